@@ -1,0 +1,1 @@
+"""fedloom: federated learning on clients that differ."""

@@ -1,0 +1,149 @@
+"""What algorithms share that train from the global model and average: all but their name, terms and what is shared."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
+from fedloom.core.fold import minimise
+from fedloom.core.model import Model
+from fedloom.core.task import Task
+from fedloom.core.terms import Term
+from fedloom.core.types import Maybe, Weighted, Weights, replace, state
+
+
+@state
+class Kept:
+    """What a client keeps between rounds."""
+
+    own: Weights  # the tensors that are never shared
+    previous: Maybe[Weights]  # the whole model after its last round, where a term asks for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Algorithm[Weights, Kept]):
+    """Abstract: local training on the task's loss plus `terms`, then the mean of what is shared.
+
+    `aggregation`: mean weighted by number of `samples`, or `uniform`. `buffers` (BatchNorm statistics): `average` them
+    like parameters, keep the `server`'s, or leave them `local` to each client. `shared`: glob patterns, separated by
+    spaces, of the names of tensors that are shared; one that starts with ! takes back.
+
+    Down: the shared tensors. Up: the same. Kept: the others, and the last local model where a term asks for it.
+    """
+
+    aggregation: Literal["samples", "uniform"] = "samples"
+    buffers: Literal["average", "server", "local"] = "average"
+    shared: str = "*"
+
+    judged_by_previous: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("aggregation", ("samples", "uniform")), ("buffers", ("average", "server", "local"))):
+            if getattr(self, name) not in known:
+                raise SettingError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """What is added to the task's loss."""
+        return ()
+
+    @property
+    def personalises(self) -> bool:
+        return self.judged_by_previous or self.shared != "*" or self.buffers == "local"
+
+    @property
+    def _keeps_previous(self) -> bool:
+        return self.judged_by_previous or any(t.keeps_previous for t in self.terms)
+
+    def _is_shared(self, name: str) -> bool:
+        verdict = False
+        for pattern in self.shared.split():
+            if fnmatchcase(name, pattern.removeprefix("!")):
+                verdict = not pattern.startswith("!")
+        return verdict
+
+    def _travelling(self, weights: Weights) -> Weights:
+        """The part that goes down and, but for buffers that the server keeps, up."""
+        part = weights.select(self._is_shared)
+        return Weights(params=part.params) if self.buffers == "local" else part
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        weights = model.init(key)
+        if not self._travelling(weights).params:
+            raise SettingError(f"shared = {self.shared!r} matches no parameter of {model.name}: {list(weights.params)}")
+        return weights
+
+    def init_client(self, server: Weights, model: Model, key: int) -> Kept:
+        sent = self._travelling(server)
+        own = Weights(
+            params={n: t for n, t in server.params.items() if n not in sent.params},
+            buffers={n: t for n, t in server.buffers.items() if n not in sent.buffers},
+        )
+        return Kept(own=own, previous=Maybe.none(server if self._keeps_previous else Weights(params={})))
+
+    @on_client
+    def local_update(self, client: Client[Kept], sent: Weights) -> tuple[Kept, Weighted[Weights]]:
+        """Train from the global model; keep what is not shared, send the rest."""
+        start, previous, batches = sent.merge(client.state.own), client.state.previous, client.train
+        for term in self.terms:
+            batches = term.annotate(client.model, batches, start, previous)
+        loss = functools.partial(_objective, client.model, client.task, self.terms)
+        trained = minimise(loss, start, batches, self.local.optimiser, start, previous, lr=client.lr)
+        own = Weights(
+            params={n: trained.params[n] for n in client.state.own.params},
+            buffers={n: trained.buffers[n] for n in client.state.own.buffers},
+        )
+        up = self._travelling(trained)
+        up = Weights(params=up.params) if self.buffers == "server" else up
+        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
+        kept = Kept(own=own, previous=Maybe.some(trained) if self._keeps_previous else previous)
+        return kept, Weighted(value=up, weight=weight)
+
+    def round(self, server: Weights, cohort: Cohort) -> Weights:
+        replies = cohort.reduce(self.local_update, broadcast=(self._travelling(server),))
+        return server.merge(replies.mean) if replies else server
+
+    def personal(self, server: Weights, client: Client[Kept]) -> Weights:
+        together = server.merge(client.state.own)
+        return client.state.previous.otherwise(together) if self.judged_by_previous else together
+
+    def global_weights(self, server: Weights) -> Weights | None:
+        return server if self.shared == "*" else None
+
+
+def _objective(
+    model: Model,
+    task: Task,
+    terms: tuple[Term, ...],
+    weights: Weights,
+    batch: Batch,
+    start: Weights,
+    previous: Maybe[Weights],
+) -> tuple[Tensor, Weights]:
+    logits, buffers = model.train(weights, batch)
+    value = task.loss(logits, batch)
+    for term in terms:
+        value = value + term.penalty(weights, logits, batch, start, previous)
+    return value, replace(weights, buffers=buffers)
+
+
+def plain_loss(model: Model, task: Task) -> Callable[..., Any]:
+    """The task's loss of a model, as `minimise` wants it: (weights, batch, *context) -> (loss, weights)."""
+
+    def loss(weights: Weights, batch: Batch, *context: Any) -> tuple[Tensor, Weights]:
+        logits, buffers = model.train(weights, batch)
+        return task.loss(logits, batch), replace(weights, buffers=buffers)
+
+    return loss

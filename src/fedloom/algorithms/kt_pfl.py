@@ -1,0 +1,121 @@
+"""KT-pFL: parameterised knowledge transfer between clients of different architectures.
+
+Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized Federated Learning.* NeurIPS 2021.
+https://arxiv.org/abs/2111.02801, eq. 2 to 7.
+
+    client n      E epochs on its own data (5); s_n = softmax(z_n / tau) on P public examples
+    server        p_n = sum_m C[n, m] s_m;  client n distils: w <- w - eta2 grad KL(p_n || s(w))           (6)
+    server        C <- C - eta3 [ lam sum_n (D_n / D) grad KL(p_n || s_n) + 2 rho (C - 1/N) ]              (7)
+
+Down: the public examples' indices [P], then p_n [P, C], one for each. Up: s_n [P, C]. Kept by the client: its model.
+There is no value that gives FedAvg (nothing is averaged); rho -> infinity gives uniform mixing, distill.optimiser.lr -> 0 local-only.
+Differences from the paper: each row of C is projected onto the simplex after its step (the paper leaves it free and p_n
+then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6), which saves an upload;
+with partial participation rows are mixed over the clients that answered, at the mass they had. From the authors' code:
+almost everything (it updates C by MSE with a forced step size and a softmax of 5 C; see docs/papers.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad
+
+from fedloom.algorithms.averaging import plain_loss
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
+from fedloom.core.fold import minimise
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Local
+from fedloom.core.terms import divergence, project_simplex
+from fedloom.core.types import Weights, replace
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KTpFL(Algorithm[Tensor, Weights]):
+    """`num_public` P: public examples per round. `tau`: temperature. `lam`, `rho`, `eta3`: of eq. 7, `coefficient_steps` per round."""
+
+    distill: Local = field(default_factory=lambda: Local(epochs=1, batch_size=256, optimiser=SGD(lr=0.02)))
+    num_public: int = 3000
+    tau: float = 1.0
+    lam: float = 1.0
+    rho: float = 0.7
+    eta3: float = 0.1
+    coefficient_steps: int = 1
+
+    mixed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tau <= 0 or min(self.lam, self.rho, self.eta3) < 0 or min(self.num_public, self.coefficient_steps) < 1:
+            raise SettingError(
+                f"KT-pFL needs tau > 0; lam, rho, eta3 >= 0; num_public, coefficient_steps >= 1; got {self}"
+            )
+
+    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> Tensor:
+        return torch.full((num_clients, num_clients), 1.0 / num_clients)  # row = student
+
+    def init_client(self, server: Tensor, model: Model, key: int) -> Weights:
+        return model.init(key)
+
+    @on_client
+    def local_update(self, client: Client[Weights], public: Tensor) -> tuple[Weights, Tensor]:
+        model, tau = client.model, self.tau
+        loss = plain_loss(model, client.task)
+        weights = minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr)  # (5)
+        batches = client.public.rows(public, self.distill.batch_size)
+        return weights, batches.predict(lambda w, x: F.softmax(model(w, x) / tau, -1), weights)
+
+    @on_client
+    def digest(self, client: Client[Weights], public: Tensor, target: Tensor) -> tuple[Weights, tuple[()]]:
+        model, tau, weights = client.model, self.tau, client.state
+
+        def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:  # (6)
+            logits, buffers = model.train(weights, batch)
+            return batch.mean(divergence(logits / tau, batch.target)), replace(weights, buffers=buffers)
+
+        batches = client.public.rows(public, self.distill.batch_size).note("target", target)
+        rate = torch.full_like(client.lr, self.distill.optimiser.lr)
+        for _ in range(self.distill.epochs):
+            weights = minimise(loss, weights, batches, self.distill.optimiser, lr=rate)
+        return weights, ()
+
+    def round(self, server: Tensor, cohort: Cohort) -> Tensor:
+        rng = torch.Generator().manual_seed(cohort.key("public"))
+        public = torch.randperm(cohort.num_public, generator=rng)[: self.num_public].to(server.device)
+        replies = cohort.gather(self.local_update, broadcast=(public,))
+        if not len(replies.values):
+            return server
+        ids, soft, sizes = replies.ids, replies.value, replies.cohort.sizes.to(server.dtype)  # soft: [K, P, C]
+        block = server[ids][:, ids]
+        mass = block.sum(1, keepdim=True)
+        c = block / mass
+        replies.cohort.gather(self.digest, broadcast=(public,), scatter=(mixture(c, soft),))
+        for _ in range(self.coefficient_steps):
+            step = grad(coefficient_loss)(c, soft, sizes / sizes.sum(), self.lam, self.rho, 1.0 / len(ids))
+            c = project_simplex(c - self.eta3 * step)
+        return server.index_put((ids[:, None], ids[None, :]), c * mass)
+
+    def personal(self, server: Tensor, client: Client[Weights]) -> Weights:
+        return client.state
+
+
+def mixture(c: Tensor, soft: Tensor) -> Tensor:
+    """p_n = sum_m C[n, m] s_m. `c`: [N, N], `soft`: [N, P, C] -> [N, P, C]."""
+    return torch.einsum("nm,mpc->npc", c, soft)
+
+
+def coefficient_loss(c: Tensor, soft: Tensor, share: Tensor, lam: float, rho: float, prior: float) -> Tensor:
+    """lam * sum_n share_n * mean_x KL(p_n || s_n) + rho * ||C - prior||^2, as a function of C (eq. 4 and 7); `share`: D_n / D, [N]."""
+    p = mixture(c, soft).clamp(min=1e-12)
+    kl = (p * (p.log() - soft.clamp(min=1e-12).log())).sum(-1).mean(-1)
+    return lam * (share * kl).sum() + rho * (c - prior).square().sum()

@@ -1,0 +1,43 @@
+"""Local-only training: every client on its own data alone, from the common initial model. The lower reference.
+
+Down: nothing (the initial model once, as the client's own). Up: nothing. Kept by the client: its model.
+A client trains when it is in the cohort, so that computation equals that of the other methods of a comparison.
+With one client it is FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from fedloom.algorithms.averaging import plain_loss
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.fold import minimise
+from fedloom.core.model import Model
+from fedloom.core.types import Weights
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LocalOnly(Algorithm[Weights, Weights]):
+    """No federation at all."""
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> Weights:
+        return server
+
+    @on_client
+    def local_update(self, client: Client[Weights]) -> tuple[Weights, tuple[()]]:
+        loss = plain_loss(client.model, client.task)
+        return minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr), ()
+
+    def round(self, server: Weights, cohort: Cohort) -> Weights:
+        cohort.gather(self.local_update)
+        return server
+
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        return client.state

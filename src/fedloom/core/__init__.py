@@ -1,0 +1,1 @@
+"""Types, the seam and the arithmetic on which every algorithm is one small file."""

@@ -1,0 +1,68 @@
+"""What a paper is: four functions and the hyper-parameters they share."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from fedloom.core.client import Client
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingWarning
+from fedloom.core.model import Model
+from fedloom.core.optimiser import Local
+from fedloom.core.types import Weights
+
+V = TypeVar("V")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(ABC, Generic[V, S]):
+    """A federated algorithm: server state V, client state S (both pytrees of tensors).
+
+    Fields are hyper-parameters, named by the paper's symbols. Methods that run on a client are marked `@on_client` and
+    written for ONE client. State is returned, never assigned.
+
+    Where clients have several architectures, the run keeps one server state for each and calls `round` once for each,
+    with the cohort's clients of that architecture. An algorithm whose rounds mix architectures says `mixed = True`:
+    its `init` gets all models and its `round` the whole cohort.
+    """
+
+    local: Local = field(default_factory=Local)
+
+    mixed: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
+    neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg
+
+    def __post_init__(self) -> None:
+        if self.neutral and all(getattr(self, name) == value for name, value in self.neutral.items()):
+            setting = ", ".join(f"{name} = {value}" for name, value in self.neutral.items())
+            warnings.warn(f"{type(self).__name__} with {setting} is FedAvg", SettingWarning, stacklevel=3)
+
+    @property
+    def personalises(self) -> bool:
+        """Whether clients are judged by models of their own; if not, `personal` is the global model."""
+        return True
+
+    @abstractmethod
+    def init(self, model: Any, key: int, *, num_clients: int) -> V:
+        """Server state before round 0. `model`: a Model, or a mapping of names to them where `mixed`."""
+
+    @abstractmethod
+    def init_client(self, server: V, model: Model, key: int) -> S:
+        """State of a client at its first contact; never called for a client that is never asked."""
+
+    @abstractmethod
+    def round(self, server: V, cohort: Cohort) -> V:
+        """The paper's outer loop body, with as many exchanges as the paper has."""
+
+    @abstractmethod
+    def personal(self, server: V, client: Client[S]) -> Weights:
+        """The model by which this client is judged. Runs on the client, like an `@on_client` method."""
+
+    def global_weights(self, server: V) -> Weights | None:
+        """The model by which the server is judged, None if there is none."""
+        return None

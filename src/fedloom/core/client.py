@@ -1,0 +1,55 @@
+"""Everything that ONE client may see, and the mark of the methods that run on a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedloom.core.batches import Batches
+from fedloom.core.model import Model
+from fedloom.core.task import Task
+from fedloom.core.types import replace, state, static
+
+S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@state
+class Public:
+    """Unlabelled examples that everybody holds; the server names rows, the client looks them up."""
+
+    batches: Batches
+
+    def rows(self, index: Tensor, batch_size: int) -> Batches:
+        """One pass over the public examples `index` [P], in that order."""
+        count = torch.full_like(self.batches.num_examples, index.shape[0])
+        return replace(self.batches, examples=index, num_examples=count).in_order(batch_size)
+
+
+@state
+class Client(Generic[S]):
+    """All that one client may see in one exchange of one round. Nothing in it knows of other clients."""
+
+    state: S  # what it keeps between rounds
+    train: Batches  # this round's training batches, in order
+    val: Batches  # held-out examples, one pass; empty (num_examples = 0) where none are held out
+    public: Public
+    num_examples: Tensor  # [] int64: its training examples
+    round: Tensor  # [] int64, from 0
+    lr: Tensor  # [] float64: this round's learning rate
+    key: Tensor  # [] int64: its randomness in this exchange
+    model: Model = static()
+    task: Task = static()
+
+
+def on_client(method: F) -> F:
+    """Mark a method that a client runs: `(self, client, *broadcast, *scatter) -> (new state, upload)`.
+
+    Written for one client; the engine decides where and how many at a time. So: no Python branch on tensor values, no
+    `.item()`, every answer a pytree of tensors.
+    """
+    method.on_client = True  # type: ignore[attr-defined]
+    return method

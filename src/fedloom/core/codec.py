@@ -1,0 +1,133 @@
+"""Any payload or state as bytes and back, without pickle: safetensors, read only against what was asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+import torch
+from safetensors.torch import load, save
+from torch.utils import _pytree as pytree
+
+from fedloom.core.errors import CodecError
+from fedloom.core.types import Maybe, Tree
+
+T = TypeVar("T")
+_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+_MAX_HEADER = 64 << 20
+
+
+def encode(value: Tree) -> bytes:
+    """The tensors of a tree, by their paths; the value of an absent `Maybe` is left out."""
+    tensors = {}
+    for path, leaf in _paths(value):
+        if not isinstance(leaf, torch.Tensor) or leaf.dtype not in _NAMES:
+            what = str(leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+            raise CodecError(
+                f"leaf {path!r} is a {what}; payloads and states hold tensors of {sorted(_NAMES.values())}"
+            )
+        tensors[path] = leaf.detach().cpu().contiguous()
+    return save(_unshared(tensors))
+
+
+def decode(data: bytes, like: T) -> T:
+    """The tree that `encode` was given. `like`: a tree of the structure, shapes and dtypes that were asked for.
+
+    Names, dtypes and shapes are compared with `like` before anything is allocated; any difference is a CodecError.
+    """
+    header = _header(data)
+    asked = dict(_paths(like, everything=True))
+    absent = {p for p in asked if p not in header}
+    for path in header:
+        if path not in asked:
+            raise CodecError(f"unasked tensor {path!r}; asked for {sorted(asked)[:8]}")
+    for path, (dtype, shape) in header.items():
+        want = asked[path]
+        if dtype != _NAMES[want.dtype] or shape != list(want.shape):
+            raise CodecError(f"{path!r} is {dtype} {shape}, asked for {_NAMES[want.dtype]} {list(want.shape)}")
+    try:
+        tensors = load(data)
+    except Exception as error:
+        raise CodecError(f"the bytes are not what their header says: {error}") from error
+    may_lack = _optional(like, tensors)
+    if absent != may_lack:
+        raise CodecError(f"tensors missing or present against their flag: {sorted(absent ^ may_lack)[:8]}")
+    flat = pytree.tree_flatten_with_path(like)[0]
+    leaves = []
+    for path, want in flat:
+        name = pytree.keystr(path)
+        leaves.append(tensors[name].to(want.device) if name in tensors else torch.zeros_like(want))
+    return pytree.tree_unflatten(leaves, pytree.tree_structure(like))  # type: ignore[no-any-return]
+
+
+def _header(data: bytes) -> dict[str, tuple[str, list[int]]]:
+    """Names, dtypes and shapes, checked against the number of bytes that are there."""
+    try:
+        size = int.from_bytes(data[:8], "little")
+        if len(data) < 8 or size > min(_MAX_HEADER, len(data) - 8):
+            raise ValueError(f"header of {size} bytes in a message of {len(data)}")
+        raw = json.loads(data[8 : 8 + size])
+        entries = {
+            str(n): (str(e["dtype"]), [int(i) for i in e["shape"]]) for n, e in raw.items() if n != "__metadata__"
+        }
+        ends = [int(e["data_offsets"][1]) for n, e in raw.items() if n != "__metadata__"]
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise CodecError(f"not a fedloom payload: {error}") from None
+    if max(ends, default=0) != len(data) - 8 - size:
+        raise CodecError(
+            f"the payload is cut or padded: tensors end at {max(ends, default=0)} of {len(data) - 8 - size} bytes"
+        )
+    return entries
+
+
+def _paths(value: Tree, everything: bool = False) -> list[tuple[str, torch.Tensor]]:
+    """(path, leaf) of what travels."""
+    leaves = [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(value)[0]]
+    if everything:
+        return leaves
+    skipped = {
+        p
+        for prefix, maybe in _maybes(value)
+        if not bool(maybe.present)
+        for p, _ in leaves
+        if p.startswith(prefix + ".value")
+    }
+    return [(p, leaf) for p, leaf in leaves if p not in skipped]
+
+
+def _optional(like: Tree, tensors: dict[str, torch.Tensor]) -> set[str]:
+    """Paths that must be missing, by the flags that came."""
+    out: set[str] = set()
+    names = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(like)[0]]
+    for prefix, _ in _maybes(like):
+        flag = tensors.get(prefix + ".present")
+        if flag is None or not bool(flag):
+            out.update(n for n in names if n.startswith(prefix + ".value"))
+            if flag is None:  # inside an absent Maybe: its own flag is missing too
+                out.add(prefix + ".present")
+    return out
+
+
+def _maybes(value: Tree) -> list[tuple[str, Maybe[Tree]]]:
+    """Every Maybe in the tree, outer ones first, by path."""
+    out: list[tuple[str, Maybe[Tree]]] = []
+    for path, node in pytree.tree_flatten_with_path(value, is_leaf=lambda n: isinstance(n, Maybe))[0]:
+        if isinstance(node, Maybe):
+            name = pytree.keystr(path)
+            out.append((name, node))
+            out.extend((f"{name}.value{inner}", maybe) for inner, maybe in _maybes(node.value))
+    return out
+
+
+def _unshared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """safetensors refuses tensors that share storage."""
+    seen: set[int] = set()
+    out = {}
+    for name, t in tensors.items():
+        base = t.untyped_storage().data_ptr()
+        out[name] = t.clone() if base in seen or t.untyped_storage().nbytes() != t.nbytes else t
+        seen.add(base)
+    return out

@@ -1,0 +1,111 @@
+"""The only bridge between server and clients: what goes down, what comes up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.errors import StackingError
+from fedloom.core.model import Model
+from fedloom.core.types import Failure
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Replies(Generic[T]):
+    """Who answered and what, in cohort order, and who did not and why."""
+
+    cohort: Cohort  # those who answered: a second exchange of the round starts from here
+    values: Sequence[T]  # one upload for each of them
+    failed: tuple[Failure, ...] = ()
+
+    @property
+    def ids(self) -> Tensor:
+        """[K] int64"""
+        return self.cohort.ids
+
+    @property
+    def value(self) -> T:
+        """The uploads as one tree whose leaves are [K, ...]."""
+        if not self.values:
+            raise ValueError("no client answered: test len(replies.values) before reading replies.value")
+        first = self.values[0]
+        for other in self.values[1:]:
+            if not tree.same_structure(first, other):
+                raise StackingError(
+                    "uploads of different architectures cannot be stacked. Gather each on its own: "
+                    "for group in cohort.groups: group.gather(...)"
+                )
+        return tree.stack(self.values)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The weighted mean of the answers, who is in it, and who is not and why. Falsy if nobody answered."""
+
+    cohort: Cohort
+    mean: Any  # the upload's tree with each Weighted replaced by its mean; None if nobody answered
+    failed: tuple[Failure, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.mean is not None
+
+
+class Cohort(Protocol):
+    """The clients of one round, or those of them that are still there."""
+
+    @property
+    def ids(self) -> Tensor:
+        """[K] int64, in the order of every reply."""
+        ...
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are in all (with these architectures), asked or not: the papers' N."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """From 0."""
+        ...
+
+    @property
+    def model(self) -> Model:
+        """The one architecture of this cohort; an error where there are several."""
+        ...
+
+    @property
+    def groups(self) -> Sequence[Cohort]:
+        """One cohort for each architecture among these clients."""
+        ...
+
+    @property
+    def sizes(self) -> Tensor:
+        """[K] int64: numbers of training examples (public knowledge, as in FedAvg)."""
+        ...
+
+    @property
+    def num_public(self) -> int:
+        """How many public examples there are."""
+        ...
+
+    def key(self, purpose: str) -> int:
+        """Randomness of the server in this round, by purpose."""
+        ...
+
+    def gather(
+        self, fn: Callable[..., tuple[Any, T]], *, broadcast: tuple[Any, ...] = (), scatter: tuple[Any, ...] = ()
+    ) -> Replies[T]:
+        """Send `broadcast` to all and entry k of `scatter` [K, ...] to client k; get each answer."""
+        ...
+
+    def reduce(
+        self, fn: Callable[..., tuple[Any, Any]], *, broadcast: tuple[Any, ...] = (), scatter: tuple[Any, ...] = ()
+    ) -> Reduction:
+        """As `gather`, but of each `Weighted` in the answers only the weighted mean is seen: what secure aggregation allows."""
+        ...

@@ -1,0 +1,40 @@
+"""The errors fedloom raises on purpose. Each message states the rule, the value that broke it and the remedy."""
+
+from __future__ import annotations
+
+
+class FedloomError(Exception):
+    """Base of every error that fedloom raises on purpose."""
+
+
+class SettingError(FedloomError, ValueError):
+    """A setting is unknown, out of range or contradicts another one; raised before any work starts."""
+
+
+class CodecError(FedloomError, ValueError):
+    """Bytes do not decode to what was asked for; nothing was allocated on their word."""
+
+
+class ClientError(FedloomError):
+    """Code of one client failed. Names the client, the round and, where known, the batch."""
+
+    def __init__(self, message: str, *, client: int, round: int, batch: int | None = None) -> None:
+        where = f"client {client}, round {round}" + ("" if batch is None else f", batch {batch}")
+        super().__init__(f"{where}: {message}")
+        self.client, self.round, self.batch = client, round, batch
+
+
+class NonFiniteError(ClientError):
+    """The loss or the upload of one client is NaN or infinite."""
+
+
+class StackingError(FedloomError, TypeError):
+    """Something that one client does cannot be done by a stack of clients, or the other way round."""
+
+
+class SettingWarning(UserWarning):
+    """A setting is legal but makes the method something else than its name says (for example mu = 0)."""
+
+
+class EngineWarning(UserWarning):
+    """An engine does something else than it was asked to, and says why."""

@@ -1,0 +1,230 @@
+"""A neural network seen as a pure function of its weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+
+from fedloom.core.random import uniform
+from fedloom.core.types import Params, Weights
+
+if TYPE_CHECKING:
+    from fedloom.core.batches import Batch
+
+
+class Model:
+    """An `nn.Module` as a pure function of `Weights`. Static and hashable; carries no trained tensors.
+
+    `build`: a function that makes the module (its weights then depend on the seed given to `init`), or a module
+    (whose weights are the initial ones, whatever the seed). `name`: the architecture's name in messages and results.
+
+    >>> model = Model(lambda: nn.Linear(3, 2), name="linear")
+    >>> model(model.init(0), torch.zeros(4, 3)).shape
+    torch.Size([4, 2])
+    """
+
+    def __init__(self, build: nn.Module | Callable[[], nn.Module], name: str | None = None) -> None:
+        if isinstance(build, nn.Module):
+            module = copy.deepcopy(build)
+            self._build: Callable[[], nn.Module] = lambda: module
+        else:
+            with torch.random.fork_rng(devices=[]):
+                module = build()
+            self._build = build
+        if not any(p.requires_grad for p in module.parameters()):
+            raise ValueError(f"a model needs parameters to train, {type(module).__name__} has none")
+        self.name = name or type(module).__name__
+        self.num_params = sum(p.numel() for p in module.parameters())
+        self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
+        self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
+        self._featuring = _Features(self._frozen)
+
+    def __repr__(self) -> str:
+        return f"Model({self.name}, {self.num_params:,} parameters)"
+
+    def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Weights:
+        """Fresh weights; the global random state is left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self._build()
+        cast: Callable[[Tensor], Tensor] = lambda t: t.detach().clone().to(dtype if t.is_floating_point() else t.dtype)  # noqa: E731
+        return Weights(
+            params={n: cast(p) for n, p in module.named_parameters()},
+            buffers={n: cast(b) for n, b in module.named_buffers()},
+        )
+
+    def __call__(self, weights: Weights, x: Tensor) -> Tensor:
+        """Logits [B, C] in evaluation mode (running statistics, no dropout)."""
+        return functional_call(self._frozen, _tensors(weights), (x,))  # type: ignore[no-any-return]
+
+    def features(self, weights: Weights, x: Tensor) -> Tensor:
+        """What the module's method `features` returns, [B, D], in evaluation mode."""
+        tensors = {f"module.{n}": t for n, t in _tensors(weights).items()}
+        return functional_call(self._featuring, tensors, (x,))  # type: ignore[no-any-return]
+
+    def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
+        """Logits [B, C] in training mode, and the buffers after this batch.
+
+        Batch normalisation uses the real rows only, dropout bits come from `batch.key`: so neither padding a batch
+        nor stacking clients changes any real row. Rows of padding have arbitrary finite logits.
+        """
+        buffers = {n: b.clone() for n, b in weights.buffers.items()}
+        with _TrainingCall(batch) as call:
+            logits = functional_call(self._training, {**weights.params, **buffers}, (batch.x,))
+        return logits, {n: call.moved.get(id(b), b) for n, b in buffers.items()}
+
+    def moments(self, weights: Weights, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+        """Logits in evaluation mode, and for each BatchNorm layer the mean and biased variance of its input, [C] each.
+
+        What DENSE's L_BN (eq. 3) and DeepInversion compare with the layer's running statistics. Differentiable in x.
+        """
+        tensors = _tensors(weights)
+        names = {id(t): n.removesuffix("running_mean").rstrip(".") for n, t in tensors.items()}
+        with _RecordMoments(names) as call:
+            logits = functional_call(self._frozen, tensors, (x,))
+        return logits, call.moments
+
+
+def _tensors(weights: Weights) -> Params:
+    return {**weights.params, **weights.buffers}
+
+
+class _Features(nn.Module):
+    """Reaches the method `features` through `functional_call`, which calls `forward` alone."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not callable(getattr(self.module, "features", None)):
+            raise TypeError(
+                f"{type(self.module).__name__} has no method features(x): define it to return the input of the last layer"
+            )
+        return self.module.features(x)  # type: ignore[no-any-return,operator]
+
+
+def _skeleton(module: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers have shapes but no storage."""
+    memo: dict[int, Any] = {}
+    for p in module.parameters():
+        memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False)
+    for b in module.buffers():
+        memo[id(b)] = torch.empty_like(b, device="meta")
+    return copy.deepcopy(module, memo)
+
+
+class _TrainingCall(TorchFunctionMode):
+    """Makes a module's training pass a pure function of (weights, batch): see `Model.train`."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__()
+        self.batch = batch
+        self.sites = 0  # dropout calls so far; the same sequence on every engine
+        self.moved: dict[int, Tensor] = {}  # id of a running statistic -> its value after this batch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.batch_norm:
+            return self._batch_norm(*args, **kwargs)
+        if func is F.dropout:
+            return self._dropout(False, *args, **kwargs)
+        if func in _CHANNEL_DROPOUTS:
+            return self._dropout(True, *args, **kwargs)
+        if func in _DRAWS or (func is F.scaled_dot_product_attention and _dropout_of(args, kwargs) > 0):
+            raise NotImplementedError(
+                f"{getattr(func, '__name__', func)} draws random numbers inside the model, which no seed of a client "
+                "governs. Use nn.Dropout, nn.Dropout1d/2d/3d, or set that layer's dropout to 0."
+            )
+        return func(*args, **kwargs)
+
+    def _dropout(
+        self, channels: bool, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0.0:
+            return x
+        shape = torch.Size((*x.shape[:2], *[1] * (x.ndim - 2))) if channels else x.shape
+        keep = uniform(self.batch.key, self.sites, shape) >= p
+        self.sites += 1
+        return torch.where(keep, x / (1.0 - p), 0.0) if p < 1.0 else torch.zeros_like(x)
+
+    def _batch_norm(
+        self,
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if not training:
+            return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+        per_channel = [1, -1] + [1] * (x.ndim - 2)
+        spatial = x[0, 0].numel()
+        if self.batch.full and x.shape[0] * spatial > 1:
+            mean, var = _moments(x)
+            count: Tensor = torch.full((), float(x.shape[0] * spatial), dtype=x.dtype, device=x.device)
+        else:
+            dims = [0, *range(2, x.ndim)]
+            real = self.batch.mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+            count = real.sum() * spatial
+            mean = (x * real).sum(dims) / count
+            var = ((x - mean.view(per_channel)).square() * real).sum(dims) / count
+        if running_mean is not None and running_var is not None:
+            unbiased = var.detach() * (count / (count - 1).clamp(min=1))
+            for old, new in ((running_mean, mean.detach()), (running_var, unbiased)):
+                self.moved[id(old)] = torch.lerp(self.moved.get(id(old), old), new, momentum)
+        y = (x - mean.view(per_channel)) * torch.rsqrt(var + eps).view(per_channel)
+        if weight is not None:
+            y = y * weight.view(per_channel)
+        return y if bias is None else y + bias.view(per_channel)
+
+
+class _RecordMoments(TorchFunctionMode):
+    """Notes the batch moments of the input of every BatchNorm layer."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__()
+        self.names = names
+        self.moments: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm and args[1] is not None:
+            self.moments[self.names[id(args[1])]] = _moments(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    var, mean = torch.var_mean(x, dim=[0, *range(2, x.ndim)], correction=0)
+    return mean, var
+
+
+def _dropout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+    return float(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
+
+
+_CHANNEL_DROPOUTS = {F.dropout1d, F.dropout2d, F.dropout3d}
+_DRAWS = {
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    F.gumbel_softmax,
+    torch.bernoulli,
+    torch.rand,
+    torch.rand_like,
+    torch.randn,
+    torch.randn_like,
+    torch.randint,
+    torch.randperm,
+    Tensor.bernoulli_,
+    Tensor.normal_,
+    Tensor.uniform_,
+}

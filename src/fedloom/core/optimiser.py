@@ -1,0 +1,181 @@
+"""Local and server optimisers: a pure `init`, and a `step_` that may work in place on one client or on a stack."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim.sgd import sgd
+
+from fedloom.core import tree
+from fedloom.core.errors import SettingError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser(ABC):
+    """`lr`: learning rate (of round 0). `clip`: the gradient's global norm is clipped to it; None: never."""
+
+    lr: float
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise SettingError(f"a learning rate must be > 0, got lr = {self.lr}")
+        if self.clip is not None and not self.clip > 0:
+            raise SettingError(f"clip must be > 0 or None (no clipping), got {self.clip}")
+
+    @abstractmethod
+    def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+        """The state before the first step. `lead`: number of leading client axes (0 or 1)."""
+
+    @abstractmethod
+    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None: ...
+
+    def step_(
+        self, params: Sequence[Tensor], grads: Sequence[Tensor], state: Sequence[Tensor], lr: Tensor, lead: int = 0
+    ) -> None:
+        """One step in place. `lr`: [] tensor; with lead = 1 every tensor has a leading client axis."""
+        grads = list(grads)
+        if self.clip is not None:
+            axes = [tuple(range(lead, g.ndim)) for g in grads]
+            norms = [g.square().sum(a) if a else g.square() for g, a in zip(grads, axes, strict=True)]
+            norm = torch.stack(norms).sum(0).sqrt()
+            factor = (self.clip / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+            grads = [g * factor.reshape(factor.shape + (1,) * (g.ndim - lead)) for g in grads]
+        self._step_(params, grads, state, lr)
+
+    def apply(
+        self, weights: T, gradient: T, state: Sequence[Tensor], lr: Tensor | None = None
+    ) -> tuple[T, list[Tensor]]:
+        """One pure step on a pytree (the server's use): (new weights, new state)."""
+        flat, spec = tree.flatten(tree.map_tree(torch.clone, weights))
+        moved = [s.clone() for s in state]
+        rate = torch.tensor(self.lr, dtype=torch.float64) if lr is None else lr
+        self.step_(flat, tree.leaves(gradient), moved, rate)
+        return tree.unflatten(flat, spec), moved  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(Optimiser):
+    """PyTorch's SGD: g' = g + weight_decay * w; v = momentum * v + g' (v = g' first); w -= lr * v (Nesterov: g' + momentum * v)."""
+
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise SettingError(f"momentum must be in [0, 1), got {self.momentum}")
+        if self.weight_decay < 0:
+            raise SettingError(f"weight_decay must be >= 0, got {self.weight_decay}")
+        if self.nesterov and self.momentum == 0:
+            raise SettingError("nesterov needs momentum > 0; set momentum or drop nesterov")
+
+    def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+        return [torch.zeros_like(p) for p in params] if self.momentum else []
+
+    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None:
+        if self.weight_decay:
+            grads = [g.add(p, alpha=self.weight_decay) for p, g in zip(params, grads, strict=True)]
+        if self.momentum:
+            for v, g in zip(state, grads, strict=True):
+                v.mul_(self.momentum).add_(g)
+            grads = (
+                [g.add(v, alpha=self.momentum) for v, g in zip(state, grads, strict=True)]
+                if self.nesterov
+                else list(state)
+            )
+        for p, g in zip(params, grads, strict=True):
+            p.addcmul_(g, lr.to(p.dtype), value=-1)
+
+    def fused_step_(self, params: list[Tensor], grads: list[Tensor], state: list[Tensor], lr: float) -> None:
+        """The same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping."""
+        sgd(
+            params,
+            grads,
+            list(state) if self.momentum else [None] * len(params),
+            fused=True,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=self.nesterov,
+            maximize=False,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(Optimiser):
+    """Adam (Kingma & Ba 2015, Algorithm 1), with PyTorch's conventions; weight decay is added to the gradient."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(0 <= b < 1 for b in self.betas):
+            raise SettingError(f"betas must be in [0, 1), got {self.betas}")
+
+    def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+        count = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
+        return [count, *(torch.zeros_like(p) for p in (*params, *params))]
+
+    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None:
+        count, moments = state[0], state[1:]
+        n, (b1, b2) = len(params), self.betas
+        count.add_(1)
+        for p, g, m, v in zip(params, grads, moments[:n], moments[n:], strict=True):
+            if self.weight_decay:
+                g = g.add(p, alpha=self.weight_decay)
+            m.lerp_(g, 1 - b1)
+            v.mul_(b2).addcmul_(g, g, value=1 - b2)
+            steps = count.reshape(count.shape + (1,) * (p.ndim - count.ndim)).to(p.dtype)
+            size = lr.to(p.dtype) / (1 - b1**steps)
+            p.sub_(size * m / ((v / (1 - b2**steps)).sqrt() + self.eps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """What every client does locally, shared by all algorithms of a comparison.
+
+    `epochs`: passes over its examples, each freshly shuffled, the last short batch kept. `steps`: if given, exactly
+    that many batches instead of `epochs` passes. `decay`: the rate of round t (from 0) is optimiser.lr * decay**t.
+    A new optimiser state for every client in every round.
+    """
+
+    epochs: int = 5
+    batch_size: int = 50
+    optimiser: Optimiser = SGD(lr=0.01, momentum=0.9, weight_decay=1e-5)
+    decay: float = 1.0
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or (self.steps is not None and self.steps < 1):
+            raise SettingError(
+                f"epochs, batch_size and steps must be >= 1, got {self.epochs}, {self.batch_size}, {self.steps}"
+            )
+        if not 0 < self.decay <= 1:
+            raise SettingError(f"decay must be in (0, 1], got {self.decay}")
+
+    def rate(self, round: int) -> float:
+        """Learning rate of a round, counted from 0."""
+        return self.optimiser.lr * self.decay**round
+
+
+def effective_steps(num_steps: Tensor, momentum: float) -> Tensor:
+    """The plain SGD steps that `num_steps` steps with heavy-ball momentum amount to, [] float64 (FedNova, sec. 4.2).
+
+    a = sum_{s=1..n} (1 - m^s) / (1 - m) = (n - m (1 - m^n) / (1 - m)) / (1 - m)
+    """
+    n, m = num_steps.double(), momentum
+    return (n - m * (1 - m**n) / (1 - m)) / (1 - m)

@@ -1,0 +1,47 @@
+"""What is learnt: a loss and a notion of being right. It belongs to the federation, not to an algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.core.batches import Batch
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A frozen (hashable) object with these two pure functions; write your own for other problems."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean loss over the real rows of the batch, []. `logits`: [B, C]."""
+        ...
+
+    def correct(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Which rows are right, [B] bool. `logits`: [B, C], `y`: [B]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Cross-entropy and top-1 accuracy."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
+
+    def correct(self, logits: Tensor, y: Tensor) -> Tensor:
+        return logits.argmax(-1) == y
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """Binary hinge loss of a linear SVM: labels 0 and 1 stand for -1 and +1, logits [B, 1]."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        sign = 2.0 * batch.y.to(logits.dtype) - 1.0
+        return batch.mean(F.relu(1.0 - sign * logits.squeeze(-1)))
+
+    def correct(self, logits: Tensor, y: Tensor) -> Tensor:
+        return (logits.squeeze(-1) > 0) == (y > 0)

@@ -1,0 +1,154 @@
+"""Arithmetic on pytrees of tensors. Integer and boolean leaves (counters, flags) are carried, never computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedloom.core.errors import StackingError
+from fedloom.core.types import Maybe, Tree, Weighted
+
+T = TypeVar("T")
+
+flatten = pytree.tree_flatten
+unflatten = pytree.tree_unflatten
+leaves = pytree.tree_leaves
+map_tree = pytree.tree_map
+
+
+def add(x: T, y: T) -> T:
+    """x + y, leaf by leaf; integer leaves are those of x."""
+    return _floats(lambda a, b: a + b, x, y)
+
+
+def sub(x: T, y: T) -> T:
+    """x - y, leaf by leaf; integer leaves are those of x."""
+    return _floats(lambda a, b: a - b, x, y)
+
+
+def scale(a: float | Tensor, x: T) -> T:
+    """a * x, leaf by leaf; `a` is a number or a 0-d tensor. Integer leaves are those of x."""
+    return _floats(lambda v: a * v, x)
+
+
+def axpy(a: float | Tensor, x: T, y: T) -> T:
+    """a * x + y, leaf by leaf; `a` is a number or a 0-d tensor. Integer leaves are those of y."""
+    return _floats(lambda v, u: v + a * u, y, x)
+
+
+def zeros_like(x: T) -> T:
+    return map_tree(torch.zeros_like, x)  # type: ignore[no-any-return]
+
+
+def sq_norm(x: Tree) -> Tensor:
+    """Sum of the squares of all floating leaves, [] of their dtype."""
+    return torch.stack([v.square().sum() for v in leaves(x) if v.is_floating_point()]).sum()
+
+
+def dot(x: Tree, y: Tree) -> Tensor:
+    """Inner product over all floating leaves, []."""
+    pairs = zip(leaves(x), leaves(y), strict=True)
+    return torch.stack([(a * b).sum() for a, b in pairs if a.is_floating_point()]).sum()
+
+
+def stack(trees: Sequence[T]) -> T:
+    """K trees of one structure as one tree whose leaves have a leading axis K."""
+    return map_tree(lambda *vs: torch.stack(vs), *trees)  # type: ignore[no-any-return]
+
+
+def take(x: T, index: int | Tensor | slice) -> T:
+    """Entry (or entries) `index` along the leading axis of every leaf."""
+    return map_tree(lambda v: v[index], x)  # type: ignore[no-any-return]
+
+
+def cat(trees: Sequence[T]) -> T:
+    """Trees with leading axes K1, K2, ... as one with leading axis K1 + K2 + ..."""
+    return map_tree(lambda *vs: torch.cat(vs), *trees)  # type: ignore[no-any-return]
+
+
+def nbytes(x: Tree) -> int:
+    """Payload bytes of a tree; an absent `Maybe` costs its flag alone."""
+    return sum(v.numel() * v.element_size() for v in present_leaves(x))
+
+
+def present_leaves(x: Tree) -> list[Tensor]:
+    """The leaves that travel: all but the values of absent `Maybe`s."""
+    out: list[Tensor] = []
+    for node in pytree.tree_leaves(x, is_leaf=lambda n: isinstance(n, Maybe)):
+        if isinstance(node, Maybe):
+            out.append(node.present)
+            if bool(node.present):
+                out.extend(present_leaves(node.value))
+        else:
+            out.append(node)
+    return out
+
+
+def same_structure(x: Tree, y: Tree) -> bool:
+    """Whether two trees agree in structure, shapes and dtypes."""
+    (a, spec_a), (b, spec_b) = flatten(x), flatten(y)
+    return spec_a == spec_b and all(u.shape == v.shape and u.dtype == v.dtype for u, v in zip(a, b, strict=True))
+
+
+class WeightedMean:
+    """Running means of uploads: each `Weighted` in them on its own, accumulated in float64 and cast back.
+
+    Integer leaves take the maximum. Weights are normalised over the uploads that were added, whoever is missing.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: list[_Sum] = []
+        self._spec: Any = None
+
+    def add(self, uploads: Tree) -> None:
+        """Add K uploads, stacked along the leading axis of every leaf."""
+        nodes, self._spec = flatten(uploads, is_leaf=lambda n: isinstance(n, Weighted))
+        if not all(isinstance(n, Weighted) for n in nodes):
+            raise StackingError(
+                "an upload to reduce is made of Weighted(value=..., weight=...); gather sends anything else"
+            )
+        self._nodes = self._nodes or [_Sum() for _ in nodes]
+        for total, node in zip(self._nodes, nodes, strict=True):
+            total.add(node.value, node.weight)
+
+    def result(self) -> Tree | None:
+        """The uploads' tree with each Weighted replaced by its mean; None if none was added."""
+        return None if self._spec is None else unflatten([s.mean() for s in self._nodes], self._spec)
+
+
+class _Sum:
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self.sums: list[Tensor] = []
+        self.dtypes: list[torch.dtype] = []
+        self.spec: Any = None
+
+    def add(self, values: Tree, weights: Tensor) -> None:
+        flat, self.spec = flatten(values)
+        w = weights.double()
+        if not bool(torch.isfinite(w).all() and (w >= 0).all()):
+            raise ValueError(f"weights of an average must be finite and not negative, got {w.tolist()}")
+        parts = [torch.tensordot(w, v.double(), dims=1) if v.is_floating_point() else v.amax(0) for v in flat]
+        self.dtypes = [v.dtype for v in flat]
+        joined = zip(self.sums, parts, strict=True) if self.sums else ()
+        self.sums = [a + b if a.is_floating_point() else torch.maximum(a, b) for a, b in joined] or parts
+        self.weight += float(w.sum())
+
+    def mean(self) -> Tree:
+        if self.weight == 0.0:
+            raise ValueError("the mean of uploads whose weights are all zero")
+        pairs = zip(self.sums, self.dtypes, strict=True)
+        return unflatten([(s / self.weight).to(d) if s.is_floating_point() else s for s, d in pairs], self.spec)
+
+
+def cast(x: T, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> T:
+    """The tree on a device, its floating leaves in a dtype."""
+    return map_tree(lambda v: v.to(device=device, dtype=dtype if v.is_floating_point() else v.dtype), x)  # type: ignore[no-any-return]
+
+
+def _floats(fn: Callable[..., Tensor], first: T, *rest: Tree) -> T:
+    return map_tree(lambda v, *o: fn(v, *o) if v.is_floating_point() else v, first, *rest)  # type: ignore[no-any-return]

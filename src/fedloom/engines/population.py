@@ -1,0 +1,149 @@
+"""Who takes part: each client's data and architecture, on the device where they are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.batches import Batches, plan
+from fedloom.core.client import Public
+from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
+from fedloom.core.optimiser import Local
+from fedloom.core.random import derive, generator
+from fedloom.core.task import Classification, Task
+from fedloom.data import Examples, Federation, Partition
+
+HeldOut = Literal["val", "test"]
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """A federation with models: `models` by name, `assignment` the name for each client (default: in turn).
+
+    `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`.
+    """
+
+    federation: Federation
+    models: Mapping[str, Model]
+    assignment: Sequence[str] = ()
+    task: Task = Classification()
+    seed: int = 0
+    device: torch.device = torch.device("cpu")
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        names = list(self.models)
+        if not names:
+            raise SettingError("a population needs at least one model")
+        n = self.federation.num_clients
+        if not self.assignment:
+            object.__setattr__(self, "assignment", tuple(names[k % len(names)] for k in range(n)))
+        if len(self.assignment) != n:
+            raise SettingError(f"assignment names a model for each of {n} clients, got {len(self.assignment)}")
+        unknown = set(self.assignment) - set(names)
+        if unknown:
+            raise SettingError(f"assignment names unknown models {sorted(unknown)}; there are {names}")
+
+    @property
+    def num_clients(self) -> int:
+        return self.federation.num_clients
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Training examples of each client, [N]."""
+        return np.asarray(self.federation.partition.sizes)
+
+    @cached_property
+    def _train(self) -> tuple[Tensor, Tensor]:
+        return self._arrays(self.federation.train)
+
+    def _arrays(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        x = examples.x.to(self.device)
+        return (x.to(self.dtype) if x.is_floating_point() else x), examples.y.to(self.device)
+
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> tuple[Batches, Tensor]:
+        """This round's training batches of K clients, padded to one shape and stacked; and their keys [K]."""
+        rows, orders, masks, keys = [], [], [], []
+        for k in clients:
+            rows.append(self.federation.partition.rows(k))
+            rng = generator(self.seed, "batches", round, exchange, k)
+            order, mask = plan(len(rows[-1]), local.batch_size, rng, epochs=local.epochs, steps=local.steps)
+            orders.append(order)
+            masks.append(mask)
+            keys.append(derive(self.seed, "client", round, exchange, k))
+        return self._stack(rows, orders, masks, keys), torch.tensor(keys, device=self.device)
+
+    def held_out_batches(self, clients: Sequence[int], kind: HeldOut, batch_size: int = 200) -> Batches:
+        """One pass over what K clients hold out, stacked; num_examples = 0 for a client that holds out nothing."""
+        partition = self.federation.local_val if kind == "val" else self.federation.local_test
+        own = [np.zeros(0, np.int64) if partition is None else partition.rows(k) for k in clients]
+        batch_size = max(1, min(batch_size, max((len(r) for r in own), default=1)))
+        plans = [plan(len(r), batch_size, None) for r in own]
+        return self._stack(own, [o for o, _ in plans], [m for _, m in plans], [0] * len(own), fallback=clients)
+
+    @cached_property
+    def public(self) -> Public:
+        """The public examples, unlabelled: y is 0 everywhere."""
+        examples = self.federation.public
+        source = self.federation.train.select(np.zeros(1, np.int64)) if examples is None else examples
+        x, _ = self._arrays(source)
+        n = 0 if examples is None else len(examples)
+        zero = torch.zeros((), dtype=torch.int64, device=self.device)
+        index = torch.zeros((0, 1), dtype=torch.int64, device=self.device)
+        batches = Batches(
+            x=x, y=torch.zeros(len(x), dtype=torch.int64, device=self.device), examples=torch.zeros_like(index[:, 0]),
+            order=index, mask=index.bool(), num_steps=zero, num_examples=zero + n, key=zero,
+            prepare=source.normalise, dtype=self.dtype,
+        )  # fmt: skip
+        return Public(batches=batches)
+
+    def _stack(
+        self,
+        rows: Sequence[np.ndarray],
+        orders: Sequence[np.ndarray],
+        masks: Sequence[np.ndarray],
+        keys: Sequence[int],
+        fallback: Sequence[int] = (),
+    ) -> Batches:
+        K, n = len(rows), max(1, *(len(r) for r in rows)) if rows else 1
+        S, B = max(1, *(len(o) for o in orders)), orders[0].shape[1]
+        examples, order = np.zeros((K, n), np.int64), np.zeros((K, S, B), np.int64)
+        mask = np.zeros((K, S, B), bool)
+        for i, (r, o, m) in enumerate(zip(rows, orders, masks, strict=True)):
+            first = r[0] if len(r) else self.federation.partition.rows(fallback[i])[0]
+            examples[i] = first  # padding is a row of the client's own: nothing of anybody else's can leak into it
+            examples[i, : len(r)] = r
+            order[i, : len(o)], mask[i, : len(m)] = o, m
+        x, y = self._train
+
+        def put(a: np.ndarray) -> Tensor:
+            return torch.from_numpy(a).to(self.device)
+
+        return Batches(
+            x=x, y=y, examples=put(examples), order=put(order), mask=put(mask),
+            num_steps=put(mask.any(2).sum(1)), num_examples=put(np.array([len(r) for r in rows], np.int64)),
+            key=torch.tensor(list(keys), device=self.device), prepare=self.federation.train.normalise, dtype=self.dtype,
+        )  # fmt: skip
+
+
+def pooled(population: Population) -> Population:
+    """The same examples in the hands of one client, with the first model."""
+    name = next(iter(population.models))
+    return Population(
+        federation=population.federation.pooled(),
+        models={name: population.models[name]},
+        task=population.task,
+        seed=population.seed,
+        device=population.device,
+        dtype=population.dtype,
+    )
+
+
+__all__ = ["Partition", "Population", "pooled"]

@@ -1,0 +1,367 @@
+"""Simulated clients: what the loop and the stack have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batches
+from fedloom.core.client import Client
+from fedloom.core.cohort import Reduction, Replies
+from fedloom.core.errors import ClientError, FedloomError, NonFiniteError, SettingError, StackingError
+from fedloom.core.fold import Compilation, Execution, executing
+from fedloom.core.model import Model
+from fedloom.core.random import derive
+from fedloom.core.types import Failure, replace
+from fedloom.engines.population import HeldOut, Population
+
+Faults = Callable[[int, int, int], str | None]  # (round, exchange, client) -> why it does not answer, or None
+
+
+@dataclass
+class Traffic:
+    """What one round moved and lost."""
+
+    down: Counter[int] = field(default_factory=Counter)  # bytes by client
+    up: Counter[int] = field(default_factory=Counter)
+    failed: list[Failure] = field(default_factory=list)
+    losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
+
+
+class Simulation(ABC):
+    """An engine on one machine. Holds the clients' states; knows no algorithm by name.
+
+    `chunk`: how many clients are computed at a time (stack). `faults`: simulated loss of clients. `on_nonfinite`:
+    "stop" raises NonFiniteError, "refuse" treats the client as failed and leaves its state as it was.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        population: Population,
+        algorithm: Algorithm[Any, Any],
+        *,
+        compilation: Compilation = "none",
+        bf16: bool = False,
+        chunk: int | None = None,
+        faults: Faults | None = None,
+        on_nonfinite: Literal["stop", "refuse"] = "stop",
+    ) -> None:
+        if algorithm.mixed and population.federation.public is None:
+            raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
+        if chunk is not None and chunk < 1:
+            raise SettingError(f"chunk must be >= 1 or None (chosen by memory), got {chunk}")
+        self.population, self.algorithm = population, algorithm
+        self.compilation, self.bf16, self.chunk = compilation, bf16, chunk
+        self.faults, self.on_nonfinite = faults, on_nonfinite
+        self.states: dict[int, Any] = {}  # client -> its state; a client never asked occupies nothing
+        self.traffic = Traffic()
+        self._programs: dict[Any, Any] = {}
+
+    def init(self) -> dict[str, Any]:
+        """Server states before round 0: one for each architecture, or one ("") where the algorithm mixes them."""
+        p, a = self.population, self.algorithm
+        key = derive(p.seed, "init")
+        if a.mixed:
+            states = {"": a.init(dict(p.models), key, num_clients=p.num_clients)}
+        else:
+            counts = Counter(p.assignment)
+            states = {n: a.init(p.models[n], key, num_clients=counts[n]) for n in p.models if counts[n]}
+        return tree.cast(states, device=p.device, dtype=p.dtype)
+
+    def round(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
+        """One round with these clients: the new server states. `self.traffic` then tells of this round."""
+        self.traffic = Traffic()
+        cohort = SimulatedCohort(self, server, tuple(clients), round)
+        if self.algorithm.mixed:
+            return {"": self.algorithm.round(server[""], cohort)}
+        moved = {str(g.architecture): self.algorithm.round(server[str(g.architecture)], g) for g in cohort.groups}
+        return {**server, **moved}
+
+    def server_of(self, server: dict[str, Any], client: int) -> Any:
+        """The server state that concerns a client."""
+        return server["" if self.algorithm.mixed else self.population.assignment[client]]
+
+    def judge(self, server: dict[str, Any], clients: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """(right, examples) of each client's personal model on what it holds out for testing."""
+        cohort = SimulatedCohort(self, server, tuple(clients), 0, held_out="test")
+        out: dict[int, tuple[int, int]] = {}
+        for group in cohort.groups:
+            verdicts = group.look(_Judge(self.algorithm).verdict, (self.server_of(server, group.clients[0]),))
+            out.update({k: (int(v[0]), int(v[1])) for k, v in zip(group.clients, verdicts, strict=True)})
+        return out
+
+    @abstractmethod
+    def answers(
+        self, call: Call, clients: Sequence[int], scatter: Callable[[int], Any]
+    ) -> Iterator[tuple[Sequence[int], Any, Any]]:
+        """Compute `call` for clients of one architecture: (clients, states, uploads), stacked, chunk by chunk."""
+
+    def clients(self, call: Call, ids: Sequence[int]) -> Client[Any]:
+        """K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
+        p, model = self.population, self.population.models[self.population.assignment[ids[0]]]
+        train, keys = p.train_batches(ids, self.algorithm.local, call.round, call.exchange)
+        states = []
+        for k in ids:
+            if k not in self.states:
+                own = self.algorithm.init_client(call.server, model, derive(p.seed, "client", k))
+                self.states[k] = tree.cast(own, device=p.device, dtype=p.dtype)
+            states.append(self.states[k])
+        return Client(
+            state=tree.stack(states),
+            train=train,
+            val=p.held_out_batches(ids, call.held_out),
+            public=p.public,
+            num_examples=train.num_examples,
+            round=torch.tensor(call.round, device=p.device),
+            lr=torch.tensor(self.algorithm.local.rate(call.round), dtype=torch.float64, device=p.device),
+            key=keys,
+            model=model,
+            task=p.task,
+        )
+
+    def execute(self, call: Call, ids: Sequence[int], run: Callable[[], Any]) -> tuple[Any, Execution]:
+        """Run a client call under this engine's settings; an error names client, round and batch."""
+        execution = Execution(compilation=self.compilation, bf16=self.bf16, programs=self._programs)
+        with executing(execution):
+            try:
+                out = run()
+            except (FedloomError, KeyboardInterrupt):
+                raise
+            except Exception as error:
+                who = ids[0] if len(ids) == 1 else -1
+                message = f"{type(error).__name__}: {error}" + (
+                    "" if who >= 0 else f" (in a stack of clients {list(ids)})"
+                )
+                raise ClientError(message, client=who, round=call.round, batch=execution.step) from error
+        if not (isinstance(out, tuple) and len(out) == 2):
+            raise StackingError(f"{call.name} must return (new state, upload), got {type(out).__name__}")
+        return out, execution
+
+    def unsound(self, call: Call, ids: Sequence[int], execution: Execution, uploads: Any) -> dict[int, str]:
+        """Clients whose losses or uploads are not finite, and where; raises instead where `on_nonfinite` says stop."""
+        bad: dict[int, tuple[int | None, str]] = {}
+        for losses, counts in zip(execution.losses, execution.steps, strict=True):
+            table = losses.reshape(len(counts), -1) if losses.ndim == 1 else losses
+            finite = table.isfinite().cpu()
+            for i, k in enumerate(ids):
+                wrong = (~finite[i, : counts[i]]).nonzero()
+                if len(wrong):
+                    batch = int(wrong[0])
+                    bad.setdefault(k, (batch, f"the loss is {float(table[i, batch])}"))
+                if counts[i]:
+                    self.traffic.losses[k] = float(table[i, : counts[i]].mean())
+        for leaf in tree.leaves(uploads):
+            if leaf.is_floating_point():
+                fine = leaf.isfinite().flatten(1).all(1).cpu() if leaf.ndim > 1 else leaf.isfinite().cpu()
+                for i in (~fine).nonzero().flatten().tolist():
+                    bad.setdefault(ids[i], (None, "the upload is not finite"))
+        if bad and self.on_nonfinite == "stop":
+            k, (batch, what) = next(iter(bad.items()))
+            remedy = "; a lower rate or clipping may help"
+            raise NonFiniteError(what + remedy, client=k, round=call.round, batch=batch)
+        return {k: what if batch is None else f"{what} at batch {batch}" for k, (batch, what) in bad.items()}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One exchange: what runs on the clients of one architecture, and with what."""
+
+    method: Callable[..., Any]
+    broadcast: tuple[Any, ...]
+    server: Any
+    round: int
+    exchange: int
+    held_out: HeldOut
+
+    @property
+    def name(self) -> str:
+        return getattr(self.method, "__qualname__", repr(self.method))
+
+
+class SimulatedCohort:
+    """A `Cohort` of simulated clients."""
+
+    def __init__(
+        self,
+        engine: Simulation,
+        server: dict[str, Any],
+        clients: tuple[int, ...],
+        round: int,
+        *,
+        exchange: list[int] | None = None,
+        held_out: HeldOut = "val",
+        architecture: str | None = None,
+    ) -> None:
+        self.engine, self.server, self.clients, self.round, self.held_out = engine, server, clients, round, held_out
+        self.exchange = [0] if exchange is None else exchange  # one counter for a round, whoever is left
+        self.architecture = architecture
+
+    @property
+    def ids(self) -> Tensor:
+        return torch.tensor(self.clients, dtype=torch.int64, device=self.engine.population.device)
+
+    @property
+    def num_clients(self) -> int:
+        p = self.engine.population
+        return p.num_clients if self.architecture is None else sum(a == self.architecture for a in p.assignment)
+
+    @property
+    def model(self) -> Model:
+        names = {self.engine.population.assignment[k] for k in self.clients}
+        if len(names) != 1:
+            raise StackingError(
+                f"this cohort has the architectures {sorted(names)}: use group.model for group in cohort.groups"
+            )
+        return self.engine.population.models[names.pop()]
+
+    @property
+    def groups(self) -> Sequence[SimulatedCohort]:
+        p = self.engine.population
+        by_model = {n: tuple(k for k in self.clients if p.assignment[k] == n) for n in p.models}
+        return [self._with(c, architecture=n) for n, c in by_model.items() if c]
+
+    @property
+    def sizes(self) -> Tensor:
+        return torch.as_tensor(self.engine.population.sizes[list(self.clients)], device=self.engine.population.device)
+
+    @property
+    def num_public(self) -> int:
+        public = self.engine.population.federation.public
+        return 0 if public is None else len(public)
+
+    def key(self, purpose: str) -> int:
+        return derive(self.engine.population.seed, "server", self.round, purpose)
+
+    def gather(
+        self, fn: Callable[..., Any], *, broadcast: tuple[Any, ...] = (), scatter: tuple[Any, ...] = ()
+    ) -> Replies[Any]:
+        values: dict[int, Any] = {}
+        failed: dict[int, str] = {}
+        for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
+            values.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
+        there = tuple(k for k in self.clients if k in values)
+        return Replies(cohort=self._with(there), values=[values[k] for k in there], failed=_failures(failed))
+
+    def reduce(
+        self, fn: Callable[..., Any], *, broadcast: tuple[Any, ...] = (), scatter: tuple[Any, ...] = ()
+    ) -> Reduction:
+        total, failed, there = tree.WeightedMean(), dict[int, str](), set[int]()
+        for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
+            total.add(uploads)
+            there.update(ids)
+        cohort = self._with(tuple(k for k in self.clients if k in there))
+        return Reduction(cohort=cohort, mean=total.result(), failed=_failures(failed))
+
+    def look(self, fn: Callable[..., Any], broadcast: tuple[Any, ...]) -> list[Any]:
+        """Run something on the clients without consequences: no state moves, no byte counts, nobody is lost."""
+        order = sorted(self.clients)
+        call = Call(fn, broadcast, self.engine.server_of(self.server, order[0]), self.round, 0, self.held_out)
+        found: dict[int, Any] = {}
+        for ids, _, uploads in self.engine.answers(call, order, lambda k: ()):
+            found.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
+        return [found[k] for k in self.clients]
+
+    def _exchange(
+        self, fn: Callable[..., Any], broadcast: tuple[Any, ...], scatter: tuple[Any, ...], failed: dict[int, str]
+    ) -> Iterator[tuple[Sequence[int], Any]]:
+        """(clients, stacked uploads) of those who answer, in order of client number within each architecture.
+
+        The order, and with it every sum, does not depend on the order of the cohort.
+        """
+        if not getattr(fn, "on_client", False):
+            raise StackingError(f"{getattr(fn, '__qualname__', fn)} runs on clients: mark it @on_client")
+        for leaf in tree.leaves(scatter):
+            if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(self.clients),):
+                raise StackingError(
+                    f"scatter gives one entry to each of {len(self.clients)} clients, got {getattr(leaf, 'shape', leaf)}"
+                )
+        engine, number = self.engine, self.exchange[0]
+        self.exchange[0] += 1
+        place = {k: i for i, k in enumerate(self.clients)}
+        down = tree.nbytes(broadcast)
+        for group in self.groups:
+            order = sorted(group.clients)
+            if engine.faults is not None:
+                reasons = {k: engine.faults(self.round, number, k) for k in order}
+                failed.update({k: why for k, why in reasons.items() if why is not None})
+                order = [k for k in order if reasons[k] is None]
+            if not order:
+                continue
+            call = Call(fn, broadcast, engine.server_of(self.server, order[0]), self.round, number, self.held_out)
+            for ids, states, uploads in engine.answers(call, order, lambda k: tree.take(scatter, place[k])):
+                bad = engine.unsound(call, ids, engine.last, uploads)
+                failed.update(bad)
+                good = [i for i, k in enumerate(ids) if k not in bad]
+                for i in good:
+                    engine.states[ids[i]] = tree.map_tree(torch.clone, tree.take(states, i))
+                    engine.traffic.down[ids[i]] += down + tree.nbytes(tree.take(scatter, place[ids[i]]))
+                    engine.traffic.up[ids[i]] += payload(tree.take(uploads, i))
+                if good:
+                    index = torch.tensor(good, device=engine.population.device)
+                    whole = len(good) == len(ids)
+                    yield [ids[i] for i in good], uploads if whole else tree.take(uploads, index)
+        engine.traffic.failed.extend(_failures(failed))
+
+    def _with(self, clients: tuple[int, ...], architecture: str | None = None) -> SimulatedCohort:
+        return SimulatedCohort(
+            self.engine, self.server, clients, self.round, exchange=self.exchange, held_out=self.held_out,
+            architecture=architecture or self.architecture,
+        )  # fmt: skip
+
+
+def payload(upload: Any) -> int:
+    """Bytes of an upload; the weights of `Weighted` are control data and not counted."""
+    from fedloom.core.types import Weighted
+
+    nodes = tree.flatten(upload, is_leaf=lambda n: isinstance(n, Weighted))[0]
+    return sum(tree.nbytes(n.value if isinstance(n, Weighted) else n) for n in nodes)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """The evaluation of personal models, written like any other method of a client."""
+
+    algorithm: Algorithm[Any, Any]
+
+    def verdict(self, client: Client[Any], server: Any) -> tuple[Any, Tensor]:
+        from fedloom.core.fold import fold
+
+        weights, model, task = self.algorithm.personal(server, client), client.model, client.task
+
+        def count(total: Tensor, batch: Any, weights: Any) -> Tensor:
+            right = task.correct(model(weights, batch.x), batch.y) & batch.mask
+            return total + torch.stack([right.sum(), batch.mask.sum()])
+
+        total = torch.zeros(2, dtype=torch.int64, device=client.num_examples.device)
+        return client.state, fold(count, total, client.val, weights)
+
+
+def _failures(failed: dict[int, str]) -> tuple[Failure, ...]:
+    return tuple(Failure(k, why) for k, why in sorted(failed.items()))
+
+
+def client_axes(client: Client[Any]) -> Client[Any]:
+    """Which leaves of a stacked `Client` have the client axis: 0, else None."""
+
+    def batches(b: Batches, axis: int | None) -> Batches:
+        axes = tree.map_tree(lambda _: axis, b)
+        return replace(axes, x=None, y=None)
+
+    return replace(
+        tree.map_tree(lambda _: 0, client),
+        train=batches(client.train, 0),
+        val=batches(client.val, 0),
+        public=replace(client.public, batches=batches(client.public.batches, None)),
+        round=None,
+        lr=None,
+    )

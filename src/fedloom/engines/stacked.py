@@ -1,0 +1,52 @@
+"""Clients of one architecture as one stacked computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.func import vmap
+
+from fedloom.core import tree
+from fedloom.engines.simulated import Call, Simulation, client_axes
+
+
+class Stacked(Simulation):
+    """`vmap` over the clients, chunked to a memory budget."""
+
+    name = "stacked"
+
+    def answers(
+        self, call: Call, clients: Sequence[int], scatter: Callable[[int], Any]
+    ) -> Iterator[tuple[Sequence[int], Any, Any]]:
+        size = self.chunk or self._fitting(clients[0])
+        for start in range(0, len(clients), size):
+            ids = clients[start : start + size]
+            client = self.clients(call, ids)
+            each = tree.stack([scatter(k) for k in ids])
+            flat, spec = tree.flatten((client, call.broadcast, each))
+            axes = tree.leaves(
+                (client_axes(client), tree.map_tree(lambda _: None, call.broadcast), tree.map_tree(lambda _: 0, each))
+            )
+            out_spec: list[Any] = []
+
+            def one(*leaves: torch.Tensor, spec: Any = spec, out_spec: list[Any] = out_spec) -> list[torch.Tensor]:
+                client, broadcast, mine = tree.unflatten(list(leaves), spec)
+                answer, out = tree.flatten(call.method(client, *broadcast, *mine))
+                out_spec.append(out)
+                return answer
+
+            def run(flat: Any = flat, axes: Any = axes, one: Any = one, out_spec: Any = out_spec) -> Any:
+                answer = vmap(one, in_dims=tuple(axes), randomness="error")(*flat)
+                return tree.unflatten(list(answer), out_spec[-1])
+
+            (states, uploads), self.last = self.execute(call, ids, run)
+            yield ids, states, uploads
+
+    def _fitting(self, client: int) -> int:
+        """Clients in a chunk: their weights, gradients, momenta and copies (8 models) within half the free GPU memory, or 2 GiB."""
+        p = self.population
+        size = p.models[p.assignment[client]].num_params * torch.finfo(p.dtype).bits // 8
+        budget = torch.cuda.mem_get_info(p.device)[0] // 2 if p.device.type == "cuda" else 2 << 30
+        return max(1, budget // (8 * size))
