@@ -1,1 +1,59 @@
-"""fedloom: federated learning on clients that differ."""
+"""fedloom: federated learning on clients that differ in data, in architecture, in availability.
+
+Write what ONE client does and what the server does with the answers; fedloom runs many such clients as one computation.
+"""
+
+from fedloom.algorithms import ALGORITHMS, Centralised, FedAvg, FedNTD, KTpFL, LocalOnly, PFedSD, Scaffold
+from fedloom.coordinator import History, RunSettings, run
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch, Batches
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort, Reduction, Replies
+from fedloom.core.fold import fold, minimise
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.task import Classification, Hinge, Task
+from fedloom.core.types import Maybe, Weighted, Weights, state
+from fedloom.data import Examples, Federation, Partition, federate, from_arrays
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ALGORITHMS",
+    "SGD",
+    "Adam",
+    "Algorithm",
+    "Batch",
+    "Batches",
+    "Centralised",
+    "Classification",
+    "Client",
+    "Cohort",
+    "Examples",
+    "FedAvg",
+    "FedNTD",
+    "Federation",
+    "Hinge",
+    "History",
+    "KTpFL",
+    "Local",
+    "LocalOnly",
+    "Maybe",
+    "Model",
+    "PFedSD",
+    "Partition",
+    "Reduction",
+    "Replies",
+    "RunSettings",
+    "Scaffold",
+    "Task",
+    "Weighted",
+    "Weights",
+    "federate",
+    "fold",
+    "from_arrays",
+    "minimise",
+    "on_client",
+    "run",
+    "state",
+]

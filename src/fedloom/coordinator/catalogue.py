@@ -1,0 +1,144 @@
+"""From words to things: algorithms, data, partitions and models by the names that people type."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+from torch import nn
+
+from fedloom.algorithms import ALGORITHMS
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.errors import SettingError
+from fedloom.core.optimiser import SGD, Local
+from fedloom.core.random import generator
+from fedloom.data import Examples, Partition, dirichlet, fashion_mnist_small, from_arrays, iid, shards
+from fedloom.models import MODELS, build
+
+DATA = "fashion_mnist_small"
+
+
+def algorithm(name: str, local: Local, settings: Mapping[str, str]) -> Algorithm[Any, Any]:
+    """An algorithm by name, with settings as typed (`{"beta": "0.5"}`)."""
+    if name not in ALGORITHMS:
+        raise SettingError(f"unknown algorithm {name!r}{_meant(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}")
+    kind = ALGORITHMS[name]
+    types = get_type_hints(kind)
+    known = [f.name for f in dataclasses.fields(kind) if f.name != "local"]
+    values: dict[str, Any] = {}
+    for key, text in settings.items():
+        field, _, part = key.partition(".")
+        if field not in known:
+            raise SettingError(f"{name} has no setting {key!r}{_meant(key, known)}; it has {', '.join(known)}")
+        if part:  # e.g. distill.lr of KT-pFL
+            base = values.get(field, next(f for f in dataclasses.fields(kind) if f.name == field).default_factory())  # type: ignore[misc]
+            values[field] = _with_local(base, f"{name}.{field}", part, text)
+        else:
+            values[field] = _parse(text, types[field], f"{name}.{field}")
+    return kind(local=local, **values)
+
+
+def hyper_parameters(name: str) -> dict[str, Any]:
+    """An algorithm's own settings and their defaults."""
+    fields = [f for f in dataclasses.fields(ALGORITHMS[name]) if f.name != "local"]
+    return {f.name: f.default if f.default is not dataclasses.MISSING else f.default_factory() for f in fields}  # type: ignore[misc]
+
+
+def data(source: str) -> tuple[Examples, Examples]:
+    """(train, test) of `fashion_mnist_small`, or of a .npz file with x_train, y_train, x_test, y_test."""
+    if source == DATA:
+        return fashion_mnist_small()
+    path = Path(source)
+    if path.suffix != ".npz" or not path.is_file():
+        raise SettingError(
+            f"data must be {DATA!r} or a .npz file with x_train, y_train, x_test, y_test; got {source!r}"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {k: file[k] for k in ("x_train", "y_train", "x_test", "y_test")}
+    except (KeyError, ValueError, OSError) as error:
+        raise SettingError(f"{source} does not hold plain arrays x_train, y_train, x_test, y_test: {error}") from None
+    classes = int(max(arrays["y_train"].max(), arrays["y_test"].max())) + 1
+    train = from_arrays(arrays["x_train"], arrays["y_train"], num_classes=classes, name=path.stem)
+    test = from_arrays(
+        arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem
+    )
+    return train, test
+
+
+def partition(text: str, labels: Any, num_clients: int, seed: int) -> Partition:
+    """`iid`, `shards:S` (S shards a client) or `dirichlet:ALPHA`."""
+    name, _, value = text.partition(":")
+    makers: dict[str, Callable[[], Partition]] = {
+        "iid": lambda: iid(labels, num_clients, seed),
+        "shards": lambda: shards(labels, num_clients, _parse(value or "2", int, "partition shards:S"), seed),
+        "dirichlet": lambda: dirichlet(
+            labels, num_clients, _parse(value or "0.1", float, "partition dirichlet:A"), seed
+        ),
+    }
+    if name not in makers:
+        raise SettingError(
+            f"unknown partition {text!r}{_meant(name, makers)}; there are iid, shards:S, dirichlet:ALPHA"
+        )
+    return makers[name]()
+
+
+def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
+    """Builders of the architectures in a comma-separated list."""
+    out: dict[str, Callable[[], nn.Module]] = {}
+    for name in names.split(","):
+        if name not in MODELS:
+            raise SettingError(f"unknown model {name!r}{_meant(name, MODELS)}; there are {', '.join(MODELS)}")
+        out[name] = lambda name=name: build(name, tuple(train.shape), train.num_classes)  # type: ignore[misc]
+    return out
+
+
+def take_out(train: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
+    """(the others, `count` random examples to be public)."""
+    if not 0 < count < len(train):
+        raise SettingError(f"public takes between 1 and {len(train) - 1} of the training examples, got {count}")
+    order = generator(seed, "public").permutation(len(train))
+    return train.select(np.sort(order[count:])), train.select(np.sort(order[:count]))
+
+
+def _with_local(local: Local, owner: str, part: str, text: str) -> Local:
+    """A `Local` with one of its (or its optimiser's) settings changed."""
+    optimiser = local.optimiser
+    own, inner = get_type_hints(Local), get_type_hints(type(optimiser))
+    choices = [f.name for f in dataclasses.fields(local) if f.name != "optimiser"]
+    choices += [f.name for f in dataclasses.fields(optimiser)]
+    if part not in choices:
+        raise SettingError(f"{owner} has no setting {part!r}{_meant(part, choices)}; it has {', '.join(choices)}")
+    if part in own and part != "optimiser":
+        return dataclasses.replace(local, **{part: _parse(text, own[part], f"{owner}.{part}")})
+    changed = dataclasses.replace(optimiser, **{part: _parse(text, inner[part], f"{owner}.{part}")})
+    return dataclasses.replace(local, optimiser=changed)
+
+
+def sgd(lr: float, momentum: float, weight_decay: float) -> SGD:
+    """The local optimiser of the command line."""
+    return SGD(lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+def _parse(text: str, kind: Any, name: str) -> Any:
+    if type(None) in get_args(kind):
+        if text.lower() == "none":
+            return None
+        kind = next(k for k in get_args(kind) if k is not type(None))
+    if get_args(kind):  # Literal: the class itself says what it allows
+        return text
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError, TypeError):
+        raise SettingError(f"{name} must be of type {getattr(kind, '__name__', kind)}, got {text!r}") from None
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

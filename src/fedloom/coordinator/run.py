@@ -1,0 +1,278 @@
+"""The run: sample a cohort, do the round, evaluate, log; until the last round."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedloom.coordinator.history import History, Record
+from fedloom.coordinator.sampler import DeviceSampler, Uniform
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.errors import SettingError
+from fedloom.core.fold import Compilation
+from fedloom.core.model import Model
+from fedloom.core.random import generator
+from fedloom.core.task import Classification, Task
+from fedloom.data import Federation
+from fedloom.engines.choose import EngineName, choose
+from fedloom.engines.population import Population, pooled
+from fedloom.engines.simulated import Faults, Simulation
+from fedloom.evaluate import classify, forgetting, in_local, out_local, rows_right
+
+Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a run is run; the same for every algorithm of a comparison.
+
+    `cohort_size`: clients asked per round. `eval_every`: rounds between evaluations (the last round always is).
+    `panel`: how many clients' personal models are judged at an evaluation. `compilation`, `chunk`: of the stacked
+    engine. `bf16`: automatic mixed precision in local training.
+    """
+
+    rounds: int = 30
+    cohort_size: int = 10
+    seed: int = 0
+    engine: EngineName = "auto"
+    compilation: Compilation = "none"
+    bf16: bool = False
+    chunk: int | None = None
+    device: str = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"
+    eval_every: int = 1
+    panel: int = 1000
+    on_nonfinite: Literal["stop", "refuse"] = "stop"
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "cohort_size", "eval_every", "panel"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} must be >= 1, got {getattr(self, name)}")
+        for name, known in (
+            ("dtype", ("float32", "float64")),
+            ("compilation", ("none", "trace", "compile")),
+            ("on_nonfinite", ("stop", "refuse")),
+        ):
+            if getattr(self, name) not in known:
+                raise SettingError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise SettingError(f"device = {self.device!r}, but this machine has no CUDA GPU; use device = 'cpu'")
+
+
+def run(
+    algorithm: Algorithm[Any, Any],
+    federation: Federation,
+    model: Models,
+    settings: RunSettings | None = None,
+    *,
+    task: Task | None = None,
+    sampler: DeviceSampler | None = None,
+    faults: Faults | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    on_round: Callable[[History], None] | None = None,
+) -> History:
+    """Train `model` on `federation` with `algorithm` and return what was measured.
+
+    `model`: a module, a function that makes one (its weights then follow the seed), or a mapping of names to several
+    architectures, given to the clients in turn. `directory`: where settings.json, metrics.jsonl and timing.jsonl go;
+    it must not hold a run yet. `on_round` is called after every round.
+    """
+    settings = settings or RunSettings()
+    if settings.cohort_size > federation.num_clients:
+        raise SettingError(
+            f"cohort_size = {settings.cohort_size} is larger than the federation of {federation.num_clients} clients; "
+            f"set cohort_size <= {federation.num_clients}"
+        )
+    population = Population(
+        federation=federation,
+        models=_models(model),
+        task=task or Classification(),
+        seed=settings.seed,
+        device=torch.device(settings.device),
+        dtype=getattr(torch, settings.dtype),
+    )
+    return _Run(algorithm, population, settings, sampler or Uniform(settings.seed), faults, on_round).go(directory)
+
+
+class _Run:
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        population: Population,
+        settings: RunSettings,
+        sampler: DeviceSampler,
+        faults: Faults | None,
+        on_round: Callable[[History], None] | None,
+    ) -> None:
+        self.population, self.settings, self.sampler, self.on_round = population, settings, sampler, on_round
+        self.cohort_size, trained = settings.cohort_size, population
+        if algorithm.pooled:  # as many steps a round as a cohort takes
+            local, share = algorithm.local, self.cohort_size / population.num_clients
+            steps = local.steps or round(local.epochs * share * float((-(-population.sizes // local.batch_size)).sum()))
+            algorithm = replace(algorithm, local=replace(local, steps=max(1, steps)))
+            trained, self.cohort_size = pooled(population), 1
+        self.algorithm, self.trained = algorithm, trained
+        kind, reason = choose(settings.engine, trained, algorithm.local, self.cohort_size)
+        self.engine: Simulation = kind(
+            trained,
+            algorithm,
+            compilation=settings.compilation,
+            bf16=settings.bf16,
+            chunk=settings.chunk,
+            faults=faults,
+            on_nonfinite=settings.on_nonfinite,
+        )
+        self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
+        n = population.num_clients
+        rng = generator(settings.seed, "panel")
+        self.panel = sorted(int(k) for k in rng.permutation(n)[: min(n, settings.panel)])
+        counts = population.federation.counts()
+        self.share = counts / counts.sum(1, keepdims=True)
+
+    def go(self, directory: str | os.PathLike[str] | None) -> History:
+        with ExitStack() as files:
+            logs = self._open(Path(directory), files) if directory is not None else None
+            server, clock = self.engine.init(), _Clock()
+            self._record({"round": 0, **self._evaluate(server, [])}, clock, logs)
+            for t in range(self.settings.rounds):
+                clock = _Clock()
+                clients = self.sampler(t, self.trained.num_clients, self.cohort_size)
+                clock.lap("sample")
+                server = self.engine.round(server, clients, t)
+                clock.lap("train")
+                done = t + 1
+                record: Record = {"round": done, "clients": clients, **self._traffic()}
+                if done % self.settings.eval_every == 0 or done == self.settings.rounds:
+                    record.update(self._evaluate(server, clients))
+                clock.lap("evaluate")
+                self.history.server, self.history.clients = server, self.engine.states
+                self._record(record, clock, logs)
+                if self.on_round is not None:
+                    self.on_round(self.history)
+        return self.history
+
+    def _traffic(self) -> Record:
+        traffic = self.engine.traffic
+        losses = [traffic.losses[k] for k in sorted(traffic.losses)]
+        return {
+            "failed": {str(f.client): f.reason for f in traffic.failed},
+            "train_loss": float(np.mean(losses)) if losses else None,
+            "bytes_down": sum(traffic.down.values()),
+            "bytes_up": sum(traffic.up.values()),
+        }
+
+    def _evaluate(self, server: dict[str, Any], cohort: list[int]) -> Record:
+        out: Record = {}
+        federation, p = self.population.federation, self.population
+        shared = {n: self.algorithm.global_weights(s) for n, s in server.items()}
+        weights = {n: w for n, w in shared.items() if w is not None}
+        if federation.test is not None and weights:
+            members = np.array([sum(a == n for a in self.trained.assignment) for n in weights], float)
+            found = [classify(p.models[n], w, p.task, federation.test) for n, w in weights.items()]
+            per_class = np.average([f.per_class for f in found], axis=0, weights=members)
+            out["global_accuracy"] = float(np.average([f.accuracy for f in found], weights=members))
+            out["global_loss"] = float(np.average([f.loss for f in found], weights=members))
+            out["class_accuracy"] = [None if np.isnan(a) else float(a) for a in per_class]
+            if cohort:
+                past = self.history.per_class
+                history = np.vstack([past, per_class]) if len(past) else per_class[None]
+                out["forgetting"] = float(np.nanmean(forgetting(history))) if len(history) > 1 else None
+                share = self.share if self.algorithm.pooled else self.share[cohort]
+                out["in_local_accuracy"] = float(in_local(share, per_class).mean())
+                out["out_local_accuracy"] = float(out_local(share, per_class).mean())
+        if federation.local_test is not None:
+            out.update(self._personal(server, weights))
+        return out
+
+    def _personal(self, server: dict[str, Any], weights: dict[str, Any]) -> Record:
+        """Each client of the panel, judged by its personal model on its own held-out examples."""
+        p, partition = self.population, self.population.federation.local_test
+        assert partition is not None
+        if self.algorithm.personalises or not weights:
+            judged = self.engine.judge(server, self.panel)
+            rate = {k: right / total for k, (right, total) in judged.items() if total}
+        else:  # one model for all of them: each row once
+            rate = {}
+            for name, w in weights.items():
+                members = [k for k in self.panel if self.algorithm.pooled or p.assignment[k] == name]
+                rows = [partition.rows(k) for k in members]
+                ends = np.cumsum([0, *map(len, rows)])
+                held_out = p.federation.train.select(np.concatenate(rows)) if ends[-1] else None
+                if held_out is not None:
+                    right = rows_right(p.models[name], w, p.task, held_out)
+                    spans = zip(members, ends[:-1], ends[1:], strict=True)
+                    rate.update({k: float(right[a:b].mean()) for k, a, b in spans if b > a})
+        if not rate:
+            return {}
+        values = np.array([rate[k] for k in self.panel if k in rate])
+        tenth = np.sort(values)[: max(1, len(values) // 10)]
+        return {
+            "personal_accuracy": float(values.mean()),
+            "personal_std": float(values.std()),
+            "personal_worst_tenth": float(tenth.mean()),
+            "personal_by_client": {str(k): rate[k] for k in self.panel if k in rate},
+        }
+
+    def _record(self, metrics: Record, clock: _Clock, logs: tuple[IO[str], IO[str]] | None) -> None:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        timing = {"round": metrics["round"], "seconds": clock.laps, "peak_rss_mib": peak / 1024}
+        self.history.metrics.append(metrics)
+        self.history.timing.append(timing)
+        if logs is not None:
+            for file, line in zip(logs, (metrics, timing), strict=True):
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+
+    def _open(self, directory: Path, files: ExitStack) -> tuple[IO[str], IO[str]]:
+        if (directory / "metrics.jsonl").exists():
+            raise SettingError(f"{directory} already holds a run; choose another directory or move it away")
+        directory.mkdir(parents=True, exist_ok=True)
+        p = self.population
+        resolved = {
+            "algorithm": type(self.algorithm).__name__,
+            "hyper_parameters": asdict(self.algorithm),
+            "run": asdict(self.settings),
+            "engine": self.history.engine,
+            "engine_reason": self.history.engine_reason,
+            "models": {n: m.num_params for n, m in p.models.items()},
+            "federation": {
+                "clients": p.num_clients,
+                "partition": p.federation.partition.name,
+                "fingerprint": p.federation.fingerprint(),
+            },
+            "versions": {"torch": torch.__version__, "numpy": np.__version__},
+            "threads": torch.get_num_threads(),
+        }
+        (directory / "settings.json").write_text(json.dumps(resolved, indent=2) + "\n")
+        logs = (directory / "metrics.jsonl", directory / "timing.jsonl")
+        first, second = (files.enter_context(path.open("w", encoding="utf-8")) for path in logs)
+        return first, second
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now
+
+
+def _models(model: Models) -> dict[str, Model]:
+    given = model if isinstance(model, Mapping) else {"": model}
+    made = {n: m if isinstance(m, Model) else Model(m, name=n or None) for n, m in given.items()}
+    return {n or m.name: m for n, m in made.items()}

@@ -1,0 +1,95 @@
+"""Accuracy per class and per row of one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.core.batches import Batch
+from fedloom.core.model import Model
+from fedloom.core.task import Task
+from fedloom.core.types import Weights
+from fedloom.data import Examples
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """Right answers and examples of each class, and the mean loss."""
+
+    right: Ints  # [C]
+    total: Ints  # [C]
+    loss: float
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 over all examples."""
+        return float(self.right.sum() / self.total.sum())
+
+    @property
+    def per_class(self) -> Floats:
+        """[C]; NaN for a class without examples."""
+        with np.errstate(invalid="ignore"):
+            return self.right / np.where(self.total > 0, self.total, np.nan)
+
+
+def classify(model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 500) -> ClassCounts:
+    """Evaluate a model on examples, in evaluation mode, on the device and in the dtype of its weights."""
+    right, loss = _evaluate(model, weights, task, examples, batch_size)
+    y = examples.y.cpu().numpy().astype(np.int64)
+    return ClassCounts(
+        right=np.bincount(y[right], minlength=examples.num_classes).astype(np.int64),
+        total=np.bincount(y, minlength=examples.num_classes).astype(np.int64),
+        loss=loss,
+    )
+
+
+def rows_right(
+    model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 500
+) -> npt.NDArray[np.bool_]:
+    """Which examples a model gets right, [N]."""
+    return _evaluate(model, weights, task, examples, batch_size)[0]
+
+
+def in_local(share: Floats, per_class: Floats) -> Floats:
+    """Accuracy on a client's own class distribution: sum_c p_c a_c (FedNTD, eq. 6).
+
+    `share`: [..., C] class distributions of clients; `per_class`: [C], NaN where a class has no test examples.
+    """
+    known = np.isfinite(per_class)
+    weight = share[..., known]
+    return np.asarray((weight * per_class[known]).sum(-1) / weight.sum(-1))
+
+
+def out_local(share: Floats, per_class: Floats) -> Floats:
+    """Accuracy on the complement distribution (1 - p_c) / (C - 1) (FedNTD, eq. 7)."""
+    return in_local((1.0 - share) / (share.shape[-1] - 1), per_class)
+
+
+def _evaluate(
+    model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int
+) -> tuple[npt.NDArray[np.bool_], float]:
+    like = next(iter(weights.params.values()))
+    right, total = [], torch.zeros((), dtype=torch.float64, device=like.device)
+    images = examples.x.ndim == 4 and like.device.type == "cpu"
+    with torch.no_grad():
+        for start in range(0, len(examples), batch_size):
+            rows = slice(start, start + batch_size)
+            x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
+            x = x.contiguous(memory_format=torch.channels_last) if images else x
+            y = examples.y[rows].to(like.device)
+            logits = model(weights, x)
+            batch = Batch(x=x, y=y, mask=_ones(y), key=torch.zeros((), dtype=torch.int64), full=True)
+            total += task.loss(logits, batch).double() * len(y)
+            right.append(task.correct(logits, y))
+    return torch.cat(right).cpu().numpy(), float(total) / len(examples)
+
+
+def _ones(y: Tensor) -> Tensor:
+    return torch.ones(y.shape[:1], dtype=torch.bool, device=y.device)

@@ -1,0 +1,30 @@
+"""How much of its best the global model has lost, class by class."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+
+def forgetting(
+    per_class: npt.NDArray[np.float64], convention: Literal["earlier", "all"] = "earlier"
+) -> npt.NDArray[np.float64]:
+    """F of each class after the last round (FedNTD, eq. 5; its mean over classes is the paper's F), [C].
+
+    max over rounds t of A_c^(t) - A_c^(T), over the `earlier` rounds t < T (a class at its best then is negative) or
+    over `all` rounds t <= T (clipped at 0).
+
+    Args:
+        per_class: accuracies of the global model by round and class, [T, C], after rounds 1..T (not before training).
+    """
+    history = np.asarray(per_class, np.float64)
+    if history.ndim != 2 or len(history) == 0:
+        raise ValueError(f"forgetting needs accuracies [rounds, classes] of at least one round, got {history.shape}")
+    if convention not in ("earlier", "all"):
+        raise ValueError(f"convention must be 'earlier' (t < T) or 'all' (t <= T), got {convention!r}")
+    past = history if convention == "all" else history[:-1]
+    if len(past) == 0:
+        return np.full(history.shape[1], np.nan)
+    return np.asarray(past.max(0) - history[-1])

@@ -1,0 +1,1 @@
+"""Settings that are known to give something, with what they give."""
