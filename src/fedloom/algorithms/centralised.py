@@ -1,9 +1,10 @@
 """Centralised training: one client that holds everybody's examples. The upper reference; not federated.
 
-Each round takes as many steps as a whole cohort would (`Local.steps`, set by the run unless given), so that computation
-equals that of the other methods of a comparison.
+Each round takes as many steps as a whole cohort would (`Local.steps`, set by the run unless given), so that its
+computation equals that of the other methods of a comparison.
 
-Down, up, kept: as FedAvg with one client, which it is. The optimiser's momentum starts empty each round, as theirs does.
+Down, up, kept: as FedAvg with one client, which it is. The optimiser's momentum starts empty each round, as theirs
+does.
 """
 
 from __future__ import annotations

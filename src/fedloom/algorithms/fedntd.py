@@ -3,13 +3,14 @@
 Lee, Jeong, Shin, Bae, Yun. *Preservation of the Global Knowledge by Not-True Distillation in Federated Learning.*
 NeurIPS 2022. https://arxiv.org/abs/2106.03097, eq. 10 and 11.
 
-    L = CE(q, y) + beta * tau^2 * KL(q~_global || q~_local)       q~: softmax over the not-true classes, at temperature tau
+    L = CE(q, y) + beta * tau^2 * KL(q~_global || q~_local)      q~: softmax over the not-true classes, at tau
 
 The teacher is the model received this round, frozen, on the same inputs.
 
 Down: the model. Up: the model. Kept by the client: nothing. beta = 0 is FedAvg.
-Differences from the paper: the factor tau^2 (as in the authors' code; the same at the default tau = 1); the mean is weighted by samples by default,
-as in the authors' code (eq. 2 has `aggregation = "uniform"`). From the authors' code: none.
+Differences from the paper: the factor tau^2 (as in the authors' code; the same at the default tau = 1); the mean is
+weighted by samples by default, as in the authors' code (eq. 2 has `aggregation = "uniform"`). From the authors'
+code: none.
 """
 
 from __future__ import annotations

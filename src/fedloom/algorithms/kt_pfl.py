@@ -8,9 +8,10 @@ https://arxiv.org/abs/2111.02801, eq. 2 to 7.
     server        C <- C - eta3 [ lam sum_n (D_n / D) grad KL(p_n || s_n) + 2 rho (C - 1/N) ]              (7)
 
 Down: the public examples' indices [P], then p_n [P, C], one for each. Up: s_n [P, C]. Kept by the client: its model.
-There is no value that gives FedAvg (nothing is averaged); rho -> infinity gives uniform mixing, distill.optimiser.lr -> 0 local-only.
+There is no value that gives FedAvg (nothing is averaged); rho -> infinity gives uniform mixing, a distillation rate of
+0 local-only.
 Differences from the paper: each row of C is projected onto the simplex after its step (the paper leaves it free and p_n
-then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6), which saves an upload;
+then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6): one upload less;
 with partial participation rows are mixed over the clients that answered, at the mass they had. From the authors' code:
 almost everything (it updates C by MSE with a forced step size and a softmax of 5 C; see docs/papers.md).
 """
@@ -42,7 +43,7 @@ from fedloom.core.types import Weights, replace
 @final
 @dataclass(frozen=True, kw_only=True)
 class KTpFL(Algorithm[Tensor, Weights]):
-    """`num_public` P: public examples per round. `tau`: temperature. `lam`, `rho`, `eta3`: of eq. 7, `coefficient_steps` per round."""
+    """`num_public` P: public examples a round. `tau`: temperature. `lam`, `rho`, `eta3`, `coefficient_steps`: of eq. 7."""
 
     distill: Local = field(default_factory=lambda: Local(epochs=1, batch_size=256, optimiser=SGD(lr=0.02)))
     num_public: int = 3000
@@ -115,7 +116,7 @@ def mixture(c: Tensor, soft: Tensor) -> Tensor:
 
 
 def coefficient_loss(c: Tensor, soft: Tensor, share: Tensor, lam: float, rho: float, prior: float) -> Tensor:
-    """lam * sum_n share_n * mean_x KL(p_n || s_n) + rho * ||C - prior||^2, as a function of C (eq. 4 and 7); `share`: D_n / D, [N]."""
+    """lam * sum_n share_n * mean_x KL(p_n || s_n) + rho * ||C - prior||^2 (eq. 4). `c`: [N, N]; `share`: D_n / D, [N]."""
     p = mixture(c, soft).clamp(min=1e-12)
     kl = (p * (p.log() - soft.clamp(min=1e-12).log())).sum(-1).mean(-1)
     return lam * (share * kl).sum() + rho * (c - prior).square().sum()

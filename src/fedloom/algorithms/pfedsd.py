@@ -7,10 +7,11 @@ IEEE TPDS 34(2), 2023, Algorithm 1, eq. 4 and 5.
 
 Training starts from the global model and is pulled towards the personal one; what it ends with becomes v_k.
 
-Down: the model. Up: the model. Kept by the client: v_k. lam = 0 trains the models of FedAvg with `aggregation = "uniform"`.
-Differences from the paper: T^2 (its equation is damaged in our text; the authors' code has it). From the authors' code:
-the teacher is in evaluation mode; a client that never took part is judged by the newest global model, not the initial one;
-BatchNorm statistics are averaged (`buffers = "server"` keeps the server's, as they do).
+Down: the model. Up: the model. Kept by the client: v_k. lam = 0 trains the models of FedAvg with
+`aggregation = "uniform"`. Differences from the paper: T^2 (its equation is damaged in our text; the authors' code has
+it). From the authors' code: the teacher is in evaluation mode; a client that never took part is judged by the newest
+global model, not the initial one; BatchNorm statistics are averaged (`buffers = "server"` keeps the server's, as they
+do).
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ Down: x and c. Up: y and c_i+ - c_i. Kept by the client: c_i (zero at first). Wi
 and server_lr = 1 it is FedAvg.
 Differences from the paper: the mean of y is weighted by samples by default (`aggregation = "uniform"` is the paper's);
 `divisor = "adaptive"` (default, the FedNTD authors') divides by A = the steps that momentum amounts to, "steps" by the
-number of steps; without momentum both are the same. From the authors' code: |S| / N is formed from the clients that answered.
+number of steps; without momentum both are the same. From the authors' code: |S| / N is formed from the clients that
+answered.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Scaffold(Algorithm[ScaffoldServer, ScaffoldClient]):
             raise SettingError(f"SCAFFOLD needs server_lr > 0, got {self.server_lr}")
         if self.aggregation not in ("samples", "uniform") or self.divisor not in ("adaptive", "steps"):
             raise SettingError(
-                f"aggregation is samples or uniform, divisor adaptive or steps; got {self.aggregation!r}, {self.divisor!r}"
+                "aggregation is samples or uniform, divisor adaptive or steps; "
+                f"got {self.aggregation!r}, {self.divisor!r}"
             )
 
     def init(self, model: Model, key: int, *, num_clients: int) -> ScaffoldServer:

@@ -45,11 +45,16 @@ def _parser() -> argparse.ArgumentParser:
     for command in (one, many):
         _add_settings(command)
     listing = commands.add_parser("algorithms", help="list the algorithms and their settings")
-    listing.set_defaults(do=lambda a: console.print(algorithm_table()) or 0)
+    listing.set_defaults(do=_list)
     show = commands.add_parser("demo", help="four algorithms on embedded data, checked against expected results")
     show.add_argument("--seed", type=int, default=0)
     show.set_defaults(do=_demo)
     return parser
+
+
+def _list(args: argparse.Namespace) -> int:
+    console.print(algorithm_table())
+    return 0
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

@@ -35,7 +35,9 @@ def algorithm(name: str, local: Local, settings: Mapping[str, str]) -> Algorithm
         if field not in known:
             raise SettingError(f"{name} has no setting {key!r}{_meant(key, known)}; it has {', '.join(known)}")
         if part:  # e.g. distill.lr of KT-pFL
-            base = values.get(field, next(f for f in dataclasses.fields(kind) if f.name == field).default_factory())  # type: ignore[misc]
+            base = values.get(field, hyper_parameters(name)[field])
+            if not isinstance(base, Local):
+                raise SettingError(f"{name}.{field} has no parts; give it as {field}=VALUE")
             values[field] = _with_local(base, f"{name}.{field}", part, text)
         else:
             values[field] = _parse(text, types[field], f"{name}.{field}")
@@ -44,8 +46,8 @@ def algorithm(name: str, local: Local, settings: Mapping[str, str]) -> Algorithm
 
 def hyper_parameters(name: str) -> dict[str, Any]:
     """An algorithm's own settings and their defaults."""
-    fields = [f for f in dataclasses.fields(ALGORITHMS[name]) if f.name != "local"]
-    return {f.name: f.default if f.default is not dataclasses.MISSING else f.default_factory() for f in fields}  # type: ignore[misc]
+    own = vars(ALGORITHMS[name]())
+    return {key: value for key, value in own.items() if key != "local"}
 
 
 def data(source: str) -> tuple[Examples, Examples]:

@@ -24,6 +24,7 @@ from fedloom.core.fold import Compilation
 from fedloom.core.model import Model
 from fedloom.core.random import generator
 from fedloom.core.task import Classification, Task
+from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.engines.choose import EngineName, choose
 from fedloom.engines.population import Population, pooled
@@ -37,8 +38,8 @@ Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.M
 class RunSettings:
     """How a run is run; the same for every algorithm of a comparison.
 
-    `cohort_size`: clients asked per round. `eval_every`: rounds between evaluations (the last round always is).
-    `panel`: how many clients' personal models are judged at an evaluation. `compilation`, `chunk`: of the stacked
+    `cohort_size`: clients asked per round. `eval_every`: rounds between judgements of personal models (the last
+    round always is one); the global model is evaluated after every round. `panel`: how many clients are judged. `compilation`, `chunk`: of the stacked
     engine. `bf16`: automatic mixed precision in local training.
     """
 
@@ -144,7 +145,7 @@ class _Run:
         with ExitStack() as files:
             logs = self._open(Path(directory), files) if directory is not None else None
             server, clock = self.engine.init(), _Clock()
-            self._record({"round": 0, **self._evaluate(server, [])}, clock, logs)
+            self._record({"round": 0, **self._evaluate(server, []), **self._personal(server)}, clock, logs)
             for t in range(self.settings.rounds):
                 clock = _Clock()
                 clients = self.sampler(t, self.trained.num_clients, self.cohort_size)
@@ -152,9 +153,14 @@ class _Run:
                 server = self.engine.round(server, clients, t)
                 clock.lap("train")
                 done = t + 1
-                record: Record = {"round": done, "clients": clients, **self._traffic()}
+                record: Record = {
+                    "round": done,
+                    "clients": clients,
+                    **self._traffic(),
+                    **self._evaluate(server, clients),
+                }
                 if done % self.settings.eval_every == 0 or done == self.settings.rounds:
-                    record.update(self._evaluate(server, clients))
+                    record.update(self._personal(server))
                 clock.lap("evaluate")
                 self.history.server, self.history.clients = server, self.engine.states
                 self._record(record, clock, logs)
@@ -175,8 +181,7 @@ class _Run:
     def _evaluate(self, server: dict[str, Any], cohort: list[int]) -> Record:
         out: Record = {}
         federation, p = self.population.federation, self.population
-        shared = {n: self.algorithm.global_weights(s) for n, s in server.items()}
-        weights = {n: w for n, w in shared.items() if w is not None}
+        weights = self._global(server)
         if federation.test is not None and weights:
             members = np.array([sum(a == n for a in self.trained.assignment) for n in weights], float)
             found = [classify(p.models[n], w, p.task, federation.test) for n, w in weights.items()]
@@ -191,14 +196,18 @@ class _Run:
                 share = self.share if self.algorithm.pooled else self.share[cohort]
                 out["in_local_accuracy"] = float(in_local(share, per_class).mean())
                 out["out_local_accuracy"] = float(out_local(share, per_class).mean())
-        if federation.local_test is not None:
-            out.update(self._personal(server, weights))
         return out
 
-    def _personal(self, server: dict[str, Any], weights: dict[str, Any]) -> Record:
+    def _global(self, server: dict[str, Any]) -> dict[str, Weights]:
+        """The global model of each architecture, where there is one."""
+        found = {name: self.algorithm.global_weights(state) for name, state in server.items()}
+        return {name: weights for name, weights in found.items() if weights is not None}
+
+    def _personal(self, server: dict[str, Any]) -> Record:
         """Each client of the panel, judged by its personal model on its own held-out examples."""
-        p, partition = self.population, self.population.federation.local_test
-        assert partition is not None
+        p, partition, weights = self.population, self.population.federation.local_test, self._global(server)
+        if partition is None:
+            return {}
         if self.algorithm.personalises or not weights:
             judged = self.engine.judge(server, self.panel)
             rate = {k: right / total for k, (right, total) in judged.items() if total}

@@ -32,7 +32,7 @@ class Batch:
     mask: Tensor  # [B] bool
     key: Tensor  # [] int64, this client's randomness for this batch
     notes: Params = field(default_factory=dict)  # name -> [B, ...]
-    full: bool = static(False)  # no padding anywhere in the stack: `mean` need not mask
+    full: bool = static(default=False)  # no padding anywhere in the stack: `mean` need not mask
 
     def mean(self, per_example: Tensor) -> Tensor:
         """Mean over the real rows, []. `per_example`: [B]."""
@@ -72,9 +72,9 @@ class Batches:
     key: Tensor  # [] int64
     notes: Params = field(default_factory=dict)  # name -> [n, ...]
     lazy: dict[str, Lazy] = field(default_factory=dict)
-    prepare: Prepare | None = static(None)
-    augment: Callable[[Tensor, Tensor], Tensor] | None = static(None)  # (x [B, ...], key []) -> [B, ...]
-    dtype: torch.dtype = static(torch.float32)
+    prepare: Prepare | None = static(default=None)
+    augment: Callable[[Tensor, Tensor], Tensor] | None = static(default=None)  # (x [B, ...], key []) -> [B, ...]
+    dtype: torch.dtype = static(default=torch.float32)
 
     def annotate(self, name: str, fn: Callable[..., Tensor], *context: Any) -> Batches:
         """These batches, each with `batch.<name>` = fn(*context, batch.x), [B, ...]; no gradient flows into it.

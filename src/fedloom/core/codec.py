@@ -57,8 +57,8 @@ def decode(data: bytes, like: T) -> T:
         raise CodecError(f"tensors missing or present against their flag: {sorted(absent ^ may_lack)[:8]}")
     flat = pytree.tree_flatten_with_path(like)[0]
     leaves = []
-    for path, want in flat:
-        name = pytree.keystr(path)
+    for place, want in flat:
+        name = pytree.keystr(place)
         leaves.append(tensors[name].to(want.device) if name in tensors else torch.zeros_like(want))
     return pytree.tree_unflatten(leaves, pytree.tree_structure(like))  # type: ignore[no-any-return]
 

@@ -107,5 +107,5 @@ class Cohort(Protocol):
     def reduce(
         self, fn: Callable[..., tuple[Any, Any]], *, broadcast: tuple[Any, ...] = (), scatter: tuple[Any, ...] = ()
     ) -> Reduction:
-        """As `gather`, but of each `Weighted` in the answers only the weighted mean is seen: what secure aggregation allows."""
+        """As `gather`, but of each `Weighted` in the answers only the mean is seen: what secure aggregation allows."""
         ...

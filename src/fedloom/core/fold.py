@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -22,6 +22,7 @@ from fedloom.core import tree
 from fedloom.core.batches import Batch, Batches, batch_key
 from fedloom.core.errors import StackingError
 from fedloom.core.optimiser import SGD, Optimiser
+from fedloom.core.purity import identity, refuse_captured
 from fedloom.core.types import Weights, replace
 
 C = TypeVar("C")
@@ -86,7 +87,7 @@ class _Plain:
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self.step = step
-        self.identity = _identity((type(self), step))
+        self.identity = identity((type(self), step))
 
     def start(self, carry: Any, lead: int) -> tuple[list[Tensor], Any]:
         return tree.flatten(carry)
@@ -103,7 +104,7 @@ class _Plain:
             return moved[0]
 
         with torch.no_grad():
-            new = one(work, batch, context) if dims is None else _vmap(one, (0, *dims), len(work))(work, batch, context)
+            new = one(work, batch, context) if dims is None else _vmap(one, (0, *dims))(work, batch, context)
             for old, value in zip(work, new, strict=True):
                 old.copy_(value)
         return None
@@ -115,7 +116,7 @@ class _Descent:
     def __init__(self, loss: Callable[..., Any], optimiser: Optimiser, correct: Callable[..., Any] | None) -> None:
         self.loss, self.optimiser, self.correct = loss, optimiser, correct
         self.step = loss
-        self.identity = _identity((type(self), loss, optimiser, correct))
+        self.identity = identity((type(self), loss, optimiser, correct))
 
     def start(self, carry: Any, lead: int) -> tuple[list[Tensor], Any]:
         trained, rest, rebuild = _split(carry)
@@ -150,18 +151,18 @@ class _Descent:
                 with torch.enable_grad():
                     value, moved = objective(leaves, rest, batch, context)
                     grads = torch.autograd.grad(value, leaves, allow_unused=True)
-                grads = [torch.zeros_like(t) if g is None else g for t, g in zip(leaves, grads, strict=True)]
+                grads = tuple(torch.zeros_like(t) if g is None else g for t, g in zip(leaves, grads, strict=True))
             else:
                 grads, (value, moved) = grad_and_value(objective, has_aux=True)(list(trained), rest, batch, context)
             if self.correct is not None:
-                grads = tree.leaves(self.correct(_trees(rebuild(grads, rest)), *context))
+                grads = tuple(tree.leaves(self.correct(_trees(rebuild(grads, rest)), *context)))
             return list(grads), value.detach(), [m.detach() for m in moved]
 
         if dims is None:
             grads, value, moved = gradient(trained, rest, batch, context)
         else:
             axes = (0, 0, dims[0], dims[1][1:])
-            grads, value, moved = _vmap(gradient, axes, len(work))(list(trained), list(rest), batch, context)
+            grads, value, moved = _vmap(gradient, axes)(list(trained), list(rest), batch, context)
         with torch.no_grad():
             for old, new in zip(rest, moved, strict=True):
                 old.copy_(new)
@@ -202,7 +203,7 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         raise StackingError(
-            "nothing differentiates through fold or minimise: write the inner step with torch.func.grad instead (as MAML does)"
+            "nothing differentiates through fold or minimise: write the inner step with torch.func.grad (as MAML does)"
         )
 
     @staticmethod
@@ -319,8 +320,8 @@ class _Lockstep:
         flat_axes = tree.leaves((batches_axes.notes, batches_axes.lazy, axes))
         self.extra_axes = flat_axes
         self.compilation = run.compilation if step.identity is not None else "none"
-        self.static = (step.identity, self.extra_spec, tuple(flat_axes), batches.prepare, batches.augment, batches.dtype,
-                       run.bf16, batches_axes.key is None)  # fmt: skip
+        self.static = (step.identity, self.extra_spec, tuple(flat_axes), batches.prepare, batches.augment,
+                       batches.dtype,                        run.bf16, batches_axes.key is None)  # fmt: skip
 
     def advance(self, work: Sequence[Tensor], rows: Tensor, s: int, active: int, K: int, full: bool) -> Tensor | None:
         k = active if self.compilation == "none" else _rounded(active, K)
@@ -366,11 +367,10 @@ class _Lockstep:
         told = {n: (t[at] if notes_axes[n] is None else _take_rows(t, at)) for n, t in notes.items()}
         for n, teacher in lazy.items():
             fn = teacher.fn
-            dims = (lazy_axes[n].context, 0)
             with torch.no_grad():
-                told[n] = vmap(lambda c, x, fn=fn: fn(*c, x), in_dims=dims)(teacher.context, inputs)
+                told[n] = _vmap(lambda c, x, fn=fn: fn(*c, x), (lazy_axes[n].context, 0))(teacher.context, inputs)
         batch = Batch(x=inputs, y=labels, mask=mask, key=key, notes=told, full=full)
-        dims = Batch(x=0, y=0, mask=0, key=key_axis, notes=dict.fromkeys(told, 0), full=full)  # type: ignore[arg-type]
+        dims: Any = Batch(x=0, y=0, mask=0, key=key_axis, notes=dict.fromkeys(told, 0), full=full)  # type: ignore[arg-type]
         value = self.step.advance(work, self.spec, batch, context, (dims, context_axes))
         if partial:
             for w, old in zip(work, before, strict=True):
@@ -404,7 +404,7 @@ def _rounded(active: int, K: int) -> int:
     return min(1 << (active - 1).bit_length(), K)
 
 
-def _vmap(fn: Callable[..., Any], dims: Any, num: int) -> Callable[..., Any]:
+def _vmap(fn: Callable[..., Any], dims: Any) -> Callable[..., Any]:
     """vmap whose first arguments are lists of stacked tensors and whose `dims` may hold trees."""
 
     def stacked(*args: Any) -> Any:
@@ -486,69 +486,3 @@ def _same(spec: Any, got: Any, before: Sequence[Tensor], after: Sequence[Tensor]
             "a step must return a carry of the structure, shapes and dtypes it was given: "
             f"got {[(list(a.shape), a.dtype) for a in after]}, had {[(list(b.shape), b.dtype) for b in before]}"
         )
-
-
-def refuse_captured(fn: Callable[..., Any]) -> None:
-    """Raise if a step or loss carries tensors in its closure instead of taking them as arguments."""
-    for name, value in _captured(fn):
-        if any(isinstance(leaf, Tensor) for leaf in tree.leaves(value)):
-            raise StackingError(
-                f"the step captures the tensor(s) {name!r}; a stack of clients would share them by accident. Pass them "
-                f"as context: minimise(loss, ..., {name}) and take them as an argument after the batch"
-            )
-
-
-def _captured(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """What a callable holds besides its arguments: closure cells, partial arguments, defaults, its own object."""
-    if depth > 4 or fn is None:
-        return
-    if isinstance(fn, functools.partial):
-        yield from ((f"argument {i}", a) for i, a in enumerate(fn.args))
-        yield from fn.keywords.items()
-        nested = [fn.func, *fn.args, *fn.keywords.values()]
-    elif hasattr(fn, "__code__"):
-        cells = dict(zip(fn.__code__.co_freevars, (c.cell_contents for c in fn.__closure__ or ()), strict=True))
-        cells.update(fn.__kwdefaults__ or {})
-        cells.update({f"default {i}": d for i, d in enumerate(fn.__defaults__ or ())})
-        yield from cells.items()
-        nested = list(cells.values())
-    elif hasattr(fn, "__func__"):
-        yield "self", fn.__self__
-        nested = [fn.__func__, fn.__self__]
-    elif is_dataclass(fn) and not isinstance(fn, type):
-        values = {f.name: getattr(fn, f.name) for f in fields(fn)}
-        yield from values.items()
-        nested = list(values.values())
-    else:
-        return
-    for value in nested:
-        if callable(value) or isinstance(value, functools.partial) or is_dataclass(value):
-            yield from _captured(value, depth + 1)
-
-
-def _identity(fn: Any) -> Any:
-    """A hashable that tells apart callables that compute different things; None where there is none (then no tracing)."""
-    try:
-        parts = _parts(fn)
-        hash(parts)
-    except TypeError:
-        return None
-    return parts
-
-
-def _parts(fn: Any) -> Any:
-    if isinstance(fn, functools.partial):
-        return (
-            "partial",
-            _parts(fn.func),
-            *map(_parts, fn.args),
-            *((k, _parts(v)) for k, v in sorted(fn.keywords.items())),
-        )
-    if isinstance(fn, tuple):
-        return tuple(map(_parts, fn))
-    if hasattr(fn, "__func__"):
-        return ("method", fn.__func__, fn.__self__)
-    if hasattr(fn, "__code__"):
-        held = [c.cell_contents for c in fn.__closure__ or ()] + list((fn.__kwdefaults__ or {}).values())
-        return ("function", fn.__code__, *map(_parts, held), *map(_parts, fn.__defaults__ or ()))
-    return (type(fn), fn)

@@ -106,7 +106,8 @@ class _Features(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not callable(getattr(self.module, "features", None)):
             raise TypeError(
-                f"{type(self.module).__name__} has no method features(x): define it to return the input of the last layer"
+                f"{type(self.module).__name__} has no method features(x): "
+                "define it to return the input of the last layer"
             )
         return self.module.features(x)  # type: ignore[no-any-return,operator]
 

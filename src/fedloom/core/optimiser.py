@@ -58,12 +58,15 @@ class Optimiser(ABC):
         moved = [s.clone() for s in state]
         rate = torch.tensor(self.lr, dtype=torch.float64) if lr is None else lr
         self.step_(flat, tree.leaves(gradient), moved, rate)
-        return tree.unflatten(flat, spec), moved  # type: ignore[no-any-return]
+        return tree.unflatten(flat, spec), moved
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimiser):
-    """PyTorch's SGD: g' = g + weight_decay * w; v = momentum * v + g' (v = g' first); w -= lr * v (Nesterov: g' + momentum * v)."""
+    """PyTorch's SGD, also with Nesterov momentum (w -= lr * (g' + momentum * v)).
+
+    g' = g + weight_decay * w;  v = momentum * v + g' (v = g' first);  w -= lr * v
+    """
 
     lr: float = 0.01
     momentum: float = 0.0

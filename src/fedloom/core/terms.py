@@ -88,12 +88,12 @@ class SelfDistillation:
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T^2 * KL(softmax(teacher / T) || softmax(student / T)) for each example, [B]; logits [B, C], T^2 as in Hinton et al."""
+    """T^2 * KL(softmax(teacher / T) || softmax(student / T)) for each example, [B]; logits [B, C] (Hinton et al.)."""
     return temperature**2 * divergence(student / temperature, F.softmax(teacher / temperature, -1))
 
 
 def divergence(student: Tensor, target: Tensor) -> Tensor:
-    """KL(target || softmax(student)) for each example, [B]; `student`: logits [B, C], `target`: probabilities [B, C]."""
+    """KL(target || softmax(student)) for each example, [B]. `student`: logits [B, C]; `target`: probabilities [B, C]."""
     return F.kl_div(F.log_softmax(student, -1), target, reduction="none").sum(-1)
 
 

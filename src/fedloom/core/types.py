@@ -14,19 +14,18 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 T = TypeVar("T")
-C = TypeVar("C", bound=type)
 
 Params = dict[str, Tensor]  # qualified name -> tensor; over K stacked clients each has one leading axis
 Tree = Any  # any pytree of tensors: Tensor, dict, tuple, list, @state
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:
+def static(*, default: Any = dataclasses.MISSING) -> Any:
     """A field of a `@state` class that carries no tensors: hashable, equal on all clients of a stack."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
-def state(cls: C) -> C:
+def state(cls: type[T]) -> type[T]:
     """Make `cls` a frozen dataclass and a pytree: what server and clients keep and send.
 
     Fields are pytrees of tensors unless declared with `static()`. Shapes are written beside the fields.
@@ -35,7 +34,7 @@ def state(cls: C) -> C:
     ... class Control:
     ...     c: Params  # like the model
     """
-    made = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
     fields = dataclasses.fields(made)
     dynamic = [f.name for f in fields if not f.metadata.get("static")]
     fixed = [f.name for f in fields if f.metadata.get("static")]
@@ -58,7 +57,7 @@ def state(cls: C) -> C:
         return [(pytree.GetAttrKey(n), c) for n, c in zip(dynamic, children, strict=True)], context
 
     pytree.register_pytree_node(made, flatten, unflatten, flatten_with_keys_fn=with_keys)
-    return made
+    return cls
 
 
 @state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,9 +21,8 @@ class Loop(Simulation):
         for k in clients:
             stacked = self.clients(call, [k])
             client = _first(stacked, client_axes(stacked))
-            out, self.last = self.execute(
-                call, [k], lambda client=client, k=k: call.method(client, *call.broadcast, *scatter(k))
-            )
+            run = functools.partial(call.method, client, *call.broadcast, *scatter(k))
+            out, self.last = self.execute(call, [k], run)
             state, upload = tree.map_tree(lambda t: t[None], out)
             yield [k], state, upload
 

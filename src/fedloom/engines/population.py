@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -33,9 +33,9 @@ class Population:
     federation: Federation
     models: Mapping[str, Model]
     assignment: Sequence[str] = ()
-    task: Task = Classification()
+    task: Task = field(default_factory=Classification)
     seed: int = 0
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:

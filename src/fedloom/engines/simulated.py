@@ -65,6 +65,7 @@ class Simulation(ABC):
         self.faults, self.on_nonfinite = faults, on_nonfinite
         self.states: dict[int, Any] = {}  # client -> its state; a client never asked occupies nothing
         self.traffic = Traffic()
+        self.last = Execution()  # of the newest client call
         self._programs: dict[Any, Any] = {}
 
     def init(self) -> dict[str, Any]:
@@ -166,10 +167,10 @@ class Simulation(ABC):
                 for i in (~fine).nonzero().flatten().tolist():
                     bad.setdefault(ids[i], (None, "the upload is not finite"))
         if bad and self.on_nonfinite == "stop":
-            k, (batch, what) = next(iter(bad.items()))
+            k, (where, what) = next(iter(bad.items()))
             remedy = "; a lower rate or clipping may help"
-            raise NonFiniteError(what + remedy, client=k, round=call.round, batch=batch)
-        return {k: what if batch is None else f"{what} at batch {batch}" for k, (batch, what) in bad.items()}
+            raise NonFiniteError(what + remedy, client=k, round=call.round, batch=where)
+        return {k: what if where is None else f"{what} at batch {where}" for k, (where, what) in bad.items()}
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,7 @@ class SimulatedCohort:
         for leaf in tree.leaves(scatter):
             if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(self.clients),):
                 raise StackingError(
-                    f"scatter gives one entry to each of {len(self.clients)} clients, got {getattr(leaf, 'shape', leaf)}"
+                    f"scatter gives one entry to each of {len(self.clients)} clients, got {getattr(leaf, 'shape', leaf)!r}"
                 )
         engine, number = self.engine, self.exchange[0]
         self.exchange[0] += 1
@@ -354,7 +355,7 @@ def client_axes(client: Client[Any]) -> Client[Any]:
     """Which leaves of a stacked `Client` have the client axis: 0, else None."""
 
     def batches(b: Batches, axis: int | None) -> Batches:
-        axes = tree.map_tree(lambda _: axis, b)
+        axes: Batches = tree.map_tree(lambda _: axis, b)
         return replace(axes, x=None, y=None)
 
     return replace(

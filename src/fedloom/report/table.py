@@ -15,20 +15,20 @@ from fedloom.coordinator import History
 from fedloom.coordinator.catalogue import hyper_parameters
 
 _COLUMNS = (
-    ("global accuracy", "global_accuracy"),
+    ("global", "global_accuracy"),
     ("forgetting", "forgetting"),
-    ("personal accuracy", "personal_accuracy"),
-    ("worst tenth", "personal_worst_tenth"),
+    ("personal", "personal_accuracy"),
+    ("worst 10th", "personal_worst_tenth"),
 )
 
 
 def comparison_table(results: Sequence[tuple[str, History]]) -> Table:
     """One row per run: where it ended and what it cost."""
-    table = Table(title="After the last round")
-    table.add_column("algorithm")
+    table = Table(title="Accuracy after the last round")
+    table.add_column("algorithm", no_wrap=True)
     for heading, _ in _COLUMNS:
         table.add_column(heading, justify="right")
-    for heading in ("MB per round", "s per round", "engine"):
+    for heading in ("MB/round", "s/round", "engine"):
         table.add_column(heading, justify="right")
     for label, history in results:
         rounds = max(1, len(history.metrics) - 1)
