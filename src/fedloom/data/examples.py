@@ -1,0 +1,206 @@
+"""Examples in memory: compact tensors, and the arithmetic that turns them into network inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """Turn stored values into network inputs: `(x * scale - mean) / std`, channel by channel.
+
+    One value of `mean` and `std` serves every element; C values serve the C channels of images (..., C, H, W).
+
+    Args:
+        mean: mean of each channel, after scaling.
+        std: standard deviation of each channel, after scaling; greater than 0.
+        scale: factor applied first, 1/255 for uint8 pixels.
+
+    Raises:
+        ValueError: `mean` and `std` differ in length, or a value is not finite, or `std` is not positive.
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.mean or len(self.mean) != len(self.std):
+            raise ValueError(
+                f"mean and std need one value each per channel, got {len(self.mean)} and {len(self.std)}: "
+                "give both the same, non-zero length"
+            )
+        if not all(map(math.isfinite, (*self.mean, *self.std, self.scale))) or min(self.std) <= 0 or self.scale == 0:
+            raise ValueError(
+                f"mean, std and scale must be finite, std positive and scale not 0, got mean={self.mean}, "
+                f"std={self.std}, scale={self.scale}: leave out a channel that does not vary"
+            )
+
+    def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return `x` normalised, in the floating point type `dtype`.
+
+        Args:
+            x: (..., C, H, W) where C is the number of means; any shape if there is one mean.
+            dtype: type of the result, and of the arithmetic.
+
+        Raises:
+            ValueError: there are several means, and axis -3 of `x` is not that long.
+        """
+        # One multiply-add with constants: this runs on every batch of every client.
+        factor = [self.scale / std for std in self.std]
+        offset = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
+        if set(factor) == {1.0} and set(offset) == {0.0}:
+            return x.to(dtype)
+        if len(factor) == 1:
+            return x.to(dtype) * factor[0] + offset[0]
+        channels = len(factor)
+        if x.dim() < 3 or x.shape[-3] != channels:
+            raise ValueError(
+                f"{channels} means normalise images (..., {channels}, H, W), got shape {tuple(x.shape)}: "
+                "give one mean for all elements, or one per channel"
+            )
+        a, b = torch.tensor([factor, offset], dtype=dtype, device=x.device).view(2, channels, 1, 1).unbind()
+        return x.to(dtype) * a + b
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """N labelled examples, kept as they were stored; `normalise` makes network inputs of a batch of `x`.
+
+    Args:
+        x: (N, ...) uint8 or floating point: images (N, C, H, W), feature vectors (N, D).
+        y: (N,) int64 class labels in [0, num_classes), or floating point targets (N, ...).
+        num_classes: number of classes C; for floating point targets, the number of outputs.
+        normalise: from stored values to network inputs.
+        name: what reports call these examples.
+
+    Raises:
+        ValueError: lengths, types, labels or values break one of the rules above.
+    """
+
+    x: Tensor
+    y: Tensor
+    num_classes: int
+    normalise: Normalise = Normalise()
+    name: str = "arrays"
+
+    def __post_init__(self) -> None:
+        if self.x.dim() < 2 or self.y.dim() < 1 or len(self.x) != len(self.y):
+            raise ValueError(
+                f"x (N, ...) and y (N,) need the same number of examples, got shapes {tuple(self.x.shape)} and "
+                f"{tuple(self.y.shape)}: give single features as (N, 1)"
+            )
+        if self.x.dtype != torch.uint8 and not self.x.is_floating_point():
+            raise ValueError(f"x must be uint8 or floating point, got {self.x.dtype}: convert it first")
+        if self.x.is_floating_point() and not bool(torch.isfinite(self.x).all()):
+            bad = int((~torch.isfinite(self.x).flatten(1).all(dim=1)).sum())
+            raise ValueError(f"x must be finite, got {bad} examples with NaN or infinity: remove or impute them")
+        if self.num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {self.num_classes}: count the classes of y")
+        if self.y.is_floating_point():
+            if not bool(torch.isfinite(self.y).all()):
+                raise ValueError("targets y must be finite, got NaN or infinity: remove those examples")
+            return
+        if self.y.dtype != torch.int64 or self.y.dim() != 1:
+            raise ValueError(
+                f"class labels y must be int64 of shape (N,), got {self.y.dtype} of shape {tuple(self.y.shape)}: "
+                "use from_arrays, or y.long(); turn one-hot rows into y.argmax(1)"
+            )
+        if len(self.y) and (int(self.y.min()) < 0 or int(self.y.max()) >= self.num_classes):
+            raise ValueError(
+                f"class labels must be in 0..{self.num_classes - 1} for num_classes={self.num_classes}, got "
+                f"{int(self.y.min())}..{int(self.y.max())}: renumber them from 0, or raise num_classes"
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example, without N."""
+        return tuple(self.x.shape[1:])
+
+    def select(self, rows: npt.NDArray[np.int64] | Tensor) -> Examples:
+        """Return a copy of the examples at `rows`, int64 positions of shape (n,), in that order."""
+        index = torch.as_tensor(rows, dtype=torch.int64, device=self.x.device)
+        return Examples(self.x[index], self.y[index], self.num_classes, self.normalise, self.name)
+
+    def to(self, device: torch.device | str) -> Examples:
+        """Return the same examples on `device`."""
+        return Examples(self.x.to(device), self.y.to(device), self.num_classes, self.normalise, self.name)
+
+    def class_counts(self) -> npt.NDArray[np.int64]:
+        """Return the number of examples of each class, (num_classes,).
+
+        Raises:
+            ValueError: `y` holds floating point targets, which have no classes.
+        """
+        if self.y.is_floating_point():
+            raise ValueError(f"class counts need int64 labels, got targets of type {self.y.dtype}: pass labels as y")
+        return torch.bincount(self.y, minlength=self.num_classes).cpu().numpy()
+
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits of a SHA-256 over values, labels and normalisation; the name is left out."""
+        digest = hashlib.sha256(f"{self.num_classes} {self.normalise}".encode())
+        for tensor in (self.x, self.y):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            if tensor.numel():  # PyTorch cannot always view nothing as bytes
+                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()[:16]
+
+
+def from_arrays(
+    x: npt.NDArray[np.generic] | Tensor,
+    y: npt.NDArray[np.generic] | Tensor,
+    *,
+    num_classes: int | None = None,
+    normalise: Normalise | None = None,
+    name: str = "arrays",
+) -> Examples:
+    """Make `Examples` of NumPy arrays or tensors, sharing their memory where no conversion is needed.
+
+    Any array of three axes is taken for grey images (N, H, W) and becomes (N, 1, H, W). A uint8 array (N, H, W, C)
+    with 1 or 3 channels becomes (N, C, H, W), unless its second axis could be the channels too.
+
+    Args:
+        x: values (N, ...), uint8 or floating point.
+        y: integer class labels (N,), or floating point targets.
+        num_classes: without it, the largest label + 1, or the number of outputs of floating point targets.
+        normalise: without it, uint8 values are divided by 255 and floating point values are left alone.
+        name: what reports call these examples.
+
+    Raises:
+        ValueError: what `Examples` refuses, or `num_classes` is missing and there is no label to count from.
+    """
+    x, y = _tensor(x), _tensor(y)
+    if x.dim() == 3:
+        x = x.unsqueeze(1)
+    elif x.dim() == 4 and x.dtype == torch.uint8 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
+        x = x.permute(0, 3, 1, 2).contiguous()
+    if not y.is_floating_point():
+        y = y.long()
+    if num_classes is None:
+        if y.is_floating_point():
+            num_classes = y.shape[1] if y.dim() > 1 else 1
+        elif y.numel():
+            num_classes = int(y.max()) + 1
+        else:
+            raise ValueError("num_classes is needed when there are no labels to count, got none: give num_classes")
+    if normalise is None:
+        normalise = Normalise(scale=1 / 255) if x.dtype == torch.uint8 else Normalise()
+    return Examples(x, y, num_classes, normalise, name)
+
+
+def _tensor(values: npt.NDArray[np.generic] | Tensor) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    # PyTorch reads neither foreign byte orders nor negative strides, and warns of read-only memory.
+    native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+    return torch.from_numpy(native if native.flags.writeable else native.copy())

@@ -1,0 +1,140 @@
+"""A federation: who holds which training, validation and test examples."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.data.examples import Examples
+from fedloom.data.partition import Partition, split
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """The examples of N clients, and those that everyone is measured on.
+
+    `partition`, `local_test` and `local_val` are rows of the same `train`, share no row, and have the same clients.
+
+    Args:
+        train: all examples that clients hold.
+        partition: training rows of each client, at least one each.
+        test: the global test set.
+        local_test: rows held out per client, to measure personalised models on.
+        local_val: rows held out per client, to choose between models on.
+        public: examples known to everyone; their labels are never read.
+
+    Raises:
+        ValueError: a row is out of range or has two roles, a client has nothing to train on, or the parts differ in
+            number of clients, shape of an example or number of classes.
+    """
+
+    train: Examples
+    partition: Partition
+    test: Examples | None = None
+    local_test: Partition | None = None
+    local_val: Partition | None = None
+    public: Examples | None = None
+
+    def __post_init__(self) -> None:
+        roles = {"partition": self.partition, "local_test": self.local_test, "local_val": self.local_val}
+        owner: npt.NDArray[np.int64] = np.zeros(len(self.train), np.int64)
+        for role, part in roles.items():
+            if part is None:
+                continue
+            if part.num_clients != self.num_clients:
+                raise ValueError(
+                    f"{role} must have the {self.num_clients} clients of partition, got {part.num_clients}: "
+                    "give clients without such rows an empty list"
+                )
+            if len(part.indices) and part.indices.max() >= len(self.train):
+                raise ValueError(
+                    f"{role} must hold rows of train, 0..{len(self.train) - 1}, got {part.indices.max()}: "
+                    "pass the examples that were partitioned"
+                )
+            owner[part.indices] += 1
+        if (owner > 1).any():
+            row = int(np.argmax(owner > 1))
+            using = [role for role, part in roles.items() if part is not None and row in part.indices]
+            raise ValueError(f"a row has one role, got row {row} in {' and '.join(using)}: use federate or split")
+        if not self.partition.sizes.all():
+            raise ValueError(
+                f"every client needs a training example, got none for client {int(self.partition.sizes.argmin())}: "
+                "leave that client out, or partition with min_size=1 or more"
+            )
+        for role, examples in {"test": self.test, "public": self.public}.items():
+            if examples is not None and examples.shape != self.train.shape:
+                raise ValueError(
+                    f"{role} examples must have the shape of the training examples, {self.train.shape}, got "
+                    f"{examples.shape}: resize them, or repeat grey images over the channels"
+                )
+        if self.test is not None and self.test.num_classes != self.num_classes:
+            raise ValueError(
+                f"test must have the {self.num_classes} classes of train, got {self.test.num_classes}: "
+                "give both the same num_classes"
+            )
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients N."""
+        return self.partition.num_clients
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return self.train.num_classes
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return the training examples of each client and class, (N, C).
+
+        Raises:
+            ValueError: the targets are floating point numbers, which have no classes.
+        """
+        return self.partition.counts(self.train.y, self.num_classes)
+
+    def pooled(self) -> Federation:
+        """Return the federation in which one client holds every training row: centralised training."""
+        return Federation(
+            self.train,
+            self.partition.pooled(),
+            self.test,
+            None if self.local_test is None else self.local_test.pooled(),
+            None if self.local_val is None else self.local_val.pooled(),
+            self.public,
+        )
+
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits of a SHA-256 over all examples and partitions; names are left out."""
+        parts = (self.train, self.partition, self.test, self.local_test, self.local_val, self.public)
+        listing = " ".join("-" if part is None else part.fingerprint() for part in parts)
+        return hashlib.sha256(listing.encode()).hexdigest()[:16]
+
+
+def federate(
+    train: Examples,
+    partition: Partition,
+    *,
+    test: Examples | None = None,
+    test_fraction: float = 0.2,
+    public: Examples | None = None,
+    seed: int = 0,
+) -> Federation:
+    """Make a federation of a partition, holding out a local test set on every client.
+
+    Args:
+        train: all examples that clients hold.
+        partition: rows of each client.
+        test: the global test set.
+        test_fraction: part of every client's rows to hold out, in [0, 1), with `split`: stratified by class, or at
+            random for floating point targets. At 0 the federation has no local test sets.
+        public: examples known to everyone.
+        seed: seed of the local split, 0 to 2**32 - 1.
+
+    Raises:
+        ValueError: what `split` and `Federation` refuse.
+    """
+    labels = np.zeros(len(train), np.int64) if train.y.is_floating_point() else train.y.cpu().numpy()
+    training, held_out = split(partition, labels, test_fraction, seed)
+    return Federation(train, training, test, held_out if test_fraction > 0 else None, public=public)

@@ -1,0 +1,175 @@
+"""Networks of the papers that fedloom implements, and small ones; all with PyTorch's default initialisation.
+
+Each is a `body` that makes the features z, then a linear `classifier` that makes the logits. Methods that compare
+features (MOON) or keep the classifier on the client (FedPer) find both by these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+from torch import Tensor, nn
+
+Norm = Literal["batch", "group", "none"]
+
+
+class FeatureClassifier(nn.Module):
+    """A network in two parts: `forward(x) = classifier(features(x))`.
+
+    Args:
+        body: makes features (B, F) of inputs (B, ...).
+        feature_size: F.
+        num_classes: C; the classifier makes logits (B, C).
+    """
+
+    def __init__(self, body: nn.Module, feature_size: int, num_classes: int) -> None:
+        super().__init__()
+        self.body = body
+        self.classifier = nn.Linear(feature_size, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the input of the classifier, (B, F)."""
+        features: Tensor = self.body(x)
+        return features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits, (B, C)."""
+        logits: Tensor = self.classifier(self.features(x))
+        return logits
+
+
+class LogisticRegression(FeatureClassifier):
+    """Multinomial logistic regression; the features are the flattened input.
+
+    Args:
+        in_features: number of values of one example, over all its axes.
+        num_classes: C.
+    """
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(nn.Flatten(), in_features, num_classes)
+
+
+class MLP(FeatureClassifier):
+    """Fully connected layers with ReLU, by default one of 200 units (McMahan et al., 2017, have two of them).
+
+    Args:
+        in_features: number of values of one example, over all its axes.
+        num_classes: C.
+        hidden: widths of the hidden layers; the last one is the feature size.
+
+    Raises:
+        ValueError: there is no hidden layer.
+    """
+
+    def __init__(self, in_features: int, num_classes: int, hidden: Sequence[int] = (200,)) -> None:
+        if not hidden:
+            raise ValueError(f"hidden needs at least one width, got {tuple(hidden)}: use LogisticRegression instead")
+        layers: list[nn.Module] = [nn.Flatten()]
+        for inputs, outputs in pairwise((in_features, *hidden)):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        super().__init__(nn.Sequential(*layers), hidden[-1], num_classes)
+
+
+class LeNet(FeatureClassifier):
+    """LeNet-5 with ReLU and max-pooling, as KT-pFL uses it (Zhang et al., NeurIPS 2021).
+
+    Convolutions 5x5 without padding to 6 and 16 channels, each followed by max-pooling 2, then 120, 84 and C units.
+
+    Args:
+        in_channels: channels of the images (B, in_channels, image_size, image_size).
+        image_size: height and width in pixels, at least 16.
+        num_classes: C.
+
+    Raises:
+        ValueError: the images are too small.
+    """
+
+    def __init__(self, in_channels: int = 1, image_size: int = 28, num_classes: int = 10) -> None:
+        if image_size < 16:
+            raise ValueError(f"LeNet needs images of at least 16 pixels, got {image_size}: enlarge them")
+        side = ((image_size - 4) // 2 - 4) // 2
+        body = nn.Sequential(
+            nn.Conv2d(in_channels, 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16 * side * side, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+        )
+        super().__init__(body, 84, num_classes)
+
+
+class FedNTDCNN(FeatureClassifier):
+    """The CNN of FedNTD's experiments (Lee et al., NeurIPS 2022), after McMahan et al. (2017).
+
+    Convolutions 5x5 with padding 2 to 32 and 64 channels, each followed by ReLU and max-pooling 2, then 512 and C
+    units. 2,156,490 parameters for CIFAR-10.
+
+    Args:
+        in_channels: channels of the images (B, in_channels, image_size, image_size).
+        image_size: height and width in pixels, at least 4.
+        num_classes: C.
+
+    Raises:
+        ValueError: the images are too small.
+    """
+
+    def __init__(self, in_channels: int = 3, image_size: int = 32, num_classes: int = 10) -> None:
+        if image_size < 4:
+            raise ValueError(f"FedNTDCNN needs images of at least 4 pixels, got {image_size}: enlarge them")
+        body = nn.Sequential(
+            nn.Conv2d(in_channels, 32, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * (image_size // 4) ** 2, 512),
+            nn.ReLU(),
+        )
+        super().__init__(body, 512, num_classes)
+
+
+class SmallConvNet(FeatureClassifier):
+    """A small network to study normalisation layers with: two stages, global average, classifier.
+
+    A stage is a 3x3 convolution (16, then 32 channels), normalisation, ReLU and max-pooling 2. Images may have any
+    size from 4 pixels. The features are the 32 channel means.
+
+    Args:
+        in_channels: channels of the images (B, in_channels, H, W).
+        num_classes: C.
+        norm: "batch" for BatchNorm with running statistics, "group" for GroupNorm with 4 groups, or "none".
+        dropout: probability with which features are zeroed in training, in [0, 1).
+
+    Raises:
+        ValueError: `norm` is unknown, or `dropout` is out of range.
+    """
+
+    def __init__(self, in_channels: int = 1, num_classes: int = 10, norm: Norm = "batch", dropout: float = 0.0) -> None:
+        if norm not in ("batch", "group", "none"):
+            raise ValueError(f"norm must be 'batch', 'group' or 'none', got {norm!r}: choose one of these")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {dropout}: 0 turns it off")
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((in_channels, 16), (16, 32)):
+            # BatchNorm subtracts a bias again, and both norms bring their own.
+            layers.append(nn.Conv2d(inputs, outputs, 3, padding=1, bias=norm == "none"))
+            if norm == "batch":
+                layers.append(nn.BatchNorm2d(outputs))
+            elif norm == "group":
+                layers.append(nn.GroupNorm(4, outputs))
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+        super().__init__(nn.Sequential(*layers), 32, num_classes)

@@ -1,0 +1,58 @@
+"""Networks by name, for command lines and recipes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from fedloom.models.networks import MLP, FedNTDCNN, LeNet, LogisticRegression, SmallConvNet
+
+Shape = tuple[int, ...]
+
+
+def _channels(shape: Shape) -> int:
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ValueError(
+            f"a convolutional network needs images (channels, height, width) of at least 4 x 4 pixels, got shape "
+            f"{shape}: use 'mlp' or 'logistic'"
+        )
+    return shape[0]
+
+
+def _channels_and_size(shape: Shape) -> tuple[int, int]:
+    channels = _channels(shape)
+    if shape[1] != shape[2]:
+        raise ValueError(
+            f"this network needs square images (channels, size, size), got shape {shape}: "
+            "crop or pad the images, or use a network that takes any size, such as 'small_bn'"
+        )
+    return channels, shape[1]
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "logistic": lambda shape, num_classes: LogisticRegression(math.prod(shape), num_classes),
+    "mlp": lambda shape, num_classes: MLP(math.prod(shape), num_classes),
+    "lenet": lambda shape, num_classes: LeNet(*_channels_and_size(shape), num_classes),
+    "fedntd_cnn": lambda shape, num_classes: FedNTDCNN(*_channels_and_size(shape), num_classes),
+    "small_bn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "batch"),
+    "small_gn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "group"),
+}
+"""Maps a name to a function of the shape of one example, without the batch axis, and the number of classes."""
+
+
+def build(name: str, shape: Shape, num_classes: int) -> nn.Module:
+    """Return a new network, initialised from PyTorch's global generator.
+
+    Args:
+        name: a key of `MODELS`.
+        shape: shape of one example, without the batch axis.
+        num_classes: C.
+
+    Raises:
+        ValueError: the name is unknown, or the network does not take examples of that shape.
+    """
+    if name not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}: choose one, or pass a module")
+    return MODELS[name](shape, num_classes)

@@ -1,0 +1,164 @@
+"""Networks: parameter counts of the papers, features and logits, and building by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom.models import (
+    MLP,
+    MODELS,
+    FeatureClassifier,
+    FedNTDCNN,
+    LeNet,
+    LogisticRegression,
+    SmallConvNet,
+    build,
+)
+
+KTPFL_SIZES = json.loads((Path(__file__).parents[1] / "golden" / "ktpfl_dense" / "model_sizes.json").read_text())
+
+
+def num_parameters(network: nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (FedNTDCNN(3, 32, 10), 2_156_490),
+        (FedNTDCNN(3, 32, 100), 2_202_660),
+        (FedNTDCNN(1, 28, 10), 1_663_370),
+        (LeNet(3, 32, 10), 62_006),
+        (LogisticRegression(784, 10), 7_850),
+        (MLP(784, 10), 784 * 200 + 200 + 2_010),
+        (MLP(784, 10, hidden=(200, 200)), 199_210),  # the "2NN" of McMahan et al. (2017)
+    ],
+)
+def test_parameter_counts_of_the_papers(network: nn.Module, expected: int) -> None:
+    assert num_parameters(network) == expected
+
+
+def test_lenet_has_the_size_of_the_ktpfl_code() -> None:
+    recorded = KTPFL_SIZES["KT-pFL LeNet"]
+    channels, size, _ = recorded["input"]
+    network = LeNet(channels, size, recorded["output"][0])
+    assert num_parameters(network) == recorded["params"]
+    assert len(list(network.parameters())) == recorded["trainable_tensors"]
+    assert sum(t.numel() * t.element_size() for t in network.state_dict().values()) == recorded["state_dict_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "feature_size"),
+    [
+        (LogisticRegression(12, 5), (3, 2, 2), 12),
+        (MLP(12, 5, hidden=(9, 7)), (3, 2, 2), 7),
+        (LeNet(1, 16, 5), (1, 16, 16), 84),
+        (LeNet(3, 29, 5), (3, 29, 29), 84),
+        (FedNTDCNN(1, 13, 5), (1, 13, 13), 512),
+        (SmallConvNet(3, 5, "batch"), (3, 9, 11), 32),
+        (SmallConvNet(3, 5, "group"), (3, 4, 4), 32),
+        (SmallConvNet(3, 5, "none"), (3, 8, 8), 32),
+    ],
+)
+def test_logits_are_the_classifier_of_the_features(
+    network: FeatureClassifier, shape: tuple[int, ...], feature_size: int
+) -> None:
+    network.eval()
+    x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    z = network.features(x)
+    assert z.shape == (2, feature_size)
+    assert network(x).shape == (2, 5)
+    torch.testing.assert_close(network(x), z @ network.classifier.weight.T + network.classifier.bias)
+
+
+def test_features_of_logistic_regression_are_the_input() -> None:
+    x = torch.randn(2, 1, 3, 3)
+    torch.testing.assert_close(LogisticRegression(9, 2).features(x), x.flatten(1), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("network", [MLP(4, 2), LeNet(1, 16, 2), FedNTDCNN(1, 4, 2), SmallConvNet(1, 2)])
+def test_features_are_taken_after_the_relu(network: FeatureClassifier) -> None:
+    shape = {MLP: (4,), LeNet: (1, 16, 16), FedNTDCNN: (1, 4, 4), SmallConvNet: (1, 8, 8)}[type(network)]
+    z = network.features(torch.randn(16, *shape, generator=torch.Generator().manual_seed(0)))
+    assert (z >= 0).all()
+    assert (z > 0).any()
+
+
+@pytest.mark.parametrize(
+    ("norm", "layer", "num_buffers"), [("batch", nn.BatchNorm2d, 6), ("group", nn.GroupNorm, 0), ("none", None, 0)]
+)
+def test_norm_chooses_the_layers(norm: str, layer: type[nn.Module] | None, num_buffers: int) -> None:
+    network = SmallConvNet(1, 10, norm)  # type: ignore[arg-type]
+    found = [type(m) for m in network.modules() if isinstance(m, nn.BatchNorm2d | nn.GroupNorm)]
+    assert found == ([] if layer is None else [layer, layer])
+    assert len(list(network.buffers())) == num_buffers
+    biases = [m.bias is not None for m in network.modules() if isinstance(m, nn.Conv2d)]
+    assert biases == [norm == "none"] * 2
+
+
+def test_dropout_acts_in_training_only() -> None:
+    torch.manual_seed(0)
+    network = SmallConvNet(1, 10, "group", dropout=0.5)
+    x = torch.randn(8, 1, 8, 8)
+    expected = network.eval().features(x)
+    torch.testing.assert_close(network.features(x), expected, rtol=0, atol=0)
+    dropped = network.train().features(x)
+    kept = dropped != 0
+    assert 0.3 < float(kept[expected != 0].float().mean()) < 0.7
+    torch.testing.assert_close(dropped[kept], 2 * expected[kept])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_build_by_name(name: str) -> None:
+    network = build(name, (3, 16, 16), 7)
+    assert network(torch.zeros(2, 3, 16, 16)).shape == (2, 7)
+
+
+def test_build_makes_what_the_name_says() -> None:
+    types = {name: type(build(name, (1, 28, 28), 10)) for name in MODELS}
+    assert types == {
+        "logistic": LogisticRegression,
+        "mlp": MLP,
+        "lenet": LeNet,
+        "fedntd_cnn": FedNTDCNN,
+        "small_bn": SmallConvNet,
+        "small_gn": SmallConvNet,
+    }
+    assert any(isinstance(m, nn.BatchNorm2d) for m in build("small_bn", (1, 8, 8), 2).modules())
+    assert any(isinstance(m, nn.GroupNorm) for m in build("small_gn", (1, 8, 8), 2).modules())
+
+
+def test_build_takes_feature_vectors_where_it_can() -> None:
+    assert build("mlp", (100,), 2)(torch.zeros(3, 100)).shape == (3, 2)
+    with pytest.raises(ValueError, match=r"needs images .* got shape \(100,\): use 'mlp' or 'logistic'"):
+        build("lenet", (100,), 2)
+
+
+def test_build_lists_the_known_names() -> None:
+    with pytest.raises(ValueError, match="logistic, mlp, lenet, fedntd_cnn, small_bn, small_gn, got 'resnet'"):
+        build("resnet", (1, 28, 28), 10)
+
+
+def test_shapes_that_networks_refuse() -> None:
+    with pytest.raises(ValueError, match=r"square images .* got shape \(1, 28, 20\)"):
+        build("fedntd_cnn", (1, 28, 20), 10)
+    with pytest.raises(ValueError, match=r"at least 4 x 4 pixels, got shape \(1, 3, 8\)"):
+        build("small_bn", (1, 3, 8), 10)
+    with pytest.raises(ValueError, match="at least 16 pixels, got 14"):
+        LeNet(1, 14)
+    with pytest.raises(ValueError, match="at least 4 pixels, got 3"):
+        FedNTDCNN(1, 3)
+
+
+def test_arguments_that_networks_refuse() -> None:
+    with pytest.raises(ValueError, match="got 'layer'"):
+        SmallConvNet(norm="layer")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got 1\.0"):
+        SmallConvNet(dropout=1.0)
+    with pytest.raises(ValueError, match="use LogisticRegression"):
+        MLP(4, 2, hidden=())
