@@ -82,7 +82,7 @@ class Simulation(ABC):
     def round(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
         """One round with these clients: the new server states. `self.traffic` then tells of this round."""
         self.traffic = Traffic()
-        cohort = SimulatedCohort(self, server, tuple(clients), round)
+        cohort = SimulatedCohort(self, server, tuple(sorted(clients)), round)  # its order carries no meaning
         if self.algorithm.mixed:
             return {"": self.algorithm.round(server[""], cohort)}
         moved = {str(g.architecture): self.algorithm.round(server[str(g.architecture)], g) for g in cohort.groups}
@@ -113,10 +113,11 @@ class Simulation(ABC):
         train, keys = p.train_batches(ids, self.algorithm.local, call.round, call.exchange)
         states = []
         for k in ids:
-            if k not in self.states:
+            own = self.states.get(k)
+            if own is None:  # kept only if the client answers: being looked at has no consequences
                 own = self.algorithm.init_client(call.server, model, derive(p.seed, "client", k))
-                self.states[k] = tree.cast(own, device=p.device, dtype=p.dtype)
-            states.append(self.states[k])
+                own = tree.cast(own, device=p.device, dtype=p.dtype)
+            states.append(own)
         return Client(
             state=tree.stack(states),
             train=train,
@@ -199,12 +200,13 @@ class SimulatedCohort:
         clients: tuple[int, ...],
         round: int,
         *,
-        exchange: list[int] | None = None,
+        exchanges: dict[int, int] | None = None,
         held_out: HeldOut = "val",
         architecture: str | None = None,
     ) -> None:
         self.engine, self.server, self.clients, self.round, self.held_out = engine, server, clients, round, held_out
-        self.exchange = [0] if exchange is None else exchange  # one counter for a round, whoever is left
+        # How often each client was asked in this round: what it draws must not depend on other architectures.
+        self.exchanges = {} if exchanges is None else exchanges
         self.architecture = architecture
 
     @property
@@ -286,8 +288,8 @@ class SimulatedCohort:
                 raise StackingError(
                     f"scatter gives one entry to each of {len(self.clients)} clients, got {getattr(leaf, 'shape', leaf)!r}"
                 )
-        engine, number = self.engine, self.exchange[0]
-        self.exchange[0] += 1
+        engine, number = self.engine, max((self.exchanges.get(k, 0) for k in self.clients), default=0)
+        self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         place = {k: i for i, k in enumerate(self.clients)}
         down = tree.nbytes(broadcast)
         for group in self.groups:
@@ -315,7 +317,7 @@ class SimulatedCohort:
 
     def _with(self, clients: tuple[int, ...], architecture: str | None = None) -> SimulatedCohort:
         return SimulatedCohort(
-            self.engine, self.server, clients, self.round, exchange=self.exchange, held_out=self.held_out,
+            self.engine, self.server, clients, self.round, exchanges=self.exchanges, held_out=self.held_out,
             architecture=architecture or self.architecture,
         )  # fmt: skip
 
