@@ -231,11 +231,12 @@ def _run_one(step: _Step, carry: Any, batches: Batches, context: Any) -> Any:
     count, losses = int(batches.num_steps), []
     widths = batches.mask.sum(1).tolist()
     rows = batches.examples[batches.order] if count else batches.order
+    keys = batch_key(batches.key, torch.arange(count, device=batches.key.device))
     for s in range(count):
         run.step = s
         n = widths[s]
         x = batches.x[rows[s, :n]]
-        batch = _batch(batches, x, rows[s, :n], batches.order[s, :n], batches.mask[s, :n], s, full=True, memory=memory)
+        batch = _batch(batches, x, rows[s, :n], batches.order[s, :n], batches.mask[s, :n], keys[s], full=True, memory=memory)
         value = step.advance(work, spec, batch, context, None)
         if value is not None:
             losses.append(value)
@@ -247,10 +248,9 @@ def _run_one(step: _Step, carry: Any, batches: Batches, context: Any) -> Any:
 
 
 def _batch(
-    batches: Batches, x: Tensor, rows: Tensor, at: Tensor, mask: Tensor, s: Tensor | int, full: bool, memory: Any = None
+    batches: Batches, x: Tensor, rows: Tensor, at: Tensor, mask: Tensor, key: Tensor, full: bool, memory: Any = None
 ) -> Batch:
     """One client's batch from its stored rows."""
-    key = batch_key(batches.key, s)
     if batches.prepare is not None:
         x = batches.prepare(x, batches.dtype)
     if batches.augment is not None:
@@ -319,19 +319,21 @@ class _Lockstep:
         self.extra, self.extra_spec = tree.flatten((batches.notes, batches.lazy, context))
         flat_axes = tree.leaves((batches_axes.notes, batches_axes.lazy, axes))
         self.extra_axes = flat_axes
+        steps = torch.arange(batches.order.shape[1], device=batches.key.device)
+        self.keys = batch_key(batches.key[..., None], steps)  # [K, S], or [S] where shared
         self.compilation = run.compilation if step.identity is not None else "none"
         self.static = (step.identity, self.extra_spec, tuple(flat_axes), batches.prepare, batches.augment,
                        batches.dtype,                        run.bf16, batches_axes.key is None)  # fmt: skip
 
     def advance(self, work: Sequence[Tensor], rows: Tensor, s: int, active: int, K: int, full: bool) -> Tensor | None:
         k = active if self.compilation == "none" else _rounded(active, K)
-        key = self.batches.key
+        key = self.keys[s] if self.keys.ndim == 1 else self.keys[:k, s]
         args = [
             *(w[:k] for w in work),
             rows[:k, s],
             self.batches.order[:k, s],
             self.batches.mask[:k, s],
-            batch_key(key if key.ndim == 0 else key[:k], s),
+            key,
             self.batches.x,
             self.batches.y,
             *(t if a is None else t[:k] for t, a in zip(self.extra, self.extra_axes, strict=True)),
