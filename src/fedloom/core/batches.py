@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -120,24 +121,49 @@ class Batches:
 
 
 def plan(
-    sizes: int, batch_size: int, rng: np.random.Generator | None, *, epochs: int = 1, steps: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Order [S, B] and mask [S, B] of a client with `sizes` examples: each epoch a fresh permutation, short batch last.
+    sizes: npt.NDArray[np.int64],
+    batch_size: int,
+    keys: Sequence[int] | None,
+    *,
+    epochs: int = 1,
+    steps: int | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Order and mask, [K, S, B] each, of K clients with `sizes` examples: epochs of all examples, short batch last.
 
-    `rng` None keeps the stored order. `steps`: exactly so many batches, over as many epochs as that takes.
+    Each epoch is a fresh permutation that depends on the client's key (and nothing else); without keys the stored order.
+    `steps`: exactly so many batches for every client, over as many epochs as that takes. Padding is False, and last.
     """
-    per_epoch = -(-sizes // batch_size)
-    if sizes == 0:
-        return np.zeros((0, batch_size), np.int64), np.zeros((0, batch_size), bool)
-    passes = epochs if steps is None else -(-steps // per_epoch)
-    order = np.zeros((passes, per_epoch * batch_size), np.int64)
-    stored = np.arange(sizes)
-    for e in range(passes):
-        order[e, :sizes] = stored if rng is None else rng.permutation(sizes)
-    mask = np.zeros_like(order, bool)
-    mask[:, :sizes] = True
-    total = passes * per_epoch if steps is None else steps
-    return order.reshape(-1, batch_size)[:total], mask.reshape(-1, batch_size)[:total]
+    sizes = np.asarray(sizes, np.int64)
+    K, per_epoch = len(sizes), -(-sizes // batch_size)
+    passes = np.full(K, epochs) if steps is None else -(-steps // np.maximum(per_epoch, 1))
+    E, n = int(passes.max(initial=1)), int(sizes.max(initial=1))
+    counts = passes * per_epoch if steps is None else np.where(per_epoch > 0, steps, 0)
+    S = max(1, int(counts.max(initial=1)))
+    place = np.broadcast_to(np.arange(n), (K, E, n))
+    real = (place < sizes[:, None, None]) & (np.arange(E)[:, None] < passes[:, None, None])
+    if keys is None:
+        ranked = place
+    else:  # sorted by random numbers; what is not there sorts last
+        counter = np.arange(E, dtype=np.uint64)[:, None] << np.uint64(32) | np.arange(n, dtype=np.uint64)
+        bits = _splitmix(np.array(keys, np.uint64)[:, None, None] + _GOLDEN * (counter + np.uint64(1)))
+        ranked = np.argsort(np.where(real, bits, np.uint64(2**64 - 1)), axis=-1, kind="stable")
+    start = np.arange(E)[:, None] * (per_epoch * batch_size)[:, None, None]
+    target = start + place
+    real = real & (target < (counts * batch_size)[:, None, None])
+    order, mask = np.zeros((K, S * batch_size), np.int64), np.zeros((K, S * batch_size), bool)
+    who = np.broadcast_to(np.arange(K)[:, None, None], real.shape)[real]
+    order[who, target[real]], mask[who, target[real]] = ranked[real], True
+    return order.reshape(K, S, batch_size), mask.reshape(K, S, batch_size)
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _splitmix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit integers that mixes well."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def batch_key(key: Tensor, step: Tensor | int) -> Tensor:

@@ -236,7 +236,9 @@ def _run_one(step: _Step, carry: Any, batches: Batches, context: Any) -> Any:
         run.step = s
         n = widths[s]
         x = batches.x[rows[s, :n]]
-        batch = _batch(batches, x, rows[s, :n], batches.order[s, :n], batches.mask[s, :n], keys[s], full=True, memory=memory)
+        batch = _batch(
+            batches, x, rows[s, :n], batches.order[s, :n], batches.mask[s, :n], keys[s], full=True, memory=memory
+        )
         value = step.advance(work, spec, batch, context, None)
         if value is not None:
             losses.append(value)

@@ -88,6 +88,14 @@ def present_leaves(x: Tree) -> list[Tensor]:
     return out
 
 
+def nbytes_each(stacked: Tree, count: int) -> list[int]:
+    """Payload bytes of each of `count` trees that are stacked."""
+    nodes = flatten(stacked, is_leaf=lambda n: isinstance(n, Maybe))[0]
+    plain = sum(v.nbytes // count for v in nodes if isinstance(v, Tensor))
+    maybes = [n for n in nodes if isinstance(n, Maybe)]
+    return [plain + sum(nbytes(take(m, i)) for m in maybes) for i in range(count)]
+
+
 def same_structure(x: Tree, y: Tree) -> bool:
     """Whether two trees agree in structure, shapes and dtypes."""
     (a, spec_a), (b, spec_b) = flatten(x), flatten(y)

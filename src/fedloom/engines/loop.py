@@ -16,12 +16,12 @@ class Loop(Simulation):
     name = "loop"
 
     def answers(
-        self, call: Call, clients: Sequence[int], scatter: Callable[[int], Any]
+        self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
     ) -> Iterator[tuple[Sequence[int], Any, Any]]:
         for k in clients:
             stacked = self.clients(call, [k])
             client = _first(stacked, client_axes(stacked))
-            run = functools.partial(call.method, client, *call.broadcast, *scatter(k))
+            run = functools.partial(call.method, client, *call.broadcast, *tree.take(scatter([k]), 0))
             out, self.last = self.execute(call, [k], run)
             state, upload = tree.map_tree(lambda t: t[None], out)
             yield [k], state, upload

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,9 +17,9 @@ from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.core.random import derive, generator
+from fedloom.core.random import derive
 from fedloom.core.task import Classification, Task
-from fedloom.data import Examples, Federation, Partition
+from fedloom.data import Examples, Federation
 
 HeldOut = Literal["val", "test"]
 
@@ -70,23 +71,21 @@ class Population:
 
     def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> tuple[Batches, Tensor]:
         """This round's training batches of K clients, padded to one shape and stacked; and their keys [K]."""
-        rows, orders, masks, keys = [], [], [], []
-        for k in clients:
-            rows.append(self.federation.partition.rows(k))
-            rng = generator(self.seed, "batches", round, exchange, k)
-            order, mask = plan(len(rows[-1]), local.batch_size, rng, epochs=local.epochs, steps=local.steps)
-            orders.append(order)
-            masks.append(mask)
-            keys.append(derive(self.seed, "client", round, exchange, k))
-        return self._stack(rows, orders, masks, keys), torch.tensor(keys, device=self.device)
+        words = (round, exchange)
+        shuffles = [derive(self.seed, "batches", *words, k) for k in clients]
+        keys = [derive(self.seed, "client", *words, k) for k in clients]
+        sizes = self.sizes[list(clients)]
+        order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
+        batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)
+        return batches, batches.key
 
     def held_out_batches(self, clients: Sequence[int], kind: HeldOut, batch_size: int = 200) -> Batches:
         """One pass over what K clients hold out, stacked; num_examples = 0 for a client that holds out nothing."""
         partition = self.federation.local_val if kind == "val" else self.federation.local_test
         own = [np.zeros(0, np.int64) if partition is None else partition.rows(k) for k in clients]
-        batch_size = max(1, min(batch_size, max((len(r) for r in own), default=1)))
-        plans = [plan(len(r), batch_size, None) for r in own]
-        return self._stack(own, [o for o, _ in plans], [m for _, m in plans], [0] * len(own), fallback=clients)
+        sizes = np.array([len(r) for r in own], np.int64)
+        order, mask = plan(sizes, max(1, min(batch_size, int(sizes.max()))), None)
+        return self._stack(own, order, mask, [0] * len(own), fallback=clients)
 
     @cached_property
     def public(self) -> Public:
@@ -106,31 +105,35 @@ class Population:
 
     def _stack(
         self,
-        rows: Sequence[np.ndarray],
-        orders: Sequence[np.ndarray],
-        masks: Sequence[np.ndarray],
+        rows: Sequence[npt.NDArray[np.int64]],
+        order: npt.NDArray[np.int64],
+        mask: npt.NDArray[np.bool_],
         keys: Sequence[int],
         fallback: Sequence[int] = (),
     ) -> Batches:
-        K, n = len(rows), max(1, *(len(r) for r in rows)) if rows else 1
-        S, B = max(1, *(len(o) for o in orders)), orders[0].shape[1]
-        examples, order = np.zeros((K, n), np.int64), np.zeros((K, S, B), np.int64)
-        mask = np.zeros((K, S, B), bool)
-        for i, (r, o, m) in enumerate(zip(rows, orders, masks, strict=True)):
-            first = r[0] if len(r) else self.federation.partition.rows(fallback[i])[0]
-            examples[i] = first  # padding is a row of the client's own: nothing of anybody else's can leak into it
+        sizes = np.array([len(r) for r in rows], np.int64)
+        examples = np.empty((len(rows), max(1, int(sizes.max(initial=0)))), np.int64)
+        for i, r in enumerate(rows):
+            # padding is a row of the client's own: nothing of anybody else's can leak into it
+            examples[i] = r[0] if len(r) else self.federation.partition.rows(fallback[i])[0]
             examples[i, : len(r)] = r
-            order[i, : len(o)], mask[i, : len(m)] = o, m
         x, y = self._train
 
-        def put(a: np.ndarray) -> Tensor:
+        def put(a: npt.NDArray[Any]) -> Tensor:
             return torch.from_numpy(a).to(self.device)
 
         return Batches(
-            x=x, y=y, examples=put(examples), order=put(order), mask=put(mask),
-            num_steps=put(mask.any(2).sum(1)), num_examples=put(np.array([len(r) for r in rows], np.int64)),
-            key=torch.tensor(list(keys), device=self.device), prepare=self.federation.train.normalise, dtype=self.dtype,
-        )  # fmt: skip
+            x=x,
+            y=y,
+            examples=put(examples),
+            order=put(order),
+            mask=put(mask),
+            num_steps=put(mask.any(2).sum(1)),
+            num_examples=put(sizes),
+            key=torch.tensor(list(keys), device=self.device),
+            prepare=self.federation.train.normalise,
+            dtype=self.dtype,
+        )
 
 
 def pooled(population: Population) -> Population:
@@ -144,6 +147,3 @@ def pooled(population: Population) -> Population:
         device=population.device,
         dtype=population.dtype,
     )
-
-
-__all__ = ["Partition", "Population", "pooled"]

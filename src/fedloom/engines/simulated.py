@@ -20,8 +20,9 @@ from fedloom.core.errors import ClientError, FedloomError, NonFiniteError, Setti
 from fedloom.core.fold import Compilation, Execution, executing
 from fedloom.core.model import Model
 from fedloom.core.random import derive
-from fedloom.core.types import Failure, replace
+from fedloom.core.types import Failure, Weighted, replace
 from fedloom.engines.population import HeldOut, Population
+from fedloom.engines.store import ClientStore
 
 Faults = Callable[[int, int, int], str | None]  # (round, exchange, client) -> why it does not answer, or None
 
@@ -63,7 +64,7 @@ class Simulation(ABC):
         self.population, self.algorithm = population, algorithm
         self.compilation, self.bf16, self.chunk = compilation, bf16, chunk
         self.faults, self.on_nonfinite = faults, on_nonfinite
-        self.states: dict[int, Any] = {}  # client -> its state; a client never asked occupies nothing
+        self.states = ClientStore()  # a client never asked occupies nothing
         self.traffic = Traffic()
         self.last = Execution()  # of the newest client call
         self._programs: dict[Any, Any] = {}
@@ -103,23 +104,24 @@ class Simulation(ABC):
 
     @abstractmethod
     def answers(
-        self, call: Call, clients: Sequence[int], scatter: Callable[[int], Any]
+        self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
     ) -> Iterator[tuple[Sequence[int], Any, Any]]:
-        """Compute `call` for clients of one architecture: (clients, states, uploads), stacked, chunk by chunk."""
+        """Compute `call` for clients of one architecture: (clients, states, uploads), stacked, chunk by chunk.
+
+        `scatter` gives what is sent to some clients, stacked.
+        """
 
     def clients(self, call: Call, ids: Sequence[int]) -> Client[Any]:
         """K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, model = self.population, self.population.models[self.population.assignment[ids[0]]]
         train, keys = p.train_batches(ids, self.algorithm.local, call.round, call.exchange)
-        states = []
-        for k in ids:
-            own = self.states.get(k)
-            if own is None:  # kept only if the client answers: being looked at has no consequences
-                own = self.algorithm.init_client(call.server, model, derive(p.seed, "client", k))
-                own = tree.cast(own, device=p.device, dtype=p.dtype)
-            states.append(own)
+
+        def fresh(k: int) -> Any:
+            own = self.algorithm.init_client(call.server, model, derive(p.seed, "client", k))
+            return tree.cast(own, device=p.device, dtype=p.dtype)
+
         return Client(
-            state=tree.stack(states),
+            state=self.states.stack(ids, fresh),
             train=train,
             val=p.held_out_batches(ids, call.held_out),
             public=p.public,
@@ -154,14 +156,15 @@ class Simulation(ABC):
         bad: dict[int, tuple[int | None, str]] = {}
         for losses, counts in zip(execution.losses, execution.steps, strict=True):
             table = losses.reshape(len(counts), -1) if losses.ndim == 1 else losses
-            finite = table.isfinite().cpu()
-            for i, k in enumerate(ids):
-                wrong = (~finite[i, : counts[i]]).nonzero()
-                if len(wrong):
-                    batch = int(wrong[0])
-                    bad.setdefault(k, (batch, f"the loss is {float(table[i, batch])}"))
-                if counts[i]:
-                    self.traffic.losses[k] = float(table[i, : counts[i]].mean())
+            real = (
+                torch.arange(table.shape[1], device=table.device) < torch.tensor(counts, device=table.device)[:, None]
+            )
+            wrong = real & ~table.isfinite()
+            for i in wrong.any(1).nonzero().flatten().tolist():
+                batch = int(wrong[i].nonzero()[0])
+                bad.setdefault(ids[i], (batch, f"the loss is {float(table[i, batch])}"))
+            means = (torch.where(real, table, 0.0).double().sum(1) / real.sum(1)).tolist()
+            self.traffic.losses.update({k: m for k, m, n in zip(ids, means, counts, strict=True) if n})
         for leaf in tree.leaves(uploads):
             if leaf.is_floating_point():
                 fine = leaf.isfinite().flatten(1).all(1).cpu() if leaf.ndim > 1 else leaf.isfinite().cpu()
@@ -270,7 +273,7 @@ class SimulatedCohort:
         order = sorted(self.clients)
         call = Call(fn, broadcast, self.engine.server_of(self.server, order[0]), self.round, 0, self.held_out)
         found: dict[int, Any] = {}
-        for ids, _, uploads in self.engine.answers(call, order, lambda k: ()):
+        for ids, _, uploads in self.engine.answers(call, order, lambda ids: ()):
             found.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
         return [found[k] for k in self.clients]
 
@@ -292,6 +295,10 @@ class SimulatedCohort:
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         place = {k: i for i, k in enumerate(self.clients)}
         down = tree.nbytes(broadcast)
+
+        def sent(ids: Sequence[int]) -> Any:
+            return tree.take(scatter, torch.tensor([place[k] for k in ids], device=engine.population.device))
+
         for group in self.groups:
             order = sorted(group.clients)
             if engine.faults is not None:
@@ -301,18 +308,19 @@ class SimulatedCohort:
             if not order:
                 continue
             call = Call(fn, broadcast, engine.server_of(self.server, order[0]), self.round, number, self.held_out)
-            for ids, states, uploads in engine.answers(call, order, lambda k: tree.take(scatter, place[k])):
+            for ids, states, uploads in engine.answers(call, order, sent):
                 bad = engine.unsound(call, ids, engine.last, uploads)
                 failed.update(bad)
                 good = [i for i, k in enumerate(ids) if k not in bad]
+                there = [ids[i] for i in good]
+                engine.states.put(there, states, good)
+                up, mine = payload(uploads, len(ids)), tree.nbytes_each(sent(ids), len(ids))
                 for i in good:
-                    engine.states[ids[i]] = tree.map_tree(torch.clone, tree.take(states, i))
-                    engine.traffic.down[ids[i]] += down + tree.nbytes(tree.take(scatter, place[ids[i]]))
-                    engine.traffic.up[ids[i]] += payload(tree.take(uploads, i))
+                    engine.traffic.down[ids[i]] += down + mine[i]
+                    engine.traffic.up[ids[i]] += up[i]
                 if good:
                     index = torch.tensor(good, device=engine.population.device)
-                    whole = len(good) == len(ids)
-                    yield [ids[i] for i in good], uploads if whole else tree.take(uploads, index)
+                    yield there, uploads if len(good) == len(ids) else tree.take(uploads, index)
         engine.traffic.failed.extend(_failures(failed))
 
     def _with(self, clients: tuple[int, ...], architecture: str | None = None) -> SimulatedCohort:
@@ -322,12 +330,10 @@ class SimulatedCohort:
         )  # fmt: skip
 
 
-def payload(upload: Any) -> int:
-    """Bytes of an upload; the weights of `Weighted` are control data and not counted."""
-    from fedloom.core.types import Weighted
-
-    nodes = tree.flatten(upload, is_leaf=lambda n: isinstance(n, Weighted))[0]
-    return sum(tree.nbytes(n.value if isinstance(n, Weighted) else n) for n in nodes)
+def payload(uploads: Any, count: int) -> list[int]:
+    """Bytes of each of `count` stacked uploads; the weights of `Weighted` are control data and not counted."""
+    nodes = tree.flatten(uploads, is_leaf=lambda n: isinstance(n, Weighted))[0]
+    return tree.nbytes_each([n.value if isinstance(n, Weighted) else n for n in nodes], count)
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ class Stacked(Simulation):
     name = "stacked"
 
     def answers(
-        self, call: Call, clients: Sequence[int], scatter: Callable[[int], Any]
+        self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
     ) -> Iterator[tuple[Sequence[int], Any, Any]]:
         size = self.chunk or self._fitting(clients[0])
         for start in range(0, len(clients), size):
             ids = clients[start : start + size]
             client = self.clients(call, ids)
-            each = tree.stack([scatter(k) for k in ids])
+            each = scatter(ids)
             flat, spec = tree.flatten((client, call.broadcast, each))
             axes = tree.leaves(
                 (client_axes(client), tree.map_tree(lambda _: None, call.broadcast), tree.map_tree(lambda _: 0, each))
