@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from fedloom.algorithms.averaging import Averaging
+from fedloom.core.averaging import Averaging
 
 
 @final

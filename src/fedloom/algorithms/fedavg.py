@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from fedloom.algorithms.averaging import Averaging
+from fedloom.core.averaging import Averaging
 
 
 @final

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from fedloom.algorithms.averaging import Averaging
+from fedloom.core.averaging import Averaging
 from fedloom.core.errors import SettingError
 from fedloom.core.terms import NotTrue, Term
 

@@ -23,27 +23,28 @@ from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from fedloom.algorithms.averaging import plain_loss
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
+from fedloom.core.losses import soft_prediction, soft_target_loss, task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.terms import divergence, project_simplex
-from fedloom.core.types import Weights, replace
+from fedloom.core.simplex import project_simplex
+from fedloom.core.types import Weights
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class KTpFL(Algorithm[Tensor, Weights]):
-    """`num_public` P: public examples a round. `tau`: temperature. `lam`, `rho`, `eta3`, `coefficient_steps`: of eq. 7."""
+    """`num_public`: P of a round. `tau`: temperature. `lam`, `rho`, `eta3`, `coefficient_steps`: of eq. 7.
+
+    `distill`: how the public examples are learnt; its `decay` and `steps` are not used.
+    """
 
     distill: Local = field(default_factory=lambda: Local(epochs=1, batch_size=256, optimiser=SGD(lr=0.02)))
     num_public: int = 3000
@@ -70,24 +71,18 @@ class KTpFL(Algorithm[Tensor, Weights]):
 
     @on_client
     def local_update(self, client: Client[Weights], public: Tensor) -> tuple[Weights, Tensor]:
-        model, tau = client.model, self.tau
-        loss = plain_loss(model, client.task)
+        loss = task_loss(client.model, client.task)
         weights = minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr)  # (5)
         batches = client.public.rows(public, self.distill.batch_size)
-        return weights, batches.predict(lambda w, x: F.softmax(model(w, x) / tau, -1), weights)
+        return weights, batches.predict(soft_prediction(client.model, self.tau), weights)
 
     @on_client
     def digest(self, client: Client[Weights], public: Tensor, target: Tensor) -> tuple[Weights, tuple[()]]:
-        model, tau, weights = client.model, self.tau, client.state
-
-        def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:  # (6)
-            logits, buffers = model.train(weights, batch)
-            return batch.mean(divergence(logits / tau, batch.target)), replace(weights, buffers=buffers)
-
+        weights, loss = client.state, soft_target_loss(client.model, self.tau)
         batches = client.public.rows(public, self.distill.batch_size).note("target", target)
         rate = torch.full_like(client.lr, self.distill.optimiser.lr)
         for _ in range(self.distill.epochs):
-            weights = minimise(loss, weights, batches, self.distill.optimiser, lr=rate)
+            weights = minimise(loss, weights, batches, self.distill.optimiser, lr=rate)  # (6)
         return weights, ()
 
     def round(self, server: Tensor, cohort: Cohort) -> Tensor:
@@ -116,7 +111,10 @@ def mixture(c: Tensor, soft: Tensor) -> Tensor:
 
 
 def coefficient_loss(c: Tensor, soft: Tensor, share: Tensor, lam: float, rho: float, prior: float) -> Tensor:
-    """lam * sum_n share_n * mean_x KL(p_n || s_n) + rho * ||C - prior||^2 (eq. 4). `c`: [N, N]; `share`: D_n / D, [N]."""
+    """lam * sum_n share_n * mean_x KL(p_n || s_n) + rho * ||C - prior||^2 (eq. 4).
+
+    `c`: [N, N]; `soft`: [N, P, C]; `share`: D_n / D, [N]; `prior`: 1 / N.
+    """
     p = mixture(c, soft).clamp(min=1e-12)
     kl = (p * (p.log() - soft.clamp(min=1e-12).log())).sum(-1).mean(-1)
     return lam * (share * kl).sum() + rho * (c - prior).square().sum()

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from fedloom.algorithms.averaging import plain_loss
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.fold import minimise
+from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.types import Weights
 
@@ -32,7 +32,7 @@ class LocalOnly(Algorithm[Weights, Weights]):
 
     @on_client
     def local_update(self, client: Client[Weights]) -> tuple[Weights, tuple[()]]:
-        loss = plain_loss(client.model, client.task)
+        loss = task_loss(client.model, client.task)
         return minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr), ()
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
-from fedloom.algorithms.averaging import Averaging
+from fedloom.core.averaging import Averaging
 from fedloom.core.errors import SettingError
 from fedloom.core.terms import SelfDistillation, Term
 

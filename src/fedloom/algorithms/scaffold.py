@@ -22,12 +22,12 @@ from typing import Literal, final
 
 import torch
 
-from fedloom.algorithms.averaging import plain_loss
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
+from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import effective_steps
 from fedloom.core.tree import add, axpy, scale, sub, zeros_like
@@ -83,7 +83,7 @@ class Scaffold(Algorithm[ScaffoldServer, ScaffoldClient]):
     ) -> tuple[ScaffoldClient, ScaffoldUpload]:
         c_i, optimiser = client.state.c_i, self.local.optimiser
         drift = sub(c, c_i)
-        loss = plain_loss(client.model, client.task)
+        loss = task_loss(client.model, client.task)
         y = minimise(loss, x, client.train, optimiser, drift, lr=client.lr, correct=add)  # Alg. 1, l. 10
         momentum = getattr(optimiser, "momentum", 0.0) if self.divisor == "adaptive" else 0.0
         steps = effective_steps(client.train.num_steps, momentum)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ class History:
     metrics: list[Record] = field(default_factory=list)
     timing: list[Record] = field(default_factory=list)
     server: Any = None
-    clients: dict[int, Any] = field(default_factory=dict)
+    clients: Mapping[int, Any] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.metrics)

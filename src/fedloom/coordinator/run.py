@@ -38,9 +38,9 @@ Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.M
 class RunSettings:
     """How a run is run; the same for every algorithm of a comparison.
 
-    `cohort_size`: clients asked per round. `eval_every`: rounds between judgements of personal models (the last
-    round always is one); the global model is evaluated after every round. `panel`: how many clients are judged. `compilation`, `chunk`: of the stacked
-    engine. `bf16`: automatic mixed precision in local training.
+    `cohort_size`: clients asked per round. `eval_every`: rounds between judgements of personal models (the last round
+    always is one); the global model is evaluated after every round. `panel`: how many clients are judged.
+    `compilation`, `chunk`: of the stacked engine. `bf16`: automatic mixed precision in local training.
     """
 
     rounds: int = 30

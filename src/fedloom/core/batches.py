@@ -130,7 +130,7 @@ def plan(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Order and mask, [K, S, B] each, of K clients with `sizes` examples: epochs of all examples, short batch last.
 
-    Each epoch is a fresh permutation that depends on the client's key (and nothing else); without keys the stored order.
+    Each epoch is a fresh permutation that depends on the client's key and nothing else; without keys, the stored order.
     `steps`: exactly so many batches for every client, over as many epochs as that takes. Padding is False, and last.
     """
     sizes = np.asarray(sizes, np.int64)

@@ -1,4 +1,4 @@
-"""Terms of a local loss, and the losses they are made of. A term is what an algorithm adds to the task's loss."""
+"""Terms: what an algorithm adds to the task's loss."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch, Batches
+from fedloom.core.losses import distillation, not_true
 from fedloom.core.model import Model
 from fedloom.core.types import Maybe, Weights
 
@@ -85,29 +85,3 @@ class SelfDistillation:
     ) -> Tensor:
         kd = batch.mean(distillation(logits, batch.previous, self.T))
         return torch.where(previous.present, self.lam * kd, 0.0)
-
-
-def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T^2 * KL(softmax(teacher / T) || softmax(student / T)) for each example, [B]; logits [B, C] (Hinton et al.)."""
-    return temperature**2 * divergence(student / temperature, F.softmax(teacher / temperature, -1))
-
-
-def divergence(student: Tensor, target: Tensor) -> Tensor:
-    """KL(target || softmax(student)) for each example, [B]. `student`: logits [B, C]; `target`: probabilities [B, C]."""
-    return F.kl_div(F.log_softmax(student, -1), target, reduction="none").sum(-1)
-
-
-def not_true(logits: Tensor, y: Tensor) -> Tensor:
-    """The logits of all classes but the true one, [B, C] and [B] -> [B, C - 1]."""
-    classes = torch.arange(logits.shape[-1] - 1, device=logits.device)
-    return logits.gather(-1, classes + (classes >= y[:, None]))
-
-
-def project_simplex(c: Tensor) -> Tensor:
-    """Each row of [..., N] projected onto the probability simplex (Duchi et al., ICML 2008)."""
-    n = c.shape[-1]
-    ordered = c.sort(dim=-1, descending=True).values
-    excess = ordered.cumsum(-1) - 1.0
-    count = torch.arange(1, n + 1, device=c.device, dtype=c.dtype)
-    support = (ordered - excess / count > 0).sum(-1, keepdim=True)
-    return (c - excess.gather(-1, support - 1) / support).clamp(min=0.0)

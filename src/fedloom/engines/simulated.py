@@ -289,7 +289,7 @@ class SimulatedCohort:
         for leaf in tree.leaves(scatter):
             if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(self.clients),):
                 raise StackingError(
-                    f"scatter gives one entry to each of {len(self.clients)} clients, got {getattr(leaf, 'shape', leaf)!r}"
+                    f"scatter has one entry for {len(self.clients)} clients each, got {getattr(leaf, 'shape', leaf)!r}"
                 )
         engine, number = self.engine, max((self.exchanges.get(k, 0) for k in self.clients), default=0)
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))

@@ -45,7 +45,7 @@ class Stacked(Simulation):
             yield ids, states, uploads
 
     def _fitting(self, client: int) -> int:
-        """Clients in a chunk: 8 models each (weights, gradients, momenta, copies) in half the free GPU memory, or 2 GiB."""
+        """Clients in a chunk: 8 models each (weights, gradients, momenta, copies) in half the GPU or 2 GiB."""
         p = self.population
         size = p.models[p.assignment[client]].num_params * torch.finfo(p.dtype).bits // 8
         budget = torch.cuda.mem_get_info(p.device)[0] // 2 if p.device.type == "cuda" else 2 << 30

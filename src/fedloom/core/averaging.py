@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -137,13 +136,3 @@ def _objective(
     for term in terms:
         value = value + term.penalty(weights, logits, batch, start, previous)
     return value, replace(weights, buffers=buffers)
-
-
-def plain_loss(model: Model, task: Task) -> Callable[..., Any]:
-    """The task's loss of a model, as `minimise` wants it: (weights, batch, *context) -> (loss, weights)."""
-
-    def loss(weights: Weights, batch: Batch, *context: Any) -> tuple[Tensor, Weights]:
-        logits, buffers = model.train(weights, batch)
-        return task.loss(logits, batch), replace(weights, buffers=buffers)
-
-    return loss

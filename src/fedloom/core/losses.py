@@ -1,0 +1,58 @@
+"""Losses that algorithms share: of logits, and of a model as `minimise` wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.core.batches import Batch
+from fedloom.core.model import Model
+from fedloom.core.task import Task
+from fedloom.core.types import Weights, replace
+
+Loss = Callable[..., tuple[Tensor, Weights]]  # (weights, batch, *context) -> (loss, weights with moved buffers)
+
+
+def task_loss(model: Model, task: Task) -> Loss:
+    """The task's loss of a model."""
+
+    def loss(weights: Weights, batch: Batch, *context: Any) -> tuple[Tensor, Weights]:
+        logits, buffers = model.train(weights, batch)
+        return task.loss(logits, batch), replace(weights, buffers=buffers)
+
+    return loss
+
+
+def soft_target_loss(model: Model, tau: float) -> Loss:
+    """KL(batch.target || softmax(logits / tau)), without a factor tau^2; `batch.target`: [B, C] probabilities."""
+
+    def loss(weights: Weights, batch: Batch, *context: Any) -> tuple[Tensor, Weights]:
+        logits, buffers = model.train(weights, batch)
+        return batch.mean(divergence(logits / tau, batch.target)), replace(weights, buffers=buffers)
+
+    return loss
+
+
+def soft_prediction(model: Model, tau: float) -> Callable[[Weights, Tensor], Tensor]:
+    """softmax(logits / tau) in evaluation mode, as `Batches.predict` wants it: (weights, x) -> [B, C]."""
+    return lambda weights, x: F.softmax(model(weights, x) / tau, -1)
+
+
+def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T^2 * KL(softmax(teacher / T) || softmax(student / T)) for each example, [B]; logits [B, C] (Hinton et al.)."""
+    return temperature**2 * divergence(student / temperature, F.softmax(teacher / temperature, -1))
+
+
+def divergence(student: Tensor, target: Tensor) -> Tensor:
+    """KL(target || softmax(student)) by example, [B]. `student`: logits [B, C]; `target`: probabilities [B, C]."""
+    return F.kl_div(F.log_softmax(student, -1), target, reduction="none").sum(-1)
+
+
+def not_true(logits: Tensor, y: Tensor) -> Tensor:
+    """The logits of all classes but the true one, [B, C] and [B] -> [B, C - 1]."""
+    classes = torch.arange(logits.shape[-1] - 1, device=logits.device)
+    return logits.gather(-1, classes + (classes >= y[:, None]))
