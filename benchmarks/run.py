@@ -164,8 +164,8 @@ def overhead(repeat: int) -> None:
 
             return call
 
-        saved = fold._run_one, fold._run_stack, accuracy._evaluate
-        fold._run_one, fold._run_stack, accuracy._evaluate = map(timed, saved)
+        saved = fold.run_one, fold.run_stack, accuracy._evaluate
+        fold.run_one, fold.run_stack, accuracy._evaluate = map(timed, saved)
         try:
             settings = fl.RunSettings(rounds=8, cohort_size=cohort, compilation="compile" if model == "logistic" else "none")
             marks: list[tuple[float, float]] = []
@@ -174,7 +174,7 @@ def overhead(repeat: int) -> None:
                 on_round=lambda h, marks=marks, inside=inside: marks.append((time.perf_counter(), inside[0])),
             )  # fmt: skip
         finally:
-            fold._run_one, fold._run_stack, accuracy._evaluate = saved
+            fold.run_one, fold.run_stack, accuracy._evaluate = saved
         shares = [1 - (b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(marks[1:], marks[2:], strict=False)]
         share = statistics.median(shares)
         line(f"overhead: {name}", f"{100 * share:.1f} % of a round", "<= 5 %", share <= 0.05)

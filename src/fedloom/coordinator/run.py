@@ -20,7 +20,7 @@ from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.sampler import DeviceSampler, Uniform
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
-from fedloom.core.fold import Compilation
+from fedloom.core.execution import Compilation
 from fedloom.core.model import Model
 from fedloom.core.random import generator
 from fedloom.core.task import Classification, Task

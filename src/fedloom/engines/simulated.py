@@ -17,7 +17,7 @@ from fedloom.core.batches import Batches
 from fedloom.core.client import Client
 from fedloom.core.cohort import Reduction, Replies
 from fedloom.core.errors import ClientError, FedloomError, NonFiniteError, SettingError, StackingError
-from fedloom.core.fold import Compilation, Execution, executing
+from fedloom.core.execution import Compilation, Execution, executing
 from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.types import Failure, Weighted, replace

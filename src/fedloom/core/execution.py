@@ -1,0 +1,43 @@
+"""How folds are executed, and what is seen of them: set by an engine around its calls."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+Compilation = Literal["none", "trace", "compile"]
+
+
+@dataclass
+class Execution:
+    """Settings of an engine for its folds, and what they leave behind."""
+
+    compilation: Compilation = "none"
+    bf16: bool = False
+    losses: list[Tensor] = field(default_factory=list)  # of each minimise: [S] or [K, S] (NaN-padded past num_steps)
+    steps: list[list[int]] = field(default_factory=list)  # of each minimise: number of steps of each client
+    step: int | None = None  # the step being computed
+    programs: dict[Any, Callable[..., Any]] = field(default_factory=dict)  # lock-steps by what they depend on
+
+
+_execution: ContextVar[Execution] = ContextVar("fedloom_execution")
+
+
+@contextlib.contextmanager
+def executing(execution: Execution) -> Iterator[Execution]:
+    """Run folds under these settings; losses seen are left in `execution`."""
+    token = _execution.set(execution)
+    try:
+        yield execution
+    finally:
+        _execution.reset(token)
+
+
+def current() -> Execution:
+    """The settings in force; the defaults outside an engine."""
+    return _execution.get(Execution())

@@ -1,0 +1,186 @@
+"""What a fold does with one batch: a step as given, or a gradient step; in place, on one client or on a stack."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from fedloom.core import tree
+from fedloom.core.batches import Batch
+from fedloom.core.errors import StackingError
+from fedloom.core.execution import current
+from fedloom.core.optimiser import SGD, Optimiser
+from fedloom.core.purity import identity
+from fedloom.core.types import Weights
+
+tracing: ContextVar[bool] = ContextVar("fedloomtracing", default=False)  # inside make_fx: no fused kernels
+
+
+class Plain:
+    """A step as it was given."""
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self.step = step
+        self.identity = identity((type(self), step))
+
+    def start(self, carry: Any, lead: int) -> tuple[list[Tensor], Any]:
+        return tree.flatten(carry)
+
+    def finish(self, work: list[Tensor], spec: Any) -> Any:
+        return tree.unflatten(work, spec)
+
+    def advance(self, work: Sequence[Tensor], spec: Any, batch: Batch, context: Any, dims: Any) -> Tensor | None:
+        """Advance `work` in place; `dims` None for one client, else the client axes of (batch, context)."""
+
+        def one(flat: Sequence[Tensor], batch: Batch, context: Any) -> list[Tensor]:
+            moved = tree.flatten(self.step(tree.unflatten(list(flat), spec), batch, *context))
+            _same(spec, moved[1], work if dims is None else flat, moved[0])
+            return moved[0]
+
+        with torch.no_grad():
+            new = one(work, batch, context) if dims is None else vmap_trees(one, (0, *dims))(work, batch, context)
+            for old, value in zip(work, new, strict=True):
+                old.copy_(value)
+        return None
+
+
+class Descent:
+    """A gradient step of an optimiser on a loss."""
+
+    def __init__(self, loss: Callable[..., Any], optimiser: Optimiser, correct: Callable[..., Any] | None) -> None:
+        self.loss, self.optimiser, self.correct = loss, optimiser, correct
+        self.step = loss
+        self.identity = identity((type(self), loss, optimiser, correct))
+
+    def start(self, carry: Any, lead: int) -> tuple[list[Tensor], Any]:
+        trained, rest, rebuild = _split(carry)
+        if not trained:
+            raise StackingError("minimise needs a carry with floating-point leaves to train, it has none")
+        moments = self.optimiser.init(trained, lead)
+        return [*trained, *rest, *moments], (len(trained), len(rest), rebuild)
+
+    def finish(self, work: list[Tensor], spec: Any) -> Any:
+        p, r, rebuild = spec
+        return rebuild(work[:p], work[p : p + r])
+
+    def advance(self, work: Sequence[Tensor], spec: Any, batch: Batch, context: Any, dims: Any) -> Tensor | None:
+        p, r, rebuild = spec
+        trained, rest, moments = work[:p], work[p : p + r], work[p + r :]
+        lr, context = context[0], context[1:]
+
+        def objective(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
+            with _autocast(batch.x):
+                answer = self.loss(rebuild(trained, rest), batch, *context)
+            value, moved = answer if isinstance(answer, tuple) else (answer, None)
+            if not isinstance(value, Tensor) or value.ndim != 0:
+                shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise StackingError(
+                    f"a loss must return one number for a batch, got {shape}; use batch.mean(per_example)"
+                )
+            return value, (list(rest) if moved is None else _split(moved)[1])
+
+        def gradient(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
+            if dims is None:
+                leaves = [t.detach().requires_grad_() for t in trained]
+                with torch.enable_grad():
+                    value, moved = objective(leaves, rest, batch, context)
+                    grads = torch.autograd.grad(value, leaves, allow_unused=True)
+                grads = tuple(torch.zeros_like(t) if g is None else g for t, g in zip(leaves, grads, strict=True))
+            else:
+                grads, (value, moved) = grad_and_value(objective, has_aux=True)(list(trained), rest, batch, context)
+            if self.correct is not None:
+                grads = tuple(tree.leaves(self.correct(_trees(rebuild(grads, rest)), *context)))
+            return list(grads), value.detach(), [m.detach() for m in moved]
+
+        if dims is None:
+            grads, value, moved = gradient(trained, rest, batch, context)
+        else:
+            axes = (0, 0, dims[0], dims[1][1:])
+            grads, value, moved = vmap_trees(gradient, axes)(list(trained), list(rest), batch, context)
+        with torch.no_grad():
+            for old, new in zip(rest, moved, strict=True):
+                old.copy_(new)
+            if _fusable(self.optimiser, trained):
+                self.optimiser.fused_step_(list(trained), grads, list(moments), float(lr))  # type: ignore[attr-defined]
+            else:
+                self.optimiser.step_(trained, grads, moments, lr, lead=0 if dims is None else 1)
+        return value  # type: ignore[no-any-return]
+
+
+Step = Plain | Descent
+
+
+def vmap_trees(fn: Callable[..., Any], dims: Any) -> Callable[..., Any]:
+    """vmap whose first arguments are lists of stacked tensors and whose `dims` may hold trees."""
+
+    def stacked(*args: Any) -> Any:
+        flat, spec = tree.flatten(args)
+        axes: list[int | None] = []
+        for a, d in zip(args, dims, strict=True):
+            axes.extend([d] * len(tree.leaves(a)) if d is None or isinstance(d, int) else tree.leaves(d))
+        return vmap(lambda *f: fn(*tree.unflatten(list(f), spec)), in_dims=tuple(axes), randomness="error")(*flat)
+
+    return stacked
+
+
+def _split(carry: Any) -> tuple[list[Tensor], list[Tensor], Callable[[Sequence[Tensor], Sequence[Tensor]], Any]]:
+    """Trained leaves, the others, and how to put both back together."""
+    nodes, spec = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))
+    kinds: list[Any] = []
+    trained: list[Tensor] = []
+    rest: list[Tensor] = []
+    for node in nodes:
+        if isinstance(node, Weights):
+            kinds.append((list(node.params), list(node.buffers)))
+            trained.extend(node.params.values())
+            rest.extend(node.buffers.values())
+        else:
+            kinds.append(node.is_floating_point())
+            (trained if kinds[-1] else rest).append(node)
+
+    def rebuild(trained: Sequence[Tensor], rest: Sequence[Tensor]) -> Any:
+        t, r = iter(trained), iter(rest)
+        return tree.unflatten(
+            [
+                (next(t) if kind else next(r))
+                if isinstance(kind, bool)
+                else Weights(params={n: next(t) for n in kind[0]}, buffers={n: next(r) for n in kind[1]})
+                for kind in kinds
+            ],
+            spec,
+        )
+
+    return trained, rest, rebuild
+
+
+def _trees(gradient: Any) -> Any:
+    """A gradient as `correct` sees it: each Weights replaced by its params."""
+    nodes, spec = tree.flatten(gradient, is_leaf=lambda n: isinstance(n, Weights))
+    return tree.unflatten([n.params if isinstance(n, Weights) else n for n in nodes], spec)
+
+
+def _fusable(optimiser: Optimiser, params: Sequence[Tensor]) -> bool:
+    return isinstance(optimiser, SGD) and optimiser.clip is None and not tracing.get()
+
+
+@contextlib.contextmanager
+def _autocast(x: Tensor) -> Iterator[None]:
+    if current().bf16:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            yield
+    else:
+        yield
+
+
+def _same(spec: Any, got: Any, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+    if spec != got or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(before, after, strict=True)):
+        raise StackingError(
+            "a step must return a carry of the structure, shapes and dtypes it was given: "
+            f"got {[(list(a.shape), a.dtype) for a in after]}, had {[(list(b.shape), b.dtype) for b in before]}"
+        )
