@@ -1,0 +1,272 @@
+"""The battery over every algorithm and variant, and tests that the battery itself can fail."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedloom.algorithms import Centralised, FedAvg, FedNTD, KTpFL, LocalOnly, PFedSD, Scaffold
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.client import Client, on_client
+from fedloom.core.errors import FedloomError
+from fedloom.core.fold import minimise
+from fedloom.core.losses import task_loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.types import Weighted, Weights
+from fedloom.engines.stacked import Stacked
+from fedloom.testing import CHECKS, Subject, check
+
+ALGORITHMS: dict[str, Any] = {
+    "fedavg": FedAvg(),
+    "fedavg_uniform_server_buffers": FedAvg(aggregation="uniform", buffers="server"),
+    "fedavg_local_buffers": FedAvg(buffers="local"),
+    "fedavg_personal_head": FedAvg(shared="* !head.*"),
+    "scaffold": Scaffold(),
+    "scaffold_uniform_steps": Scaffold(aggregation="uniform", divisor="steps", server_lr=0.5),
+    "fedntd": FedNTD(beta=0.7, tau=2.0),
+    "pfedsd": PFedSD(lam=0.5, T=3.0),
+    "pfedsd_personal_head": PFedSD(lam=0.5, T=3.0, shared="* !head.*", buffers="local"),
+    "kt_pfl": KTpFL(distill=Local(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),
+    "local_only": LocalOnly(),
+    "centralised": Centralised(),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_battery(algorithm: str, name: str) -> None:
+    why = CHECKS[name](Subject.of(ALGORITHMS[algorithm]))
+    if why is not None:
+        pytest.skip(why)
+
+
+def test_adam_and_clipping_agree_too() -> None:
+    local = Local(epochs=2, batch_size=4, optimiser=Adam(lr=0.01, clip=0.5, weight_decay=1e-3))
+    for name in ("engines_agree", "tracing_agrees", "empty_steps_change_nothing"):
+        assert CHECKS[name](Subject.of(FedAvg(), local=local)) is None
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_tracing_really_traces(algorithm: str) -> None:
+    subject = Subject.of(ALGORITHMS[algorithm])
+    engine = subject.run(Stacked, compilation="trace", cohorts=subject.cohorts[:1]).engine
+    assert len(engine._programs) >= 2  # full and ragged batches at least
+    assert all(isinstance(program, torch.fx.GraphModule) for program in engine._programs.values())
+
+
+def test_check_runs_everything_and_names_what_does_not_apply() -> None:
+    assert check(FedAvg) == {"neutral_is_fedavg": "declares no neutral settings"}
+
+
+# --- what is broken must be seen to be broken
+
+_COUNTER: list[int] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Algorithm[Weights, Weights]):
+    """FedAvg with personal weights; each subclass breaks one promise."""
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> Weights:
+        return server
+
+    def loss(self, client: Client[Weights]) -> Any:
+        return task_loss(client.model, client.task)
+
+    def kept(self, client: Client[Weights], trained: Weights) -> Weights:
+        return trained
+
+    @on_client
+    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+        trained = minimise(self.loss(client), sent, client.train, self.local.optimiser, lr=client.lr)
+        return self.kept(client, trained), Weighted(value=trained, weight=client.num_examples)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        replies = cohort.reduce(self.local_update, broadcast=(server,))
+        return replies.mean if replies else server
+
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        return client.state
+
+
+class ReadsEverybodysRows(Broken):
+    def kept(self, client: Client[Weights], trained: Weights) -> Weights:
+        return tree.add(trained, tree.scale(client.train.x.mean(), trained))
+
+
+class AveragesPadding(Broken):
+    def loss(self, client: Client[Weights]) -> Any:
+        model = client.model
+
+        def loss(weights: Weights, batch: Any) -> Any:
+            logits, buffers = model.train(weights, batch)
+            return F.cross_entropy(logits, batch.y), Weights(params=weights.params, buffers=buffers)
+
+        return loss
+
+
+class AsksNobodyAndFails(Broken):
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return cohort.reduce(self.local_update, broadcast=(server,)).mean.select(lambda name: True)
+
+
+class DrawsGlobally(Broken):
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return tree.scale(1.0 + 0.01 * torch.rand(()), super().round(server, cohort))
+
+
+class Remembers(Broken):
+    """Keeps something outside its states."""
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        if cohort.round == 0:
+            _COUNTER.clear()
+        _COUNTER.append(1)
+        return tree.scale(1.0 / len(_COUNTER), super().round(server, cohort))
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        _COUNTER.clear()
+        return model.init(key)
+
+
+class Grows(Broken):
+    def kept(self, client: Client[Weights], trained: Weights) -> Weights:
+        return tree.map_tree(lambda t: torch.cat([t, t]) if t.ndim else t, trained)
+
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        return server
+
+
+class KeepsComplexNumbers(Broken):
+    def kept(self, client: Client[Weights], trained: Weights) -> Weights:
+        return tree.map_tree(lambda t: t.to(torch.complex128), trained)
+
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        return server
+
+
+class CountsTheLost(Broken):
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return tree.scale(1.0 + 0.01 * len(cohort.ids), super().round(server, cohort))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeutralIsNot(Broken):
+    mu: float = 1.0
+
+    neutral: ClassVar[Any] = {"mu": 0.0}
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return tree.scale(0.999, super().round(server, cohort))
+
+    def global_weights(self, server: Weights) -> Weights:
+        return server
+
+
+class StandsStill(Broken):
+    def kept(self, client: Client[Weights], trained: Weights) -> Weights:
+        return client.state
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        super().round(server, cohort)
+        return server
+
+
+class BranchesOnValues(Broken):
+    def kept(self, client: Client[Weights], trained: Weights) -> Weights:
+        return trained if client.num_examples > 10 else client.state
+
+
+class ComputesInFloat64(Broken):
+    def kept(self, client: Client[Weights], trained: Weights) -> Weights:
+        return tree.map_tree(lambda t: t.double() if t.is_floating_point() else t, trained)
+
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        return server
+
+
+class NormalisesPadding(Broken):
+    """Statistics over all rows, padding included."""
+
+    def loss(self, client: Client[Weights]) -> Any:
+        model = client.model
+
+        def loss(weights: Weights, batch: Any) -> Any:
+            logits, buffers = model.train(weights, batch)
+            logits = logits - logits.mean(0)
+            value = batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
+            return value, Weights(params=weights.params, buffers=buffers)
+
+        return loss
+
+
+class CountsTraces(Broken):
+    """Computes something else at every call, which a trace freezes."""
+
+    def loss(self, client: Client[Weights]) -> Any:
+        model, task = client.model, client.task
+
+        def loss(weights: Weights, batch: Any) -> Any:
+            _COUNTER.append(1)
+            logits, _ = model.train(weights, batch)
+            return task.loss(logits, batch) * (1.0 + 1e-3 * len(_COUNTER))
+
+        return loss
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        _COUNTER.clear()
+        return model.init(key)
+
+
+class FeelsOtherArchitectures(Broken):
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return tree.scale(1.0 + 0.01 * len(cohort.engine.states), super().round(server, cohort))
+
+
+class FeelsTheOrder(Broken):
+    """Remembers who was asked first; a cohort that kept the caller's order would tell."""
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        asked = next(f.frame.f_locals["clients"] for f in inspect.stack() if "clients" in f.frame.f_locals)
+        return tree.scale(1.0 + 0.01 * asked[0], super().round(server, cohort))
+
+
+BROKEN: dict[str, tuple[type[Broken], str]] = {
+    "engines_agree": (BranchesOnValues, "data-dependent control flow"),
+    "float32_agrees": (ComputesInFloat64, "float64 leaves"),
+    "tracing_agrees": (CountsTraces, "traced stack must agree"),
+    "architectures_mix": (FeelsOtherArchitectures, "must not depend on clients of other architectures"),
+    "normalisation_and_dropout": (NormalisesPadding, "BatchNorm and dropout: server state after round 0"),
+    "neutral_is_fedavg": (NeutralIsNot, "must be FedAvg"),
+    "others_data_stay_theirs": (ReadsEverybodysRows, "padding or shared tables leak"),
+    "only_the_cohort_moves": (StandsStill, "neither the server nor the clients"),
+    "empty_steps_change_nothing": (AveragesPadding, "rows of padding must change nothing"),
+    "order_of_cohort_is_immaterial": (FeelsTheOrder, "the order of a cohort must change nothing"),
+    "states_keep_their_shape": (Grows, "another structure, shape or dtype"),
+    "payloads_travel": (KeepsComplexNumbers, "cannot travel.*complex128"),
+    "saved_runs_continue": (Remembers, "a resumed run must be the same"),
+    "clients_may_vanish": (CountsTheLost, "must count as never asked"),
+    "rounds_may_ask_nobody": (AsksNobodyAndFails, "'NoneType' object has no attribute"),
+    "seeds_govern": (DrawsGlobally, "the same seed must give the same bits"),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_broken_algorithms_fail(name: str) -> None:
+    broken, message = BROKEN[name]
+    with pytest.raises((AssertionError, FedloomError, AttributeError), match=message):
+        CHECKS[name](Subject.of(broken()))
+
+
+def test_sound_algorithms_of_users_pass() -> None:
+    assert check(Broken) == {"neutral_is_fedavg": "declares no neutral settings"}
