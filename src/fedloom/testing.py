@@ -427,7 +427,7 @@ def saved_runs_continue(subject: Subject) -> str | None:
 
 
 def clients_may_vanish(subject: Subject) -> str | None:
-    """A client lost in any exchange keeps its state and the round goes on; lost in the only one, it counts as never asked."""
+    """A client lost in any exchange keeps its state; lost in the only one of a round, it counts as never asked."""
     cohort = subject.cohorts[1]
     lost = cohort[len(cohort) // 2]
     recorder = _RecordingLoop(subject.population(), subject.algorithm)

@@ -1,0 +1,200 @@
+"""Numbers of the authors' own code for single pieces: losses, local runs, averages (whole runs: test_trajectories)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import grad
+
+from conftest import golden
+from fedloom.algorithms import PFedSD
+from fedloom.algorithms.kt_pfl import coefficient_loss, mixture
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.averaging import Kept
+from fedloom.core.batches import Batch
+from fedloom.core.client import Client, on_client
+from fedloom.core.losses import distillation, divergence, not_true
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Local
+from fedloom.core.simplex import project_simplex
+from fedloom.core.terms import NotTrue
+from fedloom.core.types import Maybe, Weighted, Weights
+from fedloom.engines.loop import Loop
+from fedloom.engines.stacked import Stacked
+from small import TINY, assert_params, clients_of, weights_at
+
+ENGINES = [Loop, Stacked]
+
+
+@pytest.mark.parametrize("case", [f"c{i}" for i in range(8)])
+def test_ntd_loss(case: str) -> None:
+    g = golden("fedntd/ntd_loss")
+    assert set(g["case_names"]) == {f"c{i}" for i in range(8)}
+    logits, teacher, y = (torch.from_numpy(g[f"{case}_{n}"]) for n in ("logits", "teacher", "labels"))
+    tau, beta = float(g[f"{case}_tau"]), float(g[f"{case}_beta"])
+    term = NotTrue(beta=beta, tau=tau)
+    none = Weights(params={})
+    batch = Batch(
+        x=logits, y=y, mask=torch.ones(len(y), dtype=torch.bool), key=torch.tensor(0), notes={"teacher": teacher}
+    )
+
+    def ce(z: Tensor) -> Tensor:
+        return batch.mean(F.cross_entropy(z, y, reduction="none"))
+
+    def ntd(z: Tensor) -> Tensor:
+        return batch.mean(distillation(not_true(z, y), not_true(teacher, y), tau))
+
+    def total(z: Tensor) -> Tensor:
+        return ce(z) + term.penalty(none, z, batch, none, Maybe.none(none))
+
+    for name, fn in (("ce", ce), ("ntd", ntd), ("total", total)):
+        np.testing.assert_allclose(fn(logits), g[f"{case}_{name}"], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(grad(fn)(logits), g[f"{case}_grad_{name}"], rtol=1e-12, atol=1e-12)
+
+
+class LeNet(nn.Module):
+    """The pFedSD authors' network for CIFAR-10: 62,006 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.classifier = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        z = F.max_pool2d(F.relu(self.conv2(z)), 2).flatten(1)
+        return self.classifier(F.relu(self.fc2(F.relu(self.fc1(z)))))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["a", "b", "cnn_cifar10_f32"])
+def test_pfedsd_local_run(name: str, engine: Any) -> None:
+    g, single = golden(f"pfedsd_apfl/pfedsd_local_{name}"), name.endswith("f32")
+    model = Model(LeNet, name="lenet") if single else TINY
+    tolerance = {"rtol": 1e-4, "atol": 1e-6} if single else {"rtol": 1e-9, "atol": 1e-12}
+    x, y = g["x"].reshape(-1, *g["x"].shape[2:]), g["y"].reshape(-1)
+    # Client 1 is the golden one; client 0, with fewer examples and no model of its own yet, shares its stack.
+    population = clients_of(
+        [(x[3:10][::-1].copy(), y[3:10][::-1].copy()), (x, y)],
+        model=model,
+        num_classes=10,
+        dtype=torch.float32 if single else torch.float64,
+    )
+    optimiser = SGD(lr=float(g["lr"]), momentum=float(g["momentum"]), weight_decay=float(g["weight_decay"]))
+    start, teacher = weights_at(g, "global."), weights_at(g, "teacher.")
+    np.testing.assert_allclose(model(start, torch.from_numpy(x[:4])), g["student_logits0"], **tolerance)
+    np.testing.assert_allclose(model(teacher, torch.from_numpy(x[:4])), g["teacher_logits0"], **tolerance)
+    for steps in (1, 2, 3):
+        local = Local(steps=steps, batch_size=4, optimiser=optimiser)
+        run = engine(population, PFedSD(lam=float(g["lam"]), T=float(g["T"]), local=local))
+        run.states[1] = Kept(own=Weights(params={}), previous=Maybe.some(teacher))
+        run.round({model.name: start}, (0, 1), 0)
+        kept = run.states[1].previous
+        assert bool(kept.present)
+        assert_params(kept.value, weights_at(g, f"step{steps}."), **tolerance)
+    (losses,) = run.last.losses
+    np.testing.assert_allclose(losses.reshape(-1, 3)[-1], g["loss_total"], **tolerance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendsItsState(Algorithm[Weights, Weights]):
+    """Clients send what they keep; the server averages."""
+
+    uniform: bool
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> Weights:
+        return server
+
+    @on_client
+    def send(self, client: Client[Weights]) -> tuple[Weights, Weighted[Weights]]:
+        weight = torch.ones_like(client.num_examples) if self.uniform else client.num_examples
+        return client.state, Weighted(value=client.state, weight=weight)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return cohort.reduce(self.send).mean
+
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        return server
+
+
+def averaged(
+    g: dict[str, Any], clients: list[int], sizes: list[int], uniform: bool, engine: Any, **settings: Any
+) -> Weights:
+    population = clients_of([(np.zeros((n, 6)), np.zeros(n, np.int64)) for n in sizes])
+    run = engine(population, SendsItsState(uniform=uniform), **settings)
+    for place, k in enumerate(clients):
+        run.states[place] = weights_at(g, f"client{k}.")
+    return run.round(run.init(), range(len(clients)), 0)["tiny"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_average_of_pfedsd(engine: Any) -> None:
+    g = golden("pfedsd_apfl/pfedsd_aggregate_uniform")
+    assert_params(averaged(g, [1, 3], [5, 9], True, engine), weights_at(g, "avg_clients_1_3."))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["uniform", "weighted"])
+def test_average_of_fedavg(kind: str, engine: Any) -> None:
+    g = golden("pfedsd_apfl/fedavg_aggregate")
+    sizes = [int(n) for n in g["n_samples"]]
+    settings = {"chunk": 2} if engine is Stacked else {}
+    got = averaged(g, [0, 1, 2], sizes, kind == "uniform", engine, **settings)
+    assert_params(got, weights_at(g, f"avg_{kind}."))
+
+
+def test_kt_pfl_equations() -> None:
+    g = golden("ktpfl_dense/ktpfl_paper_equations")
+    c, soft, logits = (torch.from_numpy(g[n]) for n in ("C", "soft", "logits"))
+    tau, lam, rho, eta3 = (float(g[n]) for n in ("T", "lam", "rho", "eta3"))
+    close = {"rtol": 1e-9, "atol": 1e-12}
+    share = torch.from_numpy(g["data_sizes"]).double()
+    share = share / share.sum()
+    personal = mixture(c, soft)
+    np.testing.assert_allclose(F.softmax(logits / tau, -1), g["soft"], **close)
+    np.testing.assert_allclose(personal, g["personal_soft"], **close)
+    for n in range(4):
+        one = F.one_hot(torch.tensor(n), 4).double()
+        np.testing.assert_allclose(coefficient_loss(c, soft, one, 1.0, 0.0, 0.25), g["kl_per_client"][n], **close)
+    none = torch.zeros(4, dtype=torch.float64)
+    np.testing.assert_allclose(coefficient_loss(c, soft, none, 1.0, rho, 0.25), g["reg"], **close)
+    step = grad(coefficient_loss)(c, soft, share, lam, rho, 0.25)
+    np.testing.assert_allclose(step, g["grad_C"], **close)
+    np.testing.assert_allclose(c - eta3 * step, g["C_after"], **close)
+    np.testing.assert_allclose(project_simplex(c - eta3 * step), g["C_after_simplex"], **close)
+
+    def distil(z: Tensor) -> Tensor:
+        return divergence(z / tau, personal[0]).mean()
+
+    np.testing.assert_allclose(distil(logits[0]), g["distill_loss_client0"], **close)
+    np.testing.assert_allclose(grad(distil)(logits[0]), g["distill_grad_logits_client0"], **close)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_simplex_projection_is_the_nearest_point(n: int) -> None:
+    c = torch.from_numpy(np.random.default_rng(n).normal(size=(50, n)))
+    p = project_simplex(c)
+    assert float(p.min()) >= 0
+    np.testing.assert_allclose(p.sum(-1), 1.0, rtol=1e-12)
+    # Optimality: (c - p) . (q - p) <= 0 for every corner q.
+    corners = torch.eye(n, dtype=torch.float64)
+    slope = ((c - p)[:, None] * (corners - p[:, None])).sum(-1)
+    assert float(slope.max()) <= 1e-12
+    np.testing.assert_allclose(project_simplex(p), p, atol=1e-12)
+
+
+def test_mean_of_weights_is_exact_for_one_client() -> None:
+    total = tree.WeightedMean()
+    weights = TINY.init(0)
+    total.add(tree.stack([Weighted(value=weights, weight=torch.tensor(3))]))
+    assert_params(total.result(), weights, rtol=0, atol=0)

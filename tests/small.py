@@ -1,0 +1,82 @@
+"""Small models and federations that golden tests share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedloom.core.batches import Batches, plan
+from fedloom.core.model import Model
+from fedloom.core.optimiser import Local
+from fedloom.core.types import Weights, replace
+from fedloom.data import Federation, Partition, from_arrays
+from fedloom.engines.population import Population
+
+
+class Tiny(nn.Module):
+    """golden/pfedsd_apfl/README.md: "Tiny model everywhere"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(6, 5)
+        self.fc2 = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(torch.tanh(self.fc1(x)))
+
+
+TINY = Model(Tiny, name="tiny")
+
+
+@dataclass(frozen=True, eq=False)
+class InOrder(Population):
+    """Clients that visit their examples in stored order, as golden runs do."""
+
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> tuple[Batches, Tensor]:
+        batches, keys = super().train_batches(clients, local, round, exchange)
+        sizes = self.sizes[list(clients)]
+        order, mask = plan(sizes, local.batch_size, None, epochs=local.epochs, steps=local.steps)
+        return replace(batches, order=torch.from_numpy(order), mask=torch.from_numpy(mask)), keys
+
+
+def clients_of(
+    data: Sequence[tuple[Any, Any]],
+    *,
+    model: Model = TINY,
+    num_classes: int = 4,
+    held_out: Mapping[int, tuple[Any, Any]] | None = None,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+) -> InOrder:
+    """A population of one architecture with the given (x, y) for each client, and for some (x, y) to validate on."""
+    val = [(held_out or {}).get(k, (x[:0], y[:0])) for k, (x, y) in enumerate(data)]
+    everything = [*data, *val]
+    ends = np.cumsum([0, *(len(y) for _, y in everything)])
+    rows = [np.arange(a, b) for a, b in itertools.pairwise(ends)]
+    x, y = (np.concatenate([np.asarray(part[i]) for part in everything]) for i in (0, 1))
+    federation = Federation(
+        train=from_arrays(x, y, num_classes=num_classes),
+        partition=Partition.from_lists(rows[: len(data)]),
+        local_val=Partition.from_lists(rows[len(data) :]) if held_out else None,
+    )
+    return InOrder(federation, {model.name: model}, dtype=dtype, seed=seed)
+
+
+def weights_at(g: Mapping[str, Any], prefix: str, index: Any = ()) -> Weights:
+    """The weights stored under `prefix` + qualified name; buffers are told by BatchNorm's names."""
+    found = {n.removeprefix(prefix): torch.as_tensor(a[index]) for n, a in g.items() if n.startswith(prefix)}
+    buffers = {n: t for n, t in found.items() if n.endswith(("running_mean", "running_var", "num_batches_tracked"))}
+    return Weights(params={n: t for n, t in found.items() if n not in buffers}, buffers=buffers)
+
+
+def assert_params(got: Weights, want: Weights, *, rtol: float = 1e-9, atol: float = 1e-12) -> None:
+    """The trained tensors agree, name by name."""
+    assert set(got.params) == set(want.params)
+    for name, value in want.params.items():
+        np.testing.assert_allclose(got.params[name].numpy(), value.numpy(), rtol=rtol, atol=atol, err_msg=name)
