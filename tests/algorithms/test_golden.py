@@ -158,8 +158,8 @@ def test_kt_pfl_equations() -> None:
     c, soft, logits = (torch.from_numpy(g[n]) for n in ("C", "soft", "logits"))
     tau, lam, rho, eta3 = (float(g[n]) for n in ("T", "lam", "rho", "eta3"))
     close = {"rtol": 1e-9, "atol": 1e-12}
-    share = torch.from_numpy(g["data_sizes"]).double()
-    share = share / share.sum()
+    sizes = torch.from_numpy(g["data_sizes"])
+    share = (sizes / sizes.sum()).double()  # the reference forms D_n / D in float32
     personal = mixture(c, soft)
     np.testing.assert_allclose(F.softmax(logits / tau, -1), g["soft"], **close)
     np.testing.assert_allclose(personal, g["personal_soft"], **close)
