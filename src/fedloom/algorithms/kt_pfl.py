@@ -55,6 +55,7 @@ class KTpFL(Algorithm[Tensor, Weights]):
     coefficient_steps: int = 1
 
     mixed: ClassVar[bool] = True
+    needs_public: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

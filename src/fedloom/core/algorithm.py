@@ -34,6 +34,7 @@ class Algorithm(ABC, Generic[V, S]):
     local: Local = field(default_factory=Local)
 
     mixed: ClassVar[bool] = False
+    needs_public: ClassVar[bool] = False  # cannot run without public examples
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg
 

@@ -57,7 +57,7 @@ class Simulation(ABC):
         faults: Faults | None = None,
         on_nonfinite: Literal["stop", "refuse"] = "stop",
     ) -> None:
-        if algorithm.mixed and population.federation.public is None:
+        if algorithm.needs_public and population.federation.public is None:
             raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
         if chunk is not None and chunk < 1:
             raise SettingError(f"chunk must be >= 1 or None (chosen by memory), got {chunk}")
