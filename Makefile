@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean help
+.PHONY: demo test lint bench venv clean help
+
+.DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   four algorithms on 100 simulated clients, checked against expected results (under a minute)"
@@ -17,6 +19,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $(STAMP)
+
+venv: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/fedloom demo

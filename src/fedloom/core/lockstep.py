@@ -116,8 +116,8 @@ class _Lockstep:
         steps = torch.arange(batches.order.shape[1], device=batches.key.device)
         self.keys = batch_key(batches.key[..., None], steps)  # [K, S], or [S] where shared
         self.compilation = run.compilation if step.identity is not None else "none"
-        self.static = (step.identity, self.extra_spec, tuple(flat_axes), batches.prepare, batches.augment,
-                       batches.dtype,                        run.bf16, batches_axes.key is None)  # fmt: skip
+        what = (step.identity, self.extra_spec, tuple(flat_axes), batches_axes.key is None)
+        self.static = (*what, batches.prepare, batches.augment, batches.dtype, run.bf16)
 
     def advance(self, work: Sequence[Tensor], rows: Tensor, s: int, active: int, K: int, full: bool) -> Tensor | None:
         k = active if self.compilation == "none" else _rounded(active, K)

@@ -169,6 +169,7 @@ class _TrainingCall(TorchFunctionMode):
     ) -> Tensor:
         if not training:
             return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+        given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of bf16 inputs in float32
         per_channel = [1, -1] + [1] * (x.ndim - 2)
         spatial = x[0, 0].numel()
         if self.batch.full and x.shape[0] * spatial > 1:
@@ -187,7 +188,7 @@ class _TrainingCall(TorchFunctionMode):
         y = (x - mean.view(per_channel)) * torch.rsqrt(var + eps).view(per_channel)
         if weight is not None:
             y = y * weight.view(per_channel)
-        return y if bias is None else y + bias.view(per_channel)
+        return (y if bias is None else y + bias.view(per_channel)).to(given)
 
 
 class _RecordMoments(TorchFunctionMode):

@@ -166,7 +166,8 @@ def _trees(gradient: Any) -> Any:
 
 
 def _fusable(optimiser: Optimiser, params: Sequence[Tensor]) -> bool:
-    return isinstance(optimiser, SGD) and optimiser.clip is None and not tracing.get()
+    plain = isinstance(optimiser, SGD) and optimiser.clip is None
+    return plain and params[0].device.type == "cpu" and not tracing.get()
 
 
 @contextlib.contextmanager

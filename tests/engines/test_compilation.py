@@ -1,0 +1,104 @@
+"""Tracing, compiling and mixed precision of the stack: really done, and with the same results."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedloom.algorithms import FedAvg, FedNTD
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Local
+from fedloom.data import Federation, Partition, from_arrays
+from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
+from fedloom.engines.simulated import Simulation
+from fedloom.engines.stacked import Stacked
+
+SIZES = (9, 4, 13, 7, 2, 12, 11)
+
+
+def population(dtype: torch.dtype = torch.float64, device: str = "cpu") -> Population:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(sum(SIZES), 6)).astype(np.float32), rng.integers(0, 3, sum(SIZES))
+    partition = Partition(indptr=np.cumsum([0, *SIZES]), indices=np.arange(len(y)), name="ragged", seed=None)
+    federation = Federation(train=from_arrays(x, y, num_classes=3), partition=partition)
+    model = Model(
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.3), nn.Linear(5, 3))
+    )
+    return Population(federation=federation, models={"net": model}, dtype=dtype, device=torch.device(device))
+
+
+def three_rounds(kind: type[Simulation], algorithm: Algorithm[Any, Any], people: Population, **more: Any) -> Any:
+    engine = kind(people, algorithm, **more)
+    server = engine.init()
+    for t in range(3):
+        server = engine.round(server, range(len(SIZES)), t)
+    return server, engine
+
+
+LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.1, momentum=0.9, weight_decay=1e-3))
+
+
+def close(a: Any, b: Any, tolerance: float) -> None:
+    for u, v in zip(tree.leaves(a), tree.leaves(b), strict=True):
+        torch.testing.assert_close(u, v, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), FedNTD(local=LOCAL)])
+def test_a_traced_stack_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
+    expected, _ = three_rounds(Loop, algorithm, population())
+    got, engine = three_rounds(Stacked, algorithm, population(), compilation="trace")
+    close(got, expected, 1e-9)
+    programs = engine._programs
+    assert programs
+    assert all(isinstance(p, torch.fx.GraphModule) for p in programs.values())
+    before = len(programs)
+    engine.round(got, range(len(SIZES)), 3)
+    assert len(engine._programs) == before, "a later round traced again"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
+def test_a_compiled_stack_equals_the_loop_and_was_compiled() -> None:
+    from torch._dynamo.utils import counters
+
+    algorithm = FedAvg(local=LOCAL)
+    expected, _ = three_rounds(Loop, algorithm, population())
+    counters.clear()
+    got, engine = three_rounds(Stacked, algorithm, population(), compilation="compile")
+    close(got, expected, 1e-9)
+    assert counters["stats"]["unique_graphs"] == len(engine._programs) > 0
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("kind", [Loop, Stacked])
+def test_bf16_trains_close_to_float32_and_keeps_float32_weights(kind: type[Simulation]) -> None:
+    algorithm = FedAvg(local=LOCAL)
+    full, _ = three_rounds(kind, algorithm, population(torch.float32))
+    half, _ = three_rounds(kind, algorithm, population(torch.float32), bf16=True)
+    assert all(p.dtype == torch.float32 for p in half["net"].params.values())
+    close(half, full, 0.2)
+    assert any(not torch.equal(a, b) for a, b in zip(tree.leaves(half), tree.leaves(full), strict=True))
+
+
+def test_chunks_do_not_change_what_is_computed() -> None:
+    algorithm = FedAvg(local=LOCAL)
+    whole, _ = three_rounds(Stacked, algorithm, population())
+    for chunk in (1, 3):
+        parts, _ = three_rounds(Stacked, algorithm, population(), chunk=chunk)
+        close(parts, whole, 1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("kind", [Loop, Stacked])
+def test_a_gpu_computes_the_same(kind: type[Simulation]) -> None:
+    expected, _ = three_rounds(Loop, FedAvg(local=LOCAL), population())
+    got, _ = three_rounds(kind, FedAvg(local=LOCAL), population(device="cuda"))
+    close(tree.cast(got, device="cpu"), expected, 1e-9)
