@@ -13,9 +13,10 @@ from fedloom.core.optimiser import SGD, Local
 
 CLIENTS = 100
 PARTITION = "shards:2"
+PARTITION_SEED = 0  # as the FedNTD authors: every repetition shares one partition
 MODEL = "lenet"
 ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd")
-LOCAL = Local(epochs=5, batch_size=20, optimiser=SGD(lr=0.03))
+LOCAL = Local(epochs=5, batch_size=20, optimiser=SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), decay=0.99)
 
 
 def settings(seed: int) -> RunSettings:
