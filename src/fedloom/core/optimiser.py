@@ -40,7 +40,7 @@ class Optimiser(ABC):
     def step_(
         self, params: Sequence[Tensor], grads: Sequence[Tensor], state: Sequence[Tensor], lr: Tensor, lead: int = 0
     ) -> None:
-        """One step in place. `lr`: [] tensor; with lead = 1 every tensor has a leading client axis."""
+        """One step in place. `lr`: [] tensor; with lead = 1 every tensor has a leading client axis (`lr` may have one)."""
         grads = list(grads)
         if self.clip is not None:
             axes = [tuple(range(lead, g.ndim)) for g in grads]
@@ -97,7 +97,7 @@ class SGD(Optimiser):
                 else list(state)
             )
         for p, g in zip(params, grads, strict=True):
-            p.addcmul_(g, lr.to(p.dtype), value=-1)
+            p.addcmul_(g, _per_client(lr, p), value=-1)
 
     def fused_step_(self, params: list[Tensor], grads: list[Tensor], state: list[Tensor], lr: float) -> None:
         """The same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping."""
@@ -142,8 +142,8 @@ class Adam(Optimiser):
                 g = g.add(p, alpha=self.weight_decay)
             m.lerp_(g, 1 - b1)
             v.mul_(b2).addcmul_(g, g, value=1 - b2)
-            steps = count.reshape(count.shape + (1,) * (p.ndim - count.ndim)).to(p.dtype)
-            size = lr.to(p.dtype) / (1 - b1**steps)
+            steps = _per_client(count, p)
+            size = _per_client(lr, p) / (1 - b1**steps)
             p.sub_(size * m / ((v / (1 - b2**steps)).sqrt() + self.eps))
 
 
@@ -173,6 +173,11 @@ class Local:
     def rate(self, round: int) -> float:
         """Learning rate of a round, counted from 0."""
         return self.optimiser.lr * self.decay**round
+
+
+def _per_client(value: Tensor, like: Tensor) -> Tensor:
+    """A value for all clients [] or for each of them [K], shaped to multiply `like`."""
+    return value.reshape(value.shape + (1,) * (like.ndim - value.ndim)).to(like.dtype)
 
 
 def effective_steps(num_steps: Tensor, momentum: float) -> Tensor:

@@ -31,15 +31,15 @@ def _captured(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
         yield from ((f"argument {i}", a) for i, a in enumerate(fn.args))
         yield from fn.keywords.items()
         nested = [fn.func, *fn.args, *fn.keywords.values()]
+    elif hasattr(fn, "__func__"):  # before __code__, which a bound method has too
+        yield "self", fn.__self__
+        nested = [fn.__func__, fn.__self__]
     elif hasattr(fn, "__code__"):
         cells = dict(zip(fn.__code__.co_freevars, (c.cell_contents for c in fn.__closure__ or ()), strict=True))
         cells.update(fn.__kwdefaults__ or {})
         cells.update({f"default {i}": d for i, d in enumerate(fn.__defaults__ or ())})
         yield from cells.items()
         nested = list(cells.values())
-    elif hasattr(fn, "__func__"):
-        yield "self", fn.__self__
-        nested = [fn.__func__, fn.__self__]
     elif is_dataclass(fn) and not isinstance(fn, type):
         values = {f.name: getattr(fn, f.name) for f in fields(fn)}
         yield from values.items()

@@ -106,7 +106,7 @@ class Descent:
         with torch.no_grad():
             for old, new in zip(rest, moved, strict=True):
                 old.copy_(new)
-            if _fusable(self.optimiser, trained):
+            if _fusable(self.optimiser, trained, lr):
                 self.optimiser.fused_step_(list(trained), grads, list(moments), float(lr))  # type: ignore[attr-defined]
             else:
                 self.optimiser.step_(trained, grads, moments, lr, lead=0 if dims is None else 1)
@@ -165,8 +165,8 @@ def _trees(gradient: Any) -> Any:
     return tree.unflatten([n.params if isinstance(n, Weights) else n for n in nodes], spec)
 
 
-def _fusable(optimiser: Optimiser, params: Sequence[Tensor]) -> bool:
-    plain = isinstance(optimiser, SGD) and optimiser.clip is None
+def _fusable(optimiser: Optimiser, params: Sequence[Tensor], lr: Tensor) -> bool:
+    plain = isinstance(optimiser, SGD) and optimiser.clip is None and lr.ndim == 0
     return plain and params[0].device.type == "cpu" and not tracing.get()
 
 

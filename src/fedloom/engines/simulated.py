@@ -151,11 +151,15 @@ class Simulation(ABC):
             raise StackingError(f"{call.name} must return (new state, upload), got {type(out).__name__}")
         return out, execution
 
-    def unsound(self, call: Call, ids: Sequence[int], execution: Execution, uploads: Any) -> dict[int, str]:
-        """Clients whose losses or uploads are not finite, and where; raises instead where `on_nonfinite` says stop."""
+    def unsound(
+        self, call: Call, ids: Sequence[int], execution: Execution, states: Any, uploads: Any
+    ) -> dict[int, str]:
+        """Clients whose losses, states or uploads are not finite, and where; raises instead where `on_nonfinite` says stop."""
         bad: dict[int, tuple[int | None, str]] = {}
         for losses, counts in zip(execution.losses, execution.steps, strict=True):
-            table = losses.reshape(len(counts), -1) if losses.ndim == 1 else losses
+            table = losses
+            if losses.ndim == 1:  # one client, or a stack whose clients all compute the same
+                table, counts = losses.expand(len(ids), -1), counts * len(ids)
             real = (
                 torch.arange(table.shape[1], device=table.device) < torch.tensor(counts, device=table.device)[:, None]
             )
@@ -165,11 +169,12 @@ class Simulation(ABC):
                 bad.setdefault(ids[i], (batch, f"the loss is {float(table[i, batch])}"))
             means = (torch.where(real, table, 0.0).double().sum(1) / real.sum(1)).tolist()
             self.traffic.losses.update({k: m for k, m, n in zip(ids, means, counts, strict=True) if n})
-        for leaf in tree.leaves(uploads):
+        leaves = [("upload", t) for t in tree.leaves(uploads)] + [("state", t) for t in tree.leaves(states)]
+        for kind, leaf in leaves:
             if leaf.is_floating_point():
                 fine = leaf.isfinite().flatten(1).all(1).cpu() if leaf.ndim > 1 else leaf.isfinite().cpu()
                 for i in (~fine).nonzero().flatten().tolist():
-                    bad.setdefault(ids[i], (None, "the upload is not finite"))
+                    bad.setdefault(ids[i], (None, f"the {kind} is not finite"))
         if bad and self.on_nonfinite == "stop":
             k, (where, what) = next(iter(bad.items()))
             remedy = "; a lower rate or clipping may help"
@@ -309,7 +314,7 @@ class SimulatedCohort:
                 continue
             call = Call(fn, broadcast, engine.server_of(self.server, order[0]), self.round, number, self.held_out)
             for ids, states, uploads in engine.answers(call, order, sent):
-                bad = engine.unsound(call, ids, engine.last, uploads)
+                bad = engine.unsound(call, ids, engine.last, states, uploads)
                 failed.update(bad)
                 good = [i for i, k in enumerate(ids) if k not in bad]
                 there = [ids[i] for i in good]

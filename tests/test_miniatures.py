@@ -1,0 +1,548 @@
+"""Algorithms that are not in the package yet, in miniature: the core must carry their shapes, on every engine.
+
+Each runs on the loop and on the stack, which must agree to 1e-9 (float64), and where the authors' numbers are at hand
+they are compared with those.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from conftest import golden
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.client import Client, on_client
+from fedloom.core.errors import StackingError
+from fedloom.core.fold import fold, minimise
+from fedloom.core.losses import task_loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Local
+from fedloom.core.types import Maybe, Params, Weighted, Weights, state
+from fedloom.engines.loop import Loop
+from fedloom.engines.stacked import Stacked
+from small import TINY, assert_params, clients_of, weights_at
+
+ENGINES = [Loop, Stacked]
+
+
+def agree(x: Any, y: Any) -> None:
+    """Two trees agree to 1e-9."""
+    assert tree.same_structure(x, y)
+    for a, b in zip(tree.leaves(x), tree.leaves(y), strict=True):
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-9, atol=1e-9)
+
+
+def blobs(*sizes: int, seed: int = 0) -> list[tuple[Any, Any]]:
+    """Clients with so many examples of 6 features and 4 classes."""
+    rng = np.random.default_rng(seed)
+    return [(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in sizes]
+
+
+def cross_entropy(model: Model, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(weights, x), y)
+
+
+# --- APFL: a pytree of shared weights, a mask for each unit, and own weights
+
+
+@state
+class Masked:
+    shared: Weights
+    mask: Params  # layer -> [units]
+    own: Weights
+
+
+def effective(carry: Masked) -> Weights:
+    """shared * sigmoid(mask) + own; a unit's mask multiplies its row and its bias."""
+    params = {}
+    for name, value in carry.shared.params.items():
+        gate = torch.sigmoid(carry.mask[name.split(".")[0]])
+        params[name] = value * gate.reshape(-1, *[1] * (value.ndim - 1)) + carry.own.params[name]
+    return Weights(params=params)
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFL(Algorithm[Masked, Masked]):
+    mu: float = 1.0
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Masked:
+        weights = model.init(key)
+        mask = {name.split(".")[0]: torch.ones_like(b) for name, b in weights.params.items() if name.endswith("bias")}
+        return Masked(shared=weights, mask=mask, own=tree.zeros_like(weights))
+
+    def init_client(self, server: Masked, model: Model, key: int) -> Masked:
+        return server
+
+    @on_client
+    def local_update(self, client: Client[Masked], anchor: Weights, fisher: Params) -> tuple[Masked, Weighted[Weights]]:
+        model, task, mu = client.model, client.task, self.mu
+
+        def loss(carry: Masked, batch: Batch, anchor: Weights, fisher: Params) -> Tensor:
+            logits, _ = model.train(effective(carry), batch)
+            moved = tree.sub(carry.shared.params, anchor.params)
+            penalty = sum((fisher[n] * d.square()).sum() for n, d in moved.items())
+            return task.loss(logits, batch) + 0.5 * mu * penalty
+
+        trained = minimise(loss, client.state, client.train, self.local.optimiser, anchor, fisher, lr=client.lr)
+        return trained, Weighted(value=trained.shared, weight=client.num_examples)
+
+    def round(self, server: Masked, cohort: Any) -> Masked:
+        ones = tree.map_tree(torch.ones_like, server.shared.params)
+        replies = cohort.reduce(self.local_update, broadcast=(server.shared, ones))
+        return Masked(shared=replies.mean, mask=server.mask, own=server.own)
+
+    def personal(self, server: Masked, client: Client[Masked]) -> Weights:
+        return effective(client.state)
+
+
+APFL_NAMES = {"fc1.weight": "W1", "fc1.bias": "b1", "fc2.weight": "W2", "fc2.bias": "b2"}
+
+
+def apfl_weights(g: Any, prefix: str) -> Weights:
+    return Weights(params={n: torch.from_numpy(g[f"{prefix}.{short}"]) for n, short in APFL_NAMES.items()})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_apfl_steps(engine: Any) -> None:
+    g = golden("pfedsd_apfl/apfl_mlp_function_preserving")
+    x, y = g["x"].reshape(-1, 6), g["y"].reshape(-1)
+    population = clients_of([(x[:9], y[:9]), (x, y)])
+    anchor, fisher = apfl_weights(g, "WS0"), apfl_weights(g, "fisher").params
+
+    class Golden(APFL):
+        def round(self, server: Masked, cohort: Any) -> Masked:
+            cohort.gather(self.local_update, broadcast=(anchor, fisher))
+            return server
+
+    def at(shared: str, own: str, mask: str) -> Masked:
+        masks = {"fc1": torch.from_numpy(g[f"{mask}.m1"]), "fc2": torch.from_numpy(g[f"{mask}.m2"])}
+        return Masked(shared=apfl_weights(g, shared), mask=masks, own=apfl_weights(g, own))
+
+    assert_params(effective(at("WS0", "Wk0", "mraw0")), apfl_weights(g, "effective0"))
+    for steps in (1, 2, 3):
+        local = Local(steps=steps, batch_size=8, optimiser=SGD(lr=float(g["eta"])))
+        run = engine(population, Golden(mu=float(g["mu"]), local=local))
+        run.states[1] = at("WS_start", "Wk0", "mraw0")
+        run.round(run.init(), (0, 1), 0)
+        got, want = run.states[1], at(f"step{steps}_WS", f"step{steps}_Wk", f"step{steps}_mraw")
+        assert_params(got.shared, want.shared)
+        assert_params(got.own, want.own)
+        assert_params(Weights(params=got.mask), Weights(params=want.mask))
+    (losses,) = run.last.losses
+    np.testing.assert_allclose(losses.reshape(-1, 3)[-1], g["loss_task"] + g["penalty"], rtol=1e-9)
+
+
+# --- pFedMe: theta is carried over batches, beside w
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(Algorithm[Weights, Weights]):
+    lam: float = 15.0
+    K: int = 5
+    eta: float = 0.005
+    personal_lr: float = 0.09
+    mu: float = 0.001
+    beta: float = 1.0
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> Weights:
+        return server
+
+    @on_client
+    def local_update(self, client: Client[Weights], w: Weights) -> tuple[Weights, Weighted[Weights]]:
+        model, task = client.model, client.task
+        lam, steps, eta, personal_lr, mu = self.lam, self.K, self.eta, self.personal_lr, self.mu
+
+        def step(carry: dict[str, Weights], batch: Batch) -> dict[str, Weights]:
+            theta, w = carry["theta"], carry["w"]
+            for _ in range(steps):
+                g = grad(lambda theta: task.loss(model.train(theta, batch)[0], batch))(theta)
+                pull = tree.axpy(lam, tree.sub(theta, w), tree.axpy(mu, theta, g))
+                theta = tree.axpy(-personal_lr, pull, theta)
+            return {"theta": theta, "w": tree.axpy(-lam * eta, tree.sub(w, theta), w)}
+
+        end = fold(step, {"theta": w, "w": w}, client.train)
+        return end["theta"], Weighted(value=end["w"], weight=client.num_examples)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        replies = cohort.reduce(self.local_update, broadcast=(server,))
+        return tree.axpy(self.beta, tree.sub(replies.mean, server), server)
+
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        return client.state
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+def test_pfedme_rounds(engine: Any, compilation: Any) -> None:
+    g = golden("pfedsd_apfl/pfedme_a")
+    population = clients_of([(g[f"c{i}_x"], g[f"c{i}_y"]) for i in range(2)])
+    start = weights_at(g, "global.")
+    for beta in (1, 2):
+        settings = {"lam": float(g["lam"]), "K": int(g["K"]), "eta": float(g["eta"]), "mu": float(g["mu_l2"])}
+        local = Local(steps=int(g["R"]), batch_size=int(g["batch_size"]))
+        algorithm = PFedMe(personal_lr=float(g["personal_lr"]), beta=float(beta), local=local, **settings)
+        run = engine(population, algorithm, compilation=compilation)
+        server = run.round({"tiny": start}, (0, 1), 0)["tiny"]
+        for i in range(2):
+            assert_params(run.states[i], weights_at(g, f"c{i}_theta.", (-1, -1)))
+        assert_params(server, weights_at(g, f"server_beta{beta}."))
+
+
+# --- MAML: second-order, by torch.func.grad on the client, without a fold
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAML(Algorithm[Weights, tuple[()]]):
+    alpha: float = 0.1
+    beta: float = 0.05
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
+        return ()
+
+    @on_client
+    def meta_gradient(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weights]:
+        model, half, alpha = client.model, client.train.examples.shape[0] // 2, self.alpha
+        mine = client.train.examples
+        x, y = client.train.x[mine], client.train.y[mine]
+
+        def adapted_loss(w: Weights) -> Tensor:
+            g = grad(lambda w: cross_entropy(model, w, x[:half], y[:half]))(w)
+            return cross_entropy(model, tree.axpy(-alpha, g, w), x[half:], y[half:])
+
+        return (), grad(adapted_loss)(w)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        replies = cohort.gather(self.meta_gradient, broadcast=(server,))
+        return tree.axpy(-self.beta, tree.take(replies.value, 0), server)
+
+    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+        return server
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_maml_second_order(engine: Any) -> None:
+    g = golden("pfedsd_apfl/maml_family")
+    x, y = g["x"][:2].reshape(-1, 6), g["y"][:2].reshape(-1)
+    population = clients_of([(x, y), *blobs(16, 16)])
+    run = engine(population, MAML(alpha=float(g["alpha"]), beta=float(g["beta"])))
+    start = weights_at(g, "w0.")
+    server = run.round({"tiny": start}, (0, 1, 2), 0)["tiny"]
+    assert_params(server, weights_at(g, "maml_w1."))
+    gradient = tree.scale(-1 / float(g["beta"]), tree.sub(server, start))
+    assert_params(gradient, weights_at(g, "maml_grad."))
+    first_order = weights_at(g, "fomaml_grad.")
+    assert not torch.allclose(gradient.params["fc2.bias"], first_order.params["fc2.bias"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seam", [fold, minimise])
+def test_differentiating_through_the_seam_says_what_to_do(engine: Any, seam: Any) -> None:
+    class Careless(MAML):
+        @on_client
+        def meta_gradient(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weights]:
+            model, loss = client.model, task_loss(client.model, client.task)
+
+            def halve(w: Weights, batch: Batch) -> Weights:
+                return tree.scale(0.5, w)
+
+            def adapted_loss(w: Weights) -> Tensor:
+                if seam is fold:
+                    w = fold(halve, w, client.train)
+                else:
+                    w = minimise(loss, w, client.train, SGD(lr=0.1), lr=client.lr)
+                return cross_entropy(model, w, client.train.x[:4], client.train.y[:4])
+
+            return (), grad(adapted_loss)(w)
+
+    run = engine(clients_of(blobs(5, 7)), Careless(local=Local(epochs=1, batch_size=4)))
+    with pytest.raises(StackingError, match=r"nothing differentiates through fold.*torch\.func\.grad"):
+        run.round(run.init(), (0, 1), 0)
+
+
+# --- EWC and FedCurv: a Fisher matrix from the gradient of every example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fisher(Algorithm[Weights, Maybe[Params]]):
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> Maybe[Params]:
+        return Maybe.none(server.params)
+
+    @on_client
+    def measure(self, client: Client[Maybe[Params]], w: Weights) -> tuple[Maybe[Params], Weighted[Params]]:
+        model = client.model
+
+        def square(total: Params, batch: Batch, w: Weights) -> Params:
+            each = vmap(grad(lambda p, x, y: cross_entropy(model, Weights(params=p), x[None], y[None])), (None, 0, 0))
+            gradients = each(w.params, batch.x, batch.y)
+            real = batch.mask.to(torch.float64)
+            return {n: total[n] + torch.tensordot(real, g.square(), dims=1) for n, g in gradients.items()}
+
+        batches = client.train.in_order(4)
+        mean = tree.scale(1 / client.num_examples, fold(square, tree.zeros_like(w.params), batches, w))
+        return Maybe.some(mean), Weighted(value=mean, weight=client.num_examples)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return Weights(params=cohort.reduce(self.measure, broadcast=(server,)).mean)
+
+    def personal(self, server: Weights, client: Client[Maybe[Params]]) -> Weights:
+        return server
+
+
+def test_fisher_of_every_example() -> None:
+    g = golden("pfedsd_apfl/ewc_fisher")
+    population = clients_of([*blobs(3), (g["x"], g["y"]), *blobs(5, 8)])
+    ends = []
+    for engine in ENGINES:
+        run = engine(population, Fisher())
+        server = run.round({"tiny": weights_at(g, "w_star.")}, (0, 1, 2, 3), 0)
+        assert bool(run.states[1].present)
+        want = weights_at(g, "fisher_bs1.")
+        assert_params(Weights(params=run.states[1].value), want, rtol=1e-5, atol=1e-8)  # stored in float32
+        ends.append((server, dict(run.states)))
+    agree(*ends)
+
+
+# --- FedFomo: every client is sent the models of others, and weighs them on its validation examples
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFomo(Algorithm[tuple[()], Weights]):
+    """The paper's weights: (L(base) - L(candidate)) / ||candidate - base||, positive part, normalised."""
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> tuple[()]:
+        return ()
+
+    def init_client(self, server: tuple[()], model: Model, key: int) -> Weights:
+        return model.init(key)
+
+    @on_client
+    def train(self, client: Client[Weights]) -> tuple[Weights, Weights]:
+        loss = task_loss(client.model, client.task)
+        trained = minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr)
+        return client.state, trained
+
+    @on_client
+    def mix(self, client: Client[Weights], models: Weights) -> tuple[Weights, Tensor]:
+        """`models`: [M, ...]"""
+        model, base = client.model, client.state
+
+        def add(total: Tensor, batch: Batch, w: Weights) -> Tensor:
+            losses = F.cross_entropy(model(w, batch.x), batch.y, reduction="none")
+            return total + torch.where(batch.mask, losses, 0.0).sum()
+
+        def loss(w: Weights) -> Tensor:
+            total = fold(add, torch.zeros((), dtype=torch.float64), client.val, w)
+            return total / client.val.num_examples.clamp(min=1)
+
+        raw = []
+        for m in range(models.params["fc2.bias"].shape[0]):
+            other = tree.take(models, m)
+            raw.append((loss(base) - loss(other)) / tree.sq_norm(tree.sub(other, base)).clamp(min=1e-30).sqrt())
+        kept = torch.stack(raw).clamp(min=0.0)
+        share = kept / kept.sum().clamp(min=1e-30)
+        mixed = tree.map_tree(lambda b, o: b + torch.einsum("m,m...->...", share, o - b), base, models)
+        return mixed, torch.stack(raw)
+
+    def round(self, server: tuple[()], cohort: Any) -> tuple[()]:
+        sent = cohort.gather(self.train)
+        everyone = tree.stack([sent.value] * len(sent.values))  # [K, M, ...]
+        sent.cohort.gather(self.mix, scatter=(everyone,))
+        return server
+
+    def personal(self, server: tuple[()], client: Client[Weights]) -> Weights:
+        return client.state
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fedfomo_weights(engine: Any) -> None:
+    g = golden("pfedsd_apfl/fedfomo_l2")
+
+    class Golden(FedFomo):
+        def round(self, server: tuple[()], cohort: Any) -> tuple[()]:
+            candidates = tree.stack([weights_at(g, f"cand{i}.") for i in range(4)])
+            backwards = tree.stack([weights_at(g, f"cand{i}.") for i in (3, 2, 1, 0)])
+            replies = cohort.gather(self.mix, scatter=(tree.stack([backwards, candidates]),))
+            np.testing.assert_allclose(replies.values[1], g["paper_w_raw"], rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(replies.values[0].flip(0), g["paper_w_raw"], rtol=1e-9, atol=1e-12)
+            return server
+
+    held_out = (g["x_val"], g["y_val"])
+    population = clients_of(blobs(3, 5), held_out={0: held_out, 1: held_out})
+    run = engine(population, Golden())
+    run.states[0] = run.states[1] = weights_at(g, "base.")
+    run.round(run.init(), (0, 1), 0)
+    flat = torch.cat([p.flatten() for p in run.states[1].params.values()])
+    np.testing.assert_allclose(flat, g["paper_new_flat"], rtol=1e-9, atol=1e-12)
+
+
+FOMO = FedFomo(local=Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.1)))
+
+
+def fomo_population() -> Any:
+    val = blobs(3, 9, 4, seed=1)
+    return clients_of(blobs(5, 9, 7, 4), held_out={0: val[0], 1: val[1], 3: val[2]})
+
+
+def test_fedfomo_on_both_engines() -> None:
+    """Client 2 holds nothing out: its candidates all have loss 0, and it keeps what it has."""
+    ends = []
+    for engine in ENGINES:
+        run = engine(fomo_population(), FOMO)
+        server = run.init()
+        for t, cohort in enumerate([(0, 1, 2, 3), (1, 2), (0, 3)]):
+            server = run.round(server, cohort, t)
+        ends.append(dict(run.states))
+        assert_params(run.states[2], run.algorithm.init_client((), TINY, _client_key(run, 2)), rtol=0, atol=1e-7)
+    agree(*ends)
+
+
+def _client_key(run: Any, client: int) -> int:
+    from fedloom.core.random import derive
+
+    return derive(run.population.seed, "client", client)
+
+
+def test_a_client_lost_in_the_second_exchange_keeps_what_the_first_left() -> None:
+    ends = []
+    for engine in ENGINES:
+        population = fomo_population()
+        whole, lossy = (
+            engine(population, FOMO, faults=fault)
+            for fault in (None, lambda r, e, k: "gone" if (r, e, k) == (0, 1, 1) else None)
+        )
+        for run in (whole, lossy):
+            run.round(run.init(), (0, 1, 3), 0)
+        first = engine(population, FOMO, faults=lambda r, e, k: "gone" if e == 1 else None)
+        first.round(first.init(), (0, 1, 3), 0)
+        agree(lossy.states[1], first.states[1])  # what exchange 0 left
+        assert not torch.equal(lossy.states[1].params["fc1.weight"], whole.states[1].params["fc1.weight"])
+        for k in (0, 3):  # who stayed is not affected: the models were sent before
+            agree(lossy.states[k], whole.states[k])
+        assert [(f.client, f.reason) for f in lossy.traffic.failed] == [(1, "gone")]
+        ends.append(dict(lossy.states))
+    agree(*ends)
+
+
+# --- DENSE: one round of uploads, then rounds that ask nobody; statistics of BatchNorm inputs from stacked teachers
+
+
+class DenseTiny(nn.Module):
+    """golden/ktpfl_dense/README.md, conventions"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 5, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(5)
+        self.fc = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+        return self.fc(z.mean((2, 3)))
+
+
+DENSE_TINY = Model(DenseTiny, name="dense")
+
+
+def statistics_loss(model: Model, teachers: Weights, x: Tensor) -> Tensor:
+    """DENSE's L_BN (eq. 3): distance of the inputs' moments to the running ones, over layers and teachers [N, ...]."""
+
+    def one(teacher: Weights) -> Tensor:
+        _, moments = model.moments(teacher, x)
+        return torch.stack(
+            [
+                (mean - teacher.buffers[f"{layer}.running_mean"]).norm()
+                + (var - teacher.buffers[f"{layer}.running_var"]).norm()
+                for layer, (mean, var) in moments.items()
+            ]
+        ).sum()
+
+    return vmap(one)(teachers).sum()
+
+
+@state
+class DenseServer:
+    teachers: Weights  # [N, ...]
+    x: Tensor  # synthetic images [B, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense(Algorithm[DenseServer, tuple[()]]):
+    mixed: ClassVar[bool] = True
+    x: Any = field(default=None, hash=False)
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> DenseServer:
+        (one,) = model.values()
+        return DenseServer(teachers=tree.stack([one.init(key)] * num_clients), x=torch.zeros(8, 3, 8, 8))
+
+    def init_client(self, server: DenseServer, model: Model, key: int) -> tuple[()]:
+        return ()
+
+    @on_client
+    def train(self, client: Client[tuple[()]], start: Weights) -> tuple[tuple[()], Weights]:
+        loss = task_loss(client.model, client.task)
+        return (), minimise(loss, start, client.train, self.local.optimiser, lr=client.lr)
+
+    def round(self, server: DenseServer, cohort: Any) -> DenseServer:
+        if len(cohort.ids):
+            replies = cohort.gather(self.train, broadcast=(tree.take(server.teachers, 0),))
+            return DenseServer(teachers=replies.value, x=server.x)
+        slope = grad(lambda x: statistics_loss(DENSE_TINY, server.teachers, x))(server.x)
+        return DenseServer(teachers=server.teachers, x=server.x - 0.1 * slope)
+
+    def personal(self, server: DenseServer, client: Client[tuple[()]]) -> Weights:
+        return tree.take(server.teachers, 0)
+
+
+def test_dense_statistics_of_stacked_teachers() -> None:
+    g = golden("ktpfl_dense/dense_generator_losses")
+    x = torch.from_numpy(g["x"])
+    clients = [weights_at(g, f"client{k}/") for k in range(3)]
+    teachers = tree.stack(clients)
+    for k, weights in enumerate(clients):
+        logits, moments = DENSE_TINY.moments(weights, x)
+        np.testing.assert_allclose(logits, g["per_client_logits"][k], rtol=1e-5, atol=1e-6)
+        assert list(moments) == ["bn1", "bn2"]
+        for layer, (mean, var) in moments.items():
+            np.testing.assert_allclose(mean, g[f"bn_batch_mean/client{k}/{layer}"], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(var, g[f"bn_batch_var/client{k}/{layer}"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(statistics_loss(DENSE_TINY, teachers, x), g["loss/bn"], rtol=1e-5)
+    slope = grad(lambda x: statistics_loss(DENSE_TINY, teachers, x))(x)
+    np.testing.assert_allclose(slope, g["grad_x/bn"], rtol=1e-4, atol=1e-4 * abs(g["grad_x/bn"]).max())
+
+
+def test_dense_rounds_that_ask_nobody() -> None:
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 3, 8, 8)), rng.integers(4, size=n)) for n in (5, 9, 6)]
+    algorithm = Dense(local=Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1)))
+    ends = []
+    for engine in ENGINES:
+        run = engine(clients_of(data, model=DENSE_TINY), algorithm)
+        server = run.init()
+        server[""] = DenseServer(teachers=server[""].teachers, x=torch.from_numpy(data[0][0][:4]))
+        losses = []
+        for t, cohort in enumerate([(0, 1, 2), (), (), ()]):
+            server = run.round(server, cohort, t)
+            losses.append(float(statistics_loss(DENSE_TINY, server[""].teachers, server[""].x)))
+            assert bool(run.traffic.up) == (t == 0)
+        assert all(b < a for a, b in itertools.pairwise(losses)), losses
+        ends.append(server)
+    agree(*ends)
