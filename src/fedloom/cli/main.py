@@ -275,8 +275,9 @@ def _federation(args: argparse.Namespace) -> Federation:
 
 def _demo(args: argparse.Namespace, console: Console) -> int:
     train, test = catalogue.data(catalogue.DATA)
-    partition = catalogue.partition(demo.PARTITION, train.y, demo.CLIENTS, args.seed)
-    federation, settings = federate(train, partition, test=test, seed=args.seed), demo.settings(args.seed)
+    partition = catalogue.partition(demo.PARTITION, train.y, demo.CLIENTS, demo.PARTITION_SEED)
+    federation = federate(train, partition, test=test, seed=demo.PARTITION_SEED)
+    settings = demo.settings(args.seed)
     models = {name: Model(make, name=name) for name, make in catalogue.models(demo.MODEL, train).items()}
     _introduce(federation, models, settings, console)
     results: dict[str, History] = {}
