@@ -40,7 +40,7 @@ class Optimiser(ABC):
     def step_(
         self, params: Sequence[Tensor], grads: Sequence[Tensor], state: Sequence[Tensor], lr: Tensor, lead: int = 0
     ) -> None:
-        """One step in place. `lr`: [] tensor; with lead = 1 every tensor has a leading client axis (`lr` may have one)."""
+        """One step in place. `lr`: [] tensor; with lead = 1 all else has a leading client axis, and `lr` may."""
         grads = list(grads)
         if self.clip is not None:
             axes = [tuple(range(lead, g.ndim)) for g in grads]

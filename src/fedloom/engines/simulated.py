@@ -154,7 +154,7 @@ class Simulation(ABC):
     def unsound(
         self, call: Call, ids: Sequence[int], execution: Execution, states: Any, uploads: Any
     ) -> dict[int, str]:
-        """Clients whose losses, states or uploads are not finite, and where; raises instead where `on_nonfinite` says stop."""
+        """Clients with losses, states or uploads that are not finite, and where; raises if `on_nonfinite` says stop."""
         bad: dict[int, tuple[int | None, str]] = {}
         for losses, counts in zip(execution.losses, execution.steps, strict=True):
             table = losses
