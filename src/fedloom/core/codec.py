@@ -74,7 +74,7 @@ def _header(data: bytes) -> dict[str, tuple[str, list[int]]]:
             str(n): (str(e["dtype"]), [int(i) for i in e["shape"]]) for n, e in raw.items() if n != "__metadata__"
         }
         ends = [int(e["data_offsets"][1]) for n, e in raw.items() if n != "__metadata__"]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise CodecError(f"not a fedloom payload: {error}") from None
     if max(ends, default=0) != len(data) - 8 - size:
         raise CodecError(
@@ -102,12 +102,10 @@ def _optional(like: Tree, tensors: dict[str, torch.Tensor]) -> set[str]:
     """Paths that must be missing, by the flags that came."""
     out: set[str] = set()
     names = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(like)[0]]
-    for prefix, _ in _maybes(like):
+    for prefix, _ in _maybes(like):  # outer ones first: what is in an absent Maybe has no flag of its own
         flag = tensors.get(prefix + ".present")
-        if flag is None or not bool(flag):
+        if flag is not None and not bool(flag):
             out.update(n for n in names if n.startswith(prefix + ".value"))
-            if flag is None:  # inside an absent Maybe: its own flag is missing too
-                out.add(prefix + ".present")
     return out
 
 

@@ -1,0 +1,222 @@
+"""The codec: what goes in comes out, and nothing else gets in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.codec import decode, encode
+from fedloom.core.errors import CodecError
+from fedloom.core.types import Maybe, Weighted, Weights, state
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64,
+    torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+]  # fmt: skip
+
+
+@state
+class Pair:
+    first: Any
+    second: Any
+
+
+def bits(t: Tensor) -> bytes:
+    return t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+
+
+def assert_same(x: Any, y: Any) -> None:
+    """Equal in structure and in every bit, NaN included."""
+    assert tree.same_structure(x, y)
+    assert all(bits(a) == bits(b) for a, b in zip(tree.leaves(x), tree.leaves(y), strict=True))
+
+
+@st.composite
+def tensors(draw: Any) -> Tensor:
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    dtype = draw(st.sampled_from(DTYPES))
+    gen = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    values = torch.randn(shape, generator=gen) * 50
+    if dtype.is_floating_point and values.numel() and draw(st.booleans()):
+        values.view(-1)[0] = draw(st.sampled_from([float("nan"), float("inf"), -0.0]))
+    return values.to(dtype) if dtype != torch.bool else values > 0
+
+
+def maybe(child: Any) -> Any:
+    return st.one_of(child.map(Maybe.some), child.map(Maybe.none))
+
+
+# Names that look like paths, dots, quotes and brackets must not confuse a codec that names tensors by path.
+names = st.one_of(
+    st.text(max_size=5), st.sampled_from(["a.value", "value", ".present", "['x']", "0", "__metadata__", ""])
+)
+trees = st.recursive(
+    tensors(),
+    lambda child: st.one_of(
+        st.dictionaries(names, child, max_size=3),
+        st.lists(child, max_size=3),
+        st.tuples(child, child),
+        st.builds(Pair, first=child, second=child),
+        st.builds(Weighted, value=child, weight=tensors()),
+        maybe(child),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees)
+@example({"__metadata__": torch.ones(1)})
+@example(())
+@example(torch.tensor(2.5))
+@example({"a": Maybe.none({"b": Maybe.some(torch.ones(2))}), "a.value": torch.ones(1)})
+@example(Maybe.some(Maybe.none(torch.ones(3))))
+def test_round_trip(value: Any) -> None:
+    like = tree.map_tree(torch.zeros_like, value)
+    assert_same(decode(encode(value), like), value)
+
+
+def test_absent_values_do_not_travel() -> None:
+    weights = Weights(params={"w": torch.ones(1000)})
+    assert len(encode(Maybe.none(weights))) < 200 < 4000 < len(encode(Maybe.some(weights)))
+    back = decode(encode(Maybe.none(weights)), Maybe.some(weights))
+    assert not bool(back.present)
+    assert not bool(back.value.params["w"].any())
+
+
+def test_garbage_in_an_absent_maybe_does_not_travel() -> None:
+    value = Maybe(present=torch.tensor(False), value=torch.full((3,), float("nan")))
+    assert decode(encode(value), Maybe.some(torch.ones(3))).value.tolist() == [0, 0, 0]
+
+
+def test_views_and_shared_storage_travel() -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    value = {"rows": base[1:], "columns": base.T, "same": base, "again": base, "expanded": torch.ones(1).expand(5)}
+    assert_same(decode(encode(value), value), value)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ({"w": torch.ones(2, dtype=torch.complex64)}, "complex64"),
+        ({"w": 3.0}, "float"),
+        ({"w": "text"}, "str"),
+    ],
+)
+def test_what_cannot_travel_is_named(value: Any, what: str) -> None:
+    with pytest.raises(CodecError, match=rf"'w'.*{what}"):
+        encode(value)
+
+
+VALUE = {
+    "w": torch.arange(6.0).reshape(2, 3),
+    "n": torch.tensor(3),
+    "m": Maybe.some(torch.ones(2)),
+    "gone": Maybe.none(torch.ones(2)),
+}
+DATA = encode(VALUE)
+SIZE = int.from_bytes(DATA[:8], "little")
+
+
+def with_header(header: Any, body: bytes = DATA[8 + SIZE :]) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+HEADER = json.loads(DATA[8 : 8 + SIZE])
+W = "['w']"
+
+BAD: dict[str, bytes] = {
+    "nothing": b"",
+    "cut in the length": DATA[:7],
+    "cut in the header": DATA[: 8 + SIZE // 2],
+    "cut in the body": DATA[:-1],
+    "padded": DATA + b"\0",
+    "header longer than the message": (2**63 - 1).to_bytes(8, "little") + DATA[8:],
+    "header as long as a huge number": b"\xff" * 8 + DATA[8:],
+    "header that is no JSON": with_header(b"{" * SIZE),
+    "header that is no mapping": with_header([1, 2]),
+    "header nested beyond reason": with_header(b"[" * 100_000),
+    "header that is no text": with_header(b"\xff\xfe" * 10),
+    "entry without a type": with_header({**HEADER, W: {"shape": [2, 3], "data_offsets": HEADER[W]["data_offsets"]}}),
+    "negative shape": with_header({**HEADER, W: {**HEADER[W], "shape": [-2, -3]}}),
+    "shape that is text": with_header({**HEADER, W: {**HEADER[W], "shape": "23"}}),
+    "huge shape": with_header({**HEADER, W: {**HEADER[W], "shape": [2**62, 2**62]}}),
+    "infinite shape": with_header(json.dumps(HEADER).replace("[2, 3]", "[Infinity, 3]").encode()),
+    "offsets beyond the end": with_header({**HEADER, W: {**HEADER[W], "data_offsets": [0, 10**9]}}),
+    "offsets reversed": with_header({**HEADER, W: {**HEADER[W], "data_offsets": HEADER[W]["data_offsets"][::-1]}}),
+    "offsets negative": with_header({**HEADER, W: {**HEADER[W], "data_offsets": [-24, 0]}}),
+    "offsets missing": with_header({**HEADER, W: {"dtype": "F32", "shape": [2, 3]}}),
+    "offsets overlapping": with_header({**HEADER, W: {**HEADER[W], "data_offsets": [8, 32]}}),
+    "unasked tensor": encode({**VALUE, "more": torch.ones(1)}),
+    "missing tensor": encode({k: v for k, v in VALUE.items() if k != "w"}),
+    "missing flag": encode({**{k: v for k, v in VALUE.items() if k != "m"}}),
+    "wrong type": encode({**VALUE, "w": VALUE["w"].double()}),
+    "wrong integer type": encode({**VALUE, "n": torch.tensor(3, dtype=torch.int32)}),
+    "wrong shape": encode({**VALUE, "w": VALUE["w"].T}),
+    "wrong number of axes": encode({**VALUE, "n": torch.tensor([3])}),
+    "another structure": encode([torch.ones(2)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_bytes_are_a_codec_error(case: str) -> None:
+    with pytest.raises(CodecError):
+        decode(BAD[case], VALUE)
+
+
+def test_value_against_its_flag_is_refused() -> None:
+    like = {"m": Maybe.some(torch.ones(2))}
+    present = {"m": {"present": torch.tensor(True)}}
+    absent = {"m": {"present": torch.tensor(False), "value": torch.ones(2)}}
+    for lie in (present, absent):
+        data = (
+            encode(lie).replace(b"['m']['present']", b"['m'].present   ").replace(b"['m']['value']", b"['m'].value   ")
+        )
+        size = int.from_bytes(data[:8], "little")
+        header = {name.strip(): entry for name, entry in json.loads(data[8 : 8 + size]).items()}
+        with pytest.raises(CodecError, match="against their flag"):
+            decode(with_header(header, data[8 + size :]), like)
+
+
+def test_flag_that_is_neither_true_nor_false() -> None:
+    """A byte of 2 is not a bool; whatever becomes of it, it must not be undefined behaviour later on."""
+    at = 8 + SIZE + HEADER["['m'].present"]["data_offsets"][0]
+    data = DATA[:at] + b"\x02" + DATA[at + 1 :]
+    try:
+        back = decode(data, VALUE)
+    except CodecError:
+        return
+    assert bool(back["m"].present) is True
+    assert bits(back["m"].present) in (b"\x01", b"\x02")
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_damage_is_a_codec_error_or_only_other_values(data: Any) -> None:
+    """Flipped bits are refused or give a tree of the same structure: never another exception, never another shape."""
+    damaged = bytearray(DATA)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    cut = data.draw(st.one_of(st.none(), st.integers(0, len(damaged))))
+    assume(cut is None or cut < len(damaged))
+    try:
+        back = decode(bytes(damaged[:cut]), VALUE)
+    except CodecError:
+        return
+    assert tree.same_structure(back, VALUE)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes(data: bytes) -> None:
+    with pytest.raises(CodecError):
+        decode(data, VALUE)

@@ -1,0 +1,143 @@
+"""Optimisers against PyTorch's own, one client and a stack."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.core.errors import SettingError
+from fedloom.core.optimiser import SGD, Adam, Local, Optimiser, effective_steps
+
+SHAPES = [(4, 3), (4,), (), (2, 3, 2)]
+CASES: dict[str, tuple[Optimiser, Any]] = {
+    "plain": (SGD(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+    "momentum": (SGD(lr=0.1, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    "decay": (SGD(lr=0.1, weight_decay=0.05), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.05)),
+    "nesterov": (
+        SGD(lr=0.1, momentum=0.8, weight_decay=0.05, nesterov=True),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.8, weight_decay=0.05, nesterov=True),
+    ),
+    "adam": (Adam(lr=0.01), lambda p: torch.optim.Adam(p, lr=0.01)),
+    "adam_decay": (
+        Adam(lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
+        lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
+    ),
+}
+
+
+def numbers(seed: int) -> list[torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    return [torch.from_numpy(np.asarray(rng.normal(size=shape))) for shape in SHAPES]
+
+
+def reference(make: Any, seed: int, steps: int, clip: float | None) -> list[torch.Tensor]:
+    params = [torch.nn.Parameter(t) for t in numbers(seed)]
+    optimiser = make(params)
+    for s in range(steps):
+        for p, g in zip(params, numbers(100 * seed + s + 1), strict=True):
+            p.grad = g
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(params, clip)
+        optimiser.step()
+    return [p.detach() for p in params]
+
+
+@pytest.mark.parametrize("clip", [None, 1.5, 1e6])
+@pytest.mark.parametrize("case", CASES)
+def test_steps_are_those_of_torch(case: str, clip: float | None) -> None:
+    ours, make = CASES[case]
+    ours = dataclasses.replace(ours, clip=clip)
+    K, steps, rate = 3, 5, torch.tensor(ours.lr, dtype=torch.float64)
+    want = [reference(make, k + 1, steps, clip) for k in range(K)]
+    stack = [torch.stack(ts) for ts in zip(*(numbers(k + 1) for k in range(K)), strict=True)]
+    stack_state = ours.init(stack, 1)
+    singles = [numbers(k + 1) for k in range(K)]
+    states = [ours.init(p) for p in singles]
+    for s in range(steps):
+        grads = [numbers(100 * (k + 1) + s + 1) for k in range(K)]
+        for k in range(K):
+            ours.step_(singles[k], grads[k], states[k], rate)
+        ours.step_(stack, [torch.stack(g) for g in zip(*grads, strict=True)], stack_state, rate, lead=1)
+    for k in range(K):
+        for i, value in enumerate(want[k]):
+            np.testing.assert_allclose(singles[k][i], value, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(stack[i][k], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", ["plain", "momentum", "decay", "nesterov"])
+def test_fused_step_is_the_same_step(case: str) -> None:
+    ours, _ = CASES[case]
+    assert isinstance(ours, SGD)
+    one, two = numbers(1), numbers(1)
+    states = [ours.init(p) for p in (one, two)]
+    for s in range(4):
+        grads = numbers(s + 10)
+        ours.step_(one, [g.clone() for g in grads], states[0], torch.tensor(0.05, dtype=torch.float64))
+        ours.fused_step_(two, [g.clone() for g in grads], states[1], 0.05)
+    for a, b in zip([*one, *states[0]], [*two, *states[1]], strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimiser", [SGD(lr=1.0, momentum=0.9), SGD(lr=1.0, clip=1.0), Adam(lr=1.0)])
+def test_a_rate_for_each_client(optimiser: Optimiser) -> None:
+    """As many clients as the last axis is long: a rate that broadcast over it would go unnoticed."""
+    rates = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+    start, g = torch.ones(3, 4, 3, dtype=torch.float64), torch.full((3, 4, 3), 2.0, dtype=torch.float64)
+    stack = [start.clone()]
+    optimiser.step_(stack, [g.clone()], optimiser.init(stack, 1), rates, lead=1)
+    for k in range(3):
+        one = [start[k].clone()]
+        optimiser.step_(one, [g[k].clone()], optimiser.init(one), rates[k])
+        np.testing.assert_allclose(stack[0][k], one[0], rtol=0, atol=1e-12)
+
+
+def test_apply_is_pure() -> None:
+    weights, gradient = {"w": torch.ones(2)}, {"w": torch.full((2,), 3.0)}
+    optimiser = SGD(lr=0.5, momentum=0.9)
+    start = optimiser.init([weights["w"]])
+    moved, after = optimiser.apply(weights, gradient, start)
+    again, _ = optimiser.apply(moved, gradient, after, torch.tensor(1.0))
+    assert weights["w"].tolist() == [1, 1]
+    assert start[0].tolist() == [0, 0]
+    assert moved["w"].tolist() == [-0.5, -0.5]
+    assert again["w"].tolist() == pytest.approx([-0.5 - 5.7] * 2)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_effective_steps_sum_what_momentum_does(momentum: float) -> None:
+    for n in (0, 1, 7):
+        velocity = total = 0.0
+        for _ in range(n):  # a constant gradient of 1 moves the weights by the sum of the velocities
+            velocity = momentum * velocity + 1
+            total += velocity
+        assert float(effective_steps(torch.tensor(n), momentum)) == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SGD(lr=0.0), "lr = 0.0"),
+        (lambda: SGD(lr=float("nan")), "lr = nan"),
+        (lambda: SGD(lr=0.1, clip=-1), "clip"),
+        (lambda: SGD(lr=0.1, momentum=1.0), r"momentum must be in \[0, 1\)"),
+        (lambda: SGD(lr=0.1, weight_decay=-1), "weight_decay"),
+        (lambda: SGD(lr=0.1, nesterov=True), "nesterov needs momentum"),
+        (lambda: Adam(betas=(0.9, 1.0)), "betas"),
+        (lambda: Local(epochs=0), "epochs"),
+        (lambda: Local(batch_size=0), "batch_size"),
+        (lambda: Local(steps=0), "steps"),
+        (lambda: Local(decay=0.0), "decay"),
+    ],
+)
+def test_settings_are_checked(make: Any, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        make()
+
+
+def test_rate_decays_by_round() -> None:
+    assert Local(optimiser=SGD(lr=0.1), decay=0.5).rate(0) == 0.1
+    assert Local(optimiser=SGD(lr=0.1), decay=0.5).rate(3) == pytest.approx(0.0125)
