@@ -43,6 +43,7 @@ class Model:
         self.name = name or type(module).__name__
         self.num_params = sum(p.numel() for p in module.parameters())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
+        self._drawing = next((type(m).__name__ for m in module.modules() if _draws(m)), None)
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
         self._featuring = _Features(self._frozen)
 
@@ -75,6 +76,8 @@ class Model:
         Batch normalisation uses the real rows only, dropout bits come from `batch.key`: so neither padding a batch
         nor stacking clients changes any real row. Rows of padding have arbitrary finite logits.
         """
+        if self._drawing is not None:
+            raise NotImplementedError(_UNGOVERNED.format(self._drawing))
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
         with _TrainingCall(batch) as call:
             logits = functional_call(self._training, {**weights.params, **buffers}, (batch.x,))
@@ -140,10 +143,7 @@ class _TrainingCall(TorchFunctionMode):
         if func in _CHANNEL_DROPOUTS:
             return self._dropout(True, *args, **kwargs)
         if func in _DRAWS or (func is F.scaled_dot_product_attention and _dropout_of(args, kwargs) > 0):
-            raise NotImplementedError(
-                f"{getattr(func, '__name__', func)} draws random numbers inside the model, which no seed of a client "
-                "governs. Use nn.Dropout, nn.Dropout1d/2d/3d, or set that layer's dropout to 0."
-            )
+            raise NotImplementedError(_UNGOVERNED.format(getattr(func, "__name__", func)))
         return func(*args, **kwargs)
 
     def _dropout(
@@ -214,6 +214,17 @@ def _dropout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
     return float(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
 
 
+def _draws(module: nn.Module) -> bool:
+    """Whether a module draws where a `TorchFunctionMode` cannot see it: inside one call."""
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    return isinstance(module, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
+
+
+_UNGOVERNED = (
+    "{} draws random numbers inside the model, which no seed of a client governs. "
+    "Use nn.Dropout, nn.Dropout1d/2d/3d, or set that layer's dropout to 0."
+)
 _CHANNEL_DROPOUTS = {F.dropout1d, F.dropout2d, F.dropout3d}
 _DRAWS = {
     F.alpha_dropout,

@@ -1,0 +1,114 @@
+"""The plan of a round's batches, and batches of predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.core import tree
+from fedloom.core.batches import Batch, Batches, plan
+from fedloom.core.optimiser import Local
+from fedloom.core.types import replace
+from small import clients_of
+
+sizes_of = st.lists(st.integers(0, 30), min_size=1, max_size=5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(sizes_of, st.integers(1, 12), st.integers(1, 3), st.integers(0, 2**62 - 1))
+def test_every_epoch_visits_every_example_once(sizes: list[int], batch_size: int, epochs: int, key: int) -> None:
+    order, mask = plan(np.array(sizes), batch_size, [key + k for k in range(len(sizes))], epochs=epochs)
+    assert order.shape == mask.shape
+    assert order.shape[::2] == (len(sizes), batch_size)
+    for k, n in enumerate(sizes):
+        per_epoch = -(-n // batch_size)
+        steps = mask[k].any(1)
+        assert steps.sum() == epochs * per_epoch
+        assert not (np.diff(steps.astype(int)) > 0).any()  # steps without a real row come last
+        assert not (np.diff(mask[k].astype(int), axis=1) > 0).any()  # padding comes last in a batch
+        for e in range(epochs):
+            part = slice(e * per_epoch, (e + 1) * per_epoch)
+            assert sorted(order[k, part][mask[k, part]]) == list(range(n))
+            assert (mask[k, part].sum(1)[:-1] == batch_size).all()  # only the last batch of an epoch is short
+        assert (order[k][~mask[k]] == 0).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes_of, st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**62 - 1))
+def test_steps_are_as_many_as_asked_for(sizes: list[int], batch_size: int, steps: int, key: int) -> None:
+    order, mask = plan(np.array(sizes), batch_size, [key] * len(sizes), steps=steps)
+    for k, n in enumerate(sizes):
+        assert mask[k].any(1).sum() == (steps if n else 0)
+        per_epoch = -(-n // batch_size)
+        for e in range(steps // max(1, per_epoch) if n else 0):
+            part = slice(e * per_epoch, (e + 1) * per_epoch)
+            assert sorted(order[k, part][mask[k, part]]) == list(range(n))
+
+
+@settings(max_examples=50, deadline=None)
+@given(sizes_of, st.integers(1, 5), st.integers(1, 3))
+def test_a_client_does_not_depend_on_its_company(sizes: list[int], batch_size: int, epochs: int) -> None:
+    keys = [1000 + k for k in range(len(sizes))]
+    order, mask = plan(np.array(sizes), batch_size, keys, epochs=epochs)
+    for k, n in enumerate(sizes):
+        alone, real = plan(np.array([n]), batch_size, [keys[k]], epochs=epochs)
+        S = real.any(2).sum()
+        assert (order[k, :S] == alone[0, :S]).all()
+        assert (mask[k, :S] == real[0, :S]).all()
+        assert not mask[k, S:].any()
+
+
+def test_shuffles_differ_by_epoch_and_key_and_are_uniform() -> None:
+    order, _ = plan(np.array([20, 20]), 20, [1, 2], epochs=2)
+    assert len({tuple(row) for row in order.reshape(4, 20)}) == 4
+    again, _ = plan(np.array([20]), 20, [2], epochs=2)
+    assert (again[0] == order[1]).all()
+    many, _ = plan(np.full(3000, 3), 3, list(range(0, 3000 * 7919, 7919)))
+    _, counts = np.unique(many[:, 0] @ [9, 3, 1], return_counts=True)
+    assert len(counts) == 6
+    assert abs(counts - 500).max() < 5 * (3000 * 5 / 36) ** 0.5
+
+
+def test_without_keys_the_stored_order() -> None:
+    order, mask = plan(np.array([5]), 2, None, epochs=2)
+    assert order[0][mask[0]].tolist() == [0, 1, 2, 3, 4] * 2
+
+
+def batches_of(n: int, batch_size: int = 4) -> Batches:
+    """Shuffled batches of the second of two clients, which has n examples."""
+    data = [(np.arange(m * 6.0).reshape(m, 6) + 100 * m, np.arange(m) % 4) for m in (3, n)]
+    stacked, _ = clients_of(data).train_batches([1], Local(epochs=1, batch_size=batch_size), 0, 0)
+    return tree.take(replace(stacked, x=stacked.x[None], y=stacked.y[None]), 0)
+
+
+def test_predictions_come_in_the_order_of_the_examples() -> None:
+    b = batches_of(7)
+    table = b.predict(lambda x: x * 2, batch_size=3)
+    np.testing.assert_array_equal(table, b.x[b.examples] * 2)
+    np.testing.assert_array_equal(b.predict(lambda x: x.sum(1)), b.x[b.examples].sum(1))
+
+
+def test_notes_need_a_row_for_each_example() -> None:
+    with pytest.raises(ValueError, match="one row for each of 7 examples, got 6"):
+        batches_of(7).note("teacher", torch.zeros(6, 2))
+
+
+def test_a_missing_annotation_is_named() -> None:
+    x = torch.zeros(2, 3)
+    batch = Batch(x=x, y=x[:, 0].long(), mask=x[:, 0] == 0, key=torch.tensor(0), notes={"target": x})
+    assert batch.target is x
+    with pytest.raises(AttributeError, match=r"no annotation 'teacher', only \['target'\]: batches.annotate"):
+        _ = batch.teacher
+
+
+def test_mean_counts_real_rows_only() -> None:
+    value = torch.tensor([1.0, 3.0, 100.0])
+    mask = torch.tensor([True, True, False])
+    args = {"x": value[:, None], "y": mask.long(), "key": torch.tensor(0)}
+    assert float(Batch(mask=mask, **args).mean(value)) == 2.0
+    assert float(Batch(mask=~mask & False, **args).mean(value)) == 0.0
+    assert float(Batch(mask=mask | True, full=True, **args).mean(value)) == pytest.approx(104 / 3)
+    assert float(Batch(mask=mask, **args).mean(torch.tensor([1.0, 3.0, float("nan")]))) == 2.0

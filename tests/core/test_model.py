@@ -1,0 +1,292 @@
+"""Models as pure functions: padding, dropout, batch normalisation, features and moments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedloom.core import tree
+from fedloom.core.batches import Batch
+from fedloom.core.model import Model
+from fedloom.core.random import fold_in, uniform
+from fedloom.core.types import Weights
+
+
+def batch(x: Tensor, padding: int = 0, key: int = 7) -> Batch:
+    """A batch of these rows, followed by rows of padding that are copies of the first."""
+    mask = torch.arange(len(x) + padding) < len(x)
+    x = torch.cat([x, x[:1].expand(padding, *x.shape[1:])])
+    return Batch(x=x, y=torch.zeros(len(x), dtype=torch.int64), mask=mask, key=torch.tensor(key), full=padding == 0)
+
+
+class Norms(nn.Module):
+    """BatchNorm over features or over pixels, twice the same layer."""
+
+    def __init__(self, images: bool, affine: bool = True) -> None:
+        super().__init__()
+        kind = nn.BatchNorm2d if images else nn.BatchNorm1d
+        self.first, self.second = kind(3, momentum=0.3, affine=affine), kind(3, eps=1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(torch.tanh(self.first(x)) + x)))
+
+
+def rows(n: int, images: bool, seed: int = 0) -> Tensor:
+    shape = (n, 3, 4, 2) if images else (n, 3)
+    return torch.from_numpy(np.random.default_rng(seed).normal(1.0, 2.0, size=shape))
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+def test_batch_norm_is_that_of_torch_on_the_real_rows(images: bool, affine: bool, padding: int) -> None:
+    module = Norms(images, affine).double()
+    model = Model(module)
+    weights, x = model.init(0, torch.float64), rows(5, images)
+    for step in range(3):
+        theirs = module.train()(rows(5, images, step))
+        ours, buffers = model.train(weights, batch(rows(5, images, step), padding))
+        np.testing.assert_allclose(ours[:5].detach(), theirs.detach(), rtol=1e-12, atol=1e-12)
+        weights = Weights(params=weights.params, buffers=buffers)
+    for name, value in module.named_buffers():
+        np.testing.assert_allclose(weights.buffers[name], value, rtol=1e-12, err_msg=name)
+    assert int(weights.buffers["first.num_batches_tracked"]) == 6  # the layer runs twice a pass
+    np.testing.assert_allclose(model(weights, x), module.eval()(x).detach(), rtol=1e-12)
+
+
+def test_batch_norm_gradients_ignore_padding() -> None:
+    module = Norms(False).double()
+    model, x = Model(module), rows(5, False)
+    weights = model.init(0, torch.float64)
+    grads = []
+    for padding in (0, 4):
+        params = {n: p.clone().requires_grad_() for n, p in weights.params.items()}
+        b = batch(x, padding)
+        logits, _ = model.train(Weights(params=params, buffers=weights.buffers), b)
+        grads.append(torch.autograd.grad(b.mean(logits.square().sum(-1)), list(params.values())))
+    for plain, padded in zip(*grads, strict=True):
+        np.testing.assert_allclose(plain, padded, rtol=1e-10, atol=1e-12)
+
+
+def test_batch_norm_of_a_single_row_is_finite() -> None:
+    model = Model(Norms(False))
+    weights = model.init(0)
+    logits, buffers = model.train(weights, batch(rows(1, False).float()))
+    assert bool(torch.isfinite(logits).all())
+    assert all(bool(torch.isfinite(b).all()) for b in buffers.values())
+
+
+def test_train_leaves_its_arguments_alone() -> None:
+    model = Model(Norms(False))
+    weights = model.init(0)
+    before = tree.map_tree(torch.clone, weights)
+    model.train(weights, batch(rows(5, False).float()))
+    for a, b in zip(tree.leaves(weights), tree.leaves(before), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_stacked_training_is_that_of_each() -> None:
+    model = Model(
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
+    )
+    weights = [model.init(seed, torch.float64) for seed in range(3)]
+    batches = [batch(rows(n, False, n), 6 - n, key=n) for n in (4, 6, 2)]
+    dims: Any = Batch(x=0, y=0, mask=0, key=0)  # type: ignore[arg-type]
+    together = tree.stack([Batch(x=b.x, y=b.y, mask=b.mask, key=b.key) for b in batches])
+    logits, buffers = vmap(model.train, in_dims=(0, dims))(tree.stack(weights), together)
+    for k, n in enumerate((4, 6, 2)):
+        alone, moved = model.train(weights[k], batch(rows(n, False, n), key=n))
+        np.testing.assert_allclose(logits[k, :n].detach(), alone.detach(), rtol=1e-10, atol=1e-12)
+        for name, value in moved.items():
+            np.testing.assert_allclose(buffers[name][k], value, rtol=1e-10)
+
+
+class Drops(nn.Module):
+    """Two dropouts and nothing to learn from."""
+
+    def __init__(self, kind: Any = nn.Dropout, p: float = 0.3) -> None:
+        super().__init__()
+        self.one, self.two = kind(p), kind(p)
+        self.w = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.one(x), self.two(x)]) * self.w
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [(nn.Dropout, (40, 50)), (nn.Dropout1d, (20, 50, 3)), (nn.Dropout2d, (20, 50, 2, 2))]
+)
+def test_dropout(kind: Any, shape: tuple[int, ...]) -> None:
+    model, x = Model(Drops(kind)), torch.ones(shape)
+    weights = model.init(0)
+    first, _ = model.train(weights, batch(x))
+    again, _ = model.train(weights, batch(x))
+    padded, _ = model.train(weights, batch(x, padding=5))
+    other, _ = model.train(weights, batch(x, key=8))
+    assert torch.equal(first, again)
+    assert torch.equal(first, padded[:, : len(x)])
+    assert not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1])  # every site its own bits
+    assert first.unique().tolist() == pytest.approx([0.0, 1 / 0.7])
+    assert torch.equal(model(weights, x), torch.stack([x, x]))  # nothing in evaluation mode
+    kept = (first != 0).double()
+    if kind is not nn.Dropout:  # whole channels
+        assert bool(((kept.flatten(3).mean(-1) == 0) | (kept.flatten(3).mean(-1) == 1)).all())
+        kept = kept.flatten(3)[..., 0]
+    assert float(kept.mean()) == pytest.approx(0.7, abs=4 * (0.21 / kept.numel()) ** 0.5)
+
+
+@pytest.mark.parametrize(("p", "value"), [(0.0, 1.0), (1.0, 0.0)])
+def test_dropout_at_its_ends(p: float, value: float) -> None:
+    model = Model(Drops(p=p))
+    out, _ = model.train(model.init(0), batch(torch.ones(4, 4)))
+    assert bool((out == value).all())
+
+
+def test_dropout_bits_look_independent() -> None:
+    """Of neighbours in a row, of rows, of sites, of keys: agreement as of fair coins."""
+    keys = [fold_in(torch.tensor(123456789 << 8), step) for step in range(3)]
+    draws = torch.stack([uniform(k, site, torch.Size((64, 64))) for k in keys for site in range(3)])
+    assert float(draws.min()) >= 0
+    assert float(draws.max()) < 1
+    bits = (draws >= 0.5).double() - 0.5
+    n = bits[0].numel()
+    flat = bits.flatten(1)
+    correlation = flat @ flat.T / n * 4 - torch.eye(len(flat))
+    assert float(correlation.abs().max()) < 5 / n**0.5
+    for lag in (1, 2, 63, 64, 128):
+        assert abs(float((flat[:, lag:] * flat[:, :-lag]).mean() * 4)) < 5 / flat[:, lag:].numel() ** 0.5
+    assert float(draws.mean()) == pytest.approx(0.5, abs=5 * (1 / 12 / draws.numel()) ** 0.5)
+
+
+class Draws(nn.Module):
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.w, self.draw = nn.Parameter(torch.ones(())), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.draw(x) * self.w
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: x + torch.randn_like(x),
+        lambda x: x + torch.rand(x.shape),
+        lambda x: x * torch.bernoulli(torch.full_like(x, 0.5)),
+        lambda x: F.alpha_dropout(x, 0.5, training=True),
+        lambda x: F.gumbel_softmax(x),
+        lambda x: x + torch.empty_like(x).normal_(),
+        lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.1),
+    ],
+)
+def test_random_numbers_inside_a_model_are_refused(draw: Any) -> None:
+    model = Model(Draws(draw))
+    with pytest.raises(NotImplementedError, match=r"draws random numbers.*nn\.Dropout"):
+        model.train(model.init(0), batch(torch.ones(4, 4)))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True),
+        nn.LSTM(4, 4, num_layers=2, dropout=0.1),
+        nn.RReLU(),
+        nn.FractionalMaxPool2d(2, output_size=1),
+    ],
+)
+def test_layers_that_draw_out_of_sight_are_refused(layer: nn.Module) -> None:
+    model = Model(nn.Sequential(layer, nn.Linear(4, 4)))
+    with pytest.raises(NotImplementedError, match=r"draws random numbers.*layer's dropout to 0"):
+        model.train(model.init(0), batch(torch.ones(4, 4, 4)))
+
+
+def test_attention_without_dropout_is_allowed() -> None:
+    model = Model(Draws(lambda x: F.scaled_dot_product_attention(x, x, x)))
+    logits, _ = model.train(model.init(0), batch(torch.ones(4, 4)))
+    assert logits.shape == (4, 4)
+
+
+def test_init_follows_the_seed_and_leaves_the_global_state_alone() -> None:
+    before = torch.random.get_rng_state()
+    model = Model(lambda: nn.Linear(3, 2))
+    one, same, other = model.init(1), model.init(1), model.init(2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(one.params["weight"], same.params["weight"])
+    assert not torch.equal(one.params["weight"], other.params["weight"])
+    assert model.init(1, torch.float64).params["weight"].dtype == torch.float64
+
+
+def test_a_module_keeps_its_own_weights() -> None:
+    module = nn.Linear(3, 2)
+    model = Model(module)
+    start = model.init(0)
+    assert torch.equal(start.params["weight"], module.weight)
+    with torch.no_grad():
+        module.weight.zero_()
+        start.params["weight"].zero_()
+    assert bool(model.init(1).params["weight"].any())
+
+
+def test_a_model_needs_parameters() -> None:
+    with pytest.raises(ValueError, match="needs parameters to train, ReLU has none"):
+        Model(nn.ReLU())
+
+
+class WithFeatures(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.drop, self.head = nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.drop(torch.tanh(self.body(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+
+def test_features() -> None:
+    model, x = Model(WithFeatures), torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    weights = model.init(0)
+    z = model.features(weights, x)
+    assert z.shape == (5, 4)
+    assert torch.allclose(F.linear(z, weights.params["head.weight"], weights.params["head.bias"]), model(weights, x))
+    with pytest.raises(TypeError, match=r"has no method features\(x\)"):
+        Model(nn.Linear(3, 2)).features(Model(nn.Linear(3, 2)).init(0), x)
+
+
+def test_moments_are_those_of_the_inputs_of_each_batch_norm() -> None:
+    model = Model(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    weights, x = model.init(0, torch.float64), rows(6, False)
+    logits, moments = model.moments(weights, x)
+    assert torch.equal(logits, model(weights, x))
+    assert list(moments) == ["1", "3"]
+    z = F.linear(x, weights.params["0.weight"], weights.params["0.bias"])
+    mean, var = moments["1"]
+    np.testing.assert_allclose(mean, z.mean(0), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(var, z.var(0, correction=0), rtol=1e-12)
+
+
+def test_shared_parameters_are_trained_as_one() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(3, 3)
+            self.two = nn.Linear(3, 3)
+            self.two.weight = self.one.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.two(torch.tanh(self.one(x)))
+
+    model, x = Model(Tied), torch.ones(2, 3)
+    weights = model.init(0)
+    assert sorted(weights.params) == ["one.bias", "one.weight", "two.bias"]
+    zeroed = Weights(params={n: torch.zeros_like(p) for n, p in weights.params.items()})
+    assert not bool(model(zeroed, x).any())
+    assert not bool(model.train(zeroed, batch(x))[0].any())
