@@ -87,7 +87,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Says the default of every setting that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False, []):
+        if action.default is None or action.default is False or action.default == []:
             return action.help
         return super()._get_help_string(action)
 
@@ -236,7 +236,7 @@ def _introduce(federation: Federation, models: dict[str, Model], settings: RunSe
         f"data: {train.name.removesuffix(' train')}, {len(train):,} training and {len(test or ()):,} test examples "
         f"of {shape}, {federation.num_classes} classes",
         f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
-        f"{settings.cohort_size} a round, {settings.rounds} rounds",
+        f"{settings.cohort_size} a round for {settings.rounds} round{'s' * (settings.rounds > 1)}",
         "model: " + ", ".join(f"{name} ({model.num_params:,} parameters)" for name, model in models.items()),
     )
     for line in lines:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -14,7 +17,7 @@ from torch import nn
 from fedloom.algorithms import ALGORITHMS
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
 from fedloom.data import Examples, Partition, dirichlet, fashion_mnist_small, from_arrays, iid, shards
 from fedloom.models import MODELS, build
@@ -39,6 +42,8 @@ def algorithm(name: str, local: Local, settings: Mapping[str, str]) -> Algorithm
             if not isinstance(base, Local):
                 raise SettingError(f"{name}.{field} has no parts; give it as {field}=VALUE")
             values[field] = _with_local(base, f"{name}.{field}", part, text)
+        elif types[field] is Local:
+            raise SettingError(f"{name}.{field} has parts: set {field}.lr, {field}.epochs or {field}.batch_size")
         else:
             values[field] = _parse(text, types[field], f"{name}.{field}")
     return kind(local=local, **values)
@@ -51,19 +56,33 @@ def hyper_parameters(name: str) -> dict[str, Any]:
 
 
 def data(source: str) -> tuple[Examples, Examples]:
-    """(train, test) of `fashion_mnist_small`, or of a .npz file with x_train, y_train, x_test, y_test."""
+    """(train, test) of `fashion_mnist_small`, or of a .npz file with x_train, y_train, x_test, y_test.
+
+    x: images (N, H, W) or (N, H, W, 3) of uint8, images (N, C, H, W), or features (N, D); y: class labels (N,).
+    """
     if source == DATA:
         return fashion_mnist_small()
-    path = Path(source)
-    if path.suffix != ".npz" or not path.is_file():
-        raise SettingError(
-            f"data must be {DATA!r} or a .npz file with x_train, y_train, x_test, y_test; got {source!r}"
-        )
+    path, names = Path(source), ("x_train", "y_train", "x_test", "y_test")
+    if path.suffix != ".npz":
+        raise SettingError(f"data must be {DATA!r} or a .npz file with {', '.join(names)}; got {source!r}")
+    if not path.is_file():
+        raise SettingError(f"there is no file {source!r}; give the path of a .npz file with {', '.join(names)}")
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {k: file[k] for k in ("x_train", "y_train", "x_test", "y_test")}
-    except (KeyError, ValueError, OSError) as error:
-        raise SettingError(f"{source} does not hold plain arrays x_train, y_train, x_test, y_test: {error}") from None
+            missing = [name for name in names if name not in file.files]
+            if missing:
+                raise SettingError(f"{source} must hold {', '.join(names)}; {', '.join(missing)} is missing")
+            arrays = {name: file[name] for name in names}
+    except SettingError:
+        raise
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise SettingError(
+            f"{source} must hold plain arrays {', '.join(names)}, written by numpy.savez: {error}"
+        ) from None
+    for name, array in arrays.items():
+        kinds, rule = ("iu", "integer class labels") if name[0] == "y" else ("uf", "numbers, uint8 or floating point")
+        if array.dtype.kind not in kinds or not array.size:
+            raise SettingError(f"{name} of {source} must hold {rule}, got {array.dtype} of shape {array.shape}")
     classes = int(max(arrays["y_train"].max(), arrays["y_test"].max())) + 1
     train = from_arrays(arrays["x_train"], arrays["y_train"], num_classes=classes, name=path.stem)
     test = from_arrays(
@@ -86,6 +105,8 @@ def partition(text: str, labels: Any, num_clients: int, seed: int) -> Partition:
         raise SettingError(
             f"unknown partition {text!r}{_meant(name, makers)}; there are iid, shards:S, dirichlet:ALPHA"
         )
+    if name == "iid" and value:
+        raise SettingError(f"partition iid takes no value, got {text!r}; there are iid, shards:S, dirichlet:ALPHA")
     return makers[name]()
 
 
@@ -95,6 +116,8 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
     for name in names.split(","):
         if name not in MODELS:
             raise SettingError(f"unknown model {name!r}{_meant(name, MODELS)}; there are {', '.join(MODELS)}")
+        if name in out:
+            raise SettingError(f"each model is named once, got {names!r}; clients get them in turn")
         out[name] = lambda name=name: build(name, tuple(train.shape), train.num_classes)  # type: ignore[misc]
     return out
 
@@ -121,11 +144,6 @@ def _with_local(local: Local, owner: str, part: str, text: str) -> Local:
     return dataclasses.replace(local, optimiser=changed)
 
 
-def sgd(lr: float, momentum: float, weight_decay: float) -> SGD:
-    """The local optimiser of the command line."""
-    return SGD(lr=lr, momentum=momentum, weight_decay=weight_decay)
-
-
 def _parse(text: str, kind: Any, name: str) -> Any:
     if type(None) in get_args(kind):
         if text.lower() == "none":
@@ -136,9 +154,12 @@ def _parse(text: str, kind: Any, name: str) -> Any:
     try:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
-        return kind(text)
+        value = kind(text)
     except (ValueError, KeyError, TypeError):
         raise SettingError(f"{name} must be of type {getattr(kind, '__name__', kind)}, got {text!r}") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SettingError(f"{name} must be finite, got {text!r}")
+    return value
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

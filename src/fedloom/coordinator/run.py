@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import resource
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -67,8 +68,16 @@ class RunSettings:
         ):
             if getattr(self, name) not in known:
                 raise SettingError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise SettingError(f"device = {self.device!r}, but this machine has no CUDA GPU; use device = 'cpu'")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            raise SettingError(f"device must be 'cpu', 'cuda' or 'cuda:0', ..., got {self.device!r}") from None
+        if device.type == "cuda":
+            gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            if not gpus:
+                raise SettingError(f"device = {self.device!r}, but this machine has no CUDA GPU; use device = 'cpu'")
+            if (device.index or 0) >= gpus:
+                raise SettingError(f"device = {self.device!r}, but the GPUs here are cuda:0 to cuda:{gpus - 1}")
 
 
 def run(
@@ -81,19 +90,34 @@ def run(
     sampler: DeviceSampler | None = None,
     faults: Faults | None = None,
     directory: str | os.PathLike[str] | None = None,
+    on_start: Callable[[History], None] | None = None,
     on_round: Callable[[History], None] | None = None,
 ) -> History:
     """Train `model` on `federation` with `algorithm` and return what was measured.
 
     `model`: a module, a function that makes one (its weights then follow the seed), or a mapping of names to several
     architectures, given to the clients in turn. `directory`: where settings.json, metrics.jsonl and timing.jsonl go;
-    it must not hold a run yet. `on_round` is called after every round.
+    it must not hold a run yet. `on_start` is called once, when the engine is chosen and nothing is measured yet,
+    `on_round` after every round.
+
+    Raises:
+        SettingError: settings contradict each other or the federation, or `directory` holds a run.
+        ValueError: `sampler` names a client twice, or one that does not exist.
+        ClientError: the code of a client failed; names the client, the round and the batch.
+        NonFiniteError: a loss or an upload is not finite (a ClientError), unless `on_nonfinite` is "refuse".
     """
     settings = settings or RunSettings()
     if settings.cohort_size > federation.num_clients:
         raise SettingError(
             f"cohort_size = {settings.cohort_size} is larger than the federation of {federation.num_clients} clients; "
             f"set cohort_size <= {federation.num_clients}"
+        )
+    if directory is not None:
+        check_free(directory)
+    if algorithm.pooled and algorithm.personalises:
+        raise SettingError(
+            f"{type(algorithm).__name__} trains one model for all, which no client can have parts of: "
+            "use shared = '*' and buffers = 'average'"
         )
     population = Population(
         federation=federation,
@@ -103,7 +127,18 @@ def run(
         device=torch.device(settings.device),
         dtype=getattr(torch, settings.dtype),
     )
-    return _Run(algorithm, population, settings, sampler or Uniform(settings.seed), faults, on_round).go(directory)
+    job = _Run(algorithm, population, settings, sampler or Uniform(settings.seed), faults, on_round)
+    if on_start is not None:
+        on_start(job.history)
+    return job.go(directory)
+
+
+def check_free(directory: str | os.PathLike[str]) -> None:
+    """Raise SettingError if a directory holds a run already, or is no directory."""
+    if Path(directory).exists() and not Path(directory).is_dir():
+        raise SettingError(f"{directory} is a file; name a directory, new or without a run")
+    if (Path(directory) / "metrics.jsonl").exists():
+        raise SettingError(f"{directory} already holds a run; choose another directory or move it away")
 
 
 class _Run:
@@ -148,7 +183,7 @@ class _Run:
             self._record({"round": 0, **self._evaluate(server, []), **self._personal(server)}, clock, logs)
             for t in range(self.settings.rounds):
                 clock = _Clock()
-                clients = self.sampler(t, self.trained.num_clients, self.cohort_size)
+                clients = self._cohort(t)
                 clock.lap("sample")
                 server = self.engine.round(server, clients, t)
                 clock.lap("train")
@@ -168,14 +203,23 @@ class _Run:
                     self.on_round(self.history)
         return self.history
 
+    def _cohort(self, round: int) -> list[int]:
+        n = self.trained.num_clients
+        clients = [int(k) for k in self.sampler(round, n, self.cohort_size)]
+        if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
+            raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round}")
+        return clients
+
     def _traffic(self) -> Record:
         traffic = self.engine.traffic
-        losses = [traffic.losses[k] for k in sorted(traffic.losses)]
+        failed = {str(f.client): f.reason for f in traffic.failed}
+        losses = [traffic.losses[k] for k in sorted(traffic.losses) if str(k) not in failed]
         return {
-            "failed": {str(f.client): f.reason for f in traffic.failed},
-            "train_loss": float(np.mean(losses)) if losses else None,
-            "bytes_down": sum(traffic.down.values()),
-            "bytes_up": sum(traffic.up.values()),
+            "failed": failed,
+            "train_loss": _mean(losses),
+            # where everything is in one place, nothing travels
+            "bytes_down": 0 if self.algorithm.pooled else sum(traffic.down.values()),
+            "bytes_up": 0 if self.algorithm.pooled else sum(traffic.up.values()),
         }
 
     def _evaluate(self, server: dict[str, Any], cohort: list[int]) -> Record:
@@ -184,6 +228,7 @@ class _Run:
         weights = self._global(server)
         if federation.test is not None and weights:
             members = np.array([sum(a == n for a in self.trained.assignment) for n in weights], float)
+            members /= members.sum()  # exactly 1 where there is one architecture
             found = [classify(p.models[n], w, p.task, federation.test) for n, w in weights.items()]
             per_class = np.average([f.per_class for f in found], axis=0, weights=members)
             out["global_accuracy"] = float(np.average([f.accuracy for f in found], weights=members))
@@ -192,10 +237,10 @@ class _Run:
             if cohort:
                 past = self.history.per_class
                 history = np.vstack([past, per_class]) if len(past) else per_class[None]
-                out["forgetting"] = float(np.nanmean(forgetting(history))) if len(history) > 1 else None
+                out["forgetting"] = _mean(forgetting(history))  # None after the first round: nothing to forget yet
                 share = self.share if self.algorithm.pooled else self.share[cohort]
-                out["in_local_accuracy"] = float(in_local(share, per_class).mean())
-                out["out_local_accuracy"] = float(out_local(share, per_class).mean())
+                out["in_local_accuracy"] = _mean(in_local(share, per_class))
+                out["out_local_accuracy"] = _mean(out_local(share, per_class))
         return out
 
     def _global(self, server: dict[str, Any]) -> dict[str, Weights]:
@@ -234,24 +279,24 @@ class _Run:
         }
 
     def _record(self, metrics: Record, clock: _Clock, logs: tuple[IO[str], IO[str]] | None) -> None:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        timing = {"round": metrics["round"], "seconds": clock.laps, "peak_rss_mib": peak / 1024}
+        metrics = _plain(metrics)  # what is in the file is what is in memory
+        timing = {"round": metrics["round"], "seconds": clock.laps, "peak_rss_mib": _peak_rss_mib()}
         self.history.metrics.append(metrics)
         self.history.timing.append(timing)
         if logs is not None:
             for file, line in zip(logs, (metrics, timing), strict=True):
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(line, allow_nan=False) + "\n")
                 file.flush()
 
     def _open(self, directory: Path, files: ExitStack) -> tuple[IO[str], IO[str]]:
-        if (directory / "metrics.jsonl").exists():
-            raise SettingError(f"{directory} already holds a run; choose another directory or move it away")
         directory.mkdir(parents=True, exist_ok=True)
         p = self.population
         resolved = {
             "algorithm": type(self.algorithm).__name__,
-            "hyper_parameters": asdict(self.algorithm),
-            "run": asdict(self.settings),
+            "hyper_parameters": _plain(self.algorithm),
+            "run": _plain(self.settings),
+            "task": _plain(self.population.task),
+            "sampler": _plain(self.sampler),
             "engine": self.history.engine,
             "engine_reason": self.history.engine_reason,
             "models": {n: m.num_params for n, m in p.models.items()},
@@ -263,10 +308,39 @@ class _Run:
             "versions": {"torch": torch.__version__, "numpy": np.__version__},
             "threads": torch.get_num_threads(),
         }
-        (directory / "settings.json").write_text(json.dumps(resolved, indent=2) + "\n")
+        (directory / "settings.json").write_text(json.dumps(resolved, indent=2) + "\n", encoding="utf-8")
         logs = (directory / "metrics.jsonl", directory / "timing.jsonl")
         first, second = (files.enter_context(path.open("w", encoding="utf-8")) for path in logs)
         return first, second
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    """The mean of the finite ones (a class without examples has no accuracy), None if there are none."""
+    known = [float(v) for v in values if math.isfinite(v)]
+    return float(np.mean(known)) if known else None
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: a dataclass becomes a mapping with its class as "kind", a number that is not finite null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__, **{f.name: _plain(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
+
+
+def _peak_rss_mib() -> float | None:
+    """Most memory that this process has held, None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20) if sys.platform == "darwin" else peak / (1 << 10)
 
 
 class _Clock:

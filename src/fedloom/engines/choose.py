@@ -50,7 +50,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         return Stacked, "a GPU"
     if any(m.has_convolutions for m in population.models.values()):
         return Loop, "convolutions on a CPU"
-    steps = -(-population.sizes // local.batch_size)
+    steps = np.full(population.num_clients, local.steps) if local.steps else -(-population.sizes // local.batch_size)
     largest = np.sort(steps)[-max(1, len(steps) // max(1, cohort_size)) :].mean()  # of a typical cohort
     parallel = min(cohort_size, population.num_clients) / len(population.models) * steps.mean() / largest
     if parallel < MIN_PARALLEL:
@@ -63,18 +63,18 @@ def stacking_problem(model: Model, population: Population) -> str | None:
     weights = tree.cast(model.init(0), device=population.device, dtype=population.dtype)
     examples = population.federation.train
     x = examples.normalise(examples.x[:1].to(population.device), population.dtype)
-    x = torch.cat([x, x])
+    x = x.repeat(2, 2, *[1] * (x.ndim - 1))  # two clients with two examples each: a forward may look at its input
     mask = torch.ones(2, dtype=torch.bool, device=population.device)
 
-    def loss(weights: Weights, key: torch.Tensor) -> torch.Tensor:
+    def loss(weights: Weights, x: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         logits, _ = model.train(weights, Batch(x=x, y=mask.long(), mask=mask, key=key))
         return logits.square().sum()
 
     try:
         keys = torch.arange(2, device=population.device)
-        vmap(grad(lambda p, b, k: loss(Weights(params=p, buffers=b), k)), in_dims=(0, 0, 0))(
-            tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), keys
+        vmap(grad(lambda p, b, x, k: loss(Weights(params=p, buffers=b), x, k)))(
+            tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), x, keys
         )
     except Exception as error:  # whatever a user's forward raises under vmap is the reason to name
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}"
+        return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]
     return None

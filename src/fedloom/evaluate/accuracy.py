@@ -40,7 +40,13 @@ class ClassCounts:
 
 
 def classify(model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 500) -> ClassCounts:
-    """Evaluate a model on examples, in evaluation mode, on the device and in the dtype of its weights."""
+    """Evaluate a model on examples, in evaluation mode, on the device and in the dtype of its weights.
+
+    Raises:
+        ValueError: there are no examples, or their targets are floating point numbers, which have no classes.
+    """
+    if examples.y.is_floating_point():
+        raise ValueError(f"accuracy per class needs int64 labels, got targets of type {examples.y.dtype}")
     right, loss = _evaluate(model, weights, task, examples, batch_size)
     y = examples.y.cpu().numpy().astype(np.int64)
     return ClassCounts(
@@ -53,28 +59,42 @@ def classify(model: Model, weights: Weights, task: Task, examples: Examples, bat
 def rows_right(
     model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 500
 ) -> npt.NDArray[np.bool_]:
-    """Which examples a model gets right, [N]."""
+    """Which examples a model gets right, [N].
+
+    Raises:
+        ValueError: there are no examples.
+    """
     return _evaluate(model, weights, task, examples, batch_size)[0]
 
 
 def in_local(share: Floats, per_class: Floats) -> Floats:
     """Accuracy on a client's own class distribution: sum_c p_c a_c (FedNTD, eq. 6).
 
-    `share`: [..., C] class distributions of clients; `per_class`: [C], NaN where a class has no test examples.
+    Classes without test examples are left out of the mean; NaN for a client that has no other classes.
+
+    Args:
+        share: class distributions p of clients, [..., C].
+        per_class: accuracies a, [C]; NaN where a class has no test examples.
+
+    Returns:
+        [...].
     """
     known = np.isfinite(per_class)
     weight = share[..., known]
-    return np.asarray((weight * per_class[known]).sum(-1) / weight.sum(-1))
+    total = weight.sum(-1)
+    return np.asarray((weight * per_class[known]).sum(-1) / np.where(total > 0, total, np.nan))
 
 
 def out_local(share: Floats, per_class: Floats) -> Floats:
-    """Accuracy on the complement distribution (1 - p_c) / (C - 1) (FedNTD, eq. 7)."""
-    return in_local((1.0 - share) / (share.shape[-1] - 1), per_class)
+    """Accuracy on the complement distribution (1 - p_c) / (C - 1) (FedNTD, eq. 7); arguments as of `in_local`."""
+    return in_local(1.0 - share, per_class)  # which divides by the sum, C - 1
 
 
 def _evaluate(
     model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int
 ) -> tuple[npt.NDArray[np.bool_], float]:
+    if not len(examples):
+        raise ValueError("there are no examples to evaluate on: give at least one")
     like = next(iter(weights.params.values()))
     right, total = [], torch.zeros((), dtype=torch.float64, device=like.device)
     images = examples.x.ndim == 4 and like.device.type == "cpu"

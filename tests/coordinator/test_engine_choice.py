@@ -1,0 +1,153 @@
+"""Which engine a run gets, and why it says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
+from torch import Tensor, nn
+
+from fedloom import FedAvg, Federation, Model, RunSettings, run
+from fedloom.core.errors import EngineWarning
+from fedloom.data import by_lists
+from fedloom.engines import choose as chooser
+from fedloom.engines.choose import choose
+from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
+from fedloom.engines.stacked import Stacked
+
+
+class Item(nn.Linear):
+    """Reads a value out of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1.0 if x.mean().item() > 0 else 0.5)
+
+
+class Branch(nn.Linear):
+    """Branches on data."""
+
+    def __init__(self) -> None:
+        super().__init__(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out if out.sum() > 0 else 2.0 * out
+
+
+def population(model: Any = linear, parts: Federation | None = None, **more: Any) -> Population:
+    models = model if isinstance(model, dict) else {"net": model}
+    return Population(parts or federation(), {n: Model(m, name=n) for n, m in models.items()}, **more)
+
+
+def of_sizes(sizes: list[int]) -> Federation:
+    ends = np.cumsum([0, *sizes])
+    return Federation(examples(int(ends[-1])), by_lists([range(a, b) for a, b in pairwise(ends)]))
+
+
+# ---- models that cannot be stacked
+
+
+@pytest.mark.parametrize(("model", "words"), [(Item, r"\.item\(\)"), (Branch, "data-dependent control flow")])
+def test_stacked_falls_back_to_the_loop_and_says_so(model: Any, words: str) -> None:
+    settings = RunSettings(rounds=1, cohort_size=2, engine="stacked")
+    with pytest.warns(EngineWarning, match=rf"model 'odd' cannot be stacked \(.*{words}.*using the loop engine"):
+        history = run(FedAvg(local=LOCAL), federation(), {"odd": model}, settings)
+    assert history.engine == "loop"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same = run(FedAvg(local=LOCAL), federation(), {"odd": model}, dataclasses.replace(settings, engine="loop"))
+    assert history.metrics == same.metrics
+
+
+@pytest.mark.parametrize(("model", "words"), [(Item, ".item()"), (Branch, "data-dependent control flow")])
+def test_auto_records_why_a_model_cannot_be_stacked(model: Any, words: str) -> None:
+    history = run(FedAvg(local=LOCAL), federation(), {"odd": model}, RunSettings(rounds=1, cohort_size=6))
+    assert history.engine == "loop"
+    assert history.engine_reason.startswith("model 'odd' cannot be stacked (RuntimeError: ")
+    assert words in history.engine_reason
+
+
+def test_a_reason_without_words_is_given_by_its_kind() -> None:
+    class Silent(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            raise NotImplementedError
+
+    found, reason = choose("auto", population(lambda: Silent(4, CLASSES)), LOCAL, 6)
+    assert (found, reason) == (Loop, "model 'net' cannot be stacked (NotImplementedError)")
+
+
+def test_one_bad_model_of_several_is_named() -> None:
+    found, reason = choose("auto", population({"good": linear, "bad": Branch}), LOCAL, 6)
+    assert found is Loop
+    assert reason.startswith("model 'bad' cannot be stacked")
+
+
+# ---- the rule of "auto", line by line
+
+
+def test_what_is_asked_for_is_used() -> None:
+    assert choose("loop", population(), LOCAL, 6) == (Loop, "asked for")
+    assert choose("stacked", population(), LOCAL, 6) == (Stacked, "asked for")
+    images = population(lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten()))
+    assert choose("stacked", images, LOCAL, 1) == (Stacked, "asked for")
+
+
+def test_line_1_comes_before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chooser, "stacking_problem", lambda *_: "no")
+    found = choose("auto", population(device=torch.device("cuda")), LOCAL, 6)
+    assert found == (Loop, "model 'net' cannot be stacked (no)")
+
+
+def test_line_2_a_gpu_stacks_even_convolutions_of_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chooser, "stacking_problem", lambda *_: None)  # there may be no GPU to try it on
+    on_gpu = population(lambda: nn.Conv1d(4, CLASSES, 1), device=torch.device("cuda"))
+    assert choose("auto", on_gpu, LOCAL, 1) == (Stacked, "a GPU")
+
+
+def test_line_3_convolutions_on_a_cpu_loop() -> None:
+    images = population(
+        {"flat": linear, "conv": lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Flatten())}
+    )
+    assert choose("auto", images, LOCAL, 6) == (Loop, "convolutions on a CPU")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cohort", "engine", "parallel"),
+    [
+        ([12] * 6, 6, Stacked, "about 6 clients in parallel"),
+        ([12] * 6, 3, Stacked, "about 3 clients in parallel"),
+        ([12] * 6, 2, Loop, "about 2.0 clients in parallel"),
+        # 15 steps in all, 10 of them the largest client's: 1.5 of 6 are busy on average
+        ([40, 4, 4, 4, 4, 4], 6, Loop, "about 1.5 clients in parallel"),
+        ([40, 40, 40, 40, 4, 4], 6, Stacked, "about 4 clients in parallel"),
+    ],
+)
+def test_lines_4_and_5_count_clients_in_parallel(sizes: list[int], cohort: int, engine: Any, parallel: str) -> None:
+    assert choose("auto", population(parts=of_sizes(sizes)), LOCAL, cohort) == (engine, parallel)
+
+
+def test_given_steps_keep_all_clients_busy_whatever_their_sizes() -> None:
+    local = dataclasses.replace(LOCAL, steps=5)
+    unequal = population(parts=of_sizes([40, 4, 4, 4, 4, 4]))
+    assert choose("auto", unequal, local, 6) == (Stacked, "about 6 clients in parallel")
+
+
+def test_architectures_share_the_cohort() -> None:
+    three = {"a": linear, "b": mlp, "c": lambda: mlp(7)}
+    assert choose("auto", population(three), LOCAL, 6) == (Loop, "about 2.0 clients in parallel")
+
+
+def test_looking_for_problems_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    choose("auto", population(lambda: nn.Sequential(nn.Dropout(0.5), linear())), LOCAL, 6)
+    assert torch.equal(torch.get_rng_state(), before)
