@@ -1,0 +1,115 @@
+"""The documentation: its code runs, its links lead somewhere, it forgets no algorithm and no public name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import fedloom
+from fedloom.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+_RUNNABLE = re.compile(r"<!-- runnable -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+_CODE = re.compile(r"^```.*?^```$|^    .*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[pytest.param]:
+    """The runnable blocks of all pages, named by page and number."""
+    return [
+        pytest.param(code, id=f"{page.name}-{number}")
+        for page in PAGES
+        for number, (kind, code) in enumerate(_RUNNABLE.findall(page.read_text(encoding="utf-8")))
+        if kind == language
+    ]
+
+
+def commands() -> list[str]:
+    """Every command line of the runnable shell blocks, continued lines joined."""
+    lines = [line for block in blocks("bash") for line in block.values[0].replace("\\\n", " ").splitlines()]
+    return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub makes anchors of them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_code_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "documentation", "exec", dont_inherit=True), {"__name__": "documentation"})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program, *arguments = shlex.split(command)
+    assert program == "fedloom"
+    if arguments[0] in ("run", "compare"):  # the last of two equal options counts
+        arguments += ["--rounds", "1", "--epochs", "1", "--eval-every", "1"]
+    assert main(arguments) == 0, capsys.readouterr().err
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(blocks("python")) >= 3
+    assert len(commands()) >= 4
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8"))):
+        if target.startswith(("https://", "http://", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}, which does not exist"
+        assert file.is_relative_to(ROOT), f"{page.name} links to {target}, which is outside the repository"
+        if anchor:
+            known = sorted(anchors(file))
+            assert anchor in known, f"{page.name} links to {target}, but the page has only {known}"
+
+
+def test_paths_that_pages_name_exist() -> None:
+    pattern = re.compile(r"`((?:src|tests|docs|scripts|benchmarks)/[\w./-]+\.\w+)`")
+    for page in PAGES:
+        for path in pattern.findall(page.read_text(encoding="utf-8")):
+            assert (ROOT / path).exists(), f"{page.name} names {path}, which does not exist"
+
+
+@pytest.mark.parametrize("name", fedloom.ALGORITHMS)
+def test_every_algorithm_is_documented(name: str) -> None:
+    kind = fedloom.ALGORITHMS[name].__name__
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"\n| `{name}` | `{kind}` |" in readme, f"the README's table of algorithms lacks {name}"
+    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    _, heading, section = page.partition(f"\n## {name}\n")
+    assert heading, f"docs/algorithms.md has no section {name}"
+    section = section.partition("\n## ")[0]
+    for setting in vars(fedloom.ALGORITHMS[name]()):
+        shared = setting in ("local", "aggregation", "buffers", "shared")  # explained above the sections
+        assert shared or f"`{setting}" in section, f"the section {name} does not explain {setting}"
+
+
+@pytest.mark.parametrize("name", fedloom.__all__)
+def test_public_names_have_docstrings(name: str) -> None:
+    value = getattr(fedloom, name)
+    if inspect.isclass(value) or inspect.isroutine(value):
+        made_up = f"{value.__name__}("  # what dataclass writes where there is none
+        assert not (value.__doc__ or made_up).startswith(made_up), f"fedloom.{name} has no docstring of its own"
+
+
+def test_pages_stand_on_their_own() -> None:
+    """No page names a place outside the repository on somebody's machine."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        found = re.search(r"(?<![\w.])(?:/work|/home|/tmp|/root)/|\.\./\.\./|\.\./shared", text)
+        assert found is None, f"{page.name} names {found and found.group()}"
