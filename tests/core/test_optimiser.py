@@ -82,6 +82,19 @@ def test_fused_step_is_the_same_step(case: str) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fused_step_takes_gradients_of_any_layout(momentum: float) -> None:
+    """PyTorch's kernel ignores strides; gradients of sums are expanded, those of products may be transposed."""
+    ours = SGD(lr=0.1, momentum=momentum, weight_decay=0.1)
+    for g in (torch.arange(12.0).reshape(3, 4).T, torch.ones(()).expand(4, 3), torch.arange(24.0)[::2].reshape(4, 3)):
+        one, two = [torch.ones(4, 3)], [torch.ones(4, 3)]
+        states = [ours.init(p) for p in (one, two)]
+        for _ in range(2):
+            ours.step_(one, [g], states[0], torch.tensor(0.1))
+            ours.fused_step_(two, [g], states[1], 0.1)
+        assert torch.allclose(one[0], two[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("optimiser", [SGD(lr=1.0, momentum=0.9), SGD(lr=1.0, clip=1.0), Adam(lr=1.0)])
 def test_a_rate_for_each_client(optimiser: Optimiser) -> None:
     """As many clients as the last axis is long: a rate that broadcast over it would go unnoticed."""

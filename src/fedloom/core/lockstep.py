@@ -72,7 +72,10 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
         return t if axis is None or is_sorted else t.index_select(0, perm)
 
     def own(t: Tensor, axis: int | None) -> Tensor:
-        return t.expand(K, *t.shape).clone() if axis is None else (t.clone() if is_sorted else t.index_select(0, perm))
+        whole = t.expand(K, *t.shape) if axis is None else t
+        if axis is None or is_sorted:  # contiguous: fused kernels run over the memory of the first clients
+            return whole.clone(memory_format=torch.contiguous_format)
+        return t.index_select(0, perm)
 
     carry = _map2(own, carry, carry_axes)
     batches, context = _map2(arrange, batches, batches_axes), _map2(arrange, context, context_axes)

@@ -100,7 +100,14 @@ class SGD(Optimiser):
             p.addcmul_(g, _per_client(lr, p), value=-1)
 
     def fused_step_(self, params: list[Tensor], grads: list[Tensor], state: list[Tensor], lr: float) -> None:
-        """The same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping."""
+        """The same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping.
+
+        Parameters and state are dense and of the same strides.
+        """
+        # The kernel runs over memory and ignores strides: a transposed or expanded gradient must be laid out like p.
+        grads = [
+            g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)
+        ]
         sgd(
             params,
             grads,

@@ -1,0 +1,402 @@
+"""The seam: what a fold promises, and what it refuses with a remedy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.client import Client, on_client
+from fedloom.core.errors import StackingError
+from fedloom.core.execution import Execution, executing
+from fedloom.core.fold import fold, minimise
+from fedloom.core.losses import task_loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
+from fedloom.core.random import uniform
+from fedloom.core.types import Weights
+from fedloom.core.types import replace as changed
+from fedloom.engines.loop import Loop
+from fedloom.engines.stacked import Stacked
+from small import TINY, clients_of
+
+ENGINES = [Loop, Stacked]
+SIZES = (5, 12, 1, 7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(Algorithm[Any, Any]):
+    """Runs one function on every client, `answer(client, weights) -> upload`; the uploads become the server state."""
+
+    answer: Callable[..., Any]
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Any:
+        return model.init(key)
+
+    def init_client(self, server: Any, model: Model, key: int) -> Any:
+        return ()
+
+    @on_client
+    def run(self, client: Client[Any], weights: Weights) -> tuple[Any, Any]:
+        return client.state, self.answer(client, weights)
+
+    def round(self, server: Any, cohort: Any) -> Any:
+        return cohort.gather(self.run, broadcast=(server,)).value
+
+    def personal(self, server: Any, client: Client[Any]) -> Any:
+        raise NotImplementedError
+
+
+def population(*sizes: int) -> Any:
+    rng = np.random.default_rng(0)
+    return clients_of([(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in sizes or SIZES])
+
+
+def run(answer: Any, engine: Any, compilation: Any = "none", people: Any = None, **local: Any) -> Any:
+    """Every client's answer, stacked."""
+    people = people or population()
+    algorithm = Runs(answer=answer, local=Local(**{"epochs": 2, "batch_size": 4, **local}))
+    engine = engine(people, algorithm, compilation=compilation)
+    return engine.round(engine.init(), range(people.num_clients), 0)["tiny"]
+
+
+# --- what it computes
+
+
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ragged_clients_see_their_own_batches_and_drop_off(engine: Any, compilation: Any) -> None:
+    def count(carry: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        real = batch.mask.sum()
+        seen = torch.where(batch.mask, batch.x[:, 0], 0.0).sum()
+        return {"steps": carry["steps"] + 1, "rows": carry["rows"] + real, "sum": carry["sum"] + seen}
+
+    def answer(client: Any, weights: Any) -> Any:
+        zero = torch.zeros((), dtype=torch.int64)
+        return fold(count, {"steps": zero, "rows": zero, "sum": zero.double()}, client.train)
+
+    people = population()
+    out = run(answer, engine, compilation, people)
+    assert out["steps"].tolist() == [4, 6, 2, 4]
+    assert out["rows"].tolist() == [2 * n for n in SIZES]
+    x, partition = people.federation.train.x, people.federation.partition
+    want = [2 * float(x[torch.from_numpy(partition.rows(k).copy())][:, 0].sum()) for k in range(4)]
+    np.testing.assert_allclose(out["sum"], want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_minimise_is_plain_gradient_descent(engine: Any) -> None:
+    def answer(client: Any, weights: Weights) -> Any:
+        return minimise(task_loss(client.model, client.task), weights, client.train, SGD(lr=0.1), lr=client.lr)
+
+    people = population()
+    got = run(answer, engine, people=people, optimiser=SGD(lr=0.1))
+    for k in range(4):
+        batches, _ = people.train_batches([k], Local(epochs=2, batch_size=4), 0, 0)
+        module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 4)).double()
+        start = tree.cast(TINY.init(_init_key(people)), dtype=torch.float64)
+        with torch.no_grad():
+            for p, w in zip(module.parameters(), start.params.values(), strict=True):
+                p.copy_(w)
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+        for order, mask in zip(batches.order[0], batches.mask[0], strict=True):
+            rows = batches.examples[0][order[mask]]
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(module(batches.x[rows]), batches.y[rows]).backward()
+            optimiser.step()
+        for p, w in zip(module.parameters(), tree.take(got, k).params.values(), strict=True):
+            np.testing.assert_allclose(p.detach(), w, rtol=1e-12, atol=1e-14)
+
+
+def _init_key(people: Any) -> int:
+    from fedloom.core.random import derive
+
+    return derive(people.seed, "init")
+
+
+@pytest.mark.parametrize("optimiser", [SGD(lr=0.1), SGD(lr=0.1, momentum=0.9, clip=0.5), Adam(lr=0.1)])
+def test_a_rate_for_each_client(optimiser: Optimiser) -> None:
+    """A rate that depends on the client is a stack of rates; with as many clients as features it must not broadcast."""
+
+    def answer(client: Any, weights: Weights) -> Any:
+        lr = client.lr / client.num_examples
+        return minimise(task_loss(client.model, client.task), weights, client.train, optimiser, lr=lr)
+
+    people = population(5, 12, 1, 7, 3, 9)
+    alike(run(answer, Loop, people=people), run(answer, Stacked, people=people))
+    alike(run(answer, Loop, people=people), run(answer, Stacked, "trace", people=people))
+
+
+def alike(x: Any, y: Any) -> None:
+    for a, b in zip(tree.leaves(x), tree.leaves(y), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_fold_that_all_clients_share(engine: Any, compilation: Any) -> None:
+    """Nothing in it differs between clients, so that the stack computes it once."""
+    people = population()
+    federation = replace(people.federation, public=people.federation.train)
+    people = replace(people, federation=federation)
+
+    def answer(client: Any, weights: Weights) -> Any:
+        batches = client.public.rows(torch.arange(6), 4)
+        return minimise(task_loss(client.model, client.task), weights, batches, SGD(lr=0.1), lr=client.lr)
+
+    got = run(answer, engine, compilation, people)
+    assert got.params["fc2.bias"].shape == (4, 4)
+    for k in range(1, 4):
+        assert torch.equal(got.params["fc2.bias"][0], got.params["fc2.bias"][k])
+    alike(got, run(answer, Loop, people=people))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_buffers_move_and_are_not_trained(engine: Any) -> None:
+    def loss(carry: Any, batch: Batch) -> Any:
+        w = carry["w"]
+        moved = Weights(params=w.params, buffers={"seen": w.buffers["seen"] + batch.mask.sum()})
+        return batch.mean((batch.x[:, 0] - w.params["m"]).square()), {"w": moved, "steps": carry["steps"] + 1}
+
+    def answer(client: Any, weights: Any) -> Any:
+        zero = torch.zeros((), dtype=torch.float64)
+        start = {"w": Weights(params={"m": zero}, buffers={"seen": zero}), "steps": torch.tensor(0)}
+        return minimise(loss, start, client.train, SGD(lr=0.1), lr=client.lr)
+
+    out = run(answer, engine)
+    assert out["w"].buffers["seen"].tolist() == [2 * n for n in SIZES]
+    assert out["steps"].tolist() == [4, 6, 2, 4]
+    assert bool((out["w"].params["m"] != 0).all())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_the_loss_does_not_use_stays(engine: Any) -> None:
+    def loss(carry: dict[str, Tensor], batch: Batch) -> Tensor:
+        return (carry["used"] - 1).square()
+
+    def answer(client: Any, weights: Any) -> Any:
+        one = torch.full((2,), 3.0, dtype=torch.float64)
+        return minimise(loss, {"used": one[0], "idle": one}, client.train, SGD(lr=0.1, momentum=0.9), lr=client.lr)
+
+    out = run(answer, engine)
+    assert out["idle"].tolist() == [[3.0, 3.0]] * 4
+    assert bool((out["used"] < 3).all())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_gradients_and_carries_of_any_layout(momentum: float) -> None:
+    """Transposed weights whose gradient is a sum: memory is laid out unlike the axes, on every engine."""
+
+    def loss(w: Tensor, batch: Batch, scale: Tensor) -> Tensor:
+        return (w.sum() + (w * scale).sum()) * batch.mask.sum() * 0.01
+
+    def answer(client: Any, weights: Weights) -> Any:
+        x = client.train.x[client.train.examples[:3]]
+        return minimise(
+            loss,
+            (x.T @ x)[:, :4],
+            client.train,
+            SGD(lr=0.1, momentum=momentum),
+            weights.params["fc2.weight"].sum() * x.T[:, :1] + 0 * x.T[:, :1].expand(6, 4),
+            lr=client.lr,
+        )
+
+    people = population(5, 12, 3, 7)
+    alike(run(answer, Loop, people=people), run(answer, Stacked, people=people))
+    alike(run(answer, Loop, people=people), run(answer, Stacked, "trace", people=people))
+
+
+def test_losses_and_steps_are_seen() -> None:
+    seen = Execution()
+    batches, _ = population().train_batches([1], Local(epochs=1, batch_size=5), 0, 0)
+    one = tree.take(changed(batches, x=batches.x[None], y=batches.y[None]), 0)
+    weights, rate = TINY.init(0, torch.float64), torch.tensor(0.1)
+    with executing(seen):
+        minimise(lambda w, b: b.mean(TINY.train(w, b)[0][:, 0]), weights, one, SGD(lr=0.1), lr=rate)
+    assert seen.steps == [[3]]
+    assert seen.losses[0].shape == (3,)
+    assert seen.step is None
+
+
+# --- annotations
+
+
+def teacher(client: Any, weights: Weights) -> tuple[Any, Any]:
+    """Sums of what batches say about their teacher, and of the teacher called on the spot."""
+    model = client.model
+    batches = client.train.annotate("teacher", model, weights)
+
+    def add(total: Tensor, batch: Batch, weights: Weights) -> Tensor:
+        now = model(weights, batch.x)
+        each = torch.stack([batch.teacher.sum(1), now.sum(1), batch.x.sum(1)])
+        return total + torch.where(batch.mask, each, 0.0).sum(1)
+
+    return batches, fold(add, torch.zeros(3, dtype=torch.float64), batches, weights)
+
+
+def jitter(x: Tensor, key: Tensor) -> Tensor:
+    """A random augmentation of a batch [B, D], of its key and the place in the batch."""
+    return x + uniform(key, 0, x.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Augmented(type(population())):  # type: ignore[misc]
+    def train_batches(self, clients: Any, local: Any, round: int, exchange: int) -> Any:
+        batches, keys = super().train_batches(clients, local, round, exchange)
+        return changed(batches, augment=jitter), keys
+
+
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("augment", [False, True])
+def test_annotations(augment: bool, engine: Any, compilation: Any) -> None:
+    plain = population()
+    people = Augmented(plain.federation, plain.models, dtype=plain.dtype) if augment else plain
+    kinds = []
+
+    def answer(client: Any, weights: Weights) -> Any:
+        batches, sums = teacher(client, weights)
+        kinds.append((sorted(batches.notes), sorted(batches.lazy)))
+        return sums
+
+    out = run(answer, engine, compilation, people)
+    np.testing.assert_allclose(out[:, 0], out[:, 1], rtol=1e-10)  # what the batch says is what the teacher says of it
+    assert set(map(str, kinds)) == {"([], ['teacher'])" if augment else "(['teacher'], [])"}
+    alike(out, run(lambda c, w: teacher(c, w)[1], Loop, people=people))
+    unmoved = run(lambda c, w: teacher(c, w)[1], Loop, people=plain)
+    assert torch.equal(out[:, 2], unmoved[:, 2]) is not augment or engine is Stacked
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_gradient_flows_into_annotations(engine: Any) -> None:
+    def loss(w: Weights, batch: Batch) -> Tensor:
+        return batch.mean(batch.teacher.sum(-1)) + 0.0 * w.params["fc2.bias"].sum()
+
+    def answer(client: Any, weights: Weights) -> Any:
+        batches = client.train.annotate("teacher", client.model, weights)
+        return minimise(loss, weights, batches, SGD(lr=0.1), lr=client.lr)
+
+    moved = run(answer, engine)
+    start = tree.cast(TINY.init(_init_key(population())), dtype=torch.float64)
+    for k in range(4):
+        alike(tree.take(moved, k), start)
+
+
+# --- what it refuses, and the remedy it names
+
+
+SECRET = torch.ones(2)
+
+
+@dataclass(frozen=True)
+class Holder:
+    secret: Any
+
+    def step(self, carry: Tensor, batch: Batch) -> Tensor:
+        return carry + self.secret.sum()
+
+    def __call__(self, carry: Tensor, batch: Batch) -> Tensor:
+        return carry + self.secret.sum()
+
+
+def capturing(kind: str) -> Any:
+    secret = {"w": SECRET}
+    plain: Any = lambda carry, batch, s=None: carry + secret["w"].sum()  # noqa: E731
+    return {
+        "closure": plain,
+        "default": lambda carry, batch, s=SECRET: carry + s.sum(),
+        "keyword": functools.partial(lambda carry, batch, s: carry + s.sum(), s=SECRET),
+        "argument": functools.partial(lambda s, carry, batch: carry + s.sum(), SECRET),
+        "nested": lambda carry, batch: plain(carry, batch),
+        "method": Holder(SECRET).step,
+        "object": Holder(SECRET),
+        "weights": Holder(Weights(params={"w": SECRET})),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["closure", "default", "keyword", "argument", "nested", "method", "object", "weights"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_captured_tensors_are_refused(engine: Any, kind: str) -> None:
+    step = capturing(kind)
+    with pytest.raises(StackingError, match=r"captures the tensor.*Pass them as context"):
+        run(lambda c, w: fold(step, torch.zeros(()), c.train), engine)
+    with pytest.raises(StackingError, match=r"captures the tensor.*Pass them as context"):
+        run(lambda c, w: minimise(step, torch.zeros(()), c.train, SGD(lr=0.1), lr=c.lr), engine)
+
+
+CHANGES: dict[str, Any] = {
+    "structure": lambda c, b: (c, c),
+    "shape": lambda c, b: torch.cat([c, c]),
+    "dtype": lambda c, b: c.float(),
+    "to integers": lambda c, b: c.long(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_step_keeps_its_carry(engine: Any, change: str) -> None:
+    with pytest.raises(StackingError, match="must return a carry of the structure, shapes and dtypes it was given"):
+        run(lambda c, w: fold(CHANGES[change], torch.zeros(2, dtype=torch.float64), c.train), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("loss", "shape"),
+    [(lambda w, b: b.x[:, 0] * w, r"\["), (lambda w, b: w[None], r"\[1\]"), (lambda w, b: 1.0, "float")],
+)
+def test_a_loss_is_one_number(engine: Any, loss: Any, shape: str) -> None:
+    zero = torch.zeros((), dtype=torch.float64)
+    with pytest.raises(StackingError, match=rf"must return one number for a batch, got {shape}.*batch\.mean"):
+        run(lambda c, w: minimise(loss, zero, c.train, SGD(lr=0.1), lr=c.lr), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_there_must_be_something_to_train(engine: Any) -> None:
+    with pytest.raises(StackingError, match="needs a carry with floating-point leaves"):
+        run(lambda c, w: minimise(lambda w, b: w, torch.tensor(3), c.train, SGD(lr=0.1), lr=c.lr), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_everything_is_a_tensor(engine: Any) -> None:
+    with pytest.raises(StackingError, match=r"must be tensors, got float 0\.5"):
+        run(lambda c, w: fold(lambda t, b, s: t, torch.zeros(()), c.train, 0.5), engine)
+
+
+def test_a_fold_inside_a_vmap_of_ones_own_is_refused_in_a_stack() -> None:
+    def answer(client: Any, weights: Any) -> Any:
+        return vmap(lambda z: fold(lambda t, b: t + 1, z, client.train))(torch.zeros(3))
+
+    with pytest.raises(StackingError, match=r"inside a vmap of the algorithm's own; loop over it"):
+        run(answer, Stacked)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_marked_methods_run_on_clients(engine: Any) -> None:
+    class Unmarked(Runs):
+        def round(self, server: Any, cohort: Any) -> Any:
+            return cohort.gather(self.answer, broadcast=(server,))
+
+    run = engine(population(), Unmarked(answer=lambda c, w: ((), ())))
+    with pytest.raises(StackingError, match="mark it @on_client"):
+        run.round(run.init(), (0, 1), 0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scatter_has_one_entry_for_each_client(engine: Any) -> None:
+    class Scatters(Runs):
+        def round(self, server: Any, cohort: Any) -> Any:
+            return cohort.gather(self.run, scatter=(torch.zeros(3, 2),))
+
+    run = engine(population(), Scatters(answer=lambda c, w: ()))
+    with pytest.raises(StackingError, match="scatter has one entry for 2 clients each"):
+        run.round(run.init(), (0, 1), 0)
