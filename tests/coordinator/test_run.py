@@ -439,6 +439,18 @@ def test_a_diverging_client_is_named_with_round_and_batch(engine: Any, tmp_path:
     assert len(lines(tmp_path / "metrics.jsonl")) == 1  # what was measured before is there
 
 
+def test_a_global_model_that_overflows_has_no_loss_to_record(tmp_path: Path) -> None:
+    # One step: the loss before it and the upload after it are finite, the model is useless all the same.
+    wild = dataclasses.replace(LOCAL, steps=1, optimiser=SGD(lr=1e38))
+    settings = dataclasses.replace(SETTINGS, rounds=1)
+    history = run(FedAvg(local=wild), federation(), linear, settings, directory=tmp_path)
+    written = lines(tmp_path / "metrics.jsonl")
+    assert written == history.metrics
+    assert written[1]["global_loss"] is None
+    assert written[1]["failed"] == {}
+    assert len(history.series("global_loss")) == 1
+
+
 def poisoned() -> Federation:
     """Client 1's values overflow float32."""
     parts = federation()

@@ -45,7 +45,7 @@ def comparison_table(results: Sequence[tuple[str, History]]) -> Table:
     lost = [sum(len(m.get("failed", ())) for m in history.metrics) for _, history in results]
     out = table("Accuracy after the last round")
     out.add_column("algorithm", no_wrap=True)
-    costs = ["MB a\nround", "s a\nround"] + (["clients\nlost"] if any(lost) else [])
+    costs = ["MB a\nround", "s a\nround"] + (["lost"] if any(lost) else [])
     for heading in [heading for heading, _ in _COLUMNS] + costs:
         out.add_column(heading, justify="right", no_wrap=True)
     out.add_column("engine", no_wrap=True)

@@ -1,0 +1,441 @@
+"""The command line, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedloom import ALGORITHMS, FedNTD, __version__
+from fedloom.cli import main as cli
+from fedloom.coordinator import History
+from fedloom.core.errors import NonFiniteError
+
+QUICK = ["--clients", "6", "--cohort", "3", "--rounds", "2", "--epochs", "1", "--model", "logistic"]
+
+
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """A file with grey images of three classes."""
+    return save(tmp_path / "own.npz", images(90, (8, 8)), images(30, (8, 8)))
+
+
+def images(n: int, shape: tuple[int, ...], kind: str = "uint8") -> tuple[Any, Any]:
+    """Bright where the class says."""
+    y = np.arange(n) % 3
+    rng = np.random.default_rng(n)
+    x = rng.integers(0, 60, (n, *shape))
+    for i, c in enumerate(y):
+        x[i, c * 2 : c * 2 + 2] += 150
+    return (x.astype(np.uint8) if kind == "uint8" else (x / 255).astype(kind)), y
+
+
+def save(path: Path, train: tuple[Any, Any], test: tuple[Any, Any], **changes: Any) -> str:
+    arrays = {"x_train": train[0], "y_train": train[1], "x_test": test[0], "y_test": test[1], **changes}
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return str(path)
+
+
+def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """(exit status, stdout, stderr)"""
+    status = cli.main(list(argv))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """What a command that must fail says."""
+    status, _, err = call(capsys, *argv)
+    assert status == 2
+    assert err.startswith("error: ")
+    return err.removeprefix("error: ").strip()
+
+
+# ---- what works
+
+
+def test_algorithms_lists_all_with_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "algorithms")
+    assert status == 0
+    first = {line.split()[0] for line in out.splitlines() if line and not line.startswith((" ", "─"))}
+    assert set(ALGORITHMS) <= first
+    for setting in ("beta=1.0", "tau=1.0", "lam=1.0", "divisor=adaptive", "distill.lr=0.02", "rho=0.7"):
+        assert setting in out
+    assert "not-true" in out
+    assert "--set NAME=VALUE" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_run_says_what_it_runs_and_ends_in_a_table(own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = call(capsys, "run", "fedavg", *QUICK, "--data", own, "--partition", "iid")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "data: own, 90 training and 30 test examples of 1 x 8 x 8, 3 classes"
+    assert lines[1] == "clients: 6, iid, 12 examples each to train on; 3 a round for 2 rounds"
+    assert lines[2] == "model: logistic (195 parameters)"
+    assert lines[3] == "fedavg: stacked engine (about 3 clients in parallel)"
+    assert lines[-1].split()[0] == "fedavg"
+    assert lines[-1].split()[-1] == "stacked"
+    assert "warning" not in out
+
+
+def test_run_on_the_embedded_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    argv = [
+        "run",
+        "fedavg",
+        "--clients",
+        "50",
+        "--cohort",
+        "3",
+        "--rounds",
+        "2",
+        "--epochs",
+        "2",
+        "--model",
+        "logistic",
+    ]
+    status, out, _ = call(capsys, *argv, "--out", str(tmp_path / "run"))
+    assert status == 0
+    assert "data: fashion_mnist_small, 10,000 training and 2,000 test examples of 1 x 28 x 28, 10 classes" in out
+    assert f"settings, metrics and timing: {tmp_path / 'run'}" in out.replace("\n", "")
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["round"] == 2
+    assert last["global_accuracy"] > 0.2
+    assert len(last["personal_by_client"]) == 50
+    assert f"{last['global_accuracy']:.4f}" in out
+
+
+def test_compare_writes_each_run_and_hands_settings_to_their_owner(
+    own: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out_dir = tmp_path / "runs"
+    argv = ["compare", "fedavg", "fedntd", *QUICK, "--data", own, "--partition", "shards:2"]
+    status, out, _ = call(
+        capsys, *argv, "--set", "fedntd.beta=0.5", "--set", "fedavg.aggregation=uniform", "--out", str(out_dir)
+    )
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[-3:-1]] == ["fedavg", "fedntd"]
+    chosen = {n: json.loads((out_dir / n / "settings.json").read_text()) for n in ("fedavg", "fedntd")}
+    assert chosen["fedntd"]["hyper_parameters"]["beta"] == 0.5
+    assert chosen["fedntd"]["hyper_parameters"]["aggregation"] == "samples"
+    assert chosen["fedavg"]["hyper_parameters"]["aggregation"] == "uniform"
+    assert chosen["fedavg"]["federation"] == chosen["fedntd"]["federation"]
+    clients = [
+        [json.loads(line).get("clients") for line in (out_dir / n / "metrics.jsonl").read_text().splitlines()]
+        for n in ("fedavg", "fedntd")
+    ]
+    assert clients[0] == clients[1]  # the same cohorts
+
+
+def test_every_option_reaches_the_run(own: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = (
+        "--partition dirichlet:5 --clients 4 --test-fraction 0.25 --public 9 --model logistic,mlp --cohort 2 "
+        "--rounds 3 --epochs 2 --batch-size 7 --lr 0.05 --momentum 0.5 --weight-decay 0.001 --decay 0.9 --seed 5 "
+        "--engine stacked --compilation trace --chunk 3 --dtype float64 --eval-every 2 --on-nonfinite refuse "
+        "--set num_public=4 --set distill.lr=0.3 --set distill.epochs=2"
+    )
+    status, _, _ = call(capsys, "run", "kt_pfl", "--data", own, *options.split(), "--out", str(tmp_path / "o"))
+    assert status == 0
+    written = json.loads((tmp_path / "o" / "settings.json").read_text())
+    assert written["hyper_parameters"]["num_public"] == 4
+    distill, local = written["hyper_parameters"]["distill"], written["hyper_parameters"]["local"]
+    assert (distill["epochs"], distill["optimiser"]["lr"]) == (2, 0.3)
+    assert (local["epochs"], local["batch_size"], local["decay"]) == (2, 7, 0.9)
+    sgd = {"lr": 0.05, "momentum": 0.5, "weight_decay": 0.001}
+    assert {name: local["optimiser"][name] for name in sgd} == sgd
+    run = {
+        "rounds": 3, "cohort_size": 2, "seed": 5, "engine": "stacked", "compilation": "trace", "chunk": 3,
+        "dtype": "float64", "eval_every": 2, "on_nonfinite": "refuse",
+    }  # fmt: skip
+    assert {name: written["run"][name] for name in run} == run
+    assert set(written["models"]) == {"logistic", "mlp"}
+    assert written["federation"]["clients"] == 4
+    assert written["federation"]["partition"] == "dirichlet alpha=5"
+
+
+def test_the_seed_repeats_a_run(own: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+        argv = ["run", "pfedsd", *QUICK, "--data", own, "--seed", seed, "--out", str(tmp_path / name)]
+        assert call(capsys, *argv)[0] == 0
+    a, b, c = ((tmp_path / n / "metrics.jsonl").read_bytes() for n in "abc")
+    assert a == b != c
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "seen", "model"),
+    [
+        ((8, 8), "uint8", "1 x 8 x 8", "logistic"),
+        ((16, 16), "uint8", "1 x 16 x 16", "lenet"),
+        ((16, 16, 3), "uint8", "3 x 16 x 16", "lenet"),
+        ((3, 8, 8), "float32", "3 x 8 x 8", "small_bn"),
+        ((6,), "float32", "6", "mlp"),
+        ((6,), "float64", "6", "logistic"),
+    ],
+)
+def test_own_arrays(
+    shape: tuple[int, ...], kind: str, seen: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(tmp_path / "mine.npz", images(60, shape, kind), images(30, shape, kind))
+    argv = ["run", "fedavg", *QUICK, "--data", path, "--partition", "iid", "--model", model]
+    status, out, _ = call(capsys, *argv)
+    assert status == 0
+    assert f"data: mine, 60 training and 30 test examples of {seen}, 3 classes" in out
+    assert f"model: {model} (" in out
+
+
+def test_own_labels_may_be_of_any_integer_type_and_be_missing_in_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = images(60, (6,), "float32")
+    path = save(tmp_path / "mine.npz", (x, y.astype(np.uint8)), (x, np.full(60, 4, np.int16)))
+    status, out, _ = call(capsys, "run", "fedavg", *QUICK, "--data", path, "--partition", "iid")
+    assert status == 0
+    assert "5 classes" in out
+
+
+def test_a_degenerate_setting_is_warned_of(own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "run", "fedntd", *QUICK, "--data", own, "--set", "beta=0")
+    assert status == 0
+    assert "warning: FedNTD with beta = 0 is FedAvg" in out
+
+
+def test_warnings_are_as_before_afterwards(own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = warnings.showwarning, list(warnings.filters)
+    call(capsys, "run", "fedntd", *QUICK, "--data", own, "--set", "beta=0")
+    assert (warnings.showwarning, list(warnings.filters)) == before
+
+
+def test_refused_clients_are_counted_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = images(60, (6,), "float32")
+    x[0] = 3e38
+    path = save(tmp_path / "mine.npz", (x, y), images(30, (6,), "float32"))
+    argv = ["run", "fedavg", *QUICK, "--data", path, "--partition", "iid", "--cohort", "6", "--test-fraction", "0"]
+    status, out, _ = call(capsys, *argv, "--on-nonfinite", "refuse", "--out", str(tmp_path / "o"))
+    assert status == 0
+    lines = (tmp_path / "o" / "metrics.jsonl").read_text().splitlines()
+    lost = sum(len(json.loads(line).get("failed", {})) for line in lines)
+    assert lost > 0
+    table = out.splitlines()
+    assert any(line.split()[-2:] == ["lost", "engine"] for line in table)
+    assert any(line.endswith(f"  {lost}  stacked") for line in table)
+    assert "client" in error(capsys, *argv)
+
+
+def test_what_was_finished_is_shown_when_a_later_run_fails(
+    own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cli.run
+
+    def failing(algorithm: Any, *args: Any, **more: Any) -> History:
+        if isinstance(algorithm, FedNTD):
+            raise NonFiniteError("the loss is nan", client=3, round=1, batch=2)
+        return run(algorithm, *args, **more)
+
+    monkeypatch.setattr(cli, "run", failing)
+    status, out, err = call(capsys, "compare", "fedavg", "fedntd", *QUICK, "--data", own)
+    assert (status, err) == (2, "error: client 3, round 1, batch 2: the loss is nan\n")
+    assert out.splitlines()[-1].split()[0] == "fedavg"
+
+
+def test_an_interrupt_is_no_traceback(
+    own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **more: Any) -> History:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run", interrupted)
+    assert call(capsys, "run", "fedavg", *QUICK, "--data", own) == (130, "\n".join(OPENING) + "\n", "interrupted\n")
+
+
+OPENING = (
+    "data: own, 90 training and 30 test examples of 1 x 8 x 8, 3 classes",
+    "clients: 6, shards s=2, 12 examples each to train on; 3 a round for 2 rounds",
+    "model: logistic (195 parameters)",
+)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            "run fedavgg",
+            "unknown algorithm 'fedavgg' (did you mean 'fedavg'?); there are fedavg, scaffold, fedntd, pfedsd, kt_pfl, "
+            "local_only, centralised",
+        ),
+        ("run fedntd --set btea=1", "fedntd has no setting 'btea' (did you mean 'beta'?); it has "),
+        ("run fedntd --set beta=much", "fedntd.beta must be of type float, got 'much'"),
+        ("run fedntd --set beta=nan", "fedntd.beta must be finite, got 'nan'"),
+        ("run fedntd --set beta=-1", "FedNTD needs beta >= 0 and tau > 0, got beta = -1.0, tau = 1.0"),
+        ("run kt_pfl --set num_public=2.5", "kt_pfl.num_public must be of type int, got '2.5'"),
+        ("run kt_pfl --set distill=3", "kt_pfl.distill has parts: set distill.lr, distill.epochs or"),
+        ("run kt_pfl --set distill.rate=3", "kt_pfl.distill has no setting 'rate'; it has epochs, batch_size, "),
+        ("run fedavg --set local=3", "fedavg has no setting 'local'; it has aggregation, buffers, shared"),
+        ("run fedavg --set shared.x=3", "fedavg.shared has no parts; give it as shared=VALUE"),
+        ("run fedavg --set aggregation=median", "aggregation must be one of ('samples', 'uniform'), got 'median'"),
+        ("run fedavg --set aggregation", "--set takes NAME=VALUE, got 'aggregation'"),
+        (
+            "compare fedavg fedntd --set beta=0.5",
+            "--set 'beta=0.5': say whose it is, ALGORITHM.NAME=VALUE with one of fedavg, fedntd",
+        ),
+        ("compare fedavg fedntd fedavg", "each algorithm is named once, got fedavg more often; drop the repeats"),
+        ("run kt_pfl", "kt_pfl needs public examples, got none; take some out with --public 500"),
+        ("run fedavg --model lenett", "unknown model 'lenett' (did you mean 'lenet'?); there are logistic, mlp, lenet"),
+        ("run fedavg --model mlp,mlp", "each model is named once, got 'mlp,mlp'; clients get them in turn"),
+        (
+            "run fedavg --partition shard:2",
+            "unknown partition 'shard:2' (did you mean 'shards'?); there are iid, shards:S, dirichlet:ALPHA",
+        ),
+        ("run fedavg --partition shards:x", "partition shards:S must be of type int, got 'x'"),
+        ("run fedavg --partition iid:3", "partition iid takes no value, got 'iid:3'; there are iid, shards:S, "),
+        (
+            "run fedavg --partition shards:20",
+            "every class needs an example for each of its 40 shards, got 30 of class 0: use fewer clients, fewer "
+            "shards per client or more data",
+        ),
+        ("run fedavg --partition dirichlet:0", "alpha must be finite and greater than 0, got 0.0: "),
+        ("run fedavg --partition dirichlet:-1", "alpha must be finite and greater than 0, got -1.0: "),
+        ("run fedavg --clients 100", "num_clients must be in 1..90, the number of examples, got 100: "),
+        ("run fedavg --cohort 7", "cohort_size = 7 is larger than the federation of 6 clients; set cohort_size <= 6"),
+        ("run fedavg --rounds 0", "rounds must be >= 1, got 0"),
+        ("run fedavg --lr 0", "a learning rate must be > 0, got lr = 0.0"),
+        ("run fedavg --public 90", "public takes between 1 and 89 of the training examples, got 90"),
+        ("run fedavg --test-fraction 1", "test_fraction must be in [0, 1), got 1.0: "),
+        ("run fedavg --device tpu", "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'tpu'"),
+        ("run fedavg --model lenet", "LeNet needs images of at least 16 pixels, got 8: enlarge them"),
+        ("run fedavg --lr 1e38", "client "),
+    ],
+)
+def test_mistakes_are_explained(argv: str, message: str, own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, *rest = argv.split()
+    names = list(takewhile(lambda word: not word.startswith("--"), rest))
+    said = error(capsys, command, *names, *QUICK, "--data", own, *rest[len(names) :])  # the last of an option wins
+    assert message in said
+    assert said.startswith(message.split("(")[0])
+
+
+def test_a_gpu_that_is_not_there(own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    said = error(capsys, "run", "fedavg", *QUICK, "--data", own, "--device", "cuda")
+    assert said == "device = 'cuda', but this machine has no CUDA GPU; use device = 'cpu'"
+
+
+def test_a_directory_with_a_run_is_refused_before_any_work(
+    own: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    assert call(capsys, "run", "fedntd", *QUICK, "--data", own, "--out", str(out / "fedntd"))[0] == 0
+    said = error(capsys, "compare", "fedavg", "fedntd", *QUICK, "--data", own, "--out", str(out))
+    assert said == f"{out / 'fedntd'} already holds a run; choose another directory or move it away"
+    assert not (out / "fedavg").exists()
+    assert "is a file; name a directory" in error(capsys, "run", "fedavg", *QUICK, "--data", own, "--out", own)
+
+
+def test_a_data_file_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "[/red]none.npz")  # nothing in a name is markup
+    assert error(capsys, "run", "fedavg", "--data", path) == (
+        f"there is no file {path!r}; give the path of a .npz file with x_train, y_train, x_test, y_test"
+    )
+    assert error(capsys, "run", "fedavg", "--data", "cifar10") == (
+        "data must be 'fashion_mnist_small' or a .npz file with x_train, y_train, x_test, y_test; got 'cifar10'"
+    )
+
+
+def test_a_data_file_with_pickles_is_not_opened(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "sprung",)
+
+    trap = np.array([Trap()] * 30, dtype=object)
+    path = save(tmp_path / "trap.npz", (trap, np.zeros(30, int)), images(30, (8, 8)))
+    said = error(capsys, "run", "fedavg", "--data", path)
+    assert said.startswith(f"{path} must hold plain arrays x_train, y_train, x_test, y_test, written by numpy.savez: ")
+    assert "allow_pickle=False" in said
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 half a zip"])
+def test_a_damaged_data_file(content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "bad.npz").write_bytes(content)
+    said = error(capsys, "run", "fedavg", "--data", str(tmp_path / "bad.npz"))
+    assert "must hold plain arrays x_train, y_train, x_test, y_test, written by numpy.savez" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y_test": None}, "must hold x_train, y_train, x_test, y_test; y_test is missing"),
+        ({"y_train": np.linspace(0, 2, 30)}, "must hold integer class labels, got float64 of shape (30,)"),
+        ({"y_train": np.array(["a"] * 30)}, "must hold integer class labels, got <U1 of shape (30,)"),
+        ({"x_train": np.ones((30, 8, 8), int)}, "must hold numbers, uint8 or floating point, got int64 of shape"),
+        ({"x_train": np.ones((0, 8, 8)), "y_train": np.ones(0, int)}, "floating point, got float64 of shape (0, 8, 8)"),
+        ({"y_train": np.zeros(29, int)}, "x (N, ...) and y (N,) need the same number of examples"),
+        ({"y_train": np.eye(30, dtype=int)}, "turn one-hot rows into y.argmax(1)"),
+        ({"y_train": np.arange(30) - 1}, "class labels must be in 0..28 for num_classes=29, got -1..28"),
+        ({"x_train": np.full((30, 8, 8), np.nan)}, "x must be finite, got 30 examples with NaN or infinity"),
+        ({"x_test": np.ones((30, 9, 9), np.uint8)}, "test examples must have the shape of the training examples"),
+    ],
+)
+def test_arrays_that_are_no_examples(
+    changes: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(tmp_path / "odd.npz", images(30, (8, 8)), images(30, (8, 8)), **changes)
+    assert message in error(capsys, "run", "fedavg", *QUICK, "--data", path, "--partition", "iid")
+
+
+# ---- help
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["compare", "--help"], ["demo", "--help"]])
+def test_help_fits_and_says_defaults(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    out = capsys.readouterr().out
+    assert end.value.code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    if argv[0] in ("run", "compare"):
+        flat = " ".join(out.split())
+        for text in ("(default: 30)", "(default: fashion_mnist_small)", "lenet, fedntd_cnn", "random (default: 0)"):
+            assert text in flat
+        for group in ("data and clients:", "training:", "engine:", "results:"):
+            assert group in out
+        assert "None" not in out
+        assert "False" not in out
+
+
+def test_examples_in_the_help_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    out = capsys.readouterr().out
+    lines = out.split("examples:\n")[1].splitlines()
+    assert len(lines) >= 4
+    for line in lines:
+        words = line.split()
+        assert words[0] == "fedloom"
+        assert callable(cli._parser().parse_args(words[1:]).do)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"fedloom {__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["train"], ["run"], ["run", "fedavg", "--engine", "ray"]])
+def test_usage_errors_have_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    assert end.value.code == 2
+    assert "usage: fedloom" in capsys.readouterr().err
