@@ -327,7 +327,7 @@ def others_data_stay_theirs(subject: Subject) -> str | None:
     everyone = [tuple(range(subject.population().num_clients))]
     for kind in ENGINES:
         clean, poisoned = subject.population(), subject.population(kind=_Poisoned, mine=mine)
-        alone = [subject.run(kind, p, cohorts=[(mine,)] * 2) for p in (clean, poisoned)]
+        alone = [subject.run(kind, p, cohorts=[(mine,)] * 2, refuse=True) for p in (clean, poisoned)]
         what = f"other clients' data reach client {mine} ({kind.name}): padding or shared tables leak"
         _same(alone[0].servers, alone[1].servers, what)
         _same(alone[0].states, alone[1].states, what)

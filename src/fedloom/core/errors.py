@@ -19,7 +19,8 @@ class ClientError(FedloomError):
     """Code of one client failed. Names the client, the round and, where known, the batch."""
 
     def __init__(self, message: str, *, client: int, round: int, batch: int | None = None) -> None:
-        where = f"client {client}, round {round}" + ("" if batch is None else f", batch {batch}")
+        who = f"client {client}" if client >= 0 else "a stack of clients"
+        where = f"{who}, round {round}" + ("" if batch is None else f", batch {batch}")
         super().__init__(f"{where}: {message}")
         self.client, self.round, self.batch = client, round, batch
 

@@ -1,0 +1,91 @@
+"""Imports point downwards only, so that every layer can be read without those above it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import fedloom
+
+SOURCE = Path(fedloom.__file__).parent
+LAYERS = [  # top first; those on one line may not import each other
+    {"cli"},
+    {"testing"},
+    {"report"},
+    {"recipes"},
+    {"coordinator"},
+    {"engines"},
+    {"algorithms"},
+    {"evaluate"},
+    {"core"},
+    {"data", "models"},
+]
+DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
+
+
+def layer_of(module: str) -> str | None:
+    """fedloom.core.tree -> core; None for the package itself and for others."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "fedloom" and len(parts) > 1 else None
+
+
+def imports(path: Path, source: str) -> list[tuple[int, str]]:
+    """(line, module) of every import, at the top of the file or within functions."""
+    package = ["fedloom", *path.relative_to(SOURCE).parts[:-1]]
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.extend((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from fedloom import core` imports a layer by its name
+            found.extend((node.lineno, f"{module}.{a.name}" if module == "fedloom" else module) for a in node.names)
+    return found
+
+
+def violations(path: Path, source: str) -> list[str]:
+    """Imports of this file that do not point downwards."""
+    mine = layer_of(".".join(["fedloom", *path.relative_to(SOURCE).with_suffix("").parts]))
+    if mine is None or mine == "__init__":
+        return []
+    bad = []
+    for line, module in imports(path, source):
+        theirs = layer_of(module) if module != "fedloom" else "the package itself"
+        if theirs is None or theirs == mine or theirs == "__version__":
+            continue
+        if theirs not in DEPTH or DEPTH[theirs] <= DEPTH[mine]:
+            bad.append(f"{path.relative_to(SOURCE.parent)}:{line}: {mine} imports {module}")
+    return sorted(set(bad))
+
+
+def test_every_layer_is_known() -> None:
+    names = {p.stem for p in SOURCE.iterdir() if (p.suffix == ".py" or (p / "__init__.py").exists())}
+    assert names - {"__init__", "__main__"} == set(DEPTH)
+
+
+def test_imports_point_downwards() -> None:
+    found = [v for path in sorted(SOURCE.rglob("*.py")) for v in violations(path, path.read_text(encoding="utf-8"))]
+    assert not found, "imports that point up or sideways:\n" + "\n".join(found)
+
+
+def test_the_test_sees_what_it_should() -> None:
+    path = SOURCE / "core" / "tree.py"
+    for line in (
+        "from fedloom.engines.loop import Loop",
+        "import fedloom.engines",
+        "from fedloom import engines",
+        "from fedloom import run",
+        "import fedloom",
+        "from ..engines import loop",
+        "def f():\n    from fedloom.algorithms import FedAvg",
+    ):
+        assert violations(path, line), line
+    for line in (
+        "from fedloom.core.types import Tree",
+        "from . import types",
+        "import torch",
+        "from fedloom.data import x",
+    ):
+        assert not violations(path, line), line
+    assert violations(SOURCE / "data" / "examples.py", "from fedloom.models import mlp")
