@@ -35,10 +35,10 @@ class History:
         """One measured number over the rounds that have it."""
         return np.array([m[name] for m in self.metrics if m.get(name) is not None], np.float64)
 
-    def last(self, name: str) -> float:
-        """The newest value of a number, NaN if it was never measured."""
-        values = self.series(name)
-        return float(values[-1]) if len(values) else float("nan")
+    def last(self, name: str, count: int = 1) -> float:
+        """The mean of the newest `count` values of a number, NaN if it was never measured."""
+        values = self.series(name)[-count:]
+        return float(values.mean()) if len(values) else float("nan")
 
     @property
     def per_class(self) -> npt.NDArray[np.float64]:
