@@ -321,11 +321,13 @@ def test_the_global_accuracy_weights_architectures_by_their_clients() -> None:
     history = run(FedAvg(local=LOCAL), parts, {"linear": linear, "narrow": mlp}, SETTINGS)
     assert parts.test is not None
     a, b = (
-        classify(Model(m), history.server[n], Classification(), parts.test).accuracy
+        classify(Model(m), history.server[n], Classification(), parts.test)
         for n, m in (("linear", linear), ("narrow", mlp))
     )
-    assert a != b
-    assert history.last("global_accuracy") == pytest.approx((3 * a + 2 * b) / 5)
+    assert a.accuracy != b.accuracy
+    assert history.last("global_accuracy") == pytest.approx((3 * a.accuracy + 2 * b.accuracy) / 5)
+    assert history.last("global_loss") == pytest.approx((3 * a.loss + 2 * b.loss) / 5)
+    np.testing.assert_allclose(history.per_class[-1], (3 * a.per_class + 2 * b.per_class) / 5)
 
 
 def test_kt_pfl_needs_public_examples() -> None:
@@ -451,11 +453,11 @@ def test_a_global_model_that_overflows_has_no_loss_to_record(tmp_path: Path) -> 
     assert len(history.series("global_loss")) == 1
 
 
-def poisoned() -> Federation:
-    """Client 1's values overflow float32."""
+def poisoned(value: float = 3e38) -> Federation:
+    """Client 1's values overflow float32, at once or when multiplied by a rate."""
     parts = federation()
     x = parts.train.x.clone()
-    x[parts.partition.rows(1).copy()] = 3e38
+    x[parts.partition.rows(1).copy()] = value
     return dataclasses.replace(parts, train=Examples(x, parts.train.y, 3))
 
 
@@ -475,6 +477,22 @@ def test_refuse_goes_on_without_the_client_and_records_why(engine: Any, tmp_path
     np.testing.assert_allclose(everyone.series("train_loss"), without.series("train_loss"), rtol=1e-6)
     with pytest.raises(NonFiniteError, match=r"client 1, round 0, batch 0: the loss is (nan|inf)"):
         run(FedAvg(local=LOCAL), poisoned(), linear, dataclasses.replace(settings, on_nonfinite="stop", cohort_size=6))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_upload_that_is_not_finite_is_refused_and_its_loss_not_counted(engine: Any) -> None:
+    wild = dataclasses.replace(LOCAL, steps=1, optimiser=SGD(lr=1e30))
+    settings = dataclasses.replace(SETTINGS, rounds=1, engine=engine, on_nonfinite="refuse")
+    last = run(FedAvg(local=wild), poisoned(1e20), linear, settings, sampler=lambda *_: [0, 1, 2]).metrics[-1]
+    assert last["failed"] == {"1": "the upload is not finite"}
+    assert last["train_loss"] < 10  # client 1's is about 1e20
+    with pytest.raises(NonFiniteError, match="client 1, round 0: the upload is not finite; a lower rate"):
+        run(
+            FedAvg(local=wild),
+            poisoned(1e20),
+            linear,
+            dataclasses.replace(settings, on_nonfinite="stop", cohort_size=6),
+        )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
