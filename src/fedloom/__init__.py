@@ -6,15 +6,28 @@ Write what ONE client does and what the server does with the answers; fedloom ru
 from fedloom.algorithms import ALGORITHMS, Centralised, FedAvg, FedNTD, KTpFL, LocalOnly, PFedSD, Scaffold
 from fedloom.coordinator import History, RunSettings, run
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch, Batches
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Reduction, Replies
 from fedloom.core.fold import fold, minimise
+from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.task import Classification, Hinge, Task
+from fedloom.core.terms import Term
 from fedloom.core.types import Maybe, Weighted, Weights, state
-from fedloom.data import Examples, Federation, Partition, federate, from_arrays
+from fedloom.data import (
+    Examples,
+    Federation,
+    Partition,
+    dirichlet,
+    fashion_mnist_small,
+    federate,
+    from_arrays,
+    iid,
+    shards,
+)
 
 __version__ = "0.1.0"
 
@@ -23,6 +36,7 @@ __all__ = [
     "SGD",
     "Adam",
     "Algorithm",
+    "Averaging",
     "Batch",
     "Batches",
     "Centralised",
@@ -47,13 +61,19 @@ __all__ = [
     "RunSettings",
     "Scaffold",
     "Task",
+    "Term",
     "Weighted",
     "Weights",
+    "dirichlet",
+    "fashion_mnist_small",
     "federate",
     "fold",
     "from_arrays",
+    "iid",
     "minimise",
     "on_client",
     "run",
+    "shards",
     "state",
+    "task_loss",
 ]

@@ -41,7 +41,8 @@ class RunSettings:
 
     `cohort_size`: clients asked per round. `eval_every`: rounds between judgements of personal models (the last round
     always is one); the global model is evaluated after every round. `panel`: how many clients are judged.
-    `compilation`, `chunk`: of the stacked engine. `bf16`: automatic mixed precision in local training.
+    `compilation`, `chunk`: of the stacked engine. `bf16`: automatic mixed precision in local training. `threads`: of
+    PyTorch, for this run; None leaves them as they are. Results may differ with them in the last bit.
     """
 
     rounds: int = 30
@@ -53,11 +54,14 @@ class RunSettings:
     chunk: int | None = None
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
+    threads: int | None = None
     eval_every: int = 1
     panel: int = 1000
     on_nonfinite: Literal["stop", "refuse"] = "stop"
 
     def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise SettingError(f"threads must be >= 1 or None (as they are), got {self.threads}")
         for name in ("rounds", "cohort_size", "eval_every", "panel"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be >= 1, got {getattr(self, name)}")
@@ -178,6 +182,9 @@ class _Run:
 
     def go(self, directory: str | os.PathLike[str] | None) -> History:
         with ExitStack() as files:
+            if self.settings.threads is not None:
+                files.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(self.settings.threads)
             logs = self._open(Path(directory), files) if directory is not None else None
             server, clock = self.engine.init(), _Clock()
             self._record({"round": 0, **self._evaluate(server, []), **self._personal(server)}, clock, logs)
@@ -306,7 +313,7 @@ class _Run:
                 "fingerprint": p.federation.fingerprint(),
             },
             "versions": {"torch": torch.__version__, "numpy": np.__version__},
-            "threads": torch.get_num_threads(),
+            "fixed": {"threads": torch.get_num_threads(), **self.engine.fixed()},
         }
         (directory / "settings.json").write_text(json.dumps(resolved, indent=2) + "\n", encoding="utf-8")
         logs = (directory / "metrics.jsonl", directory / "timing.jsonl")

@@ -56,7 +56,7 @@ class Optimiser(ABC):
         """One pure step on a pytree (the server's use): (new weights, new state)."""
         flat, spec = tree.flatten(tree.map_tree(torch.clone, weights))
         moved = [s.clone() for s in state]
-        rate = torch.tensor(self.lr, dtype=torch.float64) if lr is None else lr
+        rate = torch.tensor(self.lr, dtype=torch.float64, device=flat[0].device) if lr is None else lr
         self.step_(flat, tree.leaves(gradient), moved, rate)
         return tree.unflatten(flat, spec), moved
 

@@ -1,6 +1,6 @@
 """The vocabulary: frozen pytrees of tensors that travel between server and clients. No logic but their own.
 
-`torch.utils._pytree` is private to PyTorch; this module and `tree` are the only ones that name it.
+`torch.utils._pytree` is private to PyTorch; this module, `tree` and `codec` are the only ones that name it.
 """
 
 from __future__ import annotations

@@ -102,6 +102,10 @@ class Simulation(ABC):
             out.update({k: (int(v[0]), int(v[1])) for k, v in zip(group.clients, verdicts, strict=True)})
         return out
 
+    def fixed(self) -> dict[str, Any]:
+        """What is chosen once for a run because results depend on it in the last bit."""
+        return {"engine": self.name, "compilation": self.compilation, "bf16": self.bf16}
+
     @abstractmethod
     def answers(
         self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
@@ -320,9 +324,9 @@ class SimulatedCohort:
                 there = [ids[i] for i in good]
                 engine.states.put(there, states, good)
                 up, mine = payload(uploads, len(ids)), tree.nbytes_each(sent(ids), len(ids))
-                for i in good:
-                    engine.traffic.down[ids[i]] += down + mine[i]
-                    engine.traffic.up[ids[i]] += up[i]
+                for i, k in enumerate(ids):  # a refused upload has been sent all the same
+                    engine.traffic.down[k] += down + mine[i]
+                    engine.traffic.up[k] += up[i]
                 if good:
                     index = torch.tensor(good, device=engine.population.device)
                     yield there, uploads if len(good) == len(ids) else tree.take(uploads, index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ class Stacked(Simulation):
     def answers(
         self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
     ) -> Iterator[tuple[Sequence[int], Any, Any]]:
-        size = self.chunk or self._fitting(clients[0])
+        size = self.chunks[self.population.assignment[clients[0]]]
         for start in range(0, len(clients), size):
             ids = clients[start : start + size]
             client = self.clients(call, ids)
@@ -44,9 +45,16 @@ class Stacked(Simulation):
             (states, uploads), self.last = self.execute(call, ids, run)
             yield ids, states, uploads
 
-    def _fitting(self, client: int) -> int:
-        """Clients in a chunk: 8 models each (weights, gradients, momenta, copies) in half the GPU or 2 GiB."""
+    def fixed(self) -> dict[str, Any]:
+        return {**super().fixed(), "chunks": self.chunks}
+
+    @cached_property
+    def chunks(self) -> dict[str, int]:
+        """Clients computed at a time, by architecture; fixed once, since results may differ with it in the last bit.
+
+        Unless given: 8 models each (weights, gradients, momenta, copies) in half the GPU's free memory, or in 2 GiB.
+        """
         p = self.population
-        size = p.models[p.assignment[client]].num_params * torch.finfo(p.dtype).bits // 8
         budget = torch.cuda.mem_get_info(p.device)[0] // 2 if p.device.type == "cuda" else 2 << 30
-        return max(1, budget // (8 * size))
+        sizes = {name: model.num_params * torch.finfo(p.dtype).bits // 8 for name, model in p.models.items()}
+        return {name: self.chunk or max(1, budget // (8 * size)) for name, size in sizes.items()}
