@@ -7,7 +7,8 @@ https://arxiv.org/abs/2111.02801, eq. 2 to 7.
     server        p_n = sum_m C[n, m] s_m;  client n distils: w <- w - eta2 grad KL(p_n || s(w))           (6)
     server        C <- C - eta3 [ lam sum_n (D_n / D) grad KL(p_n || s_n) + 2 rho (C - 1/N) ]              (7)
 
-Down: the public examples' indices [P] (with each exchange) and p_n [P, C], one for each. Up: s_n [P, C]. Kept by the client: its model.
+Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C].
+Kept by the client: its model.
 There is no value that gives FedAvg (nothing is averaged); rho -> infinity gives uniform mixing, a distillation rate of
 0 local-only.
 Differences from the paper: each row of C is projected onto the simplex after its step (the paper leaves it free and p_n

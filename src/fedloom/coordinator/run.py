@@ -111,6 +111,10 @@ def run(
         NonFiniteError: a loss or an upload is not finite (a ClientError), unless `on_nonfinite` is "refuse".
     """
     settings = settings or RunSettings()
+    if federation.train.y.is_floating_point():
+        raise SettingError(
+            "labels must be class numbers (integers), got floating-point targets: regression is not supported"
+        )
     if settings.cohort_size > federation.num_clients:
         raise SettingError(
             f"cohort_size = {settings.cohort_size} is larger than the federation of {federation.num_clients} clients; "
