@@ -141,7 +141,7 @@ def test_every_option_reaches_the_run(own: str, capsys: pytest.CaptureFixture[st
     options = (
         "--partition dirichlet:5 --clients 4 --test-fraction 0.25 --public 9 --model logistic,mlp --cohort 2 "
         "--rounds 3 --epochs 2 --batch-size 7 --lr 0.05 --momentum 0.5 --weight-decay 0.001 --decay 0.9 --seed 5 "
-        "--engine stacked --compilation trace --chunk 3 --dtype float64 --eval-every 2 --on-nonfinite refuse "
+        "--engine stacked --compilation trace --chunk 3 --threads 2 --dtype float64 --eval-every 2 --on-nonfinite refuse "
         "--set num_public=4 --set distill.lr=0.3 --set distill.epochs=2"
     )
     status, _, _ = call(capsys, "run", "kt_pfl", "--data", own, *options.split(), "--out", str(tmp_path / "o"))
@@ -154,7 +154,7 @@ def test_every_option_reaches_the_run(own: str, capsys: pytest.CaptureFixture[st
     sgd = {"lr": 0.05, "momentum": 0.5, "weight_decay": 0.001}
     assert {name: local["optimiser"][name] for name in sgd} == sgd
     run = {
-        "rounds": 3, "cohort_size": 2, "seed": 5, "engine": "stacked", "compilation": "trace", "chunk": 3,
+        "rounds": 3, "cohort_size": 2, "seed": 5, "engine": "stacked", "compilation": "trace", "chunk": 3, "threads": 2,
         "dtype": "float64", "eval_every": 2, "on_nonfinite": "refuse",
     }  # fmt: skip
     assert {name: written["run"][name] for name in run} == run

@@ -78,6 +78,7 @@ def test_a_run_writes_what_it_measures(engine: Any, tmp_path: Path) -> None:
     assert (written["engine"], written["engine_reason"]) == (engine, "asked for")
     assert written["federation"]["fingerprint"] == federation().fingerprint()
     assert written["models"] == {"Linear": 15}
+    assert written["fixed"]["threads"] == torch.get_num_threads()
     assert written["task"] == {"kind": "Classification"}
     assert written["sampler"] == {"kind": "Uniform", "seed": 0}
 
@@ -361,6 +362,7 @@ def test_kt_pfl_runs_with_public_examples_and_three_architectures(engine: Any) -
         ({"cohort_size": 0}, "cohort_size must be >= 1, got 0"),
         ({"eval_every": 0}, "eval_every must be >= 1, got 0"),
         ({"panel": -1}, "panel must be >= 1, got -1"),
+        ({"threads": 0}, "threads must be >= 1 or None (as they are), got 0"),
         ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
         ({"compilation": "jit"}, "compilation must be one of none, trace, compile, got 'jit'"),
         ({"on_nonfinite": "ignore"}, "on_nonfinite must be one of stop, refuse, got 'ignore'"),
@@ -387,6 +389,22 @@ def test_a_cohort_larger_than_the_federation() -> None:
     with pytest.raises(SettingError) as error:
         run(FedAvg(local=LOCAL), federation(), linear, RunSettings(cohort_size=7))
     assert str(error.value) == ("cohort_size = 7 is larger than the federation of 6 clients; set cohort_size <= 6")
+
+
+def test_floating_point_targets_are_not_classes() -> None:
+    train = Examples(torch.zeros(20, 4), torch.rand(20), num_classes=1)
+    parts = federate(train, by_lists([range(10), range(10, 20)]))
+    with pytest.raises(SettingError, match="got floating-point targets: regression is not supported"):
+        run(FedAvg(local=LOCAL), parts, linear, RunSettings(cohort_size=1))
+
+
+def test_threads_are_set_for_the_run_alone() -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    settings = dataclasses.replace(SETTINGS, rounds=1, threads=before + 1)
+    run(FedAvg(local=LOCAL), federation(), linear, settings, on_round=lambda _: seen.append(torch.get_num_threads()))
+    assert seen == [before + 1]
+    assert torch.get_num_threads() == before
 
 
 def test_an_unknown_engine() -> None:

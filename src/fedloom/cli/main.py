@@ -150,6 +150,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add("--engine", default=defaults.engine, choices=("auto", "loop", "stacked"), help="how clients are simulated")
     add("--device", default=defaults.device, help="cpu or cuda")
     add("--dtype", default=defaults.dtype, choices=("float32", "float64"), help="of weights and activations")
+    add("--threads", type=int, default=None, metavar="N", help="of PyTorch (default: as many as it chooses)")
     add("--bf16", action="store_true", help="mixed precision in local training")
     add(
         "--compilation",
@@ -182,6 +183,7 @@ def _compare(args: argparse.Namespace, names: Sequence[str], console: Console) -
         bf16=args.bf16,
         device=args.device,
         dtype=args.dtype,
+        threads=args.threads,
         eval_every=args.eval_every,
         on_nonfinite=args.on_nonfinite,
     )

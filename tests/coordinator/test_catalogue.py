@@ -1,0 +1,46 @@
+"""Things by the names that people type, apart from what the command line's tests cover."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedloom import SGD, Examples, FedNTD, KTpFL, Local
+from fedloom.coordinator import History, catalogue
+from fedloom.core.errors import SettingError
+
+LOCAL = Local(epochs=3, optimiser=SGD(lr=0.2))
+
+
+def test_an_algorithm_gets_the_common_local_training_and_its_own_settings() -> None:
+    made = catalogue.algorithm("fedntd", LOCAL, {"beta": "0.5", "buffers": "server"})
+    assert made == FedNTD(local=LOCAL, beta=0.5, buffers="server")
+
+
+def test_parts_of_a_setting_change_one_by_one() -> None:
+    made = catalogue.algorithm("kt_pfl", LOCAL, {"distill.lr": "0.3", "distill.epochs": "2", "distill.clip": "none"})
+    default = KTpFL().distill
+    assert made == KTpFL(local=LOCAL, distill=Local(epochs=2, batch_size=default.batch_size, optimiser=SGD(lr=0.3)))
+    clipped = catalogue.algorithm("kt_pfl", LOCAL, {"distill.clip": "2", "distill.nesterov": "false"})
+    assert isinstance(clipped, KTpFL)
+    assert clipped.distill.optimiser.clip == 2.0
+    with pytest.raises(SettingError, match=r"kt_pfl\.distill\.nesterov must be of type bool, got 'maybe'"):
+        catalogue.algorithm("kt_pfl", LOCAL, {"distill.nesterov": "maybe"})
+
+
+def test_public_examples_are_taken_out_of_the_others() -> None:
+    train = Examples(torch.arange(50.0)[:, None], torch.zeros(50, dtype=torch.int64), 1)
+    others, public = catalogue.take_out(train, 12, seed=3)
+    assert (len(others), len(public)) == (38, 12)
+    assert sorted([*others.x[:, 0].tolist(), *public.x[:, 0].tolist()]) == train.x[:, 0].tolist()
+    again, different = (catalogue.take_out(train, 12, seed)[1].x[:, 0].tolist() for seed in (3, 4))
+    assert again == public.x[:, 0].tolist() != different
+
+
+def test_the_newest_numbers_of_a_history() -> None:
+    history = History(algorithm="A", metrics=[{"round": t, "a": v} for t, v in enumerate((0.1, None, 0.3, 0.5))])
+    assert history.series("a").tolist() == [0.1, 0.3, 0.5]
+    assert history.last("a") == 0.5
+    assert history.last("a", 2) == pytest.approx(0.4)
+    assert str(history.last("b")) == "nan"
+    assert [m["round"] for m in history] == [0, 1, 2, 3]
