@@ -141,8 +141,8 @@ def test_every_option_reaches_the_run(own: str, capsys: pytest.CaptureFixture[st
     options = (
         "--partition dirichlet:5 --clients 4 --test-fraction 0.25 --public 9 --model logistic,mlp --cohort 2 "
         "--rounds 3 --epochs 2 --batch-size 7 --lr 0.05 --momentum 0.5 --weight-decay 0.001 --decay 0.9 --seed 5 "
-        "--engine stacked --compilation trace --chunk 3 --threads 2 --dtype float64 --eval-every 2 --on-nonfinite refuse "
-        "--set num_public=4 --set distill.lr=0.3 --set distill.epochs=2"
+        "--engine stacked --compilation trace --chunk 3 --threads 2 --dtype float64 --eval-every 2 "
+        "--on-nonfinite refuse --set num_public=4 --set distill.lr=0.3 --set distill.epochs=2"
     )
     status, _, _ = call(capsys, "run", "kt_pfl", "--data", own, *options.split(), "--out", str(tmp_path / "o"))
     assert status == 0
