@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import itertools
 import statistics
 import time
 import warnings
@@ -17,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedloom as fl
@@ -91,7 +92,8 @@ def logistic(repeat: int) -> None:
             start = time.perf_counter()
             run.round(server, range(clients), 0)
             first = time.perf_counter() - start
-            a, b, ratio = pairs(plain, lambda run=run, server=server: run.round(server, range(clients), 1), repeat)
+            stack = functools.partial(run.round, server, range(clients), 1)
+            a, b, ratio = pairs(plain, stack, repeat)
             ratio *= clients / few
             us = [1e6 * t / (30 * n) for t, n in ((a, few), (b, clients))]
             name = f"logistic, {clients} clients, {compilation} (first round {first:.1f} s), whole round"
@@ -126,9 +128,14 @@ def convolutions(repeat: int) -> None:
         return lambda: run.round(server, [0], 0)
 
     one = fl.Local(epochs=1, batch_size=50)
-    rows = torch.from_numpy(iid(examples.y, 1, 0).rows(0))
+    rows = torch.tensor(iid(examples.y, 1, 0).rows(0))
     a, b, ratio = pairs(client(fl.FedAvg(local=one)), handwritten(examples, rows, 1), repeat)
-    line("FedNTD CNN, loop / hand-written", f"{ratio:.3f}  ({a * 100:.1f} / {b * 100:.1f} ms a step)", "<= 1.05", ratio <= 1.05)
+    line(
+        "FedNTD CNN, loop / hand-written",
+        f"{ratio:.3f}  ({a * 100:.1f} / {b * 100:.1f} ms a step)",
+        "<= 1.05",
+        ratio <= 1.05,
+    )
     _, _, ratio = pairs(client(fl.FedAvg(local=one)), client(fl.FedAvg(local=one), bf16=True), repeat)
     line("FedNTD CNN, float32 / bf16 autocast", f"{ratio:.2f}x", ">= 1.4x", ratio >= 1.4)
     five = fl.Local(epochs=5, batch_size=50)
@@ -137,18 +144,22 @@ def convolutions(repeat: int) -> None:
 
 
 def overhead(repeat: int) -> None:
-    """The share of a round outside local training and evaluation's forward passes (`fedloom.core.fold` and forwards)."""
-    from torch.profiler import ProfilerActivity, profile, record_function
-
+    """The share of a round outside local training (folds) and evaluation's forward passes."""
     import fedloom.core.fold as fold
     import fedloom.evaluate.accuracy as accuracy
 
     cases = {
         "FedNTD CNN, 10 of 100 clients of 500, loop": ("fedntd_cnn", (3, 32, 32), 5_000, 10, 10, fl.Local(epochs=1)),
         "LeNet, 10 of 100 clients of 100, loop": ("lenet", (1, 28, 28), 10_000, 100, 10, fl.Local(batch_size=20)),
-        "logistic, 100 of 1000 clients of 60, compiled": ("logistic", (1, 28, 28), 60_000, 1000, 100, fl.Local(batch_size=10)),
+        "logistic, 100 of 1000 clients of 60, compiled": (
+            "logistic",
+            (1, 28, 28),
+            60_000,
+            1000,
+            100,
+            fl.Local(batch_size=10),
+        ),
     }
-    _ = profile, ProfilerActivity, record_function
     for name, (model, shape, count, clients, cohort, local) in cases.items():
         examples = images(count, shape)
         federation = fl.federate(examples, iid(examples.y, clients, 0), test=images(2000, shape), test_fraction=0.2)
@@ -167,7 +178,9 @@ def overhead(repeat: int) -> None:
         saved = fold.run_one, fold.run_stack, accuracy._evaluate
         fold.run_one, fold.run_stack, accuracy._evaluate = map(timed, saved)
         try:
-            settings = fl.RunSettings(rounds=8, cohort_size=cohort, compilation="compile" if model == "logistic" else "none")
+            settings = fl.RunSettings(
+                rounds=8, cohort_size=cohort, compilation="compile" if model == "logistic" else "none"
+            )
             marks: list[tuple[float, float]] = []
             fl.run(
                 fl.FedAvg(local=local), federation, lambda m=model, s=shape: build(m, s, 10), settings,
@@ -175,7 +188,7 @@ def overhead(repeat: int) -> None:
             )  # fmt: skip
         finally:
             fold.run_one, fold.run_stack, accuracy._evaluate = saved
-        shares = [1 - (b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(marks[1:], marks[2:], strict=False)]
+        shares = [1 - (b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(marks[1:])]
         share = statistics.median(shares)
         line(f"overhead: {name}", f"{100 * share:.1f} % of a round", "<= 5 %", share <= 0.05)
 
@@ -185,15 +198,13 @@ def code_lines(repeat: int) -> None:
     for path in sorted(Path(fl.__file__).parent.joinpath("algorithms").glob("*.py")):
         if path.name != "__init__.py":
             text = path.read_text(encoding="utf-8")
-            skip = set()
+            skip: set[int] = set()
             for node in ast.walk(ast.parse(text)):
-                body = getattr(node, "body", None)
-                if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-                    skip.update(range(body[0].lineno, (body[0].end_lineno or 0) + 1))
-            count = sum(
-                bool(row.strip()) and number not in skip and not row.strip().startswith("#") and not row.startswith(("import ", "from "))
-                for number, row in enumerate(text.splitlines(), 1)
-            )  # fmt: skip
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+                    skip.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+            rows = enumerate(text.splitlines(), 1)
+            code = [row for number, row in rows if row.strip() and number not in skip]
+            count = sum(not row.strip().startswith("#") and not row.startswith(("import ", "from ")) for row in code)
             line(f"code lines of algorithms/{path.name}", str(count), "<= 60", count <= 60)
 
 

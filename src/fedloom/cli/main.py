@@ -294,6 +294,8 @@ def _demo(args: argparse.Namespace, console: Console) -> int:
     failed = 0
     for e in demo.EXPECTED:
         got = results[e.algorithm].last(e.metric, e.rounds)
+        if e.minus is not None:
+            got -= results[e.minus].last(e.metric, e.rounds)
         ok = e.low <= got <= e.high
         failed += not ok
         verdict = "[green]yes[/]" if ok else "[red]NO[/]"

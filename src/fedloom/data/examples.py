@@ -129,7 +129,8 @@ class Examples:
 
     def select(self, rows: npt.NDArray[np.int64] | Tensor) -> Examples:
         """Return a copy of the examples at `rows`, int64 positions of shape (n,), in that order."""
-        index = torch.as_tensor(rows, dtype=torch.int64, device=self.x.device)
+        index = torch.tensor(rows) if isinstance(rows, np.ndarray) else rows  # a copy: partitions are read-only
+        index = index.to(self.x.device, torch.int64)
         return Examples(self.x[index], self.y[index], self.num_classes, self.normalise, self.name)
 
     def to(self, device: torch.device | str) -> Examples:
