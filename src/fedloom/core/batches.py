@@ -136,24 +136,22 @@ def plan(
     sizes = np.asarray(sizes, np.int64)
     K, per_epoch = len(sizes), -(-sizes // batch_size)
     passes = np.full(K, epochs) if steps is None else -(-steps // np.maximum(per_epoch, 1))
-    E, n = int(passes.max(initial=1)), int(sizes.max(initial=1))
-    counts = passes * per_epoch if steps is None else np.where(per_epoch > 0, steps, 0)
-    S = max(1, int(counts.max(initial=1)))
-    place = np.broadcast_to(np.arange(n), (K, E, n))
-    real = (place < sizes[:, None, None]) & (np.arange(E)[:, None] < passes[:, None, None])
+    E, n, P = int(passes.max(initial=1)), int(sizes.max(initial=1)), int(per_epoch.max(initial=1))
+    real = (np.arange(n) < sizes[:, None, None]) & (np.arange(E)[:, None] < passes[:, None, None])
     if keys is None:
-        ranked = place
+        ranked = np.broadcast_to(np.arange(n), (K, E, n))
     else:  # sorted by random numbers; what is not there sorts last
         counter = np.arange(E, dtype=np.uint64)[:, None] << np.uint64(32) | np.arange(n, dtype=np.uint64)
         bits = _splitmix(np.array(keys, np.uint64)[:, None, None] + _GOLDEN * (counter + np.uint64(1)))
-        ranked = np.argsort(np.where(real, bits, np.uint64(2**64 - 1)), axis=-1, kind="stable")
-    start = np.arange(E)[:, None] * (per_epoch * batch_size)[:, None, None]
-    target = start + place
-    real = real & (target < (counts * batch_size)[:, None, None])
-    order, mask = np.zeros((K, S * batch_size), np.int64), np.zeros((K, S * batch_size), bool)
-    who = np.broadcast_to(np.arange(K)[:, None, None], real.shape)[real]
-    order[who, target[real]], mask[who, target[real]] = ranked[real], True
-    return order.reshape(K, S, batch_size), mask.reshape(K, S, batch_size)
+        ranked = np.argsort(bits if real.all() else np.where(real, bits, np.uint64(2**64 - 1)), axis=-1)
+    order, mask = np.zeros((K, E, P * batch_size), np.int64), np.zeros((K, E, P * batch_size), bool)
+    order[..., :n], mask[..., :n] = np.where(real, ranked, 0), real
+    order, mask = order.reshape(K, E * P, batch_size), mask.reshape(K, E * P, batch_size)
+    if (per_epoch < P).any() or (passes < E).any():  # the real steps of a smaller client move together
+        first = np.argsort(~mask.any(2), axis=1, kind="stable")[..., None]
+        order, mask = np.take_along_axis(order, first, 1), np.take_along_axis(mask, first, 1)
+    count = E * P if steps is None else steps
+    return np.ascontiguousarray(order[:, :count]), np.ascontiguousarray(mask[:, :count])
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

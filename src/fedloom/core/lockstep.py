@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch, Batches, batch_key
-from fedloom.core.execution import Execution, current
+from fedloom.core.execution import current
 from fedloom.core.steps import Step, tracing, vmap_trees
 from fedloom.core.types import replace
 
@@ -88,12 +88,12 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     real = batches.mask.sum(2).cpu()
     counts = sorted(counts, reverse=True)
     steps, losses = counts[0] if counts else 0, []
-    lock = _Lockstep(step, spec, batches, batches_axes, context, context_axes, run)
+    lock = _Lockstep(step, spec, rows, batches, batches_axes, context, context_axes)
     for s in range(steps):
         run.step = s
         active = sum(1 for c in counts if c > s)
         full = bool((real[:active, s] == B).all())
-        value = lock.advance(work, rows, s, active, K, full)
+        value = lock.advance(work, s, active, full)
         if value is not None:
             losses.append(torch.nn.functional.pad(value[:active], (0, K - active), value=float("nan")))
     run.step = None
@@ -110,41 +110,47 @@ class _Lockstep:
     """The step of a stack as one function of flat tensors, so that it can be traced once and compiled."""
 
     def __init__(
-        self, step: Step, spec: Any, batches: Batches, batches_axes: Batches, context: Any, axes: Any, run: Execution
+        self, step: Step, spec: Any, rows: Tensor, batches: Batches, batches_axes: Batches, context: Any, axes: Any
     ) -> None:
+        run = current()
         self.step, self.spec, self.batches, self.run = step, spec, batches, run
         self.extra, self.extra_spec = tree.flatten((batches.notes, batches.lazy, context))
         flat_axes = tree.leaves((batches_axes.notes, batches_axes.lazy, axes))
         self.extra_axes = flat_axes
         steps = torch.arange(batches.order.shape[1], device=batches.key.device)
-        self.keys = batch_key(batches.key[..., None], steps)  # [K, S], or [S] where shared
+        keys = batch_key(batches.key[..., None], steps)  # [K, S], or [S] where shared
+        self.by_step = [t.unbind(1) for t in (rows, batches.order, batches.mask)] + [keys.unbind(-1)]
         self.compilation = run.compilation if step.identity is not None else "none"
         what = (step.identity, self.extra_spec, tuple(flat_axes), batches_axes.key is None)
         self.static = (*what, batches.prepare, batches.augment, batches.dtype, run.bf16)
+        self.programs: dict[Any, Callable[..., Any]] = {}  # of this fold, found without hashing what they depend on
 
-    def advance(self, work: Sequence[Tensor], rows: Tensor, s: int, active: int, K: int, full: bool) -> Tensor | None:
+    def advance(self, work: Sequence[Tensor], s: int, active: int, full: bool) -> Tensor | None:
+        K = len(self.by_step[0][0])
         k = active if self.compilation == "none" else _rounded(active, K)
-        key = self.keys[s] if self.keys.ndim == 1 else self.keys[:k, s]
+
+        def first(t: Tensor) -> Tensor:
+            return t if k == K else t[:k]
+
         args = [
-            *(w[:k] for w in work),
-            rows[:k, s],
-            self.batches.order[:k, s],
-            self.batches.mask[:k, s],
-            key,
+            *map(first, work),
+            *(first(series[s]) if series[s].ndim else series[s] for series in self.by_step),
             self.batches.x,
             self.batches.y,
-            *(t if a is None else t[:k] for t, a in zip(self.extra, self.extra_axes, strict=True)),
+            *(t if a is None else first(t) for t, a in zip(self.extra, self.extra_axes, strict=True)),
         ]
         partial = k > active
         if partial:
-            args.append(torch.arange(k, device=rows.device) < active)
+            args.append(torch.arange(k, device=args[0].device) < active)
         if self.compilation == "none":
             return self._compute(len(work), full, partial, args)
-        shapes = tuple((a.shape, a.dtype, a.device) for a in args)
-        name = (self.compilation, self.static, len(work), full, partial, shapes)
-        program = self.run.programs.get(name)
+        program = self.programs.get((k, full, partial))
         if program is None:
-            program = self.run.programs[name] = self._trace(len(work), full, partial, args)
+            shapes = tuple((a.shape, a.dtype, a.device) for a in args)
+            name = (self.compilation, self.static, len(work), full, partial, shapes)
+            if name not in self.run.programs:
+                self.run.programs[name] = self._trace(len(work), full, partial, args)
+            program = self.programs[k, full, partial] = self.run.programs[name]
         return program(*args)  # type: ignore[no-any-return]
 
     def _compute(self, num_work: int, full: bool, partial: bool, args: Sequence[Tensor]) -> Tensor | None:
@@ -187,7 +193,7 @@ class _Lockstep:
             tracing.reset(token)
         if self.compilation == "trace":
             return graph
-        return torch.compile(graph, fullgraph=True, dynamic=False)
+        return torch.compile(graph.forward, fullgraph=True, dynamic=False)
 
 
 def _take_rows(table: Tensor, at: Tensor) -> Tensor:

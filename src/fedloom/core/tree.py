@@ -140,11 +140,17 @@ class _Sum:
         w = weights.double()
         if not bool(torch.isfinite(w).all() and (w >= 0).all()):
             raise ValueError(f"weights of an average must be finite and not negative, got {w.tolist()}")
-        parts = [torch.tensordot(w, v.double(), dims=1) if v.is_floating_point() else v.amax(0) for v in flat]
-        self.dtypes = [v.dtype for v in flat]
-        joined = zip(self.sums, parts, strict=True) if self.sums else ()
-        self.sums = [a + b if a.is_floating_point() else torch.maximum(a, b) for a, b in joined] or parts
-        self.weight += float(w.sum())
+        if not self.sums:
+            self.dtypes = [v.dtype for v in flat]
+            self.sums = [torch.zeros_like(v[0], dtype=torch.float64) if v.is_floating_point() else v[0] for v in flat]
+        shares = w.tolist()
+        for n, v in enumerate(flat):
+            if v.is_floating_point():  # one client after the other: how they were stacked cannot change the sum
+                for i, share in enumerate(shares):
+                    self.sums[n].add_(v[i], alpha=share)
+            else:
+                self.sums[n] = torch.maximum(self.sums[n], v.amax(0))
+        self.weight += sum(shares)
 
     def mean(self) -> Tree:
         if self.weight == 0.0:

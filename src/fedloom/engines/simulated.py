@@ -176,8 +176,10 @@ class Simulation(ABC):
         leaves = [("upload", t) for t in tree.leaves(uploads)] + [("state", t) for t in tree.leaves(states)]
         for kind, leaf in leaves:
             if leaf.is_floating_point():
-                fine = leaf.isfinite().flatten(1).all(1).cpu() if leaf.ndim > 1 else leaf.isfinite().cpu()
-                for i in (~fine).nonzero().flatten().tolist():
+                total = (
+                    leaf.flatten(1).sum(1, dtype=torch.float64) if leaf.ndim > 1 else leaf
+                )  # NaN and inf survive a sum
+                for i in (~total.isfinite()).nonzero().flatten().tolist():
                     bad.setdefault(ids[i], (None, f"the {kind} is not finite"))
         if bad and self.on_nonfinite == "stop":
             k, (where, what) = next(iter(bad.items()))
