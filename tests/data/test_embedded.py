@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import runpy
 from importlib import resources
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,6 +29,19 @@ def test_images_are_the_originals_in_the_original_order() -> None:
     assert test.y[:10].tolist() == [9, 2, 1, 1, 6, 1, 4, 6, 5, 7]
     # Recorded when the file was made from originals with the published MD5 sums.
     assert (train.fingerprint(), test.fingerprint()) == ("5ffe99f0d850275e", "26697b06dd2ccc32")
+
+
+@pytest.mark.skipif("FEDLOOM_DATA" not in os.environ, reason="needs FEDLOOM_DATA, a folder with FashionMNIST/raw")
+def test_every_image_is_the_original() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "make_embedded.py"
+    make = runpy.run_path(str(script))
+    folder = Path(os.environ["FEDLOOM_DATA"]) / "FashionMNIST" / "raw"
+    for examples, prefix, per_class in zip(fashion_mnist_small(), ("train", "t10k"), (1000, 200), strict=True):
+        x = make["read_idx"](folder, f"{prefix}-images-idx3-ubyte")
+        y = make["read_idx"](folder, f"{prefix}-labels-idx1-ubyte")
+        rows = make["first_of_each_class"](y, per_class)
+        assert np.array_equal(examples.x[:, 0].numpy(), x[rows])
+        assert np.array_equal(examples.y.numpy(), y[rows])
 
 
 def test_normalised_images_are_nearly_standard() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,8 +68,7 @@ def algorithm_table() -> Table:
     for heading in ("what it is", "settings"):
         out.add_column(heading, overflow="fold")
     for name, kind in ALGORITHMS.items():
-        module = __import__(kind.__module__, fromlist=["__doc__"])
-        first = (module.__doc__ or "").strip().splitlines()[0]
+        first = (sys.modules[kind.__module__].__doc__ or "").strip().splitlines()[0]
         settings = []
         for key, value in hyper_parameters(name).items():
             if isinstance(value, Local):
