@@ -1,0 +1,316 @@
+"""The checks of the battery. Each returns why it does not apply, or None, and raises AssertionError."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import torch
+
+from fedloom.algorithms.fedavg import FedAvg
+from fedloom.core import tree
+from fedloom.core.codec import decode, encode
+from fedloom.core.model import Model
+from fedloom.engines.loop import Loop
+from fedloom.engines.stacked import Stacked
+from fedloom.testing.compare import close, differ, same, through
+from fedloom.testing.subject import (
+    ENGINES,
+    MLP,
+    Convolutional,
+    Normalised,
+    Padded,
+    Poisoned,
+    RecordingLoop,
+    RecordingStacked,
+    Subject,
+    Trail,
+    Wire,
+    changed,
+    follow,
+)
+
+
+def engines_agree(subject: Subject) -> str | None:
+    """Loop, stack and a stack in chunks of two give the same states and personal models, to 1e-9 in float64."""
+    loop = subject.run(Loop)
+    for chunk in (None, 2):
+        stacked = subject.run(Stacked, chunk=chunk)
+        what = "the stacked engine" + (f" with chunk = {chunk}" if chunk else "")
+        _agree(loop, stacked, f"loop and {what} must agree", 1e-9)
+        assert loop.right == stacked.right, f"personal accuracies differ: loop {loop.right}, {what} {stacked.right}"
+    return None
+
+
+def float32_agrees(subject: Subject) -> str | None:
+    """After one local step in float32, loop and stack agree to 1e-5."""
+    algorithm = changed(subject.algorithm, local=dataclasses.replace(subject.algorithm.local, steps=1))
+    population = subject.population(dtype=torch.float32)
+    loop, stacked = (
+        subject.run(kind, population, algorithm=algorithm, cohorts=subject.cohorts[:1]) for kind in ENGINES
+    )
+    for leaf in tree.leaves((loop.servers, loop.states)):
+        assert leaf.dtype != torch.float64, "a float32 run has float64 leaves in its states: use the model's dtype"
+    _agree(loop, stacked, "loop and stack must agree on the first local step in float32", 1e-5)
+    return None
+
+
+def tracing_agrees(subject: Subject) -> str | None:
+    """A stack whose lock-steps are traced computes what an untraced one does, to 1e-9 in float64."""
+    traced = subject.run(Stacked, compilation="trace")
+    _agree(subject.run(Loop), traced, "the traced stack must agree with the loop", 1e-9)
+    return None
+
+
+def architectures_mix(subject: Subject) -> str | None:
+    """Three architectures in one cohort: engines agree, and without mixing no architecture feels another."""
+    if subject.algorithm.pooled:
+        return "pools its clients, who then have one architecture"
+    models = {
+        "narrow": Model(MLP, name="narrow"),
+        "wide": Model(lambda: MLP(16), name="wide"),
+        "convolutional": Model(Convolutional, name="convolutional"),
+    }
+    population = subject.population(models=models)
+    loop = subject.run(Loop, population)
+    _agree(loop, subject.run(Stacked, population), "loop and stack must agree on three architectures", 1e-9)
+    if subject.algorithm.mixed:
+        return None
+    for name in models:
+        own = [[k for k in cohort if population.assignment[k] == name] for cohort in subject.cohorts]
+        alone = subject.run(Loop, population, cohorts=own)
+        same(
+            loop.servers[-1][name],
+            alone.servers[-1][name],
+            f"the server state of {name!r} must not depend on clients of other architectures",
+        )
+    return None
+
+
+def normalisation_and_dropout(subject: Subject) -> str | None:
+    """With BatchNorm and dropout on ragged batches, loop and stack agree to 1e-9: padding changes nothing."""
+    population = subject.population(models={"normalised": Model(Normalised, name="normalised")})
+    loop, stacked = (subject.run(kind, population) for kind in ENGINES)
+    _agree(loop, stacked, "loop and stack must agree on a model with BatchNorm and dropout", 1e-9)
+    return None
+
+
+def neutral_is_fedavg(subject: Subject) -> str | None:
+    """With the settings in `neutral`, the server's weights are those of FedAvg, bit for bit."""
+    a = subject.algorithm
+    if not a.neutral:
+        return "declares no neutral settings"
+    shared = {f.name for f in dataclasses.fields(FedAvg)} & {f.name for f in dataclasses.fields(a)}
+    fedavg = FedAvg(**{name: getattr(a, name) for name in shared})
+    for kind in ENGINES:
+        mine = subject.run(kind, algorithm=changed(a, **a.neutral))
+        theirs = subject.run(kind, algorithm=fedavg)
+        for t, (x, y) in enumerate(zip(mine.servers, theirs.servers, strict=True)):
+            for name in y:
+                ours = a.global_weights(x[name])
+                ours = x[name] if ours is None else ours
+                same(ours, y[name], f"{subject.name} with {dict(a.neutral)} must be FedAvg ({kind.name}, round {t})")
+    return None
+
+
+def others_data_stay_theirs(subject: Subject) -> str | None:
+    """Everybody else's examples made NaN, a client's states and uploads stay what they were, bit for bit."""
+    mine = subject.cohorts[0][-1]
+    everyone = [tuple(range(subject.population().num_clients))]
+    for kind in ENGINES:
+        clean, poisoned = subject.population(), subject.population(kind=Poisoned, mine=mine)
+        alone = [subject.run(kind, p, cohorts=[(mine,)] * 2, refuse=True) for p in (clean, poisoned)]
+        what = f"other clients' data reach client {mine} ({kind.name}): padding or shared tables leak"
+        same(alone[0].servers, alone[1].servers, what)
+        same(alone[0].states, alone[1].states, what)
+        same(alone[0].personal[mine], alone[1].personal[mine], what)
+        recording = RecordingLoop if kind is Loop else RecordingStacked
+        seen = []
+        for p in (clean, poisoned):
+            engine = recording(p, subject.algorithm, on_nonfinite="refuse")
+            engine.round(engine.init(), everyone[0], 0)
+            seen.append({e: (state, upload) for e, k, state, upload in engine.log if k == mine and e == 0})
+        same(seen[0], seen[1], what)
+    return None
+
+
+def only_the_cohort_moves(subject: Subject) -> str | None:
+    """Who took part has moved (itself or the server); who did not is as before; who was never asked keeps nothing."""
+    for kind in ENGINES:
+        trail, asked = subject.run(kind), set[int]()
+        for t, cohort in enumerate(subject.cohorts):
+            before, after = trail.states[t], trail.states[t + 1]
+            asked.update(cohort)
+            assert set(after) == asked, f"after round {t} states exist for {sorted(after)}, asked were {sorted(asked)}"
+            for k in set(before) - set(cohort):
+                same(before[k], after[k], f"client {k} was not asked in round {t}, its state must not change")
+            server = differ(trail.servers[t], trail.servers[t + 1])
+            still = [k for k in cohort if k in before and not differ(before[k], after[k])]
+            assert server or not still, f"round {t}: neither the server nor the clients {still} moved"
+            assert server or before or any(tree.leaves(after[k]) for k in cohort), f"round {t} left nothing behind"
+    return None
+
+
+def empty_steps_change_nothing(subject: Subject) -> str | None:
+    """A step of padding at the end changes no bit; columns of padding change nothing beyond rounding."""
+    for kind in ENGINES:
+        reference = subject.run(kind)
+        longer = subject.run(kind, subject.population(kind=Padded, steps=1))
+        _agree(reference, longer, f"a step without real rows must change nothing ({kind.name})", 0.0)
+        wider = subject.run(kind, subject.population(kind=Padded, rows=3))
+        _agree(reference, wider, f"rows of padding must change nothing ({kind.name})", 1e-10)
+    return None
+
+
+def order_of_cohort_is_immaterial(subject: Subject) -> str | None:
+    """The same cohorts in another order give the same bits."""
+    for kind in ENGINES:
+        turned = subject.run(kind, cohorts=[tuple(reversed(c)) for c in subject.cohorts])
+        _agree(subject.run(kind), turned, f"the order of a cohort must change nothing ({kind.name})", 0.0)
+    return None
+
+
+def states_keep_their_shape(subject: Subject) -> str | None:
+    """Server and client states have the same structure, shapes and dtypes before, during and after a run."""
+    population = subject.population(models={"normalised": Model(Normalised)})
+    for kind in ENGINES:
+        trail = subject.run(kind, population)
+        for t, server in enumerate(trail.servers):
+            assert tree.same_structure(trail.servers[0], server), f"the server state changed its shape by round {t}"
+        label, model = next(iter(population.models.items()))
+        start = trail.servers[0]["" if subject.algorithm.mixed else label]
+        fresh = tree.cast(subject.algorithm.init_client(start, model, 0), dtype=population.dtype)
+        for t, states in enumerate(trail.states):
+            for k, state in states.items():
+                assert tree.same_structure(fresh, state), (
+                    f"the state of client {k} after round {t} has another structure, shape or dtype than init_client's"
+                )
+        whole = tree.cast(model.init(0), dtype=population.dtype)
+        for k, weights in trail.personal.items():
+            assert tree.same_structure(whole, weights), f"personal must return all weights of the model, client {k}"
+    return None
+
+
+def payloads_travel(subject: Subject) -> str | None:
+    """Everything sent or kept passes through the codec unchanged, and a run over such a wire gives the same bits."""
+    wired = subject.run(Wire)
+    _agree(subject.run(Loop), wired, "a run whose payloads pass through the codec must be the same", 0.0)
+    for server in wired.servers:
+        through(server, "server state")
+    return None
+
+
+def saved_runs_continue(subject: Subject) -> str | None:
+    """Save after round 0, load into a new engine, continue: the same bits as without a break."""
+    for kind in ENGINES:
+        whole = subject.run(kind)
+        saved = {k: encode(state) for k, state in whole.states[1].items()}
+        server = encode(whole.servers[1])
+        engine = kind(subject.population(), subject.algorithm)
+        start = decode(server, engine.init())
+        for k, data in saved.items():
+            engine.states[k] = decode(data, tree.zeros_like(whole.states[1][k]))
+        resumed = follow(engine, start, subject.cohorts[1:], start=1)
+        what = f"a resumed run must be the same ({kind.name}): is all that matters part of a state?"
+        same(whole.servers[1:], resumed.servers, what)
+        same(whole.states[1:], resumed.states, what)
+        same(whole.personal, resumed.personal, what)
+    return None
+
+
+def clients_may_vanish(subject: Subject) -> str | None:
+    """A client lost in any exchange keeps its state; lost in the only one of a round, it counts as never asked."""
+    cohort = subject.cohorts[1]
+    lost = cohort[len(cohort) // 2]
+    recorder = RecordingLoop(subject.population(), subject.algorithm)
+    before = recorder.round(recorder.init(), subject.cohorts[0], 0)
+    recorder.log.clear()
+    recorder.round(before, cohort, 1)
+    exchanges = 1 + max((exchange for exchange, *_ in recorder.log), default=-1)
+    log = {(exchange, k): state for exchange, k, state, _ in recorder.log}
+    for kind in ENGINES:
+        for e in range(exchanges):
+
+            def faults(round: int, exchange: int, client: int, e: int = e) -> str | None:
+                return "lost by the test" if (round, exchange, client) == (1, e, lost) else None
+
+            trail = subject.run(kind, faults=faults, cohorts=subject.cohorts[:2])
+            failed = [f.client for f in trail.engine.traffic.failed]
+            assert failed == [lost], f"the round must report client {lost} as lost, it reports {failed}"
+            was = trail.states[1].get(lost) if e == 0 else log[e - 1, lost]
+            close(
+                {} if was is None else {lost: was},
+                {k: s for k, s in trail.states[2].items() if k == lost},
+                f"client {lost}, lost in exchange {e}, must keep the state it had ({kind.name})",
+                0.0 if e == 0 else 1e-9,
+            )
+            missing = set(cohort) - set(trail.states[2]) - {lost}
+            assert not missing, f"clients {sorted(missing)} answered and have no state"
+            if exchanges == 1:
+                rest = [subject.cohorts[0], [k for k in cohort if k != lost]]
+                fewer = subject.run(kind, cohorts=rest)
+                _agree(trail, fewer, f"a lost client must count as never asked ({kind.name})", 0.0)
+    return None
+
+
+def rounds_may_ask_nobody(subject: Subject) -> str | None:
+    """A round without clients, or one that loses all of them, leaves server and clients as they were."""
+    for kind in ENGINES:
+        for cohort in ((), subject.cohorts[1]):
+            trail = subject.run(
+                kind,
+                cohorts=[subject.cohorts[0], cohort],
+                faults=lambda round, exchange, client: "lost by the test" if round == 1 else None,
+            )
+            same(
+                trail.servers[1], trail.servers[2], "nobody answered, the server must not move: test for that in round"
+            )
+            same(trail.states[1], trail.states[2], "nobody answered, no client's state may move")
+    return None
+
+
+def seeds_govern(subject: Subject) -> str | None:
+    """The same seed twice gives the same bits, another seed others; torch's and NumPy's own generators play no part."""
+    for kind in ENGINES:
+        first = subject.run(kind)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1234)
+            again = subject.run(kind)
+        _agree(first, again, f"the same seed must give the same bits ({kind.name})", 0.0)
+        other = subject.run(kind, subject.population(seed=1))
+        assert differ((first.servers, first.states), (other.servers, other.states)), "another seed changed nothing"
+    return None
+
+
+CHECKS: Mapping[str, Callable[[Subject], str | None]] = {
+    test.__name__: test
+    for test in (
+        engines_agree,
+        float32_agrees,
+        tracing_agrees,
+        architectures_mix,
+        normalisation_and_dropout,
+        neutral_is_fedavg,
+        others_data_stay_theirs,
+        only_the_cohort_moves,
+        empty_steps_change_nothing,
+        order_of_cohort_is_immaterial,
+        states_keep_their_shape,
+        payloads_travel,
+        saved_runs_continue,
+        clients_may_vanish,
+        rounds_may_ask_nobody,
+        seeds_govern,
+    )
+}
+
+
+def _agree(x: Trail, y: Trail, what: str, tolerance: float) -> None:
+    for t, (a, b) in enumerate(zip(x.servers, y.servers, strict=True)):
+        close(a, b, f"{what}: server state after round {t - 1}", tolerance)
+    for t, (s, r) in enumerate(zip(x.states, y.states, strict=True)):
+        assert set(s) == set(r), f"{what}: after round {t - 1} states of clients {sorted(s)} and of {sorted(r)}"
+        for k in sorted(s):
+            close(s[k], r[k], f"{what}: state of client {k} after round {t - 1}", tolerance)
+    for k in x.personal:
+        close(x.personal[k], y.personal[k], f"{what}: personal model of client {k}", tolerance)

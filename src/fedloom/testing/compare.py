@@ -1,0 +1,50 @@
+"""How the battery compares: trees, to the last bit or to a tolerance, and through the codec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fedloom.core import tree
+from fedloom.core.codec import decode, encode
+from fedloom.core.errors import CodecError
+
+
+def through(value: Any, what: str) -> Any:
+    """The value, encoded and decoded."""
+    try:
+        back = decode(encode(value), tree.zeros_like(value))
+    except CodecError as error:
+        raise AssertionError(f"the {what} cannot travel: {error}") from error
+    same(value, back, f"the {what} must pass through the codec unchanged")
+    return back
+
+
+def copy_of(value: Any) -> Any:
+    """A tree that no later step in place can reach."""
+    return tree.map_tree(torch.clone, value)
+
+
+def same(x: Any, y: Any, what: str) -> None:
+    """Two trees agree in every bit."""
+    close(x, y, what, 0.0)
+
+
+def close(x: Any, y: Any, what: str, tolerance: float) -> None:
+    """Two trees agree in structure, and in values to `tolerance`, relative where they exceed 1 (0: in every bit)."""
+    assert tree.flatten(x)[1] == tree.flatten(y)[1], f"{what}: the structures differ"
+    for i, (a, b) in enumerate(zip(tree.leaves(x), tree.leaves(y), strict=True)):
+        alike = a.shape == b.shape and a.dtype == b.dtype
+        assert alike, f"{what}: leaf {i} is {a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
+        if torch.equal(a, b):
+            continue
+        gap = float((a.double() - b.double()).abs().max())
+        allowed = tolerance * max(1.0, float(a.double().abs().max()))
+        assert gap <= allowed, f"{what}: leaf {i} {list(a.shape)} differs by {gap:.3g}, allowed is {allowed:.3g}"
+
+
+def differ(x: Any, y: Any) -> bool:
+    """Whether two trees differ anywhere."""
+    (a, spec_a), (b, spec_b) = tree.flatten(x), tree.flatten(y)
+    return bool(spec_a != spec_b or not all(torch.equal(u, v) for u, v in zip(a, b, strict=True)))

@@ -1,0 +1,293 @@
+"""What the battery works on: a tiny federation, ways to follow a run, and engines that watch or disturb one."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batches
+from fedloom.core.client import Client
+from fedloom.core.errors import SettingWarning
+from fedloom.core.execution import Compilation
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Local
+from fedloom.core.types import Weights
+from fedloom.data import Examples, Federation, Partition
+from fedloom.engines.loop import Loop
+from fedloom.engines.population import HeldOut, Population
+from fedloom.engines.simulated import Call, Faults, SimulatedCohort, Simulation
+from fedloom.engines.stacked import Stacked
+from fedloom.testing.compare import copy_of, through
+
+SIZES = (5, 12, 9, 23, 7, 16)  # training examples of each client: ragged, none a multiple of another
+COHORTS = ((0, 2, 3, 5), (1, 2, 5), (0, 3, 5))  # of rounds 0, 1, 2; client 4 is never asked
+FEATURES, CLASSES = 12, 3
+
+
+class MLP(nn.Module):
+    """Two layers with tanh: smooth, so that rounding is never amplified by a kink."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(FEATURES, width)
+        self.head = nn.Linear(width, CLASSES)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Input of the last layer."""
+        return torch.tanh(self.hidden(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))  # type: ignore[no-any-return]
+
+
+class Convolutional(nn.Module):
+    """The features as a line of 12 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 3, 3, padding=1)
+        self.head = nn.Linear(3 * FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.conv(x[:, None])).flatten(1))  # type: ignore[no-any-return]
+
+
+class Normalised(nn.Module):
+    """Batch normalisation and dropout: what padding and stacking disturb if anything does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(FEATURES, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(0.25)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(torch.tanh(self.norm(self.hidden(x)))))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Trail:
+    """What a run left behind; entry 0 of `servers` and `states` is before the first round."""
+
+    servers: list[dict[str, Any]]
+    states: list[dict[int, Any]]
+    personal: dict[int, Weights]
+    right: dict[int, tuple[int, int]]  # what `Simulation.judge` says
+    engine: Simulation
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An algorithm under test. `models`: by name, from [B, 12] to [B, 3]; `local`: its local training in the tests."""
+
+    algorithm: Algorithm[Any, Any]
+    models: Mapping[str, Model]
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: Algorithm[Any, Any] | Callable[[], Algorithm[Any, Any]],
+        models: Mapping[str, Model] | None = None,
+        local: Local | None = None,
+    ) -> Subject:
+        """A subject from an algorithm or something that makes one."""
+        made = algorithm if isinstance(algorithm, Algorithm) else algorithm()
+        tiny = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9, weight_decay=1e-3), decay=0.9)
+        return cls(changed(made, local=local or tiny), models or {"mlp": Model(MLP, name="mlp")})
+
+    @property
+    def name(self) -> str:
+        return type(self.algorithm).__name__
+
+    @property
+    def cohorts(self) -> Sequence[Sequence[int]]:
+        return ((0,),) * len(COHORTS) if self.algorithm.pooled else COHORTS
+
+    def population(
+        self,
+        *,
+        kind: type[Population] = Population,
+        models: Mapping[str, Model] | None = None,
+        dtype: torch.dtype = torch.float64,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Population:
+        """The six clients (one, where the algorithm pools them)."""
+        everything, chosen = federation(), dict(models or self.models)
+        if self.algorithm.pooled:
+            everything, first = everything.pooled(), next(iter(chosen))
+            chosen = {first: chosen[first]}
+        return kind(federation=everything, models=chosen, dtype=dtype, seed=seed, **settings)
+
+    def run(
+        self,
+        kind: type[Simulation] = Loop,
+        population: Population | None = None,
+        *,
+        algorithm: Algorithm[Any, Any] | None = None,
+        cohorts: Sequence[Sequence[int]] | None = None,
+        compilation: Compilation = "none",
+        chunk: int | None = None,
+        faults: Faults | None = None,
+        refuse: bool = False,
+    ) -> Trail:
+        """Some rounds, with every state after every round."""
+        population = population or self.population()
+        engine = kind(
+            population,
+            algorithm or self.algorithm,
+            compilation=compilation,
+            chunk=chunk,
+            faults=faults,
+            on_nonfinite="refuse" if refuse else "stop",
+        )
+        return follow(engine, engine.init(), self.cohorts if cohorts is None else cohorts)
+
+
+def follow(engine: Simulation, server: dict[str, Any], cohorts: Sequence[Sequence[int]], start: int = 0) -> Trail:
+    """Run rounds start, start + 1, ... on an engine and note every state."""
+    servers, states = [copy_of(server)], [copy_of(dict(engine.states))]
+    for t, cohort in enumerate(cohorts, start):
+        server = engine.round(server, cohort, t)
+        servers.append(copy_of(server))
+        states.append(copy_of(dict(engine.states)))
+    everyone = range(engine.population.num_clients)
+    return Trail(servers, states, personal(engine, server, everyone), engine.judge(server, everyone), engine)
+
+
+def personal(engine: Simulation, server: dict[str, Any], clients: Sequence[int]) -> dict[int, Weights]:
+    """The model by which each client is judged."""
+
+    def own(client: Client[Any], server: Any) -> tuple[Any, Weights]:
+        return client.state, engine.algorithm.personal(server, client)
+
+    out: dict[int, Weights] = {}
+    for group in SimulatedCohort(engine, server, tuple(clients), 0, held_out="test").groups:
+        found = group.look(own, (engine.server_of(server, group.clients[0]),))
+        out.update(zip(group.clients, found, strict=True))
+    return out
+
+
+def federation() -> Federation:
+    """Six clients with 5 to 23 training examples of 12 features and 3 classes, 3 to test on, 2 or 0 to validate on."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    centres = rng.normal(size=(CLASSES, FEATURES))
+
+    def examples(n: int) -> Examples:
+        y = rng.integers(CLASSES, size=n)
+        return Examples(torch.from_numpy(centres[y] + rng.normal(size=(n, FEATURES))), torch.from_numpy(y), CLASSES)
+
+    lists: dict[str, list[range]] = {"train": [], "test": [], "val": []}
+    end = 0
+    for k, n in enumerate(SIZES):
+        for role, count in (("train", n), ("test", 3), ("val", 2 * (k % 2))):
+            lists[role].append(range(end, end + count))
+            end += count
+    parts = {role: Partition.from_lists(rows, name="tiny") for role, rows in lists.items()}
+    return Federation(
+        train=examples(end),
+        partition=parts["train"],
+        local_test=parts["test"],
+        local_val=parts["val"],
+        public=examples(20),
+    )
+
+
+ENGINES: tuple[type[Simulation], type[Simulation]] = (Loop, Stacked)
+
+
+# --- what they are made of
+
+
+@dataclass(frozen=True, eq=False)
+class Poisoned(Population):
+    """Every example but those of client `mine` is NaN."""
+
+    mine: int = 0
+
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> tuple[Batches, Tensor]:
+        batches, keys = super().train_batches(clients, local, round, exchange)
+        return self._poison(batches), keys
+
+    def held_out_batches(self, clients: Sequence[int], kind: HeldOut, batch_size: int = 200) -> Batches:
+        return self._poison(super().held_out_batches(clients, kind, batch_size))
+
+    def _poison(self, batches: Batches) -> Batches:
+        f = self.federation
+        own = [p.rows(self.mine) for p in (f.partition, f.local_test, f.local_val) if p is not None]
+        x = torch.full_like(batches.x, float("nan"))
+        rows = torch.from_numpy(np.concatenate(own))
+        return dataclasses.replace(batches, x=x.index_copy(0, rows, batches.x[rows]))
+
+
+@dataclass(frozen=True, eq=False)
+class Padded(Population):
+    """Training batches with more padding than they need."""
+
+    steps: int = 0
+    rows: int = 0
+
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> tuple[Batches, Tensor]:
+        batches, keys = super().train_batches(clients, local, round, exchange)
+        order, mask = (F.pad(t, (0, self.rows, 0, self.steps)) for t in (batches.order, batches.mask))
+        return dataclasses.replace(batches, order=order, mask=mask), keys
+
+
+class Recorder(Simulation):
+    """Notes (exchange, client, state, upload) of every answer."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.log: list[tuple[int, int, Any, Any]] = []
+
+    def answers(
+        self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
+    ) -> Iterator[tuple[Sequence[int], Any, Any]]:
+        for ids, states, uploads in super().answers(call, clients, scatter):  # type: ignore[safe-super]
+            for i, k in enumerate(ids):
+                self.log.append((call.exchange, k, copy_of(tree.take(states, i)), copy_of(tree.take(uploads, i))))
+            yield ids, states, uploads
+
+
+class RecordingLoop(Recorder, Loop):
+    pass
+
+
+class RecordingStacked(Recorder, Stacked):
+    pass
+
+
+class Wire(Loop):
+    """A loop whose every payload and state is encoded, decoded and compared."""
+
+    def answers(
+        self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
+    ) -> Iterator[tuple[Sequence[int], Any, Any]]:
+        call = dataclasses.replace(call, broadcast=through(call.broadcast, f"broadcast to {call.name}"))
+
+        def sent(ids: Sequence[int]) -> Any:
+            each, what = scatter(ids), f"scatter to {call.name}"
+            return tree.stack([through(tree.take(each, i), what) for i in range(len(ids))])
+
+        for ids, states, uploads in super().answers(call, clients, sent):
+            kept = [through(tree.take(states, i), f"state after {call.name}") for i in range(len(ids))]
+            up = [through(tree.take(uploads, i), f"upload of {call.name}") for i in range(len(ids))]
+            yield ids, tree.stack(kept), tree.stack(up)
+
+
+def changed(algorithm: Algorithm[Any, Any], **settings: Any) -> Algorithm[Any, Any]:
+    """The algorithm with some settings replaced, without warnings of neutral ones."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SettingWarning)
+        return dataclasses.replace(algorithm, **settings)
