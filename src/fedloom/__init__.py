@@ -6,6 +6,7 @@ Write what ONE client does and what the server does with the answers; fedloom ru
 from fedloom.algorithms import ALGORITHMS, Centralised, FedAvg, FedNTD, KTpFL, LocalOnly, PFedSD, Scaffold
 from fedloom.coordinator import History, RunSettings, run
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.augment import Augment
 from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch, Batches
 from fedloom.core.client import Client, on_client
@@ -36,6 +37,7 @@ __all__ = [
     "SGD",
     "Adam",
     "Algorithm",
+    "Augment",
     "Averaging",
     "Batch",
     "Batches",

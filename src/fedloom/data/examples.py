@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +81,8 @@ class Examples:
         num_classes: number of classes C; for floating point targets, the number of outputs.
         normalise: from stored values to network inputs.
         name: what reports call these examples.
+        augment: random changes of a batch of network inputs while training, (inputs, key) -> inputs; it is static and
+            hashable, like `fedloom.core.augment.Augment`. Evaluation never augments.
 
     Raises:
         ValueError: lengths, types, labels or values break one of the rules above.
@@ -90,6 +93,7 @@ class Examples:
     num_classes: int
     normalise: Normalise = Normalise()
     name: str = "arrays"
+    augment: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.x.dim() < 2 or self.y.dim() < 1 or len(self.x) != len(self.y):
@@ -131,11 +135,11 @@ class Examples:
         """Return a copy of the examples at `rows`, int64 positions of shape (n,), in that order."""
         index = torch.tensor(rows) if isinstance(rows, np.ndarray) else rows  # a copy: partitions are read-only
         index = index.to(self.x.device, torch.int64)
-        return Examples(self.x[index], self.y[index], self.num_classes, self.normalise, self.name)
+        return replace(self, x=self.x[index], y=self.y[index])
 
     def to(self, device: torch.device | str) -> Examples:
         """Return the same examples on `device`."""
-        return Examples(self.x.to(device), self.y.to(device), self.num_classes, self.normalise, self.name)
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return the number of examples of each class, (num_classes,).

@@ -19,6 +19,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.random import derive
 from fedloom.core.task import Classification, Task
+from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
 
 HeldOut = Literal["val", "test"]
@@ -77,7 +78,7 @@ class Population:
         sizes = self.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
         batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)
-        return batches, batches.key
+        return replace(batches, augment=self.federation.train.augment), batches.key
 
     def held_out_batches(self, clients: Sequence[int], kind: HeldOut, batch_size: int = 200) -> Batches:
         """One pass over what K clients hold out, stacked; num_examples = 0 for a client that holds out nothing."""
