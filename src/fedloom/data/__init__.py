@@ -6,18 +6,23 @@ from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
+from fedloom.data.skews import balanced_dirichlet, lognormal, natural, pathological
 
 __all__ = [
     "Examples",
     "Federation",
     "Normalise",
     "Partition",
+    "balanced_dirichlet",
     "by_lists",
     "dirichlet",
     "fashion_mnist_small",
     "federate",
     "from_arrays",
     "iid",
+    "lognormal",
+    "natural",
+    "pathological",
     "pooled",
     "shards",
     "split",
