@@ -7,6 +7,7 @@ from fedloom.data.examples import Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
 from fedloom.data.skews import balanced_dirichlet, lognormal, natural, pathological
+from fedloom.data.sources import load
 
 __all__ = [
     "Examples",
@@ -20,6 +21,7 @@ __all__ = [
     "federate",
     "from_arrays",
     "iid",
+    "load",
     "lognormal",
     "natural",
     "pathological",

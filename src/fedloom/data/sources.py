@@ -1,0 +1,153 @@
+"""Data sets in the files that their authors published, read from a local folder. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.data.examples import Examples, Normalise, from_arrays
+from fedloom.data.formats import Bytes, read_idx, read_pickle, read_records, refuse
+
+_MNIST = Normalise((0.1307,), (0.3081,), 1 / 255)
+_FASHION = Normalise((0.2860,), (0.3530,), 1 / 255)
+_CIFAR10 = Normalise((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768), 1 / 255)
+_CIFAR100 = Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 1 / 255)
+
+_EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
+_PARTS = ("images-idx3-ubyte", "labels-idx1-ubyte")
+
+
+def load(name: str, folder: str | os.PathLike[str]) -> tuple[Examples, Examples]:
+    """Return the training and the test examples of a published data set, images uint8 (N, C, H, W), in file order.
+
+    | name | files, in `folder` or in the folder of it named here |
+    |---|---|
+    | `mnist` | `MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte`, plain or `.gz` |
+    | `fashion_mnist` | the same in `FashionMNIST/raw` |
+    | `emnist_letters`, `_digits`, `_balanced`, `_byclass`, `_bymerge`, `_mnist` | `EMNIST/raw/emnist-letters-train-*` |
+    | `cifar10` | `cifar-10-batches-py/data_batch_1`..., or `cifar-10-batches-bin/data_batch_1.bin`... |
+    | `cifar100` | `cifar-100-python/{train,test}`, or `cifar-100-binary/{train,test}.bin` |
+
+    IDX names may be written with a dot, `train-images.idx3-ubyte`. EMNIST images are turned upright and normalised
+    with the constants of MNIST; letters a to z become classes 0 to 25. CIFAR-100 gives its 100 fine classes. CIFAR
+    pickles are read without running code that they may hold. CIFAR files do not say how many images they should
+    hold, so one that was cut between two records of the binary version is not noticed.
+
+    Args:
+        name: data set; `-` may stand for `_`.
+        folder: where the files are.
+
+    Raises:
+        ValueError: the name is unknown, files are missing, or a file breaks a rule of its format.
+    """
+    key, folder = name.replace("-", "_"), Path(folder)
+    if key == "mnist":
+        return _idx_pair(key, folder, ("MNIST/raw", "MNIST", "mnist"), ("train", "t10k"), 10, _MNIST)
+    if key == "fashion_mnist":
+        fashion = ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "fashion_mnist")
+        return _idx_pair(key, folder, fashion, ("train", "t10k"), 10, _FASHION)
+    split = key.removeprefix("emnist_")
+    if split != key and split in _EMNIST_CLASSES:
+        prefixes = (f"emnist-{split}-train", f"emnist-{split}-test")
+        return _idx_pair(key, folder, ("EMNIST/raw", "EMNIST", "emnist", "gzip"), prefixes, _EMNIST_CLASSES[split])
+    if key == "cifar10":
+        batches = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+        return _cifar(key, folder, ("cifar-10-batches-py", "cifar-10-batches-bin"), batches, "labels", (10,), _CIFAR10)
+    if key == "cifar100":
+        places = ("cifar-100-python", "cifar-100-binary")
+        return _cifar(key, folder, places, ["train", "test"], "fine_labels", (20, 100), _CIFAR100)
+    known = ["mnist", "fashion_mnist", "cifar10", "cifar100", *(f"emnist_{split}" for split in _EMNIST_CLASSES)]
+    raise ValueError(f"name must be a data set with a loader, got {name!r}: use one of {', '.join(known)}")
+
+
+def _find(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]) -> list[Path]:
+    """Return the files of the first place that has them all, each in the first of its spellings that is there."""
+    for place, files in places:
+        found = [next((place / s for s in spellings if (place / s).is_file()), None) for spellings in files]
+        paths = [path for path in found if path is not None]
+        if len(paths) == len(files):
+            return paths
+    missing = "; ".join(
+        f"{', '.join(s[0] for s in files if not any((place / name).is_file() for name in s))} in {place}"
+        for place, files in places
+    )
+    spelt = " (also as .gz, or with .idx for -idx)" if len(places[0][1][0]) > 1 else ""
+    raise ValueError(
+        f"{name} needs all its files in one folder, got none that has them all; missing are{spelt} {missing}: "
+        "put the published files there (nothing is downloaded), or give the folder that holds them"
+    )
+
+
+# ---- MNIST and its relatives
+
+
+def _idx_pair(
+    name: str,
+    folder: Path,
+    places: Iterable[str],
+    prefixes: tuple[str, str],
+    num_classes: int,
+    normalise: Normalise = _MNIST,
+) -> tuple[Examples, Examples]:
+    files = []
+    for stem in (f"{prefix}-{part}" for prefix in prefixes for part in _PARTS):
+        dotted = stem.replace("-idx", ".idx")
+        files.append((stem, f"{stem}.gz", dotted, f"{dotted}.gz"))
+    paths = _find(name, [(place, files) for place in (*(folder / p for p in places), folder)])
+    first = 1 if name == "emnist_letters" else 0
+    parts = []
+    for images, labels in (paths[:2], paths[2:]):
+        x, y = read_idx(images, (28, 28)), read_idx(labels, ())
+        if name.startswith("emnist"):  # stored column by column
+            x = x.transpose(0, 2, 1)
+        target = _labels(labels, y, len(x), num_classes, first)
+        parts.append(from_arrays(x[:, None], target, num_classes=num_classes, normalise=normalise, name=name))
+    return parts[0], parts[1]
+
+
+# ---- CIFAR
+
+
+def _cifar(
+    name: str,
+    folder: Path,
+    places: tuple[str, str],
+    stems: Sequence[str],
+    key: str,
+    classes: tuple[int, ...],
+    normalise: Normalise,
+) -> tuple[Examples, Examples]:
+    python = [(stem,) for stem in stems]
+    binary = [(f"{stem}.bin",) for stem in stems]
+    where = [(folder / places[0], python), (folder / places[1], binary), (folder, python), (folder, binary)]
+    images: list[Bytes] = []
+    labels: list[npt.NDArray[np.int64]] = []
+    for path in _find(name, where):
+        if path.suffix == ".bin":
+            x, stored = read_records(path, len(classes))
+            # Coarse labels are not used, but a wrong one means that the records are not what they should be.
+            y = [_labels(path, stored[:, i], len(x), count) for i, count in enumerate(classes)][-1]
+        else:
+            x, pickled = read_pickle(path, key)
+            y = _labels(path, pickled, len(x), classes[-1])
+        images.append(x)
+        labels.append(y)
+    train, test = (
+        from_arrays(np.concatenate(xs), np.concatenate(ys), num_classes=classes[-1], normalise=normalise, name=name)
+        for xs, ys in ((images[:-1], labels[:-1]), (images[-1:], labels[-1:]))
+    )
+    return train, test
+
+
+def _labels(
+    path: Path, y: npt.NDArray[np.integer], length: int, num_classes: int, first: int = 0
+) -> npt.NDArray[np.int64]:
+    if len(y) != length:
+        refuse(path, f"there must be one label for each of the {length} images", f"{len(y)} labels")
+    if y.min() < first or y.max() >= first + num_classes:
+        refuse(path, f"labels must be in {first}..{first + num_classes - 1}", f"{y.min()}..{y.max()}")
+    return y.astype(np.int64) - first
