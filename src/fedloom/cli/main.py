@@ -105,7 +105,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--data",
         default=catalogue.DATA,
         metavar="NAME",
-        help=f"{catalogue.DATA}, or a .npz file with the arrays x_train, y_train, x_test, y_test",
+        help=f"{catalogue.DATA}; original files as NAME:FOLDER (mnist, fashion_mnist, cifar10, cifar100, "
+        "emnist_letters); or a .npz file with the arrays x_train, y_train, x_test, y_test",
     )
     add("--partition", default="shards:2", metavar="P", help="iid, shards:S or dirichlet:ALPHA")
     add("--clients", type=int, default=100, metavar="N", help="number of clients")

@@ -19,7 +19,8 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
-from fedloom.data import Examples, Partition, dirichlet, fashion_mnist_small, from_arrays, iid, shards
+from fedloom.data import Examples, Partition, dirichlet, fashion_mnist_small, from_arrays, iid, load, shards
+from fedloom.data.sources import SOURCES
 from fedloom.models import MODELS, build
 
 DATA = "fashion_mnist_small"
@@ -56,12 +57,18 @@ def hyper_parameters(name: str) -> dict[str, Any]:
 
 
 def data(source: str) -> tuple[Examples, Examples]:
-    """(train, test) of `fashion_mnist_small`, or of a .npz file with x_train, y_train, x_test, y_test.
+    """(train, test) of `fashion_mnist_small`, of original files, or of a .npz file.
+
+    Original files are named `NAME:FOLDER`, for example `cifar10:data` (`fedloom.data.load`). A .npz file holds x_train,
+    y_train, x_test, y_test.
 
     x: images (N, H, W) or (N, H, W, 3) of uint8, images (N, C, H, W), or features (N, D); y: class labels (N,).
     """
     if source == DATA:
         return fashion_mnist_small()
+    name, colon, folder = source.partition(":")
+    if colon and name in SOURCES:
+        return load(name, folder)
     path, names = Path(source), ("x_train", "y_train", "x_test", "y_test")
     if path.suffix != ".npz":
         raise SettingError(f"data must be {DATA!r} or a .npz file with {', '.join(names)}; got {source!r}")

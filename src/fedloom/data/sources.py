@@ -18,6 +18,7 @@ _CIFAR10 = Normalise((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.243485
 _CIFAR100 = Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 1 / 255)
 
 _EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
+SOURCES = ("mnist", "fashion_mnist", "cifar10", "cifar100", *(f"emnist_{split}" for split in _EMNIST_CLASSES))
 _PARTS = ("images-idx3-ubyte", "labels-idx1-ubyte")
 
 
@@ -60,8 +61,7 @@ def load(name: str, folder: str | os.PathLike[str]) -> tuple[Examples, Examples]
     if key == "cifar100":
         places = ("cifar-100-python", "cifar-100-binary")
         return _cifar(key, folder, places, ["train", "test"], "fine_labels", (20, 100), _CIFAR100)
-    known = ["mnist", "fashion_mnist", "cifar10", "cifar100", *(f"emnist_{split}" for split in _EMNIST_CLASSES)]
-    raise ValueError(f"name must be a data set with a loader, got {name!r}: use one of {', '.join(known)}")
+    raise ValueError(f"name must be a data set with a loader, got {name!r}: use one of {', '.join(SOURCES)}")
 
 
 def _find(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]) -> list[Path]:
