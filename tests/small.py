@@ -38,11 +38,11 @@ TINY = Model(Tiny, name="tiny")
 class InOrder(Population):
     """Clients that visit their examples in stored order, as golden runs do."""
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> tuple[Batches, Tensor]:
-        batches, keys = super().train_batches(clients, local, round, exchange)
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> Batches:
+        batches = super().train_batches(clients, local, round, exchange)
         sizes = self.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, None, epochs=local.epochs, steps=local.steps)
-        return replace(batches, order=torch.from_numpy(order), mask=torch.from_numpy(mask)), keys
+        return replace(batches, order=torch.from_numpy(order), mask=torch.from_numpy(mask))
 
 
 def clients_of(

@@ -43,7 +43,7 @@ class StoredOrder(Population):
     """The golden runs visit the examples in stored order."""
 
     def train_batches(self, clients: Any, local: Any, round: int, exchange: int) -> Any:
-        batches, keys = super().train_batches(clients, local, round, exchange)
+        batches = super().train_batches(clients, local, round, exchange)
         sizes = self.sizes[list(clients)]
         per_epoch = -(-sizes // local.batch_size)
         order = torch.zeros_like(batches.order)
@@ -51,7 +51,7 @@ class StoredOrder(Population):
             order[i, : steps * local.epochs] = torch.arange(n).reshape(steps, -1).repeat(local.epochs, 1)
         from fedloom.core.types import replace
 
-        return replace(batches, order=order), keys
+        return replace(batches, order=order)
 
 
 def flat(params: dict[str, torch.Tensor]) -> np.ndarray:

@@ -80,7 +80,7 @@ def test_without_keys_the_stored_order() -> None:
 def batches_of(n: int, batch_size: int = 4) -> Batches:
     """Shuffled batches of the second of two clients, which has n examples."""
     data = [(np.arange(m * 6.0).reshape(m, 6) + 100 * m, np.arange(m) % 4) for m in (3, n)]
-    stacked, _ = clients_of(data).train_batches([1], Local(epochs=1, batch_size=batch_size), 0, 0)
+    stacked = clients_of(data).train_batches([1], Local(epochs=1, batch_size=batch_size), 0, 0)
     return tree.take(replace(stacked, x=stacked.x[None], y=stacked.y[None]), 0)
 
 

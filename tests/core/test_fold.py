@@ -102,7 +102,7 @@ def test_minimise_is_plain_gradient_descent(engine: Any) -> None:
     people = population()
     got = run(answer, engine, people=people, optimiser=SGD(lr=0.1))
     for k in range(4):
-        batches, _ = people.train_batches([k], Local(epochs=2, batch_size=4), 0, 0)
+        batches = people.train_batches([k], Local(epochs=2, batch_size=4), 0, 0)
         module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 4)).double()
         start = tree.cast(TINY.init(_init_key(people)), dtype=torch.float64)
         with torch.no_grad():
@@ -218,7 +218,7 @@ def test_gradients_and_carries_of_any_layout(momentum: float) -> None:
 
 def test_losses_and_steps_are_seen() -> None:
     seen = Execution()
-    batches, _ = population().train_batches([1], Local(epochs=1, batch_size=5), 0, 0)
+    batches = population().train_batches([1], Local(epochs=1, batch_size=5), 0, 0)
     one = tree.take(changed(batches, x=batches.x[None], y=batches.y[None]), 0)
     weights, rate = TINY.init(0, torch.float64), torch.tensor(0.1)
     with executing(seen):
@@ -252,8 +252,8 @@ def jitter(x: Tensor, key: Tensor) -> Tensor:
 @dataclass(frozen=True, eq=False)
 class Augmented(type(population())):  # type: ignore[misc]
     def train_batches(self, clients: Any, local: Any, round: int, exchange: int) -> Any:
-        batches, keys = super().train_batches(clients, local, round, exchange)
-        return changed(batches, augment=jitter), keys
+        batches = super().train_batches(clients, local, round, exchange)
+        return changed(batches, augment=jitter)
 
 
 @pytest.mark.parametrize("compilation", ["none", "trace"])

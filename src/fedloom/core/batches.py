@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.core.random import fold_in
 from fedloom.core.types import Params, replace, state, static
 
 
@@ -162,11 +161,6 @@ def _splitmix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def batch_key(key: Tensor, step: Tensor | int) -> Tensor:
-    """The key of one batch."""
-    return fold_in(key, step)
 
 
 def _row_shape(fn: Callable[..., Tensor], context: Any, batches: Batches) -> Tensor:

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, Batches, batch_key
+from fedloom.core.batches import Batch, Batches
 from fedloom.core.execution import current
+from fedloom.core.random import fold_in
 from fedloom.core.steps import Step, tracing, vmap_trees
 from fedloom.core.types import replace
 
@@ -23,7 +24,7 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
     count, losses = int(batches.num_steps), []
     widths = batches.mask.sum(1).tolist()
     rows = batches.examples[batches.order] if count else batches.order
-    keys = batch_key(batches.key, torch.arange(count, device=batches.key.device))
+    keys = fold_in(batches.key, torch.arange(count, device=batches.key.device))
     for s in range(count):
         run.step = s
         n = widths[s]
@@ -87,15 +88,15 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     rows = batches.examples.gather(1, batches.order.reshape(K, S * B)).reshape(K, S, B)
     real = batches.mask.sum(2).cpu()
     counts = sorted(counts, reverse=True)
-    steps, losses = counts[0] if counts else 0, []
+    going = torch.tensor(counts)[:, None] > torch.arange(S)
+    active, full = going.sum(0).tolist(), ((real == B) | ~going).all(0).tolist()
+    losses = []
     lock = _Lockstep(step, spec, rows, batches, batches_axes, context, context_axes)
-    for s in range(steps):
+    for s in range(counts[0]):
         run.step = s
-        active = sum(1 for c in counts if c > s)
-        full = bool((real[:active, s] == B).all())
-        value = lock.advance(work, s, active, full)
+        value = lock.advance(work, s, active[s], full[s])
         if value is not None:
-            losses.append(torch.nn.functional.pad(value[:active], (0, K - active), value=float("nan")))
+            losses.append(torch.nn.functional.pad(value[: active[s]], (0, K - active[s]), value=float("nan")))
     run.step = None
     back = None if is_sorted else torch.argsort(perm)
     if losses:
@@ -118,7 +119,7 @@ class _Lockstep:
         flat_axes = tree.leaves((batches_axes.notes, batches_axes.lazy, axes))
         self.extra_axes = flat_axes
         steps = torch.arange(batches.order.shape[1], device=batches.key.device)
-        keys = batch_key(batches.key[..., None], steps)  # [K, S], or [S] where shared
+        keys = fold_in(batches.key[..., None], steps)  # [K, S], or [S] where shared
         self.by_step = [t.unbind(1) for t in (rows, batches.order, batches.mask)] + [keys.unbind(-1)]
         self.compilation = run.compilation if step.identity is not None else "none"
         what = (step.identity, self.extra_spec, tuple(flat_axes), batches_axes.key is None)

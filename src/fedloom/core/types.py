@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, dataclass_transform
 
 import torch
@@ -123,6 +123,3 @@ class Failure:
 def replace(value: T, **changes: Any) -> T:
     """A copy of a `@state` value with some fields replaced."""
     return dataclasses.replace(value, **changes)  # type: ignore[type-var]
-
-
-ByModel = Mapping[str, T]  # architecture name -> value

@@ -70,15 +70,15 @@ class Population:
         x = examples.x.to(self.device)
         return (x.to(self.dtype) if x.is_floating_point() else x), examples.y.to(self.device)
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> tuple[Batches, Tensor]:
-        """This round's training batches of K clients, padded to one shape and stacked; and their keys [K]."""
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> Batches:
+        """This round's training batches of K clients, padded to one shape and stacked."""
         words = (round, exchange)
         shuffles = [derive(self.seed, "batches", *words, k) for k in clients]
         keys = [derive(self.seed, "client", *words, k) for k in clients]
         sizes = self.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
         batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)
-        return replace(batches, augment=self.federation.train.augment), batches.key
+        return replace(batches, augment=self.federation.train.augment)
 
     def held_out_batches(self, clients: Sequence[int], kind: HeldOut, batch_size: int = 200) -> Batches:
         """One pass over what K clients hold out, stacked; num_examples = 0 for a client that holds out nothing."""

@@ -118,7 +118,7 @@ class Simulation(ABC):
     def clients(self, call: Call, ids: Sequence[int]) -> Client[Any]:
         """K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, model = self.population, self.population.models[self.population.assignment[ids[0]]]
-        train, keys = p.train_batches(ids, self.algorithm.local, call.round, call.exchange)
+        train = p.train_batches(ids, self.algorithm.local, call.round, call.exchange)
 
         def fresh(k: int) -> Any:
             own = self.algorithm.init_client(call.server, model, derive(p.seed, "client", k))
@@ -132,7 +132,7 @@ class Simulation(ABC):
             num_examples=train.num_examples,
             round=torch.tensor(call.round, device=p.device),
             lr=torch.tensor(self.algorithm.local.rate(call.round), dtype=torch.float64, device=p.device),
-            key=keys,
+            key=train.key,
             model=model,
             task=p.task,
         )
@@ -176,9 +176,8 @@ class Simulation(ABC):
         leaves = [("upload", t) for t in tree.leaves(uploads)] + [("state", t) for t in tree.leaves(states)]
         for kind, leaf in leaves:
             if leaf.is_floating_point():
-                total = (
-                    leaf.flatten(1).sum(1, dtype=torch.float64) if leaf.ndim > 1 else leaf
-                )  # NaN and inf survive a sum
+                # NaN and infinity survive a sum, which reads the tensor once
+                total = leaf.flatten(1).sum(1, dtype=torch.float64) if leaf.ndim > 1 else leaf
                 for i in (~total.isfinite()).nonzero().flatten().tolist():
                     bad.setdefault(ids[i], (None, f"the {kind} is not finite"))
         if bad and self.on_nonfinite == "stop":

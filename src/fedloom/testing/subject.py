@@ -216,9 +216,9 @@ class Poisoned(Population):
 
     mine: int = 0
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> tuple[Batches, Tensor]:
-        batches, keys = super().train_batches(clients, local, round, exchange)
-        return self._poison(batches), keys
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> Batches:
+        batches = super().train_batches(clients, local, round, exchange)
+        return self._poison(batches)
 
     def held_out_batches(self, clients: Sequence[int], kind: HeldOut, batch_size: int = 200) -> Batches:
         return self._poison(super().held_out_batches(clients, kind, batch_size))
@@ -238,10 +238,10 @@ class Padded(Population):
     steps: int = 0
     rows: int = 0
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> tuple[Batches, Tensor]:
-        batches, keys = super().train_batches(clients, local, round, exchange)
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> Batches:
+        batches = super().train_batches(clients, local, round, exchange)
         order, mask = (F.pad(t, (0, self.rows, 0, self.steps)) for t in (batches.order, batches.mask))
-        return dataclasses.replace(batches, order=order, mask=mask), keys
+        return dataclasses.replace(batches, order=order, mask=mask)
 
 
 class Recorder(Simulation):
