@@ -26,7 +26,7 @@ from fedloom.core.model import Model
 from fedloom.core.random import generator
 from fedloom.core.task import Classification, Task
 from fedloom.core.types import Weights
-from fedloom.data import Federation
+from fedloom.data import Examples, Federation, Partition
 from fedloom.engines.choose import EngineName, choose
 from fedloom.engines.population import Population, pooled
 from fedloom.engines.simulated import Faults, Simulation
@@ -181,6 +181,7 @@ class _Run:
         n = population.num_clients
         rng = generator(settings.seed, "panel")
         self.panel = sorted(int(k) for k in rng.permutation(n)[: min(n, settings.panel)])
+        self._held: dict[str, tuple[Examples | None, list[tuple[int, int, int]]]] = {}
         counts = population.federation.counts()
         self.share = counts / counts.sum(1, keepdims=True)
 
@@ -270,13 +271,9 @@ class _Run:
         else:  # one model for all of them: each row once
             rate = {}
             for name, w in weights.items():
-                members = [k for k in self.panel if self.algorithm.pooled or p.assignment[k] == name]
-                rows = [partition.rows(k) for k in members]
-                ends = np.cumsum([0, *map(len, rows)])
-                held_out = p.federation.train.select(np.concatenate(rows)) if ends[-1] else None
+                held_out, spans = self._held_out(name, partition)
                 if held_out is not None:
                     right = rows_right(p.models[name], w, p.task, held_out)
-                    spans = zip(members, ends[:-1], ends[1:], strict=True)
                     rate.update({k: float(right[a:b].mean()) for k, a, b in spans if b > a})
         if not rate:
             return {}
@@ -288,6 +285,17 @@ class _Run:
             "personal_worst_tenth": float(tenth.mean()),
             "personal_by_client": {str(k): rate[k] for k in self.panel if k in rate},
         }
+
+    def _held_out(self, name: str, partition: Partition) -> tuple[Examples | None, list[tuple[int, int, int]]]:
+        """What the panel's clients of one architecture hold out, and each one's span in it; the same every round."""
+        if name not in self._held:
+            p = self.population
+            members = [k for k in self.panel if self.algorithm.pooled or p.assignment[k] == name]
+            rows = [partition.rows(k) for k in members]
+            ends = [int(n) for n in np.cumsum([0, *map(len, rows)])]
+            examples = p.federation.train.select(np.concatenate(rows)) if ends[-1] else None
+            self._held[name] = examples, list(zip(members, ends[:-1], ends[1:], strict=True))
+        return self._held[name]
 
     def _record(self, metrics: Record, clock: _Clock, logs: tuple[IO[str], IO[str]] | None) -> None:
         metrics = _plain(metrics)  # what is in the file is what is in memory
