@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from fedloom.data.sources import load
+from fedloom.data import Examples, load
 
 Array = npt.NDArray[np.uint8]
 RNG = np.random.default_rng(0)
@@ -89,6 +89,14 @@ def write_cifar10(folder: Path, dump: Callable[[object], bytes] = python2) -> li
     return batches
 
 
+def both(name: str, folder: str | Path) -> tuple[Examples, Examples]:
+    """Training and test examples of a source that knows no natural clients."""
+    dataset = load(name, folder)
+    assert dataset.test is not None
+    assert (dataset.owners, dataset.held_out) == (None, None)
+    return dataset.train, dataset.test
+
+
 # ---- IDX
 
 
@@ -99,7 +107,7 @@ def write_cifar10(folder: Path, dump: Callable[[object], bytes] = python2) -> li
 )
 def test_idx_files_in_every_spelling(tmp_path: Path, name: str, place: str, dot: bool, gz: bool) -> None:
     arrays = write_idx(tmp_path / place, dot=dot, gz=gz)
-    train, test = load(name, tmp_path)
+    train, test = both(name, tmp_path)
     np.testing.assert_array_equal(train.x.numpy()[:, 0], arrays["train-images-idx3-ubyte"])
     np.testing.assert_array_equal(test.x.numpy()[:, 0], arrays["t10k-images-idx3-ubyte"])
     assert (train.y.tolist(), test.y.tolist()) == ([0, 1, 2, 3, 4], [0, 1, 2])
@@ -118,7 +126,7 @@ def test_the_layout_folder_goes_before_the_flat_one(tmp_path: Path) -> None:
 def test_emnist_is_upright_and_counts_from_0(tmp_path: Path, split: str, first: int, classes: int) -> None:
     prefixes = (f"emnist-{split}-train-", f"emnist-{split}-test-")
     arrays = write_idx(tmp_path / "EMNIST" / "raw", prefixes, first, gz=True)
-    train, test = load(f"emnist-{split}", str(tmp_path))
+    train, test = both(f"emnist-{split}", str(tmp_path))
     stored = arrays[f"emnist-{split}-train-images-idx3-ubyte"]
     np.testing.assert_array_equal(train.x.numpy()[:, 0], stored.swapaxes(1, 2))
     assert train.y.tolist() == [0, 1, 2, 3, 4]
@@ -143,7 +151,7 @@ MANY = struct.pack(">4B3I", 0, 0, 8, 3, 10**6, 28, 28)
         (HUGE, GOOD_Y, "promise at most the 0 bytes"),
         (idx(np.zeros((5, 28, 27), np.uint8)), GOOD_Y, r"\(N, 28, 28\) with N > 0, got \(5, 28, 27\)"),
         (idx(np.zeros((0, 28, 28), np.uint8)), GOOD_Y, r"got \(0, 28, 28\)"),
-        (GOOD_X, idx(np.arange(4, dtype=np.uint8)), "one label for each of the 5 images, got 4 labels"),
+        (GOOD_X, idx(np.arange(4, dtype=np.uint8)), "one label for each of the 5 examples, got 4 labels"),
         (GOOD_X, idx(np.arange(6, 11, dtype=np.uint8)), r"labels must be in 0\.\.9, got 6\.\.10"),
     ],
     ids=words,
@@ -191,7 +199,7 @@ def test_letters_do_not_start_at_0_in_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["cifar-10-batches-py", "."])
 def test_cifar10_pickles(tmp_path: Path, place: str) -> None:
     batches = write_cifar10(tmp_path / place)
-    train, test = load("cifar10", tmp_path)
+    train, test = both("cifar10", tmp_path)
     pixels = np.concatenate([b["data"] for b in batches])
     np.testing.assert_array_equal(train.x.flatten(1).numpy(), pixels[:10])
     np.testing.assert_array_equal(test.x.flatten(1).numpy(), pixels[10:])
@@ -205,7 +213,7 @@ def test_pickles_of_python_3_and_in_fortran_order(tmp_path: Path) -> None:
         return pickle.dumps({**value, "data": np.asfortranarray(value["data"])}, protocol=4)
 
     batches = write_cifar10(tmp_path, dump)
-    np.testing.assert_array_equal(load("cifar10", tmp_path)[1].x.flatten(1).numpy(), batches[5]["data"])
+    np.testing.assert_array_equal(both("cifar10", tmp_path)[1].x.flatten(1).numpy(), batches[5]["data"])
 
 
 def test_cifar100_pickles_give_the_fine_labels(tmp_path: Path) -> None:
@@ -213,7 +221,7 @@ def test_cifar100_pickles_give_the_fine_labels(tmp_path: Path) -> None:
     for name, n in (("train", 4), ("test", 2)):
         content = {**batch(n, first=90, key="fine_labels"), "coarse_labels": [0] * n}
         (tmp_path / "cifar-100-python" / name).write_bytes(python2(content))
-    train, test = load("cifar100", tmp_path)
+    train, test = both("cifar100", tmp_path)
     assert (train.y.tolist(), test.y.tolist(), train.num_classes) == ([90, 91, 92, 93], [90, 91], 100)
     assert train.normalise.mean == (0.5071, 0.4865, 0.4409)
 
@@ -227,10 +235,10 @@ def test_binary_versions(tmp_path: Path) -> None:
         (ten / f"{name}.bin").write_bytes(b"".join(bytes([i + j]) + x[j].tobytes() for j in range(2)))
     for name in ("train", "test"):
         (hundred / f"{name}.bin").write_bytes(b"".join(bytes([19 - j, 99 - j]) + x[j].tobytes() for j in range(2)))
-    train, test = load("cifar10", tmp_path)
+    train, test = both("cifar10", tmp_path)
     np.testing.assert_array_equal(train.x.numpy(), np.concatenate([x] * 5))
     assert (train.y.tolist(), test.y.tolist()) == ([0, 1, 1, 2, 2, 3, 3, 4, 4, 5], [5, 6])
-    train, test = load("cifar100", tmp_path)
+    train, test = both("cifar100", tmp_path)
     np.testing.assert_array_equal(test.x.numpy(), x)
     assert train.y.tolist() == test.y.tolist() == [99, 98]
 
@@ -315,7 +323,7 @@ NDARRAY = b"\x80\x02cnumpy\nndarray\n(\x8a\x05\xff\xff\xff\xff\x7ftR."  # ndarra
         (python2({**batch(2), "data": np.zeros((2, 3072), object)}), "got another array"),
         (python2({**batch(0)}), r"got 0 bytes for the shape \(0, 3072\)"),
         (SHORT, "got another array"),
-        (python2({**batch(2), "labels": [0]}), "one label for each of the 2 images, got 1 labels"),
+        (python2({**batch(2), "labels": [0]}), "one label for each of the 2 examples, got 1 labels"),
         (python2({**batch(2), "labels": [0, 10]}), r"labels must be in 0\.\.9, got 0\.\.10"),
         (python2({**batch(2), "labels": [-1, 0]}), r"labels must be in 0\.\.9, got -1\.\.0"),
         (python2({**batch(2), "labels": [0, 1.5]}), "must be a list of small integers"),
@@ -394,7 +402,7 @@ def test_the_published_files(
     root = os.environ.get("FEDLOOM_DATA")
     if root is None or not (Path(root) / place).is_dir():
         pytest.skip(f"needs FEDLOOM_DATA, a folder with {place}")
-    train, test = load(name, root)
+    train, test = both(name, root)
     assert (len(train), len(test)) == sizes
     assert train.y[:4].tolist() == first
     # Recorded from files with the published MD5 sums.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fedloom.data.embedded import fashion_mnist_small
-from fedloom.data.examples import Examples, Normalise, from_arrays
+from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
 from fedloom.data.skews import balanced_dirichlet, lognormal, natural, pathological
 from fedloom.data.sources import load
 
 __all__ = [
+    "Dataset",
     "Examples",
     "Federation",
     "Normalise",

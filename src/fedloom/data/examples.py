@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +160,23 @@ class Examples:
             if tensor.numel():  # PyTorch cannot always view nothing as bytes
                 digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
+
+
+class Dataset(NamedTuple):
+    """What a source holds.
+
+    Attributes:
+        train: N examples to distribute over clients.
+        test: examples of the same shape and classes that everyone is measured on; None if the source has none.
+        owners: (N,) int64, natural client of every row of `train`, numbered from 0; None if the source has none.
+        held_out: (N,) bool, rows of `train` that the source itself sets aside to judge their owner on. Where there are
+            such rows, `test` is a copy of all of them.
+    """
+
+    train: Examples
+    test: Examples | None
+    owners: npt.NDArray[np.int64] | None = None
+    held_out: npt.NDArray[np.bool_] | None = None
 
 
 def from_arrays(

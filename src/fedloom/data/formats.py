@@ -1,4 +1,4 @@
-"""Readers of published file formats: IDX, CIFAR pickles, CIFAR records. Every byte is distrusted."""
+"""Published files: where they are, and readers of IDX, CIFAR pickles and records. Every byte is distrusted."""
 
 from __future__ import annotations
 
@@ -31,6 +31,47 @@ class FormatError(ValueError):
 def refuse(path: Path, rule: str, value: object, remedy: str = _AGAIN) -> NoReturn:
     """Raise `FormatError` for the file `path`."""
     raise FormatError(f"{path}: {rule}, got {value}: {remedy}")
+
+
+def find_files(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]) -> list[Path]:
+    """Return the files of the first place that has them all, each in the first of its spellings that is there.
+
+    Args:
+        name: what the files hold, for the message.
+        places: folders, each with the spellings of every file.
+
+    Raises:
+        ValueError: no place has all files.
+    """
+    for place, files in places:
+        found = [next((place / s for s in spellings if (place / s).is_file()), None) for spellings in files]
+        paths = [path for path in found if path is not None]
+        if len(paths) == len(files):
+            return paths
+    missing = "; ".join(
+        f"{', '.join(s[0] for s in files if not any((place / name).is_file() for name in s))} in {place}"
+        for place, files in places
+    )
+    spelt = " (also as .gz, or with .idx for -idx)" if len(places[0][1][0]) > 1 else ""
+    raise ValueError(
+        f"{name} needs all its files in one folder, got none that has them all; missing are{spelt} {missing}: "
+        "put the published files there (nothing is downloaded), or give the folder that holds them"
+    )
+
+
+def check_labels(
+    path: Path, y: npt.NDArray[np.integer], length: int, num_classes: int, first: int = 0
+) -> npt.NDArray[np.int64]:
+    """Return the labels `y` of `length` examples in the file `path`, counted from 0.
+
+    Raises:
+        ValueError: there are more or fewer labels than examples, or one is not in `first`..`first + num_classes - 1`.
+    """
+    if len(y) != length:
+        refuse(path, f"there must be one label for each of the {length} examples", f"{len(y)} labels")
+    if y.min() < first or y.max() >= first + num_classes:
+        refuse(path, f"labels must be in {first}..{first + num_classes - 1}", f"{y.min()}..{y.max()}")
+    return y.astype(np.int64) - first
 
 
 # ---- IDX

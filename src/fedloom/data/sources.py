@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.examples import Examples, Normalise, from_arrays
-from fedloom.data.formats import Bytes, read_idx, read_pickle, read_records, refuse
+from fedloom.data.examples import Dataset, Normalise, from_arrays
+from fedloom.data.formats import Bytes, check_labels, find_files, read_idx, read_pickle, read_records
 
 _MNIST = Normalise((0.1307,), (0.3081,), 1 / 255)
 _FASHION = Normalise((0.2860,), (0.3530,), 1 / 255)
@@ -22,8 +22,8 @@ SOURCES = ("mnist", "fashion_mnist", "cifar10", "cifar100", *(f"emnist_{split}" 
 _PARTS = ("images-idx3-ubyte", "labels-idx1-ubyte")
 
 
-def load(name: str, folder: str | os.PathLike[str]) -> tuple[Examples, Examples]:
-    """Return the training and the test examples of a published data set, images uint8 (N, C, H, W), in file order.
+def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
+    """Return a published data set, images uint8 (N, C, H, W), in file order.
 
     | name | files, in `folder` or in the folder of it named here |
     |---|---|
@@ -64,24 +64,6 @@ def load(name: str, folder: str | os.PathLike[str]) -> tuple[Examples, Examples]
     raise ValueError(f"name must be a data set with a loader, got {name!r}: use one of {', '.join(SOURCES)}")
 
 
-def _find(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]) -> list[Path]:
-    """Return the files of the first place that has them all, each in the first of its spellings that is there."""
-    for place, files in places:
-        found = [next((place / s for s in spellings if (place / s).is_file()), None) for spellings in files]
-        paths = [path for path in found if path is not None]
-        if len(paths) == len(files):
-            return paths
-    missing = "; ".join(
-        f"{', '.join(s[0] for s in files if not any((place / name).is_file() for name in s))} in {place}"
-        for place, files in places
-    )
-    spelt = " (also as .gz, or with .idx for -idx)" if len(places[0][1][0]) > 1 else ""
-    raise ValueError(
-        f"{name} needs all its files in one folder, got none that has them all; missing are{spelt} {missing}: "
-        "put the published files there (nothing is downloaded), or give the folder that holds them"
-    )
-
-
 # ---- MNIST and its relatives
 
 
@@ -92,21 +74,21 @@ def _idx_pair(
     prefixes: tuple[str, str],
     num_classes: int,
     normalise: Normalise = _MNIST,
-) -> tuple[Examples, Examples]:
+) -> Dataset:
     files = []
     for stem in (f"{prefix}-{part}" for prefix in prefixes for part in _PARTS):
         dotted = stem.replace("-idx", ".idx")
         files.append((stem, f"{stem}.gz", dotted, f"{dotted}.gz"))
-    paths = _find(name, [(place, files) for place in (*(folder / p for p in places), folder)])
+    paths = find_files(name, [(place, files) for place in (*(folder / p for p in places), folder)])
     first = 1 if name == "emnist_letters" else 0
     parts = []
     for images, labels in (paths[:2], paths[2:]):
         x, y = read_idx(images, (28, 28)), read_idx(labels, ())
         if name.startswith("emnist"):  # stored column by column
             x = x.transpose(0, 2, 1)
-        target = _labels(labels, y, len(x), num_classes, first)
+        target = check_labels(labels, y, len(x), num_classes, first)
         parts.append(from_arrays(x[:, None], target, num_classes=num_classes, normalise=normalise, name=name))
-    return parts[0], parts[1]
+    return Dataset(parts[0], parts[1])
 
 
 # ---- CIFAR
@@ -120,34 +102,24 @@ def _cifar(
     key: str,
     classes: tuple[int, ...],
     normalise: Normalise,
-) -> tuple[Examples, Examples]:
+) -> Dataset:
     python = [(stem,) for stem in stems]
     binary = [(f"{stem}.bin",) for stem in stems]
     where = [(folder / places[0], python), (folder / places[1], binary), (folder, python), (folder, binary)]
     images: list[Bytes] = []
     labels: list[npt.NDArray[np.int64]] = []
-    for path in _find(name, where):
+    for path in find_files(name, where):
         if path.suffix == ".bin":
             x, stored = read_records(path, len(classes))
             # Coarse labels are not used, but a wrong one means that the records are not what they should be.
-            y = [_labels(path, stored[:, i], len(x), count) for i, count in enumerate(classes)][-1]
+            y = [check_labels(path, stored[:, i], len(x), count) for i, count in enumerate(classes)][-1]
         else:
             x, pickled = read_pickle(path, key)
-            y = _labels(path, pickled, len(x), classes[-1])
+            y = check_labels(path, pickled, len(x), classes[-1])
         images.append(x)
         labels.append(y)
     train, test = (
         from_arrays(np.concatenate(xs), np.concatenate(ys), num_classes=classes[-1], normalise=normalise, name=name)
         for xs, ys in ((images[:-1], labels[:-1]), (images[-1:], labels[-1:]))
     )
-    return train, test
-
-
-def _labels(
-    path: Path, y: npt.NDArray[np.integer], length: int, num_classes: int, first: int = 0
-) -> npt.NDArray[np.int64]:
-    if len(y) != length:
-        refuse(path, f"there must be one label for each of the {length} images", f"{len(y)} labels")
-    if y.min() < first or y.max() >= first + num_classes:
-        refuse(path, f"labels must be in {first}..{first + num_classes - 1}", f"{y.min()}..{y.max()}")
-    return y.astype(np.int64) - first
+    return Dataset(train, test)
