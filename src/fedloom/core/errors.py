@@ -15,6 +15,10 @@ class CodecError(FedloomError, ValueError):
     """Bytes do not decode to what was asked for; nothing was allocated on their word."""
 
 
+class StorageError(FedloomError, OSError):
+    """A file of a run cannot be written, or is not what was written. What was on disk before is still there."""
+
+
 class ClientError(FedloomError):
     """Code of one client failed. Names the client, the round and, where known, the batch."""
 

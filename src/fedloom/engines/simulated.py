@@ -20,7 +20,7 @@ from fedloom.core.errors import ClientError, FedloomError, NonFiniteError, Setti
 from fedloom.core.execution import Compilation, Execution, executing
 from fedloom.core.model import Model
 from fedloom.core.random import derive
-from fedloom.core.types import Failure, Weighted, replace
+from fedloom.core.types import Failure, Weighted, Weights, replace
 from fedloom.engines.population import HeldOut, Population
 from fedloom.engines.store import ClientStore
 
@@ -56,6 +56,7 @@ class Simulation(ABC):
         chunk: int | None = None,
         faults: Faults | None = None,
         on_nonfinite: Literal["stop", "refuse"] = "stop",
+        states: ClientStore | None = None,
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
             raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
@@ -64,7 +65,8 @@ class Simulation(ABC):
         self.population, self.algorithm = population, algorithm
         self.compilation, self.bf16, self.chunk = compilation, bf16, chunk
         self.faults, self.on_nonfinite = faults, on_nonfinite
-        self.states = ClientStore()  # a client never asked occupies nothing
+        self.states = states if states is not None else ClientStore()  # a client never asked occupies nothing
+        self.watch: Callable[[Exchange], None] | None = None  # sees every exchange of a replayed round
         self.traffic = Traffic()
         self.last = Execution()  # of the newest client call
         self._programs: dict[Any, Any] = {}
@@ -83,6 +85,7 @@ class Simulation(ABC):
     def round(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
         """One round with these clients: the new server states. `self.traffic` then tells of this round."""
         self.traffic = Traffic()
+        self.states.version = round + 1
         cohort = SimulatedCohort(self, server, tuple(sorted(clients)), round)  # its order carries no meaning
         if self.algorithm.mixed:
             return {"": self.algorithm.round(server[""], cohort)}
@@ -93,13 +96,32 @@ class Simulation(ABC):
         """The server state that concerns a client."""
         return server["" if self.algorithm.mixed else self.population.assignment[client]]
 
-    def judge(self, server: dict[str, Any], clients: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """(right, examples) of each client's personal model on what it holds out for testing."""
-        cohort = SimulatedCohort(self, server, tuple(clients), 0, held_out="test")
-        out: dict[int, tuple[int, int]] = {}
-        for group in cohort.groups:
-            verdicts = group.look(_Judge(self.algorithm).verdict, (self.server_of(server, group.clients[0]),))
-            out.update({k: (int(v[0]), int(v[1])) for k, v in zip(group.clients, verdicts, strict=True)})
+    def judge(
+        self, server: dict[str, Any], clients: Sequence[int], held_out: HeldOut = "test"
+    ) -> dict[int, tuple[int, int]]:
+        """(right, examples) of each client's personal model on what it holds out."""
+        verdicts = self._look(_Judge(self.algorithm).verdict, server, clients, held_out)
+        return {k: (int(v[0]), int(v[1])) for k, v in verdicts.items()}
+
+    def personal(self, server: dict[str, Any], clients: Sequence[int]) -> dict[int, Weights]:
+        """The models by which clients are judged."""
+        return self._look(_Judge(self.algorithm).model, server, clients, "test")
+
+    def fresh(self, server: dict[str, Any], client: int) -> Any:
+        """The state of a client at its first contact."""
+        p = self.population
+        model, key = p.models[p.assignment[client]], derive(p.seed, "client", client)
+        own = self.algorithm.init_client(self.server_of(server, client), model, key)
+        return tree.cast(own, device=p.device, dtype=p.dtype)
+
+    def _look(
+        self, fn: Callable[..., Any], server: dict[str, Any], clients: Sequence[int], held_out: HeldOut
+    ) -> dict[int, Any]:
+        """What `fn(client, server)` finds on each client, without consequences."""
+        out: dict[int, Any] = {}
+        for group in SimulatedCohort(self, server, tuple(clients), 0, held_out=held_out).groups:
+            found = group.look(fn, (self.server_of(server, group.clients[0]),))
+            out.update(zip(group.clients, found, strict=True))
         return out
 
     def fixed(self) -> dict[str, Any]:
@@ -119,13 +141,8 @@ class Simulation(ABC):
         """K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, model = self.population, self.population.models[self.population.assignment[ids[0]]]
         train = p.train_batches(ids, self.algorithm.local, call.round, call.exchange)
-
-        def fresh(k: int) -> Any:
-            own = self.algorithm.init_client(call.server, model, derive(p.seed, "client", k))
-            return tree.cast(own, device=p.device, dtype=p.dtype)
-
         return Client(
-            state=self.states.stack(ids, fresh),
+            state=self.states.stack(ids, lambda k: self.fresh(call.servers, k)),
             train=train,
             val=p.held_out_batches(ids, call.held_out),
             public=p.public,
@@ -193,7 +210,7 @@ class Call:
 
     method: Callable[..., Any]
     broadcast: tuple[Any, ...]
-    server: Any
+    servers: dict[str, Any]
     round: int
     exchange: int
     held_out: HeldOut
@@ -201,6 +218,15 @@ class Call:
     @property
     def name(self) -> str:
         return getattr(self.method, "__qualname__", repr(self.method))
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What the clients of one architecture computed in one exchange: (client, its new state, its upload)."""
+
+    name: str
+    number: int
+    answers: list[tuple[int, Any, Any]]
 
 
 class SimulatedCohort:
@@ -281,7 +307,7 @@ class SimulatedCohort:
     def look(self, fn: Callable[..., Any], broadcast: tuple[Any, ...]) -> list[Any]:
         """Run something on the clients without consequences: no state moves, no byte counts, nobody is lost."""
         order = sorted(self.clients)
-        call = Call(fn, broadcast, self.engine.server_of(self.server, order[0]), self.round, 0, self.held_out)
+        call = Call(fn, broadcast, self.server, self.round, 0, self.held_out)
         found: dict[int, Any] = {}
         for ids, _, uploads in self.engine.answers(call, order, lambda ids: ()):
             found.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
@@ -317,13 +343,16 @@ class SimulatedCohort:
                 order = [k for k in order if reasons[k] is None]
             if not order:
                 continue
-            call = Call(fn, broadcast, engine.server_of(self.server, order[0]), self.round, number, self.held_out)
+            call = Call(fn, broadcast, self.server, self.round, number, self.held_out)
             for ids, states, uploads in engine.answers(call, order, sent):
                 bad = engine.unsound(call, ids, engine.last, states, uploads)
                 failed.update(bad)
                 good = [i for i, k in enumerate(ids) if k not in bad]
                 there = [ids[i] for i in good]
                 engine.states.put(there, states, good)
+                if engine.watch is not None:
+                    seen = [(k, tree.take(states, i), tree.take(uploads, i)) for k, i in zip(there, good, strict=True)]
+                    engine.watch(Exchange(call.name, number, seen))
                 up, mine = payload(uploads, len(ids)), tree.nbytes_each(sent(ids), len(ids))
                 for i, k in enumerate(ids):  # a refused upload has been sent all the same
                     engine.traffic.down[k] += down + mine[i]
@@ -351,6 +380,9 @@ class _Judge:
     """The evaluation of personal models, written like any other method of a client."""
 
     algorithm: Algorithm[Any, Any]
+
+    def model(self, client: Client[Any], server: Any) -> tuple[Any, Weights]:
+        return client.state, self.algorithm.personal(server, client)
 
     def verdict(self, client: Client[Any], server: Any) -> tuple[Any, Tensor]:
         from fedloom.core.fold import fold
