@@ -40,7 +40,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         roles = {"partition": self.partition, "local_test": self.local_test, "local_val": self.local_val}
-        owner: npt.NDArray[np.int64] = np.zeros(len(self.train), np.int64)
+        owner: npt.NDArray[np.uint8] = np.zeros(len(self.train), np.uint8)
         for role, part in roles.items():
             if part is None:
                 continue

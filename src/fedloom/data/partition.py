@@ -9,16 +9,19 @@ a seed names the same partition on every machine, and the global generators are 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 IntArray = npt.NDArray[np.int64]
+_BLOCK = 1 << 16  # clients that are counted at a time: a million cost no more memory than these
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +54,10 @@ class Partition:
             )
         if len(indices) and indices.min() < 0:
             raise ValueError(f"indices must not be negative, got {indices.min()}: count rows from 0")
-        ordered = np.sort(indices)
-        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(repeated):
+        repeated = _first_repeated(indices)
+        if repeated is not None:
             raise ValueError(
-                f"an example belongs to one client once, got row {repeated[0]} more than once: "
+                f"an example belongs to one client once, got row {repeated} more than once: "
                 "remove repeated rows from the lists"
             )
 
@@ -77,10 +79,10 @@ class Partition:
         """Number of clients N."""
         return len(self.indptr) - 1
 
-    @property
+    @cached_property
     def sizes(self) -> IntArray:
-        """Number of examples of each client, (N,)."""
-        return np.diff(self.indptr)
+        """Number of examples of each client, (N,); read-only."""
+        return _frozen(np.diff(self.indptr), "sizes")
 
     def rows(self, client: int) -> IntArray:
         """Return the rows of one client, in its order; a read-only view.
@@ -105,15 +107,15 @@ class Partition:
         Raises:
             ValueError: `labels` is too short for this partition, or holds a class outside the range.
         """
-        classes = _labels(labels, num_classes)
-        if len(self.indices) and self.indices.max() >= len(classes):
-            raise ValueError(
-                f"labels must cover every row of the partition, got {len(classes)} labels for row "
-                f"{self.indices.max()}: pass the labels of the examples that were partitioned"
-            )
-        owner = np.repeat(np.arange(self.num_clients), self.sizes)
-        cells = np.bincount(owner * num_classes + classes[self.indices], minlength=self.num_clients * num_classes)
-        return cells.reshape(self.num_clients, num_classes)
+        classes = _covering(_labels(labels, num_classes), self)
+        out = np.zeros((self.num_clients, num_classes), np.int64)
+        for first in range(0, self.num_clients, _BLOCK):
+            last = min(first + _BLOCK, self.num_clients)
+            owner = np.repeat(np.arange(last - first), self.sizes[first:last])
+            own = classes[self.indices[self.indptr[first] : self.indptr[last]]]
+            cells = np.bincount(owner * num_classes + own, minlength=(last - first) * num_classes)
+            out[first:last] = cells.reshape(last - first, num_classes)
+        return out
 
     def pooled(self) -> Partition:
         """Return the partition in which a single client owns the rows of all."""
@@ -122,8 +124,8 @@ class Partition:
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits of a SHA-256 over the rows of every client; name and seed are left out."""
         digest = hashlib.sha256(f"{self.num_clients}".encode())
-        digest.update(self.indptr.astype("<i8").tobytes())
-        digest.update(self.indices.astype("<i8").tobytes())
+        digest.update(self.indptr.astype("<i8", copy=False).data)
+        digest.update(self.indices.astype("<i8", copy=False).data)
         return digest.hexdigest()[:16]
 
 
@@ -156,7 +158,10 @@ def iid(labels: npt.ArrayLike | Tensor, num_clients: int, seed: int) -> Partitio
     num_examples = len(_labels(labels))
     _check_clients(num_clients, num_examples)
     order = _generator(seed).permutation(num_examples)
-    return Partition.from_lists(np.array_split(order, num_clients), "iid", seed)
+    size, larger = divmod(num_examples, num_clients)  # the first ones have one more
+    sizes = np.full(num_clients, size, np.int64)
+    sizes[:larger] += 1
+    return Partition(_starts(sizes), order, "iid", seed)
 
 
 def shards(
@@ -269,11 +274,14 @@ def dirichlet(
         else:
             smallest = int(sizes.min())
             if smallest >= min_size:
-                pieces = [np.split(order, cuts) for order, cuts in draw]
-                clients = [np.concatenate(own) for own in zip(*pieces, strict=True)]
-                for rows in clients:
-                    generator.shuffle(rows)
-                return Partition.from_lists(clients, f"dirichlet alpha={alpha:g}", seed)
+                everyone = np.arange(num_clients)
+                lengths = [np.diff(cuts, prepend=0, append=len(order)) for order, cuts in draw]
+                owner = np.concatenate([np.repeat(everyone, length) for length in lengths])
+                rows = np.concatenate([order for order, _ in draw])[np.argsort(owner, kind="stable")]
+                indptr = _starts(sizes)
+                for a, b in itertools.pairwise(indptr.tolist()):
+                    generator.shuffle(rows[a:b])
+                return Partition(indptr, rows, f"dirichlet alpha={alpha:g}", seed)
             best = max(best, smallest)
     reached = (
         f"the best left {best} to its smallest client" if best >= 0 else "each found only full clients for a class"
@@ -310,27 +318,26 @@ def split(
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction must be in [0, 1), got {test_fraction}: 0.2 holds out one example in five")
     num_classes = int(classes.max(initial=0)) + 1
-    counts = partition.counts(classes, num_classes)
     _check_seed(seed)
-    kept: list[IntArray] = []
-    held_out: list[IntArray] = []
-    for client in range(partition.num_clients):
-        rows, size = partition.rows(client), int(partition.sizes[client])
-        generator = np.random.RandomState([seed, client])
-        test_size = max(min(math.floor(test_fraction * size + 0.5), size - 1), 0)
+    own = _covering(classes, partition)[partition.indices]
+    sizes, indptr = partition.sizes, partition.indptr.tolist()
+    test_sizes = np.maximum(np.minimum(np.floor(test_fraction * sizes + 0.5).astype(np.int64), sizes - 1), 0)
+    held_out = np.zeros(len(own), np.bool_)
+    generator = np.random.RandomState(0)
+    for client in np.flatnonzero(test_sizes).tolist():
+        generator.seed([seed, client])  # the stream of RandomState([seed, client]), which costs more to make
+        start, stop, test_size = indptr[client], indptr[client + 1], int(test_sizes[client])
+        mine = own[start:stop]
         # Whole numbers, so that equal remainders are ties on every machine.
-        quotas, remainders = np.divmod(counts[client] * test_size, max(size, 1))
+        quotas, remainders = np.divmod(np.bincount(mine, minlength=num_classes) * test_size, stop - start)
         tie_break = generator.permutation(num_classes)
         largest_first = tie_break[np.argsort(-remainders[tie_break], kind="stable")]
         quotas[largest_first[: test_size - int(quotas.sum())]] += 1
-        test = np.zeros(size, np.bool_)
-        for c in np.flatnonzero(quotas):
-            test[generator.permutation(np.flatnonzero(classes[rows] == c))[: quotas[c]]] = True
-        kept.append(rows[~test])
-        held_out.append(rows[test])
+        for c in quotas.nonzero()[0]:
+            held_out[start + generator.permutation((mine == c).nonzero()[0])[: quotas[c]]] = True
     return (
-        Partition.from_lists(kept, partition.name, partition.seed),
-        Partition.from_lists(held_out, f"{partition.name}, held out", partition.seed),
+        Partition(_starts(sizes - test_sizes), partition.indices[~held_out], partition.name, partition.seed),
+        Partition(_starts(test_sizes), partition.indices[held_out], f"{partition.name}, held out", partition.seed),
     )
 
 
@@ -340,9 +347,36 @@ def _frozen(values: npt.ArrayLike, what: str) -> IntArray:
         raise ValueError(
             f"{what} must be a list of integers, got {array.dtype} with {array.ndim} axes: convert it to int64"
         )
-    result = array.astype(np.int64)
+    result = array.astype(np.int64, copy=False)  # `array` is a copy already
     result.flags.writeable = False
     return result
+
+
+def _first_repeated(indices: IntArray) -> int | None:
+    """The smallest row that is there more than once. `indices`: not negative."""
+    if len(indices) and indices.max() < 8 * len(indices):  # marking is far cheaper than sorting
+        seen = np.zeros(int(indices.max()) + 1, np.bool_)
+        seen[indices] = True
+        if np.count_nonzero(seen) == len(indices):
+            return None
+    ordered = np.sort(indices)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    return int(repeated[0]) if len(repeated) else None
+
+
+def _starts(sizes: IntArray) -> IntArray:
+    """Where each client's rows start, and where the last one's end, (N + 1,)."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
+def _covering(classes: IntArray, partition: Partition) -> IntArray:
+    """`classes`, if there is one for every row of the partition."""
+    if len(partition.indices) and partition.indices.max() >= len(classes):
+        raise ValueError(
+            f"labels must cover every row of the partition, got {len(classes)} labels for row "
+            f"{partition.indices.max()}: pass the labels of the examples that were partitioned"
+        )
+    return classes
 
 
 def _labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None) -> IntArray:
@@ -355,7 +389,7 @@ def _labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None) -> I
     if array.size and (array.min() < 0 or (num_classes is not None and array.max() >= num_classes)):
         limit = "not be negative" if num_classes is None else f"be in 0..{num_classes - 1}"
         raise ValueError(f"labels must {limit}, got {array.min()}..{array.max()}: number the classes from 0")
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 def _check_clients(num_clients: int, num_examples: int) -> None:

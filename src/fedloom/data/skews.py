@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedloom.data.partition import IntArray, Partition, _check_clients, _generator, _labels
+from fedloom.data.partition import IntArray, Partition, _check_clients, _generator, _labels, _starts
 
 
 def balanced_dirichlet(
@@ -72,8 +72,8 @@ def balanced_dirichlet(
         pieces = [np.split(own, at) for own, at in zip(by_class, cuts, strict=True)]
         lists += [np.concatenate(own) for own in zip(*pieces, strict=True)]
     size = num_examples // num_clients
-    equal = np.concatenate(lists)[: size * num_clients].reshape(num_clients, size)
-    return Partition.from_lists(list(equal), f"balanced dirichlet beta={beta:g}", seed)
+    rows = np.concatenate(lists)[: size * num_clients]
+    return Partition(np.arange(num_clients + 1) * size, rows, f"balanced dirichlet beta={beta:g}", seed)
 
 
 def pathological(labels: npt.ArrayLike | Tensor, num_clients: int, classes_per_client: int, seed: int = 7) -> Partition:
@@ -210,8 +210,8 @@ def natural(owners: Sequence[int] | Sequence[str] | npt.NDArray[np.generic] | Te
             "pass one id per example"
         )
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
-    by_owner = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
-    return Partition.from_lists([by_owner[k] for k in np.argsort(first)], "natural")
+    client = np.argsort(np.argsort(first))[inverse]  # of each example: the rank of its owner's first appearance
+    return Partition(_starts(np.bincount(client)), np.argsort(client, kind="stable"), "natural")
 
 
 def _accepted_cuts(
