@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,10 +58,16 @@ class Population:
     def num_clients(self) -> int:
         return self.federation.num_clients
 
-    @cached_property
-    def sizes(self) -> np.ndarray:
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
         """Training examples of each client, [N]."""
-        return np.asarray(self.federation.partition.sizes)
+        return self.federation.partition.sizes
+
+    @cached_property
+    def members(self) -> dict[str, int]:
+        """How many clients have each model; counted once, since there may be a million."""
+        counts = Counter(self.assignment)
+        return {name: counts[name] for name in self.models}
 
     @cached_property
     def _train(self) -> tuple[Tensor, Tensor]:

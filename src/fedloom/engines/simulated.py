@@ -78,8 +78,7 @@ class Simulation(ABC):
         if a.mixed:
             states = {"": a.init(dict(p.models), key, num_clients=p.num_clients)}
         else:
-            counts = Counter(p.assignment)
-            states = {n: a.init(p.models[n], key, num_clients=counts[n]) for n in p.models if counts[n]}
+            states = {n: a.init(p.models[n], key, num_clients=m) for n, m in p.members.items() if m}
         return tree.cast(states, device=p.device, dtype=p.dtype)
 
     def round(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
@@ -156,7 +155,9 @@ class Simulation(ABC):
 
     def execute(self, call: Call, ids: Sequence[int], run: Callable[[], Any]) -> tuple[Any, Execution]:
         """Run a client call under this engine's settings; an error names client, round and batch."""
-        execution = Execution(compilation=self.compilation, bf16=self.bf16, programs=self._programs)
+        execution = Execution(
+            compilation=self.compilation, bf16=self.bf16, programs=self._programs, watching=self.watch is not None
+        )
         with executing(execution):
             try:
                 out = run()
@@ -222,11 +223,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What the clients of one architecture computed in one exchange: (client, its new state, its upload)."""
+    """What a client did in one exchange of a round."""
 
-    name: str
-    number: int
-    answers: list[tuple[int, Any, Any]]
+    name: str  # of the algorithm's method
+    number: int  # of the exchange in its round
+    client: int
+    state: Any  # its new one
+    upload: Any
+    trained: Any  # what its last `minimise` gave, None if there was none
 
 
 class SimulatedCohort:
@@ -255,7 +259,7 @@ class SimulatedCohort:
     @property
     def num_clients(self) -> int:
         p = self.engine.population
-        return p.num_clients if self.architecture is None else sum(a == self.architecture for a in p.assignment)
+        return p.num_clients if self.architecture is None else p.members[self.architecture]
 
     @property
     def model(self) -> Model:
@@ -351,8 +355,10 @@ class SimulatedCohort:
                 there = [ids[i] for i in good]
                 engine.states.put(there, states, good)
                 if engine.watch is not None:
-                    seen = [(k, tree.take(states, i), tree.take(uploads, i)) for k, i in zip(there, good, strict=True)]
-                    engine.watch(Exchange(call.name, number, seen))
+                    lead, trained = engine.last.trained or (0, None)
+                    for k, i in zip(there, good, strict=True):
+                        model = tree.take(trained, i) if lead else trained
+                        engine.watch(Exchange(call.name, number, k, tree.take(states, i), tree.take(uploads, i), model))
                 up, mine = payload(uploads, len(ids)), tree.nbytes_each(sent(ids), len(ids))
                 for i, k in enumerate(ids):  # a refused upload has been sent all the same
                     engine.traffic.down[k] += down + mine[i]
