@@ -63,20 +63,21 @@ def test_a_run_writes_what_it_measures(engine: Any, tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, engine=engine)
     history = run(FedNTD(local=LOCAL, beta=0.5), federation(), linear, settings, directory=tmp_path / "a" / "b")
     out = tmp_path / "a" / "b"
-    assert sorted(p.name for p in out.iterdir()) == ["metrics.jsonl", "settings.json", "timing.jsonl"]
+    files = ["federation.json", "manifest.json", "metrics.jsonl", "settings.json", "timing.jsonl"]
+    assert sorted(p.name for p in out.iterdir()) == [".lock", "checkpoints", *files]
     assert lines(out / "metrics.jsonl") == history.metrics
     assert lines(out / "timing.jsonl") == history.timing
     assert [m["round"] for m in history] == [0, 1, 2, 3]
     assert [t["round"] for t in history.timing] == [0, 1, 2, 3]
     assert set(history.timing[2]["seconds"]) == {"sample", "train", "evaluate"}
 
-    written = strict((out / "settings.json").read_text())
+    written = strict((out / "manifest.json").read_text())
     assert written["algorithm"] == "FedNTD"
     assert written["hyper_parameters"]["beta"] == 0.5
     assert written["hyper_parameters"]["local"]["optimiser"] == {"kind": "SGD", **vars(SGD(lr=0.1))}
     assert written["run"]["seed"] == 0
     assert (written["engine"], written["engine_reason"]) == (engine, "asked for")
-    assert written["federation"]["fingerprint"] == federation().fingerprint()
+    assert written["federation"]["parts"]["train"] == federation().train.fingerprint()
     assert written["models"] == {"Linear": 15}
     assert written["fixed"]["threads"] == torch.get_num_threads()
     assert written["task"] == {"kind": "Classification"}
@@ -86,7 +87,7 @@ def test_a_run_writes_what_it_measures(engine: Any, tmp_path: Path) -> None:
 def test_settings_tell_optimisers_apart(tmp_path: Path) -> None:
     local = dataclasses.replace(LOCAL, optimiser=Adam(lr=0.01))
     run(FedAvg(local=local), federation(), linear, SETTINGS, sampler=SeededByRound(), directory=tmp_path)
-    written = strict((tmp_path / "settings.json").read_text())
+    written = strict((tmp_path / "manifest.json").read_text())
     assert written["hyper_parameters"]["local"]["optimiser"]["kind"] == "Adam"
     assert written["sampler"] == {"kind": "SeededByRound"}
 
@@ -286,7 +287,7 @@ def test_centralised_takes_as_many_steps_as_a_cohort() -> None:
 
 def test_centralised_keeps_steps_that_are_given(tmp_path: Path) -> None:
     run(Centralised(local=dataclasses.replace(LOCAL, steps=2)), federation(), linear, SETTINGS, directory=tmp_path)
-    assert strict((tmp_path / "settings.json").read_text())["hyper_parameters"]["local"]["steps"] == 2
+    assert strict((tmp_path / "manifest.json").read_text())["hyper_parameters"]["local"]["steps"] == 2
 
 
 @pytest.mark.parametrize("change", [{"buffers": "local"}, {"shared": "*.weight"}])

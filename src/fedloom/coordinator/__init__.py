@@ -1,7 +1,20 @@
 """The run, from the first cohort to the last record."""
 
+from fedloom.coordinator.directory import check_free
 from fedloom.coordinator.history import History
-from fedloom.coordinator.run import RunSettings, check_free, run
+from fedloom.coordinator.run import Job, Replay, Restored, run
 from fedloom.coordinator.sampler import DeviceSampler, SeededByRound, Uniform
+from fedloom.coordinator.settings import RunSettings
 
-__all__ = ["DeviceSampler", "History", "RunSettings", "SeededByRound", "Uniform", "check_free", "run"]
+__all__ = [
+    "DeviceSampler",
+    "History",
+    "Job",
+    "Replay",
+    "Restored",
+    "RunSettings",
+    "SeededByRound",
+    "Uniform",
+    "check_free",
+    "run",
+]

@@ -68,7 +68,10 @@ def data(source: str) -> tuple[Examples, Examples]:
         return fashion_mnist_small()
     name, colon, folder = source.partition(":")
     if colon and name in SOURCES:
-        return load(name, folder)
+        loaded = load(name, folder)
+        if loaded.test is None:
+            raise SettingError(f"{source} has no test examples")
+        return loaded.train, loaded.test
     path, names = Path(source), ("x_train", "y_train", "x_test", "y_test")
     if path.suffix != ".npz":
         raise SettingError(f"data must be {DATA!r} or a .npz file with {', '.join(names)}; got {source!r}")

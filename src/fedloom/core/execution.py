@@ -22,6 +22,8 @@ class Execution:
     losses: list[Tensor] = field(default_factory=list)  # of each minimise: [S] or [K, S] (NaN-padded past num_steps)
     steps: list[list[int]] = field(default_factory=list)  # of each minimise: number of steps of each client
     step: int | None = None  # the step being computed
+    watching: bool = False  # whether to leave what was trained in `trained`
+    trained: tuple[int, Any] | None = None  # (client axes 0 or 1, carry) after the last minimise
     programs: dict[Any, Callable[..., Any]] = field(default_factory=dict)  # lock-steps by what they depend on
 
 

@@ -36,10 +36,13 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
         if value is not None:
             losses.append(value)
     run.step = None
+    out = step.finish(work, spec)
     if losses:
         run.losses.append(torch.stack(losses))
         run.steps.append([count])
-    return step.finish(work, spec)
+        if run.watching:
+            run.trained = 0, tree.map_tree(torch.clone, out)
+    return out
 
 
 def _batch(
@@ -104,7 +107,10 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
         run.losses.append(seen if back is None else seen[back])
         run.steps.append([counts[i] for i in (range(K) if back is None else back.tolist())])
     out = step.finish(work, spec)
-    return out if back is None else tree.map_tree(lambda t: t.index_select(0, back), out)
+    out = out if back is None else tree.map_tree(lambda t: t.index_select(0, back), out)
+    if losses and run.watching:
+        run.trained = 1, tree.map_tree(torch.clone, out)
+    return out
 
 
 class _Lockstep:

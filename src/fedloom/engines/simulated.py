@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -40,7 +40,8 @@ class Traffic:
 class Simulation(ABC):
     """An engine on one machine. Holds the clients' states; knows no algorithm by name.
 
-    `chunk`: how many clients are computed at a time (stack). `faults`: simulated loss of clients. `on_nonfinite`:
+    `chunk`: how many clients are computed at a time (stack); `chunks`: by architecture, as `fixed` has told it of a run
+    that goes on. `faults`: simulated loss of clients. `on_nonfinite`:
     "stop" raises NonFiniteError, "refuse" treats the client as failed and leaves its state as it was.
     """
 
@@ -54,9 +55,9 @@ class Simulation(ABC):
         compilation: Compilation = "none",
         bf16: bool = False,
         chunk: int | None = None,
+        chunks: Mapping[str, int] | None = None,
         faults: Faults | None = None,
         on_nonfinite: Literal["stop", "refuse"] = "stop",
-        states: ClientStore | None = None,
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
             raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
@@ -65,7 +66,8 @@ class Simulation(ABC):
         self.population, self.algorithm = population, algorithm
         self.compilation, self.bf16, self.chunk = compilation, bf16, chunk
         self.faults, self.on_nonfinite = faults, on_nonfinite
-        self.states = states if states is not None else ClientStore()  # a client never asked occupies nothing
+        self.chunks_given = chunks
+        self.states = ClientStore()  # a client never asked occupies nothing
         self.watch: Callable[[Exchange], None] | None = None  # sees every exchange of a replayed round
         self.traffic = Traffic()
         self.last = Execution()  # of the newest client call

@@ -54,6 +54,8 @@ class Stacked(Simulation):
 
         Unless given: 8 models each (weights, gradients, momenta, copies) in half the GPU's free memory, or in 2 GiB.
         """
+        if self.chunks_given is not None:
+            return dict(self.chunks_given)
         p = self.population
         budget = torch.cuda.mem_get_info(p.device)[0] // 2 if p.device.type == "cuda" else 2 << 30
         sizes = {name: model.num_params * torch.finfo(p.dtype).bits // 8 for name, model in p.models.items()}

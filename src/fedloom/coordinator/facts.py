@@ -1,0 +1,81 @@
+"""What a run directory says of a run before its first round."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedloom.data import Examples, Federation, Partition
+
+_SHOWN = 100  # clients whose classes are written down
+
+
+def parts(federation: Federation) -> dict[str, Any]:
+    """Fingerprints of a federation, whole and by part, so that a change can be named."""
+    f = federation
+    named: dict[str, Examples | Partition | None] = {
+        "train": f.train,
+        "partition": f.partition,
+        "test": f.test,
+        "local_test": f.local_test,
+    }
+    named |= {"local_val": f.local_val, "public": f.public}
+    return {
+        "clients": f.num_clients,
+        "classes": f.num_classes,
+        "partition": f.partition.name,
+        "parts": {name: part.fingerprint() for name, part in named.items() if part is not None},
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what results depend on."""
+    from fedloom import __version__
+
+    return {"fedloom": __version__, "torch": torch.__version__, "numpy": np.__version__}
+
+
+def who_holds_what(federation: Federation) -> dict[str, Any]:
+    """Examples by class of the first clients, and the sizes of all."""
+    shown = range(min(_SHOWN, federation.num_clients))
+    y, sizes = federation.train.y.cpu().numpy(), federation.partition.sizes
+
+    def counts(partition: Partition | None) -> list[list[int]] | None:
+        if partition is None:
+            return None
+        return [np.bincount(y[partition.rows(k)], minlength=federation.num_classes).tolist() for k in shown]
+
+    return {
+        "clients": federation.num_clients,
+        "classes": federation.num_classes,
+        "shown": list(shown),
+        "train": counts(federation.partition),
+        "test": counts(federation.local_test),
+        "sizes": {
+            "min": int(sizes.min()),
+            "median": float(np.median(sizes)),
+            "max": int(sizes.max()),
+            "mean": float(sizes.mean()),
+        },
+    }
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: a dataclass becomes a mapping with its class as "kind", a number that is not finite null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # an address is another one in the next process

@@ -1,0 +1,271 @@
+"""The run itself: sample a cohort, do the round, evaluate, log, save; until the last round."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedloom.coordinator import facts
+from fedloom.coordinator.checkpoint import Checkpoint
+from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.evaluation import Evaluation, mean
+from fedloom.coordinator.facts import plain
+from fedloom.coordinator.history import History, Record
+from fedloom.coordinator.sampler import Uniform
+from fedloom.core import tree
+from fedloom.core.errors import SettingError, StorageError
+from fedloom.engines.choose import choose
+from fedloom.engines.population import pooled
+from fedloom.engines.simulated import Exchange, Simulation
+from fedloom.engines.store import ClientStore
+
+if TYPE_CHECKING:
+    from fedloom.coordinator.run import Job
+
+OnHistory = Callable[[History], None]
+
+
+class Rounds:
+    """A job with an engine. `files`: of a run that was started before, whose fixed choices are used again."""
+
+    def __init__(self, job: Job, files: RunDirectory | None = None) -> None:
+        self.job, self.population, self.settings = job, job.population, job.settings
+        self.sampler = job.sampler or Uniform(job.settings.seed)
+        population, algorithm, settings = job.population, job.algorithm, job.settings
+        self.cohort_size, trained = settings.cohort_size, population
+        if algorithm.pooled:  # as many steps a round as a cohort takes
+            local, share = algorithm.local, self.cohort_size / population.num_clients
+            steps = local.steps or round(local.epochs * share * float((-(-population.sizes // local.batch_size)).sum()))
+            algorithm = replace(algorithm, local=replace(local, steps=max(1, steps)))
+            trained, self.cohort_size = pooled(population), 1
+        self.algorithm, self.trained = algorithm, trained
+        stored: Mapping[str, Any] = files.document("manifest") if files is not None else {}
+        fixed = stored.get("fixed", {})
+        self.num_threads = fixed.get("threads", settings.threads)
+        asked = settings.engine if not stored else stored.get("engine", settings.engine)
+        kind, reason = choose(asked, trained, algorithm.local, self.cohort_size)
+        self.engine: Simulation = kind(
+            trained,
+            algorithm,
+            compilation=settings.compilation,
+            bf16=settings.bf16,
+            chunk=settings.chunk,
+            chunks=fixed.get("chunks"),
+            faults=job.faults,
+            on_nonfinite=settings.on_nonfinite,
+        )
+        if stored:
+            reason = str(stored.get("engine_reason", reason))
+        self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
+        self.evaluation = Evaluation(algorithm, population, self.engine, settings.panel)
+        self._round = 0
+        self._server: dict[str, Any] = {}  # by architecture; empty before the start
+
+    @property
+    def state(self) -> tuple[int, dict[str, Any]]:
+        """How many rounds are done, and the server state after them."""
+        return self._round, self._server
+
+    def threads(self) -> ExitStack:
+        """For as long as this is open, PyTorch has the threads of this run."""
+        stack = ExitStack()
+        if self.num_threads is not None:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(self.num_threads)
+        return stack
+
+    def states_in(self, folder: Path | None) -> None:
+        """Where clients' states beyond the memory budget go."""
+        mib = self.settings.state_memory_mib
+        self.engine.states = ClientStore(None if mib is None else int(mib * (1 << 20)), folder)
+
+    # ---- going on
+
+    def load(self, files: RunDirectory, round: int | None) -> Checkpoint:
+        """Stand where the newest checkpoint stands that is not after a round; nothing on disk changes."""
+        checkpoint, like = files.checkpoint(round), self.engine.init()
+        self._server, self._round = files.checkpoints.server(checkpoint, like), checkpoint.round
+        self.states_in(files.checkpoints.clients)
+        self.engine.states.named = {f.name for f in checkpoint.clients.values()}
+        self.engine.states.restore(checkpoint.clients, functools.partial(self.engine.fresh, like))
+        return checkpoint
+
+    def restore(self, files: RunDirectory, round: int | None) -> Checkpoint:
+        """The same for the checkpoint of this round and no other."""
+        checkpoint = self.load(files, round)
+        if round not in (None, checkpoint.round):
+            raise StorageError(
+                f"{files.path} has no checkpoint of round {round}, only of "
+                f"{', '.join(map(str, files.checkpoints.rounds()))}; others can be replayed"
+            )
+        return checkpoint
+
+    def go_on(self, files: RunDirectory, at: int | None) -> None:
+        """Go on from a checkpoint: what was written after it is dropped."""
+        files.go_on_from(self.restore(files, at), self.history, self.engine.states)
+        self.history.server, self.history.clients = self._server, self.engine.states
+
+    def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
+        """Compute rounds again up to one: its cohort, the server before and after it, and its exchanges."""
+        self.load(files, until - 1)
+        while True:
+            seen: list[Exchange] = []
+            self.engine.watch = seen.append if self._round + 1 == until else None
+            clients, before = self.cohort(self._round), self._server
+            self._server = self.engine.round(before, clients, self._round)
+            self._round += 1
+            if self._round in files.checkpoints.rounds():
+                self._check_against(files)
+            if self._round == until:
+                return clients, before, self._server, seen
+
+    def _check_against(self, files: RunDirectory) -> None:
+        """A replayed round must give what the run had, bit for bit."""
+        kept = files.checkpoints.server(files.checkpoints.read(self._round), self._server)
+        if not all(torch.equal(a, b) for a, b in zip(tree.leaves(kept), tree.leaves(self._server), strict=True)):
+            raise SettingError(
+                f"round {self._round} came out otherwise than in the run: the code of the algorithm or the model has "
+                "changed, or this machine computes otherwise"
+            )
+
+    # ---- rounds
+
+    def go(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
+        if files is None:
+            self.states_in(None)
+        if on_start is not None:
+            on_start(self.history)
+        with self.threads():
+            if not self._server:
+                self._start(files)
+            self.history.stopped = self._reason_to_stop()
+            while self._round < self.settings.rounds and self.history.stopped is None:
+                self._next(files)
+                if on_round is not None:
+                    on_round(self.history)
+        return self.history
+
+    def _start(self, files: RunDirectory | None) -> None:
+        clock, self._server = _Clock(), self.engine.init()
+        record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history)}
+        record.update(self.evaluation.of_personal(self._server))
+        self._record(record, clock, files)
+        if files is not None:
+            files.save(0, self._server, self.engine.states)
+
+    def _next(self, files: RunDirectory | None) -> None:
+        settings, clock, t = self.settings, _Clock(), self._round
+        clients = self.cohort(t)
+        clock.lap("sample")
+        server = self.engine.round(self._server, clients, t)
+        clock.lap("train")
+        done = t + 1
+        record: Record = {"round": done, "clients": clients, **self._traffic()}
+        record.update(self.evaluation.of_global(server, clients, self.history))
+        self._server, self._round = server, done
+        if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
+            record.update(self.evaluation.of_personal(server))
+        clock.lap("evaluate")
+        self.history.server, self.history.clients = server, self.engine.states
+        self.history.stopped = self._reason_to_stop(record) if done < settings.rounds else None
+        last = done == settings.rounds or self.history.stopped is not None
+        self._record(record, clock, files)
+        if files is not None and (last or done % settings.checkpoint_every == 0):
+            files.save(done, server, self.engine.states)
+
+    def cohort(self, round: int) -> list[int]:
+        """Who is asked in a round."""
+        n = self.trained.num_clients
+        clients = [int(k) for k in self.sampler(round, self.trained.sizes, self.cohort_size)]
+        if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
+            raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round}")
+        return clients
+
+    def _reason_to_stop(self, new: Record | None = None) -> str | None:
+        records = [*self.history.metrics, *([new] if new is not None else [])]
+        values = [m[self.settings.monitor] for m in records if m.get(self.settings.monitor) is not None and m["round"]]
+        if new is not None and new.get(self.settings.monitor) is None:
+            return None
+        return self.settings.reason_to_stop(values)
+
+    def _traffic(self) -> Record:
+        traffic = self.engine.traffic
+        failed = {str(f.client): f.reason for f in traffic.failed}
+        losses = [traffic.losses[k] for k in sorted(traffic.losses) if str(k) not in failed]
+        return {
+            "failed": failed,
+            "train_loss": mean(losses),
+            # where everything is in one place, nothing travels
+            "bytes_down": 0 if self.algorithm.pooled else sum(traffic.down.values()),
+            "bytes_up": 0 if self.algorithm.pooled else sum(traffic.up.values()),
+        }
+
+    def _record(self, metrics: Record, clock: _Clock, files: RunDirectory | None) -> None:
+        metrics = plain(metrics)  # what is in the file is what is in memory
+        timing = {"round": metrics["round"], "seconds": clock.laps, "peak_rss_mib": _peak_rss_mib()}
+        self.history.metrics.append(metrics)
+        self.history.timing.append(timing)
+        if files is not None:
+            files.record(metrics, timing)
+
+    # ---- what is written once
+
+    def documents(self) -> dict[str, Any]:
+        """What stands in settings.json, federation.json and manifest.json."""
+        asked = {"algorithm": type(self.algorithm).__name__, "run": self.settings}
+        self.history.settings = plain(asked if self.job.described is None else self.job.described)
+        self.history.federation = facts.who_holds_what(self.population.federation)
+        self.history.manifest = self.facts()
+        return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
+
+    def facts(self) -> dict[str, Any]:
+        """What must be the same for a run to go on."""
+        p, threads = self.population, self.num_threads
+        found: dict[str, Any] = plain(
+            {
+                "format": 1,
+                "algorithm": type(self.algorithm).__name__,
+                "hyper_parameters": self.algorithm,
+                "run": self.settings,
+                "task": p.task,
+                "sampler": self.sampler,
+                "faults": self.job.faults,
+                "engine": self.history.engine,
+                "engine_reason": self.history.engine_reason,
+                "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
+                "models": {n: m.num_params for n, m in p.models.items()},
+                "federation": facts.parts(p.federation),
+                "versions": facts.versions(),
+            }
+        )
+        return found
+
+
+def _peak_rss_mib() -> float | None:
+    """Most memory that this process has held, None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20) if sys.platform == "darwin" else peak / (1 << 10)
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now

@@ -1,0 +1,101 @@
+"""How a run is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from fedloom.coordinator.history import lower_is_better
+from fedloom.core.errors import SettingError
+from fedloom.core.execution import Compilation
+from fedloom.engines.choose import EngineName
+
+MONITORS = ("global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a run is run; the same for every algorithm of a comparison.
+
+    `rounds`: at most so many. `cohort_size`: clients asked per round. `seed`: of everything random but the partition.
+
+    `monitor`: the measure that may end a run early: `target` is the value to reach, `patience` how many measurements
+    in a row may pass without a better one; None: neither. Losses and forgetting are better when lower.
+
+    `eval_every`: rounds between judgements of personal models (the last round always is one); the global model is
+    evaluated after every round. `panel`: how many clients are judged.
+
+    `checkpoint_every`: rounds between checkpoints of a run with a directory (the last round always is one). The last
+    two are kept, and every `keep_every`-th round. `state_memory_mib`: clients' states beyond so many MiB go to disk.
+
+    `engine`, `compilation`, `chunk` (clients stacked at a time), `bf16` (automatic mixed precision in local training),
+    `device`, `dtype`, `threads` (of PyTorch, for this run; None leaves them as they are): results may differ with them
+    in the last bits. `on_nonfinite`: at a loss or an upload that is NaN or infinite, "stop" or go on without that
+    client ("refuse").
+    """
+
+    rounds: int = 30
+    cohort_size: int = 10
+    seed: int = 0
+    monitor: str = "global_accuracy"
+    target: float | None = None
+    patience: int | None = None
+    eval_every: int = 1
+    panel: int = 1000
+    checkpoint_every: int = 1
+    keep_every: int = 10
+    state_memory_mib: float | None = None
+    engine: EngineName = "auto"
+    compilation: Compilation = "none"
+    chunk: int | None = None
+    bf16: bool = False
+    device: str = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"
+    threads: int | None = None
+    on_nonfinite: Literal["stop", "refuse"] = "stop"
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "patience", "state_memory_mib"):
+            value = getattr(self, name)
+            if value is not None and not value >= 1:
+                raise SettingError(f"{name} must be >= 1 or None ({_NONE[name]}), got {value}")
+        for name in ("rounds", "cohort_size", "eval_every", "panel", "checkpoint_every", "keep_every"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} must be >= 1, got {getattr(self, name)}")
+        for name, known in (
+            ("dtype", ("float32", "float64")),
+            ("compilation", ("none", "trace", "compile")),
+            ("on_nonfinite", ("stop", "refuse")),
+            ("monitor", MONITORS),
+        ):
+            if getattr(self, name) not in known:
+                raise SettingError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            raise SettingError(f"device must be 'cpu', 'cuda' or 'cuda:0', ..., got {self.device!r}") from None
+        if device.type == "cuda":
+            gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            if not gpus:
+                raise SettingError(f"device = {self.device!r}, but this machine has no CUDA GPU; use device = 'cpu'")
+            if (device.index or 0) >= gpus:
+                raise SettingError(f"device = {self.device!r}, but the GPUs here are cuda:0 to cuda:{gpus - 1}")
+
+    def reason_to_stop(self, values: list[float]) -> str | None:
+        """Why to stop after these measurements of `monitor`, None to go on."""
+        if not values:
+            return None
+        sign = -1.0 if lower_is_better(self.monitor) else 1.0
+        name = self.monitor.replace("_", " ")
+        if self.target is not None and sign * values[-1] >= sign * self.target:
+            return f"{name} reached {values[-1]:.4g} (target {self.target:g})"
+        if self.patience is not None:
+            best = max(range(len(values)), key=lambda i: (sign * values[i], -i))  # the first of equals
+            if len(values) - 1 - best >= self.patience:
+                return f"{name} did not improve on {values[best]:.4g} in {self.patience} measurements"
+        return None
+
+
+_NONE = {"threads": "as they are", "patience": "never stop early", "state_memory_mib": "all in memory"}
