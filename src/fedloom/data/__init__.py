@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedloom.data.arrays import read_npz
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
@@ -27,6 +28,7 @@ __all__ = [
     "natural",
     "pathological",
     "pooled",
+    "read_npz",
     "shards",
     "split",
 ]

@@ -52,11 +52,17 @@ def find_files(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]
         f"{', '.join(s[0] for s in files if not any((place / name).is_file() for name in s))} in {place}"
         for place, files in places
     )
-    spelt = " (also as .gz, or with .idx for -idx)" if len(places[0][1][0]) > 1 else ""
+    spelt = " (also as .gz, or with .idx for -idx)" if places[0][1][0][-1].endswith(".gz") else ""
     raise ValueError(
         f"{name} needs all its files in one folder, got none that has them all; missing are{spelt} {missing}: "
         "put the published files there (nothing is downloaded), or give the folder that holds them"
     )
+
+
+def check_link(path: Path, root: Path) -> None:
+    """Refuse a link that leads out of the folder `root`."""
+    if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+        refuse(path, f"links must stay inside {root}", path.readlink(), "copy what it points to")
 
 
 def check_labels(
@@ -136,14 +142,15 @@ def read_records(path: Path, labels: int) -> tuple[Bytes, Bytes]:
         ValueError: the file is empty, larger than 1 GiB, or does not divide into records.
     """
     size = labels + 3072
-    records = np.frombuffer(_whole(path), np.uint8)
+    records = np.frombuffer(read_whole(path), np.uint8)
     if len(records) == 0 or len(records) % size:
         refuse(path, f"the file must hold whole records of {size} bytes", f"{len(records)} bytes")
     records = records.reshape(-1, size)
     return records[:, labels:].reshape(-1, 3, 32, 32), records[:, :labels]
 
 
-def _whole(path: Path) -> bytes:
+def read_whole(path: Path) -> bytes:
+    """Return the bytes of a file of at most `LIMIT`."""
     size = path.stat().st_size
     if size > LIMIT:
         refuse(path, f"the file must be at most {LIMIT} bytes", size)
@@ -207,7 +214,7 @@ def read_pickle(path: Path, key: str) -> tuple[Bytes, npt.NDArray[np.int64]]:
     Raises:
         ValueError: the file is no such pickle, names any global but those of arrays, or its parts do not fit.
     """
-    data = _whole(path)
+    data = read_whole(path)
     try:
         end = -1
         for opcode, arg, position in pickletools.genops(data):

@@ -1,16 +1,20 @@
-"""Data sets in the files that their authors published, read from a local folder. Nothing is downloaded."""
+"""Data sets by name, in the files that their authors published, read from a local folder. Nothing is downloaded."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from fedloom.data.examples import Dataset, Normalise, from_arrays
+from fedloom.data.folders import cinic10
+from fedloom.data.folders import images as image_folder
 from fedloom.data.formats import Bytes, check_labels, find_files, read_idx, read_pickle, read_records
+from fedloom.data.leaf import femnist, leaf
+from fedloom.data.matlab import svhn, vehicle
 
 _MNIST = Normalise((0.1307,), (0.3081,), 1 / 255)
 _FASHION = Normalise((0.2860,), (0.3530,), 1 / 255)
@@ -18,12 +22,21 @@ _CIFAR10 = Normalise((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.243485
 _CIFAR100 = Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 1 / 255)
 
 _EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
-SOURCES = ("mnist", "fashion_mnist", "cifar10", "cifar100", *(f"emnist_{split}" for split in _EMNIST_CLASSES))
+_OTHERS: dict[str, Callable[[Path], Dataset]] = {
+    "svhn": svhn,
+    "cinic10": lambda folder: cinic10(folder, valid=False),
+    "cinic10_with_valid": lambda folder: cinic10(folder, valid=True),
+    "images": image_folder,
+    "leaf": leaf,
+    "femnist": femnist,
+    "vehicle": vehicle,
+}
+SOURCES = ("mnist", "fashion_mnist", "cifar10", "cifar100", *(f"emnist_{split}" for split in _EMNIST_CLASSES), *_OTHERS)
 _PARTS = ("images-idx3-ubyte", "labels-idx1-ubyte")
 
 
 def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
-    """Return a published data set, images uint8 (N, C, H, W), in file order.
+    """Return a published data set, images uint8 (N, C, H, W) where nothing else is said, in file order.
 
     | name | files, in `folder` or in the folder of it named here |
     |---|---|
@@ -32,11 +45,19 @@ def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
     | `emnist_letters`, `_digits`, `_balanced`, `_byclass`, `_bymerge`, `_mnist` | `EMNIST/raw/emnist-letters-train-*` |
     | `cifar10` | `cifar-10-batches-py/data_batch_1`..., or `cifar-10-batches-bin/data_batch_1.bin`... |
     | `cifar100` | `cifar-100-python/{train,test}`, or `cifar-100-binary/{train,test}.bin` |
+    | `svhn` | `{train,test}_32x32.mat`, also in `SVHN` |
+    | `cinic10`, `cinic10_with_valid` | `{train,valid,test}/<class>/*.png`, also in `CINIC-10`; needs Pillow |
+    | `images` | `{train,test}/<class>/*`, PNG, JPEG, BMP or WebP of one size; needs Pillow |
+    | `leaf` | `{train,test}/*.json`, also in `data`: vectors (N, D) float32, and who owns them |
+    | `femnist` | the same: images (N, 1, 28, 28) float32 by writer |
+    | `vehicle` | `vehicle.mat`, or `vehicle.npz` with x, y, client: (N, 100) float32, and who owns them |
 
     IDX names may be written with a dot, `train-images.idx3-ubyte`. EMNIST images are turned upright and normalised
     with the constants of MNIST; letters a to z become classes 0 to 25. CIFAR-100 gives its 100 fine classes. CIFAR
     pickles are read without running code that they may hold. CIFAR files do not say how many images they should
-    hold, so one that was cut between two records of the binary version is not noticed.
+    hold, so one that was cut between two records of the binary version is not noticed. `cinic10` trains on `train/`
+    alone, 90,000 images, as FedNTD does; with `valid/` they are 180,000. The examples in LEAF's test folder are rows
+    of `train` that `held_out` marks, and `test` is a copy of them.
 
     Args:
         name: data set; `-` may stand for `_`.
@@ -61,6 +82,8 @@ def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
     if key == "cifar100":
         places = ("cifar-100-python", "cifar-100-binary")
         return _cifar(key, folder, places, ["train", "test"], "fine_labels", (20, 100), _CIFAR100)
+    if key in _OTHERS:
+        return _OTHERS[key](folder)
     raise ValueError(f"name must be a data set with a loader, got {name!r}: use one of {', '.join(SOURCES)}")
 
 

@@ -1,0 +1,98 @@
+"""NumPy archives (.npz). Headers are read before anything is allocated, and objects are never unpickled."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.data import formats
+from fedloom.data.examples import Dataset, from_arrays
+from fedloom.data.formats import FormatError, refuse
+
+NAMES = ("x_train", "y_train", "x_test", "y_test")
+_CHUNK = 2**24
+
+
+def read_npz(path: str | os.PathLike[str]) -> Dataset:
+    """Return the examples in a .npz file with the arrays x_train, y_train, x_test, y_test, as Keras has MNIST.
+
+    x: images (N, H, W) or (N, H, W, 3) of uint8, images (N, C, H, W), or features (N, D); y: class labels (N,).
+
+    Raises:
+        ValueError: there is no such file, an array is missing, holds anything but numbers, or does not fit the others.
+    """
+    path = Path(path)
+    arrays = read_arrays(path, NAMES)
+    for name, array in arrays.items():
+        kinds, rule = ("iu", "integer class labels") if name[0] == "y" else ("uf", "numbers, uint8 or floating point")
+        if array.dtype.kind not in kinds or not array.size:
+            raise FormatError(f"{name} of {path} must hold {rule}, got {array.dtype} of shape {array.shape}")
+    classes = int(max(arrays["y_train"].max(), arrays["y_test"].max())) + 1
+    train = from_arrays(arrays["x_train"], arrays["y_train"], num_classes=classes, name=path.stem)
+    test = from_arrays(
+        arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem
+    )
+    return Dataset(train, test)
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays `names` of the .npz file `path`; others are not read.
+
+    Raises:
+        ValueError: there is no such file, it lacks an array, holds objects, is damaged, or unpacks to more than it may.
+    """
+    if not path.is_file():
+        raise FormatError(f"there is no file {str(path)!r}; give the path of a .npz file with {', '.join(names)}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+            missing = [name for name in names if f"{name}.npy" not in members]
+            if missing:
+                raise FormatError(f"{path} must hold {', '.join(names)}; {', '.join(missing)} is missing")
+            return {name: _member(path, name, archive) for name in names}
+    except FormatError:
+        raise
+    except Exception as error:  # parsers fed with garbage raise nearly anything
+        raise FormatError(
+            f"{path} must hold plain arrays {', '.join(names)}, written by numpy.savez: {error}"
+        ) from error
+
+
+def _member(path: Path, name: str, archive: zipfile.ZipFile) -> npt.NDArray[Any]:
+    info = archive.getinfo(f"{name}.npy")
+    room = path.stat().st_size
+    if info.compress_type != zipfile.ZIP_STORED:
+        room = max(room, formats.LIMIT)
+    if info.file_size > room or info.compress_size > path.stat().st_size:
+        remedy = "write large arrays with numpy.savez, uncompressed"
+        refuse(path, f"{name} must promise at most {room} bytes", info.file_size, remedy)
+    with archive.open(info) as file:
+        shape, fortran, dtype = _header(file)
+        if dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects, which are never unpickled (allow_pickle=False)")
+        size = math.prod(shape) * dtype.itemsize
+        if size != info.file_size - file.tell():
+            raise ValueError(f"{name} of shape {shape} takes {size} bytes, got {info.file_size - file.tell()}")
+        values = bytearray(size)
+        for at in range(0, size, _CHUNK):
+            values[at : at + _CHUNK] = file.read(_CHUNK)
+    if len(values) != size:
+        raise ValueError(f"{name} takes {size} bytes, got {len(values)}, the file is cut off")
+    flat = np.frombuffer(values, dtype) if size else np.empty(0, dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file)
+    raise ValueError(f"arrays must be in version 1.0 or 2.0 of the .npy format, got {version}")

@@ -1,0 +1,149 @@
+"""Images in folders, one folder for each class: CINIC-10, and any others."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
+from fedloom.data.formats import Bytes, FormatError, check_link, refuse
+
+_CINIC10 = Normalise((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835), 1 / 255)
+_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others would start Pillow's plug-ins for any format that it knows
+_LIMIT = 2**34
+
+
+def cinic10(folder: Path, valid: bool) -> Dataset:
+    """Return CINIC-10 from `{train,test}/<class>/*.png`; with `valid`, those of `valid/` join the training images."""
+    place = next((p for p in (folder / "CINIC-10", folder / "cinic-10", folder) if (p / "train").is_dir()), folder)
+    parts: Sequence[str] = ("train", "valid", "test") if valid else ("train", "test")
+    listed = [_list(place, part) for part in parts]
+    for part, classes in zip(parts, listed, strict=True):
+        if tuple(sorted(classes)) != _CLASSES:
+            refuse(
+                place / part, f"CINIC-10 has the classes {', '.join(_CLASSES)}", _few(classes), "complete the folder"
+            )
+    # As ImageFolder does, through which everyone reads this data set.
+    read = [_read(_items(classes, _CLASSES), (3, 32, 32), colour=True) for classes in listed]
+    name = "cinic10_with_valid" if valid else "cinic10"
+    train, test = (
+        from_arrays(np.concatenate(xs), np.concatenate(ys), num_classes=10, normalise=_CINIC10, name=name)
+        for xs, ys in (zip(*part, strict=True) for part in (read[:-1], read[-1:]))
+    )
+    return Dataset(train, test)
+
+
+def images(folder: Path) -> Dataset:
+    """Return images from `{train,test}/<class>/*`, uint8 (N, C, H, W); classes are numbered in the order of names.
+
+    All images have one size and are either grey (mode L) or in colour (RGB). Without `test/`, there is no test set.
+    """
+    if not (folder / "train").is_dir():
+        refuse(folder, "the folder must hold train/<class>/ with images", "no train/", "make one folder for each class")
+    listed = {part: _list(folder, part) for part in ("train", "test") if (folder / part).is_dir()}
+    classes = listed["train"]
+    if extra := sorted(listed.get("test", classes).keys() - classes.keys()):
+        refuse(
+            folder / "test", f"test/ must hold classes of train/, {_few(classes)}", _few(extra), "rename the folders"
+        )
+    parts: dict[str, Examples] = {}
+    for part, files in listed.items():
+        x, y = _read(_items(files, list(classes)), parts["train"].shape if parts else None)
+        parts[part] = from_arrays(x, y, num_classes=len(classes), name=folder.resolve().name or "images")
+    return Dataset(parts["train"], parts.get("test"))
+
+
+def _list(folder: Path, part: str) -> dict[str, list[Path]]:
+    """The image files below `folder/part`, by class, both sorted by name."""
+    root = folder / part
+    check_link(root, folder)
+    if not root.is_dir():
+        refuse(root, "there must be a folder of this name", "none", "unpack the whole data set")
+    classes = {}
+    for entry in _entries(folder, root):
+        if not entry.is_dir():
+            refuse(root, "it must hold one folder for each class and nothing else", entry.name, "remove the file")
+        files = _entries(folder, Path(entry.path))
+        for file in files:
+            if not file.is_file() or not file.name.lower().endswith(_SUFFIXES):
+                refuse(Path(file.path), f"images end in {', '.join(_SUFFIXES)}", file.name, "convert or remove it")
+        if not files:
+            refuse(Path(entry.path), "the folder of a class must hold images", "none", "add some, or remove it")
+        classes[entry.name] = [Path(file.path) for file in files]
+    if not classes:
+        refuse(root, "it must hold one folder for each class", "none", "unpack the whole data set")
+    return classes
+
+
+def _entries(root: Path, folder: Path) -> list[os.DirEntry[str]]:
+    """What a folder holds, sorted by name; names that begin with a dot are left out, links out of `root` refused."""
+    with os.scandir(folder) as found:
+        entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    for entry in entries:
+        check_link(Path(entry.path), root)
+    return entries
+
+
+def _items(classes: Mapping[str, list[Path]], names: Sequence[str]) -> list[tuple[Path, int]]:
+    return [(path, label) for label, name in enumerate(names) for path in classes.get(name, [])]
+
+
+def _read(
+    items: Sequence[tuple[Path, int]], shape: tuple[int, ...] | None, colour: bool = False
+) -> tuple[Bytes, npt.NDArray[np.int64]]:
+    """Images (N, C, H, W) and labels. All have `shape`, or that of the first; with `colour`, grey ones become RGB."""
+    out: Bytes | None = None
+    with pillow() as image:
+        for i, (path, _) in enumerate(items):
+            try:
+                with image.open(path, formats=_FORMATS) as picture:
+                    mode = "RGB" if colour and picture.mode in ("1", "L", "P", "RGBA") else picture.mode
+                    if mode not in ("L", "RGB"):
+                        refuse(path, "images must be grey (L) or in colour (RGB)", f"mode {mode}", "convert them")
+                    own = (1 if mode == "L" else 3, picture.height, picture.width)
+                    shape = shape or own
+                    if own != shape:  # before anything is unpacked
+                        refuse(path, f"all images must have the shape {shape}", own, "resize or convert them")
+                    pixels = np.asarray(picture if picture.mode == mode else picture.convert(mode))
+            except FormatError:
+                raise
+            except Exception as error:  # a decoder fed with garbage raises nearly anything
+                refuse(path, "the file must be a whole image", f"{type(error).__name__}: {error}")
+            if out is None:
+                if (size := math.prod(shape) * len(items)) > _LIMIT:
+                    refuse(path, f"images must take at most {_LIMIT} bytes together", size, "resize them")
+                out = np.empty((len(items), *shape), np.uint8)
+            out[i] = pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+    assert out is not None
+    return out, np.array([label for _, label in items], np.int64)
+
+
+@contextmanager
+def pillow() -> Iterator[Any]:
+    """Give Pillow's `Image`, and make an error of its warning of images that unpack to absurd sizes.
+
+    Raises:
+        ValueError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ValueError("reading images needs Pillow: pip install 'fedloom[images]'") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield Image
+
+
+def _few(names: Sequence[str] | dict[str, Any]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:12]) + (", ..." if len(listed) > 12 else "")

@@ -1,0 +1,122 @@
+"""LEAF's JSON files, whose users are natural clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.data.examples import Dataset, from_arrays
+from fedloom.data.formats import FormatError, check_link, read_whole, refuse
+
+_KEYS = ("users", "num_samples", "user_data")
+_Rows = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+
+
+def leaf(folder: Path) -> Dataset:
+    """Return vectors (N, D) float32 from `{train,test}/*.json`, also below `data/`."""
+    x, y, owners, held_out = _users(folder, None, None)
+    train = from_arrays(x, y, name="leaf")
+    return Dataset(train, train.select(np.flatnonzero(held_out)), owners, held_out)
+
+
+def femnist(folder: Path) -> Dataset:
+    """Return FEMNIST by writer, files as of `leaf`: images (N, 1, 28, 28) float32, 0 is ink and 1 paper, 62 classes."""
+    x, y, owners, held_out = _users(folder, 784, 62)
+    if x.min() < 0 or x.max() > 1:
+        refuse(folder, "the pixels of FEMNIST are in 0..1", f"{x.min():g}..{x.max():g}", "use leaf for other data")
+    train = from_arrays(x.reshape(-1, 28, 28), y, num_classes=62, name="femnist")
+    return Dataset(train, train.select(np.flatnonzero(held_out)), owners, held_out)
+
+
+def _users(
+    folder: Path, width: int | None, num_classes: int | None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Values, labels, owners and whether held out, of all rows: those to train on first, users as files name them."""
+    place = next((p for p in (folder / "data", folder) if (p / "train").is_dir()), folder)
+    numbers: dict[str, int] = {}
+    xs: list[npt.NDArray[np.float32]] = []
+    ys: list[npt.NDArray[np.int64]] = []
+    owners: list[npt.NDArray[np.int64]] = []
+    sizes: list[int] = []
+    for part in ("train", "test"):
+        check_link(place / part, folder)
+        files = sorted((place / part).glob("*.json"))
+        if not files:
+            refuse(place / part, "the folder must hold .json files of LEAF", "none", "run LEAF's preprocess.sh")
+        seen: set[str] = set()
+        before = sum(len(y) for y in ys)
+        for path in files:
+            check_link(path, folder)
+            for user, (x, y) in _file(path, num_classes):
+                if user in seen:
+                    refuse(path, f"the files of {part}/ must name a user once", repr(user), "merge its examples")
+                seen.add(user)
+                width = width or x.shape[1]
+                if x.shape[1] != width:
+                    refuse(path, f"examples must be lists of {width} numbers", f"{x.shape[1]} of user {user!r}")
+                xs.append(x)
+                ys.append(y)
+                owners.append(np.full(len(y), numbers.setdefault(user, len(numbers)), np.int64))
+        sizes.append(sum(len(y) for y in ys) - before)
+        if not sizes[-1]:
+            refuse(place / part, "the files must hold examples", "none")
+    held_out = np.repeat([False, True], sizes)
+    return np.concatenate(xs), np.concatenate(ys), np.concatenate(owners), held_out
+
+
+def _file(path: Path, num_classes: int | None) -> Iterator[tuple[str, _Rows]]:
+    """Yield the users of one file that have examples."""
+
+    def constant(value: str) -> NoReturn:
+        refuse(path, "numbers must be finite", value)
+
+    try:
+        content = json.loads(read_whole(path), parse_constant=constant)
+    except FormatError:
+        raise
+    except (ValueError, RecursionError) as error:
+        refuse(path, "the file must be one whole JSON document", error)
+    users, counts, data = (content.get(k) if isinstance(content, dict) else None for k in _KEYS)
+    match users, counts, data:
+        case list(), list(), dict():
+            pass
+        case _:
+            refuse(path, f"the file must hold {', '.join(_KEYS)}, two lists and an object", type(content).__name__)
+    if len(users) != len(counts) or not all(isinstance(user, str) for user in users) or set(users) != data.keys():
+        refuse(
+            path,
+            "users, num_samples and user_data must name the same users",
+            f"{len(users)}, {len(counts)} and {len(data)}",
+        )
+    for user, count in zip(users, counts, strict=True):
+        if rows := _rows(path, user, count, data.pop(user, None), num_classes):
+            yield user, rows
+
+
+def _rows(path: Path, user: str, count: object, data: Any, num_classes: int | None) -> _Rows | None:
+    x, y = (data.get(k) if isinstance(data, dict) else None for k in "xy")
+    if not isinstance(x, list) or not isinstance(y, list) or not len(x) == len(y) == count or isinstance(count, bool):
+        found = [len(v) if isinstance(v, list) else type(v).__name__ for v in (x, y)]
+        refuse(path, f"user {user!r} must have lists x and y of num_samples={count}", f"{found[0]} and {found[1]}")
+    if not x:
+        return None
+    top = 2**16 if num_classes is None else num_classes
+    if not all(type(label) is int and 0 <= label < top for label in y):
+        wrong = next(label for label in y if not (type(label) is int and 0 <= label < top))
+        refuse(path, f"labels of user {user!r} must be integers in 0..{top - 1}", repr(wrong)[:40])
+    try:
+        values = np.array(x)  # not straight to float32: text would be converted
+        if values.dtype.kind not in "iuf" or values.ndim != 2 or not values.size:
+            raise ValueError(f"{values.dtype} of shape {values.shape}")
+        with np.errstate(over="ignore"):
+            numbers = values.astype(np.float32)
+    except (ValueError, OverflowError) as error:
+        refuse(path, f"x of user {user!r} must be lists of numbers of equal length", error)
+    if not np.isfinite(numbers).all():
+        refuse(path, f"x of user {user!r} must be finite in float32", "a larger number")
+    return numbers, np.array(y, np.int64)

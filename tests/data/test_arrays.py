@@ -1,0 +1,110 @@
+"""NumPy archives: read without trust. What is no set of examples is refused on the command line's tests too."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.data import read_npz
+from fedloom.data.arrays import read_arrays
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def archive(path: Path, content: bytes, kind: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", kind) as file:
+        file.writestr("a.npy", content)
+    return path
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_like_that_of_keras(tmp_path: Path, save: object) -> None:
+    x, y = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28), np.array([7, 9], np.uint8)
+    assert callable(save)
+    save(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x[:1], y_test=y[:1])
+    train, test, owners, held_out = read_npz(tmp_path / "mnist.npz")
+    assert test is not None
+    assert (train.shape, train.num_classes, test.num_classes, train.name) == ((1, 28, 28), 10, 10, "mnist")
+    assert (len(test), owners, held_out, train.x.dtype) == (1, None, None, torch.uint8)
+    np.testing.assert_array_equal(train.x[:, 0].numpy(), x)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.zeros((0, 3), np.int8),
+        np.array(["b", "aa"]),
+        np.arange(4, dtype=">i4"),
+        np.float64(3.5),
+    ],
+    ids=["fortran", "empty", "text", "big-endian", "scalar"],
+)
+@pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_arrays_are_what_was_written(tmp_path: Path, array: np.ndarray, kind: int) -> None:
+    found = read_arrays(archive(tmp_path / "a.npz", npy(np.asarray(array)), kind), ("a",))["a"]
+    np.testing.assert_array_equal(found, array)
+    assert found.dtype == np.asarray(array).dtype
+
+
+def header(shape: str, descr: str = "'<f8'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "written by numpy.savez: "),
+        (npy(np.ones(3))[:-1], r"a of shape \(3,\) takes 24 bytes, got 23"),
+        (npy(np.ones(3)) + b"\x00", r"a of shape \(3,\) takes 24 bytes, got 25"),
+        (header("(10**12,)"), "Cannot parse header|malformed"),
+        (header(f"({10**12},)") + bytes(80), "takes 8000000000000 bytes, got 80"),
+        (header("(-1, -1)") + bytes(8), "written by numpy.savez: "),
+        (header("(1,)", "'|O'") + bytes(8), "a holds Python objects, which are never unpickled"),
+        (header("(1,)", "[('x', '|O')]") + bytes(8), "a holds Python objects"),
+        (b"\x93NUMPY\x09\x00" + bytes(100), "version 1.0 or 2.0 of the .npy format, got"),
+        (header("(" * 4000), "written by numpy.savez: "),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "file",
+)
+def test_broken_arrays_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = archive(tmp_path / "a.npz", content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_arrays(path, ("a",))
+    assert str(path) in str(caught.value)
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedloom.data.formats.LIMIT", 10**6)
+    big = npy(np.zeros(200_000))
+    assert len(read_arrays(archive(tmp_path / "plain.npz", big), ("a",))["a"]) == 200_000
+    with pytest.raises(ValueError, match=r"a must promise at most 1000000 bytes, got 1600128: .* uncompressed"):
+        read_arrays(archive(tmp_path / "packed.npz", big, zipfile.ZIP_DEFLATED), ("a",))
+
+
+def test_promises_beyond_the_file_are_not_believed(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.npz", header(f"({2**28},)"))
+    content = bytearray(path.read_bytes())
+    at = content.index(b"PK\x01\x02")
+    for offset in (20, 24):  # both sizes, in the central directory
+        content[at + offset : at + offset + 4] = (2**31 + 128).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a must promise at most \d+ bytes, got 2147483776"):
+        read_arrays(path, ("a",))
+
+
+def test_missing_files_and_arrays_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no file .*none\.npz'; give the path of a \.npz file with a, b"):
+        read_arrays(tmp_path / "none.npz", ("a", "b"))
+    with pytest.raises(ValueError, match="must hold a, b; b is missing"):
+        read_arrays(archive(tmp_path / "a.npz", npy(np.ones(3))), ("a", "b"))

@@ -1,0 +1,156 @@
+"""Folders of images: CINIC-10, any others, and what is refused."""
+
+from __future__ import annotations
+
+import builtins
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedloom.data import load
+from fedloom.data.folders import _CLASSES
+
+Image = pytest.importorskip("PIL.Image")
+RNG = np.random.default_rng(0)
+
+
+def write(path: Path, shape: tuple[int, ...] = (4, 5, 3), mode: str | None = None) -> np.ndarray:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = RNG.integers(0, 256, shape, dtype=np.uint8)
+    picture = Image.fromarray(pixels)
+    (picture if mode is None else picture.convert(mode)).save(path)
+    return pixels
+
+
+def write_cinic10(folder: Path, parts: tuple[str, ...] = ("train", "valid", "test")) -> None:
+    for part in parts:
+        for i, name in enumerate(_CLASSES):
+            write(folder / part / name / f"{part}-{i}.png", (32, 32, 3))
+
+
+def test_images_by_class(tmp_path: Path) -> None:
+    cat = write(tmp_path / "train" / "cat" / "b.png")
+    first = write(tmp_path / "train" / "cat" / "a.bmp")
+    write(tmp_path / "train" / "ant" / "1.PNG")
+    write(tmp_path / "train" / "dog" / "x.png")
+    dog = write(tmp_path / "test" / "dog" / "y.png")
+    (tmp_path / "train" / "cat" / ".hidden").write_text("left out")
+    train, test, owners, held_out = load("images", tmp_path)
+    assert test is not None
+    assert (train.y.tolist(), test.y.tolist(), train.num_classes, test.num_classes) == ([0, 1, 1, 2], [2], 3, 3)
+    assert (train.shape, train.name, owners, held_out) == ((3, 4, 5), tmp_path.name, None, None)
+    np.testing.assert_array_equal(train.x[1].numpy(), first.transpose(2, 0, 1))
+    np.testing.assert_array_equal(train.x[2].numpy(), cat.transpose(2, 0, 1))
+    np.testing.assert_array_equal(test.x[0].numpy(), dog.transpose(2, 0, 1))
+
+
+def test_grey_images_without_a_test_set(tmp_path: Path) -> None:
+    pixels = write(tmp_path / "train" / "a" / "1.png", (3, 3))
+    train, test, _, _ = load("images", tmp_path)
+    assert (test, train.shape) == (None, (1, 3, 3))
+    np.testing.assert_array_equal(train.x[0, 0].numpy(), pixels)
+
+
+@pytest.mark.parametrize("name", ["cinic10", "cinic10_with_valid"])
+@pytest.mark.parametrize("place", ["", "CINIC-10"])
+def test_cinic10(tmp_path: Path, name: str, place: str) -> None:
+    write_cinic10(tmp_path / place)
+    grey = write(tmp_path / place / "train" / "airplane" / "a.png", (32, 32))
+    train, test, _, _ = load(name, tmp_path)
+    assert test is not None
+    assert (len(train), len(test), train.num_classes) == (11 if name == "cinic10" else 21, 10, 10)
+    assert train.y[:11].tolist() == [0, 0, *range(1, 10)]
+    assert train.normalise.mean == (0.47889522, 0.47227842, 0.43047404)
+    np.testing.assert_array_equal(train.x[0].numpy(), np.stack([grey] * 3))
+
+
+def test_cinic10_needs_all_parts_and_classes(tmp_path: Path) -> None:
+    write_cinic10(tmp_path, ("train", "test"))
+    assert len(load("cinic10", tmp_path).train) == 10
+    with pytest.raises(ValueError, match="valid: there must be a folder of this name, got none: unpack"):
+        load("cinic10_with_valid", tmp_path)
+    (tmp_path / "test" / "truck").rename(tmp_path / "test" / "lorry")
+    with pytest.raises(ValueError, match=r"test: CINIC-10 has the classes airplane, .*truck, got airplane, .*lorry"):
+        load("cinic10", tmp_path)
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds nothing."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda p: p.write_bytes(b""), "must be a whole image, got UnidentifiedImageError"),
+        (lambda p: p.write_bytes(p.read_bytes()[:-40]), "must be a whole image"),
+        (lambda p: p.write_bytes(png(4, 4)), r"must have the shape \(3, 4, 5\), got \(3, 4, 4\): resize"),
+        (lambda p: p.write_bytes(png(5, 4)), "must be a whole image"),
+        (lambda p: p.write_bytes(png(20_000, 20_000)), "got DecompressionBomb"),
+        (lambda p: p.write_bytes(png(10_000, 10_000)), "got DecompressionBombWarning"),
+        (lambda p: p.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n"), "must be a whole image"),
+        (lambda p: write(p, (4, 5)), r"must have the shape \(3, 4, 5\), got \(1, 4, 5\)"),
+        (lambda p: write(p, mode="RGBA"), "must be grey .L. or in colour .RGB., got mode RGBA: convert"),
+        (lambda p: write(p, mode="P"), "got mode P"),
+        (lambda p: p.rename(p.with_suffix(".tiff")), r"images end in \.png, .*, got 2\.tiff"),
+        (lambda p: (p.unlink(), p.mkdir()), r"images end in \.png, .*, got 2\.png"),
+        (lambda p: (p.unlink(), p.symlink_to("/etc/hostname")), "links must stay inside .* got /etc/hostname"),
+        (lambda p: (p.unlink(), p.symlink_to("../../../out.png")), r"links must stay inside .* got \.\./\.\./\.\./out"),
+        (lambda p: (p.parent.parent / "notes.txt").write_text("x"), "one folder for each class and nothing else"),
+        (lambda p: (p.parent.parent / "empty").mkdir(), "the folder of a class must hold images, got none"),
+        (lambda p: write(p.parents[2] / "test" / "new" / "1.png"), "test/ must hold classes of train/, a, got new"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, spoil: Any, message: str) -> None:
+    root = tmp_path / "data"
+    write(root / "train" / "a" / "1.png")
+    write(root / "train" / "a" / "2.png")
+    write(tmp_path / "out.png")
+    spoil(root / "train" / "a" / "2.png")
+    with pytest.raises(ValueError, match=message):
+        load("images", root)
+
+
+def test_links_within_the_folder_are_followed(tmp_path: Path) -> None:
+    pixels = write(tmp_path / "train" / "a" / "1.png")
+    (tmp_path / "train" / "a" / "2.png").symlink_to("1.png")
+    np.testing.assert_array_equal(load("images", tmp_path).train.x[1].numpy(), pixels.transpose(2, 0, 1))
+
+
+def test_what_is_no_folder_of_images(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must hold train/<class>/ with images, got no train/"):
+        load("images", tmp_path)
+    (tmp_path / "train").mkdir()
+    with pytest.raises(ValueError, match="must hold one folder for each class, got none"):
+        load("images", tmp_path)
+
+
+def test_all_images_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedloom.data.folders._LIMIT", 100)
+    write(tmp_path / "train" / "a" / "1.png")
+    write(tmp_path / "train" / "a" / "2.png")
+    with pytest.raises(ValueError, match="images must take at most 100 bytes together, got 120: resize them"):
+        load("images", tmp_path)
+
+
+def test_pillow_is_named_if_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "train" / "a" / "1.png")
+    real = builtins.__import__
+
+    def without(name: str, *args: Any) -> Any:
+        if name == "PIL":
+            raise ImportError(name)
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match=r"needs Pillow: pip install 'fedloom\[images\]'"):
+        load("images", tmp_path)
