@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from fedloom.core.random import generator
+from fedloom.core.errors import SettingError
+from fedloom.core.random import derive, fold_in, generator
+
+IntArray = npt.NDArray[np.int64]
 
 
 class DeviceSampler(Protocol):
-    """A frozen object that names the clients of a round: distinct, of 0..num_clients - 1."""
+    """A frozen object that names the clients of a round.
 
-    def __call__(self, round: int, num_clients: int, cohort_size: int) -> list[int]: ...
+    It is a function of its fields and its arguments alone, so that a resumed run samples the same.
+    """
+
+    def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
+        """Distinct clients of 0..N - 1, `cohort_size` of them unless the sampler says otherwise.
+
+        `round`: from 0. `sizes`: training examples of each client, [N]; read-only, and N may be a million.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -22,15 +37,181 @@ class Uniform:
 
     seed: int = 0
 
-    def __call__(self, round: int, num_clients: int, cohort_size: int) -> list[int]:
+    def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         rng = generator(self.seed, "cohort", round)
-        return [int(k) for k in rng.choice(num_clients, cohort_size, replace=False)]
+        return [int(k) for k in rng.choice(len(sizes), cohort_size, replace=False)]
 
 
 @dataclass(frozen=True)
 class SeededByRound:
-    """As the FedNTD and FedProx authors: the legacy NumPy generator seeded with the round, the same for every run."""
+    """As the FedNTD and FedProx authors: the legacy NumPy generator seeded with the round, the same for every run.
 
-    def __call__(self, round: int, num_clients: int, cohort_size: int) -> list[int]:
+    It permutes all clients in every round, which takes tens of milliseconds for a million.
+    """
+
+    def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         rng = np.random.RandomState(round)
-        return [int(k) for k in rng.choice(num_clients, cohort_size, replace=False)]
+        return [int(k) for k in rng.choice(len(sizes), cohort_size, replace=False)]
+
+
+@dataclass(frozen=True)
+class BySize:
+    """One after the other, each with probability proportional to its examples among the clients not yet drawn.
+
+    A mean of their models weighted by examples counts size twice: choose `aggregation = "uniform"` where there is one.
+    """
+
+    seed: int = 0
+
+    def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
+        rng = generator(self.seed, "cohort", round)
+        left, found = sizes, list[int]()
+        while len(found) < cohort_size:
+            ends = np.cumsum(left)
+            if not ends[-1]:
+                break
+            # The owners of random examples; a client drawn again is passed over, which is the same as taking it out.
+            owners = np.searchsorted(ends, rng.integers(ends[-1], size=2 * cohort_size), side="right")
+            new = list(dict.fromkeys(owners.tolist()))[: cohort_size - len(found)]
+            found += new
+            if len(found) < cohort_size:
+                left = left.copy()
+                left[new] = 0
+        return found
+
+
+@dataclass(frozen=True)
+class FixedList:
+    """Round t asks the clients `rounds[t]`, whatever the cohort size; a round may ask nobody."""
+
+    rounds: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        for t, clients in enumerate(self.rounds):
+            if len(set(clients)) < len(clients) or min(clients, default=0) < 0:
+                raise SettingError(
+                    f"a list of clients holds distinct numbers from 0, got {list(clients)} for round {t}: correct it"
+                )
+
+    def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
+        if round >= len(self.rounds):
+            raise SettingError(
+                f"a list of clients needs an entry for every round, got {len(self.rounds)} for round {round} "
+                f"(counted from 0): add entries, or run {len(self.rounds)} rounds"
+            )
+        clients = list(self.rounds[round])
+        if max(clients, default=0) >= len(sizes):
+            raise SettingError(
+                f"a list of clients names clients that exist, 0..{len(sizes) - 1} in round {round}, got {clients}: "
+                "correct it"
+            )
+        return clients
+
+
+@dataclass(frozen=True)
+class Available:
+    """Uniformly among the clients that are up, each once in a daily cycle that starts at a moment of its own.
+
+    `share`: part of a cycle that a client is up, in (0, 1]. `period`: rounds of a cycle; a client is up in
+    share * period of them, rounded up or down by its phase. Where fewer than the cohort are up, all of them are asked.
+    """
+
+    share: float
+    period: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise SettingError(f"the share of rounds that a client is up must be in (0, 1], got {self.share}: try 0.3")
+        if self.period < 1:
+            raise SettingError(f"the period of availability must be >= 1 round, got {self.period}: try 24")
+
+    def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
+        rng = generator(self.seed, "cohort", round)
+        n, tries = len(sizes), 16 + int(4 * cohort_size / self.share)
+        if tries < n:  # so many random clients hold a cohort almost surely, and a million need not be looked at
+            candidates = rng.integers(n, size=tries)
+            found = list(dict.fromkeys(candidates[self.up(candidates, round)].tolist()))
+            if len(found) >= cohort_size:
+                return found[:cohort_size]
+        everyone = np.arange(n)
+        up = everyone[self.up(everyone, round)]
+        return [int(k) for k in rng.choice(up, min(cohort_size, len(up)), replace=False)]
+
+    def up(self, clients: IntArray, round: int) -> npt.NDArray[np.bool_]:
+        """Which of the clients [K] can be reached in a round, [K]."""
+        key = torch.tensor(derive(self.seed, "phase"))
+        phase = (fold_in(key, torch.tensor(clients)).numpy() & 0x3FFFFFFF) / 2**30
+        up: npt.NDArray[np.bool_] = (round % self.period / self.period + phase) % 1.0 < self.share
+        return up
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """Clients that join late: `sampler` chooses among clients 0..first + per_round * round - 1.
+
+    Where these are fewer than the cohort, `sampler` is asked for as many as there are.
+    """
+
+    sampler: DeviceSampler
+    first: int
+    per_round: int
+
+    def __post_init__(self) -> None:
+        if self.first < 1 or self.per_round < 0:
+            raise SettingError(
+                "arriving clients need first >= 1, who are there in round 0, and per_round >= 0, who join in each "
+                f"round; got first = {self.first}, per_round = {self.per_round}"
+            )
+
+    def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
+        there = sizes[: self.first + self.per_round * round]
+        return self.sampler(round, there, min(cohort_size, len(there)))
+
+
+def sampler(text: str, seed: int) -> DeviceSampler:
+    """A sampler by name: `uniform`, `by_round`, `by_size`, `available:SHARE:PERIOD` or `list:0,1,2;3,4,5`.
+
+    Behind each, `+arriving:FIRST:PER_ROUND` lets clients join late. `seed`: of those that draw with one.
+
+    Raises:
+        SettingError: there is no such sampler, or a value is missing, malformed or out of range.
+    """
+    from fedloom.coordinator.catalogue import _meant  # the catalogue names samplers too
+
+    chosen, plus, late = text.partition("+")
+    name, *given = chosen.split(":")
+    if name not in _KINDS:
+        forms = ", ".join(form for form, _, _ in _KINDS.values())
+        raise SettingError(f"unknown sampler {text!r}{_meant(name, _KINDS)}; there are {forms}")
+    form, kinds, make = _KINDS[name]
+    made = make(seed, *_values(given, kinds, text, form))
+    if not plus:
+        return made
+    name, *given = late.split(":")
+    if name != "arriving":
+        raise SettingError(f"unknown sampler {text!r}{_meant(name, ['arriving'])}; it may end in {_ARRIVING}")
+    return Arriving(made, *_values(given, (int, int), text, form + _ARRIVING))
+
+
+def _values(given: list[str], kinds: tuple[Callable[[str], Any], ...], text: str, form: str) -> list[Any]:
+    if len(given) == len(kinds):
+        with suppress(ValueError):
+            return [kind(value) for kind, value in zip(kinds, given, strict=True)]
+    raise SettingError(f"a sampler of this kind is written {form}, got {text!r}")
+
+
+def _rounds(text: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(k) for k in clients.split(",") if clients) for clients in text.split(";"))
+
+
+_ARRIVING = "+arriving:FIRST:PER_ROUND"
+_KINDS: dict[str, tuple[str, tuple[Callable[[str], Any], ...], Callable[..., DeviceSampler]]] = {
+    "uniform": ("uniform", (), Uniform),
+    "by_round": ("by_round", (), lambda seed: SeededByRound()),
+    "by_size": ("by_size", (), BySize),
+    "available": (
+        "available:SHARE:PERIOD", (float, int), lambda seed, share, period: Available(share, period, seed),
+    ),
+    "list": ("list:0,1,2;3,4,5", (_rounds,), lambda seed, rounds: FixedList(rounds)),
+}  # fmt: skip
