@@ -52,7 +52,7 @@ class Unreliable:
 
         At a mean of 0.1, nine clients in ten are late less than 0.4 of the time, one in a hundred more than 0.9.
         """
-        return _uniform(self.seed, "slow", client) ** max(answered / self.late - 1.0, 0.0)
+        return math.pow(_uniform(self.seed, "slow", client), max(answered / self.late - 1.0, 0.0))
 
 
 def _uniform(seed: int, *words: int | str) -> float:
