@@ -58,8 +58,7 @@ class ClientStore(MutableMapping[int, Tree]):
         self._forget_file(client)
 
     def __iter__(self) -> Iterator[int]:
-        yield from self._held
-        yield from (k for k in self._files if k not in self._held)
+        return iter([*self._held, *(k for k in self._files if k not in self._held)])  # reading moves them about
 
     def __len__(self) -> int:
         return len(self._held) + sum(k not in self._held for k in self._files)

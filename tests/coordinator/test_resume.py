@@ -1,0 +1,419 @@
+"""Runs survive: killed at any moment, with a full disk, with damaged files; and past rounds can be computed again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import LOCAL, federation, linear, mlp
+
+from fedloom import FedAvg, FedNTD, PFedSD, RunSettings, Scaffold, run
+from fedloom.coordinator import History, Job
+from fedloom.core import tree
+from fedloom.core.errors import SettingError, SettingWarning, StorageError
+
+SETTINGS = RunSettings(rounds=6, cohort_size=3, engine="loop", threads=1, keep_every=3)
+ENGINES = ("loop", "stacked")
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True))
+
+
+def same_end(a: History, b: History) -> bool:
+    states = sorted(a.clients) == sorted(b.clients) and all(same(a.clients[k], b.clients[k]) for k in a.clients)
+    return states and same(a.server, b.server) and a.metrics == b.metrics
+
+
+def stop_at(round: int) -> Any:
+    def on_round(history: History) -> None:
+        if history.metrics[-1]["round"] == round:
+            raise KeyboardInterrupt
+
+    return on_round
+
+
+def interrupted(job: Job, directory: Path, after: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        job.run(directory, on_round=stop_at(after))
+
+
+# ---- going on
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), Scaffold(local=LOCAL), PFedSD(local=LOCAL)])
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(algorithm: Any, engine: Any, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, engine=engine)
+    whole = run(algorithm, federation(), mlp, settings, directory=tmp_path / "whole")
+    job = Job(algorithm=algorithm, federation=federation(), model=mlp, settings=settings)
+    interrupted(job, tmp_path / "cut", after=4)
+    seen = []
+    resumed = job.run(tmp_path / "cut", resume=True, on_round=lambda h: seen.append(h.metrics[-1]["round"]))
+    assert seen == [5, 6]
+    assert same_end(whole, resumed)
+    assert (tmp_path / "cut/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+    assert [t["round"] for t in resumed.timing] == list(range(7))
+    again = job.run(tmp_path / "cut", resume=True)  # nothing is left to do
+    assert same_end(whole, again)
+
+
+def test_rounds_between_checkpoints_are_computed_again(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, checkpoint_every=4)
+    job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=settings)
+    whole = job.run(tmp_path / "whole")
+    interrupted(job, tmp_path / "cut", after=3)
+    assert len((tmp_path / "cut/metrics.jsonl").read_text().splitlines()) == 4
+    seen = []
+    assert same_end(whole, job.run(tmp_path / "cut", resume=True, on_round=lambda h: seen.append(len(h.metrics) - 1)))
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert Path(tmp_path / "whole/checkpoints/00000004.json").exists()
+
+
+def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path) -> None:
+    long = run(Scaffold(local=LOCAL), federation(), linear, SETTINGS)
+    short = dataclasses.replace(SETTINGS, rounds=2)
+    run(Scaffold(local=LOCAL), federation(), linear, short, directory=tmp_path)
+    assert same_end(long, run(Scaffold(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path, resume=True))
+
+
+def test_resuming_starts_what_was_never_begun(tmp_path: Path) -> None:
+    history = run(FedAvg(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path / "new", resume=True)
+    assert len(history.metrics) == 7
+
+
+def test_states_on_disk_change_nothing(tmp_path: Path) -> None:
+    whole = run(PFedSD(local=LOCAL), federation(), mlp, SETTINGS)
+    settings = dataclasses.replace(SETTINGS, state_memory_mib=1)
+    job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=lambda: mlp(40_000), settings=settings)
+    spilled = job.run(tmp_path)  # 2.4 MB a state
+    assert len(spilled.metrics) == len(whole.metrics)
+    assert spilled.clients.bytes_in_memory <= 1 << 20  # type: ignore[attr-defined]
+    free = dataclasses.replace(settings, state_memory_mib=None)
+    assert same_end(spilled, run(PFedSD(local=LOCAL), federation(), lambda: mlp(40_000), free))
+
+
+def test_kept_checkpoints_are_the_last_two_and_every_third(tmp_path: Path) -> None:
+    run(PFedSD(local=LOCAL), federation(), linear, dataclasses.replace(SETTINGS, rounds=8), directory=tmp_path)
+    kept = sorted(int(p.stem) for p in (tmp_path / "checkpoints").glob("*.json"))
+    assert kept == [0, 3, 6, 7, 8]
+    servers = sorted(int(p.name[:8]) for p in (tmp_path / "checkpoints").glob("*-server.safetensors"))
+    assert servers == kept
+    manifests = [json.loads((tmp_path / f"checkpoints/{t:08d}.json").read_text()) for t in kept]
+    named = {file[0] for m in manifests for file in m["clients"].values()}
+    assert {p.name for p in (tmp_path / "checkpoints/clients").iterdir()} == named
+
+
+def test_going_on_from_an_older_checkpoint(tmp_path: Path) -> None:
+    job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)
+    whole = job.run(tmp_path)
+    metrics = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(StorageError, match="no checkpoint of round 4, only of 0, 3, 5, 6"):
+        job.run(tmp_path, resume=True, at=4)
+    assert same_end(whole, job.run(tmp_path, resume=True, at=3))
+    assert (tmp_path / "metrics.jsonl").read_bytes() == metrics
+
+
+def _runner(directory: str, algorithm: Any, settings: RunSettings) -> None:
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    run(algorithm, federation(12), linear, settings, directory=directory, resume=True)
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_at_random_moments(tmp_path: Path) -> None:
+    """SIGKILL, so that nothing can be tidied up; the run in the end is bit for bit the one that was left alone."""
+    algorithm = PFedSD(local=LOCAL)
+    settings = RunSettings(rounds=150, cohort_size=4, engine="loop", threads=1, state_memory_mib=1, keep_every=20)
+    whole = run(algorithm, federation(12), linear, settings, directory=tmp_path / "whole")
+    cut, rng, kills, rounds_seen = tmp_path / "cut", random.Random(0), 0, set()
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["fedloom"])
+    deadline = time.monotonic() + 110
+    while True:
+        process = server.Process(target=_runner, args=(str(cut), algorithm, settings))
+        process.start()
+        if kills < 25:
+            # half of them soon after the start, while files are being read and written again
+            before = (cut / "timing.jsonl").stat().st_size if (cut / "timing.jsonl").exists() else 0
+            while not (cut / "timing.jsonl").exists() or (cut / "timing.jsonl").stat().st_size == before:
+                if not process.is_alive() or rng.random() < 0.002:
+                    break
+                time.sleep(0.001)
+            time.sleep(rng.random() * 0.06)
+            if process.is_alive():
+                os.kill(process.pid or 0, signal.SIGKILL)
+                kills += 1
+            process.join()
+            assert process.exitcode in (-signal.SIGKILL, 0)
+            if (cut / "metrics.jsonl").exists():
+                rounds_seen.add((cut / "metrics.jsonl").read_bytes().count(b"\n"))
+        else:
+            process.join()
+            assert process.exitcode == 0
+            break
+        assert time.monotonic() < deadline, f"{kills} kills, rounds {sorted(rounds_seen)}"
+    assert kills >= 20
+    assert len(rounds_seen) > 5  # at different rounds
+    assert (cut / "metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+    resumed = run(algorithm, federation(12), linear, settings, directory=cut, resume=True)
+    assert same_end(whole, resumed)
+    assert not list(cut.rglob("*.part"))
+
+
+# ---- what cannot go on
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> Path:
+    run(PFedSD(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path / "run")
+    return tmp_path / "run"
+
+
+def everything(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+JOB = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": dataclasses.replace(SETTINGS, seed=5)}, "run.seed was 0 and is 5"),
+        ({"settings": dataclasses.replace(SETTINGS, dtype="float64")}, 'run.dtype was "float32" and is "float64"'),
+        ({"settings": dataclasses.replace(SETTINGS, threads=2)}, "run.threads was 1 and is 2"),
+        ({"algorithm": PFedSD(local=LOCAL, lam=0.3)}, "hyper_parameters.lam was 1.0 and is 0.3"),
+        ({"algorithm": FedNTD(local=LOCAL)}, 'algorithm was "PFedSD" and is "FedNTD"'),
+        ({"federation": federation(seed=3)}, "federation.parts.partition was"),
+        ({"federation": federation(8)}, "federation.clients was 6 and is 8"),
+        ({"model": mlp}, "models.Linear was 15 and is null"),
+    ],
+)
+def test_another_run_is_refused_and_named(change: dict[str, Any], message: str, done: Path) -> None:
+    before = everything(done)
+    with pytest.raises(SettingError, match="holds a run with other settings or data") as error:
+        dataclasses.replace(JOB, **change).run(done, resume=True)
+    assert message in str(error.value)
+    assert everything(done) == before
+
+
+def test_changed_data_are_named(done: Path) -> None:
+    changed = federation()
+    x = changed.train.x.clone()
+    x[7, 2] += 1
+    other = dataclasses.replace(changed, train=dataclasses.replace(changed.train, x=x))
+    with pytest.raises(SettingError, match=r"federation\.parts\.train was"):
+        dataclasses.replace(JOB, federation=other).run(done, resume=True)
+
+
+def test_other_versions_are_warned_of(done: Path) -> None:
+    path = done / "manifest.json"
+    path.write_text(path.read_text().replace(torch.__version__, "2.7.0"))
+    with pytest.warns(SettingWarning, match=r"started with torch 2\.7\.0"):
+        JOB.run(done, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("checkpoints/00000006-server.safetensors", "cut"),
+        ("checkpoints/00000006-server.safetensors", "changed"),
+        ("checkpoints/00000006-server.safetensors", "missing"),
+        ("checkpoints/00000006.json", "cut"),
+        ("checkpoints/clients/*-00000006.safetensors", "cut"),
+        ("checkpoints/clients/*-00000006.safetensors", "missing"),
+        ("metrics.jsonl", "cut"),
+        ("metrics.jsonl", "missing"),
+        ("timing.jsonl", "changed"),
+        ("manifest.json", "cut"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")
+def test_damage_is_named_and_nothing_is_lost(name: str, damage: str, done: Path) -> None:
+    path = next(done.glob(name))
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(data[: len(data) // 2] if damage == "cut" else data[:20] + b"\x07\x07" + data[22:])
+    before = everything(done)
+    with pytest.raises(StorageError, match=path.name):
+        JOB.run(done, resume=True)
+    assert everything(done) == before
+    if name.startswith("checkpoints"):  # the one before is whole, and the message says so
+        with pytest.raises(StorageError, match="resume from it with --at 5"):
+            JOB.run(done, resume=True)
+        assert len(JOB.run(done, resume=True, at=5).metrics) == 7
+
+
+def test_a_manifest_of_strange_shape_is_refused(done: Path) -> None:
+    for content in ("[]", '{"format": 2}', '{"format": 1, "round": 6, "server": ["../../x", "y"], "clients": {}}'):
+        (done / "checkpoints/00000006.json").write_text(content)
+        with pytest.raises(StorageError, match=r"00000006\.json is not a checkpoint"):
+            JOB.run(done, resume=True)
+
+
+def _limited(directory: str, width: int, limit: int, queue: Any) -> None:
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        _job(width).run(directory)
+        queue.put("done")
+    except StorageError as error:
+        queue.put(f"StorageError: {error}")
+
+
+def _job(width: int) -> Job:
+    settings = dataclasses.replace(SETTINGS, rounds=40)
+    return Job(
+        algorithm=PFedSD(local=LOCAL), federation=federation(), model=functools.partial(mlp, width), settings=settings
+    )
+
+
+@pytest.mark.parametrize(("width", "limit", "name"), [(5, 6000, "metrics.jsonl"), (300, 6000, "server.safetensors")])
+def test_a_full_disk_is_an_error_and_nothing_is_lost(width: int, limit: int, name: str, tmp_path: Path) -> None:
+    """RLIMIT_FSIZE stands in for the disk: writing beyond it fails as on a full one."""
+    whole, cut = _job(width).run(tmp_path / "whole"), tmp_path / "cut"
+    context = multiprocessing.get_context("forkserver")
+    queue = context.Queue()
+    process = context.Process(target=_limited, args=(str(cut), width, limit, queue))
+    process.start()
+    said = queue.get(timeout=60)
+    process.join()
+    assert said.startswith("StorageError: cannot write"), said
+    assert name in said
+    assert "make room" in said
+    assert not list(cut.rglob("*.part"))
+    rounds = (cut / "metrics.jsonl").read_bytes().count(b"\n")
+    assert rounds > 5 if name == "metrics.jsonl" else rounds == 1
+    assert same_end(whole, _job(width).run(cut, resume=True))
+    assert (cut / "metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+
+
+def test_two_processes_do_not_write_in_one_directory(done: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with (done / ".lock").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(SettingError, match="being written by another process"):
+            JOB.run(done, resume=True)
+
+
+def test_a_file_in_the_place_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SettingError, match="is a file"):
+        JOB.run(tmp_path / "file")
+    with pytest.raises(SettingError, match="give directory"):
+        JOB.run(resume=True)
+
+
+def test_metrics_without_a_manifest_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("mine")
+    with pytest.raises(SettingError, match="already holds a run"):
+        JOB.run(tmp_path, resume=True)
+    assert (tmp_path / "metrics.jsonl").read_text() == "mine"
+
+
+# ---- past rounds
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_past_round_is_computed_again(engine: Any, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, engine=engine)
+    job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=mlp, settings=settings)
+    servers: list[Any] = []
+    job.run(tmp_path, on_round=lambda h: servers.append(h.server))
+    before = everything(tmp_path)
+    for round in (1, 2, 5, 6):
+        replay = job.replay(tmp_path, round)
+        assert same(replay.after, servers[round - 1])
+        assert round == 1 or same(replay.before, servers[round - 2])
+        trained = replay.trained()
+        assert (
+            sorted(trained)
+            == sorted(replay.clients)
+            == sorted(json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[round])["clients"])
+        )
+        sizes = federation().partition.sizes
+        for name, t in replay.after[next(iter(replay.after))].params.items():
+            parts = [float(sizes[k]) * trained[k].params[name].double() for k in sorted(trained)]
+            mean = sum(parts) / float(sum(sizes[k] for k in trained))  # type: ignore[arg-type]
+            torch.testing.assert_close(mean.float(), t)
+    assert everything(tmp_path) == before
+    with pytest.raises(SettingError, match="count from 1"):
+        job.replay(tmp_path, 0)
+
+
+def test_a_replay_notices_that_the_code_has_changed(tmp_path: Path) -> None:
+    job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=mlp, settings=SETTINGS)
+    job.run(tmp_path)
+
+    class Changed(FedAvg):
+        def round(self, server: Any, cohort: Any) -> Any:
+            return tree.scale(1.001, super().round(server, cohort))
+
+    Changed.__name__ = "FedAvg"
+    with pytest.raises(SettingError, match="round 5 came out otherwise"):
+        dataclasses.replace(job, algorithm=Changed(local=LOCAL)).replay(tmp_path, 5)
+
+
+def test_a_checkpoint_gives_global_and_personal_models(tmp_path: Path) -> None:
+    job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)
+    history = job.run(tmp_path)
+    restored = job.restore(tmp_path)
+    assert restored.round == 6
+    assert same(restored.global_weights()["Linear"], history.server["Linear"])
+    client = next(iter(history.clients))
+    assert same(restored.personal_weights(client), history.clients[client].previous.value)
+    assert job.restore(tmp_path, 3).round == 3
+    with pytest.raises(StorageError, match="no checkpoint of round 2"):
+        job.restore(tmp_path, 2)
+    with pytest.raises(SettingError, match=r"client must be in 0\.\.5, got 6"):
+        restored.personal_weights(6)
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(StorageError, match="has no checkpoint"):
+        job.restore(tmp_path)
+
+
+# ---- stopping early
+
+
+def test_a_target_ends_the_run(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, rounds=50, target=0.6, eval_every=20)
+    history = run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path)
+    values = history.series("global_accuracy")
+    assert values[-1] >= 0.6 > max(values[1:-1])
+    assert history.stopped is not None
+    assert "global accuracy reached" in history.stopped
+    assert "personal_accuracy" in history.metrics[-1]  # the last round is judged, whatever eval_every says
+    again = run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path, resume=True)
+    assert again.stopped == history.stopped
+    assert len(again.metrics) == len(history.metrics)
+
+
+def test_patience_ends_the_run() -> None:
+    settings = dataclasses.replace(SETTINGS, rounds=80, patience=4, monitor="global_loss")
+    history = run(FedAvg(local=LOCAL), federation(), mlp, settings)
+    values = history.series("global_loss")[1:]
+    assert history.stopped is not None
+    assert len(values) - 1 - int(values.argmin()) == 4
+
+
+def test_what_is_not_measured_cannot_end_a_run() -> None:
+    with pytest.raises(SettingError, match="monitor = 'val_accuracy' is measured on local_val"):
+        run(FedAvg(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, monitor="val_accuracy", patience=3))
+    with pytest.raises(SettingError, match="monitor must be one of"):
+        dataclasses.replace(SETTINGS, monitor="luck")
