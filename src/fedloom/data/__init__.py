@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedloom.data.adapters import from_huggingface, from_torch
 from fedloom.data.arrays import read_npz
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
@@ -9,6 +10,7 @@ from fedloom.data.federation import Federation, federate
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
 from fedloom.data.skews import balanced_dirichlet, lognormal, natural, pathological
 from fedloom.data.sources import load
+from fedloom.data.tables import read_csv
 
 __all__ = [
     "Dataset",
@@ -22,12 +24,15 @@ __all__ = [
     "fashion_mnist_small",
     "federate",
     "from_arrays",
+    "from_huggingface",
+    "from_torch",
     "iid",
     "load",
     "lognormal",
     "natural",
     "pathological",
     "pooled",
+    "read_csv",
     "read_npz",
     "shards",
     "split",

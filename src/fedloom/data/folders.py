@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
+from fedloom.data.constants import NORMALISE
+from fedloom.data.examples import Dataset, Examples, from_arrays
 from fedloom.data.formats import Bytes, FormatError, check_link, refuse
 
-_CINIC10 = Normalise((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835), 1 / 255)
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others would start Pillow's plug-ins for any format that it knows
@@ -37,7 +37,7 @@ def cinic10(folder: Path, valid: bool) -> Dataset:
     read = [_read(_items(classes, _CLASSES), (3, 32, 32), colour=True) for classes in listed]
     name = "cinic10_with_valid" if valid else "cinic10"
     train, test = (
-        from_arrays(np.concatenate(xs), np.concatenate(ys), num_classes=10, normalise=_CINIC10, name=name)
+        from_arrays(np.concatenate(xs), np.concatenate(ys), num_classes=10, normalise=NORMALISE["cinic10"], name=name)
         for xs, ys in (zip(*part, strict=True) for part in (read[:-1], read[-1:]))
     )
     return Dataset(train, test)
@@ -133,7 +133,7 @@ def pillow() -> Iterator[Any]:
     """Give Pillow's `Image`, and make an error of its warning of images that unpack to absurd sizes.
 
     Raises:
-        ValueError: Pillow is not installed.
+        ValueError: Pillow is not installed, or an image is so large.
     """
     try:
         from PIL import Image
@@ -141,7 +141,10 @@ def pillow() -> Iterator[Any]:
         raise ValueError("reading images needs Pillow: pip install 'fedloom[images]'") from None
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield Image
+        try:
+            yield Image
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise ValueError(f"images must be small enough for Pillow, got one that is not: {error}") from error
 
 
 def _few(names: Sequence[str] | dict[str, Any]) -> str:

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from fedloom.data import formats
 from fedloom.data.arrays import read_arrays
-from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
+from fedloom.data.constants import NORMALISE
+from fedloom.data.examples import Dataset, Examples, from_arrays
 from fedloom.data.formats import Bytes, check_labels, find_files, read_whole, refuse
 
 Array = npt.NDArray[Any]
 Order = Literal["little", "big"]
 
-_SVHN = Normalise((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), 1 / 255)
 _VEHICLE = ("vehicle.mat", "vehicle.npz", "vehicle_ditto_train.npz")
 
 # How numbers are stored, and classes of arrays: MATLAB stores whole numbers in fewer bytes than their class has.
@@ -169,7 +169,7 @@ def _svhn(path: Path) -> Examples:
     labels = _column(path, "y", y)
     digits = check_labels(path, labels, x.shape[3], 10, first=1) + 1
     images: Bytes = np.ascontiguousarray(x.transpose(3, 2, 0, 1))
-    return from_arrays(images, digits % 10, num_classes=10, normalise=_SVHN, name="svhn")
+    return from_arrays(images, digits % 10, num_classes=10, normalise=NORMALISE["svhn"], name="svhn")
 
 
 def vehicle(folder: Path) -> Dataset:

@@ -9,17 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.data.constants import NORMALISE
 from fedloom.data.examples import Dataset, Normalise, from_arrays
 from fedloom.data.folders import cinic10
 from fedloom.data.folders import images as image_folder
 from fedloom.data.formats import Bytes, check_labels, find_files, read_idx, read_pickle, read_records
 from fedloom.data.leaf import femnist, leaf
 from fedloom.data.matlab import svhn, vehicle
-
-_MNIST = Normalise((0.1307,), (0.3081,), 1 / 255)
-_FASHION = Normalise((0.2860,), (0.3530,), 1 / 255)
-_CIFAR10 = Normalise((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768), 1 / 255)
-_CIFAR100 = Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 1 / 255)
 
 _EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 _OTHERS: dict[str, Callable[[Path], Dataset]] = {
@@ -68,20 +64,22 @@ def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
     """
     key, folder = name.replace("-", "_"), Path(folder)
     if key == "mnist":
-        return _idx_pair(key, folder, ("MNIST/raw", "MNIST", "mnist"), ("train", "t10k"), 10, _MNIST)
+        return _idx_pair(key, folder, ("MNIST/raw", "MNIST", "mnist"), ("train", "t10k"), 10, NORMALISE["mnist"])
     if key == "fashion_mnist":
         fashion = ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "fashion_mnist")
-        return _idx_pair(key, folder, fashion, ("train", "t10k"), 10, _FASHION)
+        return _idx_pair(key, folder, fashion, ("train", "t10k"), 10, NORMALISE["fashion_mnist"])
     split = key.removeprefix("emnist_")
     if split != key and split in _EMNIST_CLASSES:
         prefixes = (f"emnist-{split}-train", f"emnist-{split}-test")
         return _idx_pair(key, folder, ("EMNIST/raw", "EMNIST", "emnist", "gzip"), prefixes, _EMNIST_CLASSES[split])
     if key == "cifar10":
         batches = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
-        return _cifar(key, folder, ("cifar-10-batches-py", "cifar-10-batches-bin"), batches, "labels", (10,), _CIFAR10)
+        return _cifar(
+            key, folder, ("cifar-10-batches-py", "cifar-10-batches-bin"), batches, "labels", (10,), NORMALISE[key]
+        )
     if key == "cifar100":
         places = ("cifar-100-python", "cifar-100-binary")
-        return _cifar(key, folder, places, ["train", "test"], "fine_labels", (20, 100), _CIFAR100)
+        return _cifar(key, folder, places, ["train", "test"], "fine_labels", (20, 100), NORMALISE[key])
     if key in _OTHERS:
         return _OTHERS[key](folder)
     raise ValueError(f"name must be a data set with a loader, got {name!r}: use one of {', '.join(SOURCES)}")
@@ -96,7 +94,7 @@ def _idx_pair(
     places: Iterable[str],
     prefixes: tuple[str, str],
     num_classes: int,
-    normalise: Normalise = _MNIST,
+    normalise: Normalise = NORMALISE["mnist"],
 ) -> Dataset:
     files = []
     for stem in (f"{prefix}-{part}" for prefix in prefixes for part in _PARTS):

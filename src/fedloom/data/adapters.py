@@ -1,0 +1,190 @@
+"""Data sets of other libraries: map-style ones of PyTorch, and those of Hugging Face."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from fedloom.data.constants import NORMALISE
+from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
+from fedloom.data.folders import pillow
+from fedloom.data.tables import number
+
+
+class MapStyle(Protocol):
+    """What PyTorch calls a map-style data set."""
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+
+def from_torch(
+    dataset: MapStyle,
+    *,
+    num_classes: int | None = None,
+    normalise: Normalise | None = None,
+    name: str | None = None,
+) -> Examples:
+    """Make `Examples` of a sized PyTorch data set whose items are pairs (x, label), read once in order.
+
+    Leave random transforms out: every item is read a single time. Augmentation is `Examples(augment=...)`.
+
+    Args:
+        dataset: x is an image of Pillow, grey (L) or in colour (RGB), or a uint8 or floating point tensor or array:
+            image (C, H, W) or (H, W), or features (D,). label is an integer from 0.
+        num_classes: without it, the largest label + 1.
+        normalise: as of `from_arrays`.
+        name: what reports call the examples; without it, the name of the class.
+
+    Raises:
+        ValueError: the data set has no length or no item, an item is not such a pair, or items differ in shape or type.
+    """
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise ValueError(
+            f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: "
+            "collect an iterable data set into a list of pairs first"
+        )
+    pairs = (_pair(i, dataset[i]) for i in range(len(dataset)))
+    x, y = _collect(pairs, len(dataset))
+    return from_arrays(
+        x, y, num_classes=num_classes, normalise=normalise, name=type(dataset).__name__ if name is None else name
+    )
+
+
+class _Known(NamedTuple):
+    """A data set of the Hugging Face hub: its columns, and what it is called here."""
+
+    x: str
+    label: str
+    normalise: str | None
+    config: str | None = None
+    client: str | None = None
+
+
+HUGGINGFACE = {
+    "ylecun/mnist": _Known("image", "label", "mnist"),
+    "zalando-datasets/fashion_mnist": _Known("image", "label", "fashion_mnist"),
+    "uoft-cs/cifar10": _Known("img", "label", "cifar10"),
+    "uoft-cs/cifar100": _Known("img", "fine_label", "cifar100"),
+    "flwrlabs/femnist": _Known("image", "character", None, client="writer_id"),
+    "flwrlabs/cinic10": _Known("image", "label", "cinic10"),
+    "ufldl-stanford/svhn": _Known("image", "label", "svhn", config="cropped_digits"),
+}
+
+
+def from_huggingface(
+    source: Any,
+    *,
+    x: str | None = None,
+    label: str | None = None,
+    client: str | None = None,
+    config: str | None = None,
+    normalise: Normalise | None = None,
+    cache: str | None = None,
+) -> Dataset:
+    """Return a data set of Hugging Face's `datasets`; a name is fetched from the hub if it is not a local folder.
+
+    The columns of `ylecun/mnist`, `zalando-datasets/fashion_mnist`, `uoft-cs/cifar10`, `uoft-cs/cifar100`,
+    `flwrlabs/femnist`, `flwrlabs/cinic10` and `ufldl-stanford/svhn` are known, and their means and deviations.
+
+    Args:
+        source: name on the hub, folder with files that `datasets` reads (Parquet for instance), `datasets.DatasetDict`
+            with `train` and maybe `test`, or `datasets.Dataset`, all of which is to train on.
+        x: column of images or feature vectors, as of `from_torch`; without it, `image` or `img`.
+        label: column of integer labels; without it, `label`.
+        client: column of natural clients; only its rows of `train` count.
+        config: configuration, where a name has several.
+        normalise: without it, that of a known name, else as of `from_arrays`.
+        cache: folder in which `datasets` keeps what it fetches and converts; without it, its own.
+
+    Raises:
+        ValueError: `datasets` is not installed, a column is missing, or as of `from_torch`.
+    """
+    try:
+        import datasets  # type: ignore[import-untyped]
+    except ImportError:
+        raise ValueError("Hugging Face data sets need datasets: pip install 'fedloom[huggingface]'") from None
+    known = HUGGINGFACE.get(source) if isinstance(source, str) else None
+    name = source if isinstance(source, str) else "huggingface"
+    if known is not None:
+        x, label, client, config = x or known.x, label or known.label, client or known.client, config or known.config
+        if normalise is None and known.normalise is not None:
+            normalise = NORMALISE[known.normalise]
+    if isinstance(source, str):
+        source = datasets.load_dataset(source, config, cache_dir=cache)
+    parts = dict(source) if isinstance(source, dict) else {"train": source}
+    train = parts.get("train")
+    if not isinstance(train, datasets.Dataset):
+        raise ValueError(f"{name} must have a split 'train', got {', '.join(map(str, parts))}: rename the split")
+    x = x or next((c for c in ("image", "img") if c in train.column_names), "image")
+    label = label or "label"
+    missing = [column for column in (x, label, client) if column is not None and column not in train.column_names]
+    if missing:
+        raise ValueError(
+            f"{name} must have the columns {', '.join(missing)}, got {', '.join(train.column_names)}: "
+            "name others as x, label or client"
+        )
+    classes = getattr(train.features[label], "num_classes", None)
+    read = {part: _split(parts[part], x, label) for part in ("train", "test") if part in parts}
+    if classes is None:
+        classes = max(int(y.max(initial=0)) for _, y in read.values()) + 1
+    examples = {
+        part: from_arrays(values, y, num_classes=classes, normalise=normalise, name=name)
+        for part, (values, y) in read.items()
+    }
+    owners = None if client is None else number(train[client])
+    return Dataset(examples["train"], examples.get("test"), owners)
+
+
+def _split(rows: Any, x: str, label: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    pictures = type(rows.features[x]).__name__ == "Image"
+    with pillow() if pictures else nullcontext():
+        return _collect((_pair(i, (row[x], row[label])) for i, row in enumerate(rows)), len(rows))
+
+
+def _pair(i: int, item: Any) -> tuple[int, Any, Any]:
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise ValueError(f"items must be pairs (x, label), got {type(item).__name__} as item {i}: wrap the data set")
+    return i, item[0], item[1]
+
+
+def _collect(pairs: Iterable[tuple[int, Any, Any]], count: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Stack values and labels in memory that is allocated once."""
+    out: npt.NDArray[Any] | None = None
+    labels = np.empty(count, np.int64)
+    for i, value, label in pairs:
+        array = _array(i, value)
+        if out is None:
+            out = np.empty((count, *array.shape), array.dtype)
+        if (array.shape, array.dtype) != (out.shape[1:], out.dtype):
+            raise ValueError(
+                f"items must all be {out.dtype} of shape {out.shape[1:]}, got {array.dtype} of shape {array.shape} as "
+                f"item {i}: resize or convert them"
+            )
+        out[i] = array
+        try:
+            labels[i] = operator.index(label)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"labels must be integers, got {label!r} of item {i}: number the classes from 0") from None
+    if out is None:
+        raise ValueError("a data set needs an item at least, got none: check its split and filters")
+    return out, labels
+
+
+def _array(i: int, value: Any) -> npt.NDArray[Any]:
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    if hasattr(value, "getbands"):  # an image of Pillow
+        if value.mode not in ("L", "RGB"):
+            raise ValueError(f"images must be grey (L) or in colour (RGB), got {value.mode} as item {i}: convert them")
+        pixels = np.asarray(value)
+        return pixels[None] if value.mode == "L" else pixels.transpose(2, 0, 1)
+    array = np.asarray(value)
+    return array.astype(np.float32) if isinstance(value, list) and array.dtype.kind in "iuf" else array

@@ -1,0 +1,106 @@
+"""Tables: columns by name, classes in order, natural clients, test rows, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.data import read_csv
+
+
+def write(path: Path, *lines: str, end: str = "\n") -> Path:
+    path.write_bytes((end.join(lines) + end).encode())
+    return path
+
+
+def test_features_classes_and_split(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "t.csv",
+        "\ufeffa,kind, b ,part",
+        "1,10,-2.5,train",
+        "",
+        '"3",9,1e2,test',
+        "5,07,6,train",
+        "7,+7,8,train",
+        end="\r\n",
+    )
+    train, test, owners, held_out = read_csv(path, label="kind", split="part")
+    assert test is not None
+    assert (train.x.tolist(), test.x.tolist()) == ([[1, -2.5], [5, 6], [7, 8]], [[3, 100]])
+    assert (train.y.tolist(), test.y.tolist(), train.num_classes, test.num_classes) == ([2, 0, 0], [1], 3, 3)
+    assert (train.x.dtype, train.name, owners, held_out) == (torch.float32, "t", None, None)
+
+
+def test_a_fifth_of_every_class_is_the_test_set(tmp_path: Path) -> None:
+    rows = [f"{i},{'cat' if i % 4 else 'ant'}" for i in range(100)]
+    path = write(tmp_path / "t.csv", "x,label", *rows)
+    train, test, _, _ = read_csv(path)
+    assert test is not None
+    assert (train.class_counts().tolist(), test.class_counts().tolist()) == ([20, 60], [5, 15])
+    assert sorted([*train.x[:, 0].tolist(), *test.x[:, 0].tolist()]) == list(range(100))
+    assert train.x[:, 0].tolist() == sorted(train.x[:, 0].tolist())
+    assert test.x.tolist() == read_csv(path).test.x.tolist()  # type: ignore[union-attr]
+    assert test.x.tolist() != read_csv(path, seed=1).test.x.tolist()  # type: ignore[union-attr]
+    assert read_csv(path, test_fraction=0).test is None
+
+
+def test_natural_clients(tmp_path: Path) -> None:
+    rows = ["1,a,u2,train", "2,b,u1,train", "3,a,u2,test", "4,b,u3,test"]
+    path = write(tmp_path / "t.csv", "x,label,user,part", *rows)
+    train, test, owners, held_out = read_csv(path, client="user", split="part")
+    assert test is not None
+    assert owners is not None
+    assert held_out is not None
+    assert (train.y.tolist(), test.x[:, 0].tolist()) == ([0, 1, 0, 1], [3, 4])
+    assert (owners.tolist(), held_out.tolist()) == ([0, 1, 0, 2], [False, False, True, True])
+    path = write(tmp_path / "t.csv", "x,label,user", *(f"{i},{i % 2},{'vwz'[i % 3]}" for i in range(30)))
+    train, test, owners, held_out = read_csv(path, client="user")
+    assert test is not None
+    assert owners is not None
+    assert (len(train), len(test), held_out) == (24, 6, None)
+    np.testing.assert_array_equal(owners, train.x[:, 0].numpy() % 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments", "message"),
+    [
+        ([""], {}, "distinct names with 'label' and a feature, got nothing"),
+        (["x,y", "1,2"], {}, "distinct names with 'label' and a feature, got x, y"),
+        (["label", "1"], {}, "and a feature, got label"),
+        (["x,x,label", "1,2,3"], {}, "distinct names"),
+        (["x,label", "1,2"], {"client": "user"}, "distinct names with 'label', 'user' and a feature"),
+        (["x,label"], {}, "must have rows, got a header alone"),
+        (["x,label", "1,2", "1,2,3"], {}, "line 3 must have 2 cells, got 3: quote"),
+        (["x,label", "1,2", "a b,3"], {}, "line 3, column 'x' must be a number, got 'a b': encode it"),
+        (["x,label", ",3"], {}, "column 'x' must be a number, got ''"),
+        (["x,z,label", "1,2,3", "1,nan,3"], {}, "row 2, column 'z' must be finite in float32, got nan"),
+        (["x,label", "1e60,3"], {}, r"row 1, column 'x' must be finite in float32, got 1e\+60"),
+        (["x,label", "1,0.5"], {}, "labels in 'label' must be integers or names, got '0.5'"),
+        (["x,label", "1,a", "2,"], {}, "labels in 'label' must be integers or names, got ''"),
+        (["x,label", "1,a", "2,nan"], {}, "must be integers or names, got 'nan'"),
+        (["x,label,part", "1,2,valid"], {"split": "part"}, "'part' must say train or test, got 'valid'"),
+        (["x,label,part", "1,2,test"], {"split": "part"}, "must say train for some rows, got test for all"),
+        (["x,label", '"1,2'], {}, "must be comma-separated text in UTF-8"),
+        (["x,label", "1," + "a" * 200_000], {}, "must be comma-separated text in UTF-8, got field larger"),
+        (["x,label", "1,2"], {"test_fraction": 1.0}, r"test_fraction must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, lines: list[str], arguments: dict[str, Any], message: str) -> None:
+    path = write(tmp_path / "t.csv", *lines)
+    with pytest.raises(ValueError, match=message):
+        read_csv(path, **arguments)
+
+
+def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.csv").write_bytes(b"x,label\n\xff\xfe,1\n")
+    with pytest.raises(ValueError, match="comma-separated text in UTF-8, got 'utf-8' codec"):
+        read_csv(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match=r"there is no file .*none\.csv"):
+        read_csv(tmp_path / "none.csv")
+    monkeypatch.setattr("fedloom.data.formats.LIMIT", 5)
+    with pytest.raises(ValueError, match=r"must be at most 5 bytes, got 13: use a \.npz file"):
+        read_csv(tmp_path / "t.csv")
