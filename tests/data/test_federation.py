@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fedloom.data import Examples, Federation, Normalise, Partition, by_lists, federate, iid
+from fedloom.data import (
+    Dataset,
+    Examples,
+    Federation,
+    Normalise,
+    Partition,
+    by_lists,
+    federate,
+    federate_natural,
+    iid,
+    split,
+)
 
 
 def examples(n: int = 40, num_classes: int = 2, width: int = 3) -> Examples:
@@ -49,6 +61,91 @@ def test_federate_depends_on_its_seed() -> None:
     whole = iid(train.y, 4, seed=1)
     prints = [federate(train, whole, seed=s).fingerprint() for s in (0, 0, 1)]
     assert prints[0] == prints[1] != prints[2]
+
+
+def test_validation_rows_leave_the_test_rows_alone() -> None:
+    train = examples(200)
+    whole = iid(train.y, 4, seed=1)
+    without, with_val = (federate(train, whole, seed=3, val_fraction=fraction) for fraction in (0.0, 0.25))
+    assert without.local_val is None
+    assert without.local_test is not None
+    assert with_val.local_test is not None
+    assert with_val.local_val is not None
+    assert with_val.local_test.fingerprint() == without.local_test.fingerprint()
+    # 50 rows each: 10 to test on, a quarter of the other 40 to validate on, with the classes of the client.
+    assert (with_val.partition.sizes.tolist(), with_val.local_val.sizes.tolist()) == ([30] * 4, [10] * 4)
+    for part in (with_val.local_test, with_val.local_val):
+        ratio = part.counts(train.y, 2) / 10 - whole.counts(train.y, 2) / 50
+        assert np.abs(ratio).max() < 0.1
+    for k in range(4):
+        three = [*with_val.partition.rows(k), *with_val.local_test.rows(k), *with_val.local_val.rows(k)]
+        assert sorted(three) == sorted(whole.rows(k))
+    assert federate(train, whole, test_fraction=0, val_fraction=0.5).local_test is None
+
+
+def test_test_rows_of_a_seed_are_what_they_were() -> None:
+    # Recorded before there were validation rows: a published setting names the same rows for ever.
+    federation = federate(examples(), iid(examples().y, 4, seed=1), seed=3)
+    assert federation.local_test is not None
+    assert federation.local_test.indices.tolist() == [2, 31, 30, 35, 6, 7, 16, 11]
+
+
+def test_validation_rows_are_another_draw_than_test_rows() -> None:
+    train, whole = examples(400), iid(examples(400).y, 1, seed=1)
+    test, val = (split(whole, train.y, 0.5, 3, stream)[1].indices for stream in (0, 1))
+    assert 60 < len(np.intersect1d(test, val)) < 140
+
+
+def natural_clients() -> Dataset:
+    owners = np.array([0] * 10 + [1] * 10 + [2] * 4 + [3] * 6)
+    held_out = np.zeros(30, np.bool_)
+    held_out[[2, 5, 12]] = held_out[20:24] = True
+    train = examples(30)
+    return Dataset(train, train.select(np.flatnonzero(held_out)), owners, held_out)
+
+
+def test_natural_clients_keep_what_their_source_holds_out() -> None:
+    federation = federate_natural(natural_clients(), val_fraction=0.25)
+    assert federation.local_test is not None
+    assert federation.local_val is not None
+    assert [federation.local_test.rows(k).tolist() for k in range(3)] == [[2, 5], [12], []]
+    assert (federation.partition.sizes.tolist(), federation.local_val.sizes.tolist()) == ([6, 7, 4], [2, 2, 2])
+    assert federation.partition.name == "natural, 1 of 4 clients without training rows left out"
+    assert federation.test is not None
+    assert len(federation.test) == 7
+
+
+def test_natural_clients_without_held_out_rows_are_split() -> None:
+    federation = federate_natural(natural_clients()._replace(held_out=None), test_fraction=0.5)
+    assert federation.local_test is not None
+    assert (federation.partition.sizes.tolist(), federation.local_test.sizes.tolist()) == ([5, 5, 2, 3],) * 2
+    assert federation.partition.name == "natural"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"owners": None}, "an owner for each of the 30 training examples, got none: use iid, shards or dirichlet"),
+        ({"owners": np.zeros(29, np.int64)}, "an owner for each of the 30 training examples, got 29"),
+        ({"held_out": np.zeros(29, np.bool_)}, r"a boolean for each of the 30 training .* got bool of shape \(29,\)"),
+        ({"held_out": np.zeros(30)}, "got float64"),
+        ({"held_out": np.ones(30, np.bool_)}, "needs a row that is not held out"),
+    ],
+)
+def test_natural_clients_that_do_not_fit(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        federate_natural(natural_clients()._replace(**change))
+
+
+def test_held_out_rows_are_rows_of_train() -> None:
+    with pytest.raises(ValueError, match=r"rows of train, 0\.\.39, got 41"):
+        federate(examples(), by_lists([[0, 41]]), held_out=np.zeros(40, np.bool_))
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
+def test_val_fraction_is_checked(fraction: float) -> None:
+    with pytest.raises(ValueError, match=r"val_fraction must be in \[0, 1\)"):
+        federate(examples(), iid(examples().y, 4, seed=1), val_fraction=fraction)
 
 
 def test_federate_takes_regression_targets() -> None:

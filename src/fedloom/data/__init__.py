@@ -6,7 +6,7 @@ from fedloom.data.adapters import from_huggingface, from_torch
 from fedloom.data.arrays import read_npz
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
-from fedloom.data.federation import Federation, federate
+from fedloom.data.federation import Federation, federate, federate_natural
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
 from fedloom.data.skews import balanced_dirichlet, lognormal, natural, pathological
 from fedloom.data.sources import load
@@ -23,6 +23,7 @@ __all__ = [
     "dirichlet",
     "fashion_mnist_small",
     "federate",
+    "federate_natural",
     "from_arrays",
     "from_huggingface",
     "from_torch",

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.examples import Examples
-from fedloom.data.partition import Partition, split
+from fedloom.data.examples import Dataset, Examples
+from fedloom.data.partition import Partition, _starts, split
+from fedloom.data.skews import natural
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +119,12 @@ def federate(
     *,
     test: Examples | None = None,
     test_fraction: float = 0.2,
+    val_fraction: float = 0.0,
+    held_out: npt.NDArray[np.bool_] | None = None,
     public: Examples | None = None,
     seed: int = 0,
 ) -> Federation:
-    """Make a federation of a partition, holding out a local test set on every client.
+    """Make a federation of a partition, holding out local test and validation sets on every client.
 
     Args:
         train: all examples that clients hold.
@@ -129,12 +132,87 @@ def federate(
         test: the global test set.
         test_fraction: part of every client's rows to hold out, in [0, 1), with `split`: stratified by class, or at
             random for floating point targets. At 0 the federation has no local test sets.
+        val_fraction: part of the rows that then remain to every client, to choose between models on, in [0, 1), taken
+            in the same way. At 0 there are no local validation sets. The test rows do not depend on it.
+        held_out: (N,) bool, rows of `train` to test on locally instead of a fraction. Clients without other rows are
+            left out, and the name of the partition says how many.
         public: examples known to everyone.
-        seed: seed of the local split, 0 to 2**32 - 1.
+        seed: seed of the local splits, 0 to 2**32 - 1.
 
     Raises:
-        ValueError: what `split` and `Federation` refuse.
+        ValueError: what `split` and `Federation` refuse, `val_fraction` is out of range, `held_out` does not fit
+            `train`, or all clients would be left out.
     """
+    if not 0 <= val_fraction < 1:
+        raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}: 0.1 takes one remaining row in ten")
     labels = np.zeros(len(train), np.int64) if train.y.is_floating_point() else train.y.cpu().numpy()
-    training, held_out = split(partition, labels, test_fraction, seed)
-    return Federation(train, training, test, held_out if test_fraction > 0 else None, public=public)
+    local_test: Partition | None
+    if held_out is not None:
+        training, local_test = _set_aside(partition, held_out, len(train))
+    else:
+        training, local_test = split(partition, labels, test_fraction, seed)
+        local_test = local_test if test_fraction > 0 else None
+    local_val: Partition | None = None
+    if val_fraction > 0:
+        training, local_val = split(training, labels, val_fraction, seed, stream=1)
+    return Federation(train, training, test, local_test, local_val, public)
+
+
+def federate_natural(
+    dataset: Dataset,
+    *,
+    test_fraction: float = 0.2,
+    val_fraction: float = 0.0,
+    public: Examples | None = None,
+    seed: int = 0,
+) -> Federation:
+    """Make a federation of the natural clients of a data set, in the order in which its rows first name them.
+
+    Rows that the source itself holds out are the local test sets; `test_fraction` is for sources that hold out none.
+
+    Args:
+        dataset: with `owners`.
+        test_fraction, val_fraction, public, seed: as of `federate`.
+
+    Raises:
+        ValueError: not every example has an owner, or what `federate` refuses.
+    """
+    train, test, owners, held_out = dataset
+    if owners is None or len(owners) != len(train):
+        raise ValueError(
+            f"natural clients need an owner for each of the {len(train)} training examples, got "
+            f"{'none' if owners is None else len(owners)}: use iid, shards or dirichlet"
+        )
+    return federate(
+        train,
+        natural(owners),
+        test=test,
+        test_fraction=test_fraction,
+        val_fraction=val_fraction,
+        held_out=held_out,
+        public=public,
+        seed=seed,
+    )
+
+
+def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: int) -> tuple[Partition, Partition]:
+    """Training rows and held-out rows of the clients that have training rows."""
+    if held_out.dtype != np.bool_ or held_out.shape != (length,):
+        raise ValueError(
+            f"held_out must be a boolean for each of the {length} training examples, got {held_out.dtype} of shape "
+            f"{held_out.shape}: pass that of the same Dataset"
+        )
+    if partition.indices.max(initial=0) >= length:
+        raise ValueError(f"partition must hold rows of train, 0..{length - 1}, got {partition.indices.max()}")
+    out = held_out[partition.indices]
+    client = np.repeat(np.arange(partition.num_clients), partition.sizes)
+    training, testing = (np.bincount(client[rows], minlength=partition.num_clients) for rows in (~out, out))
+    stays = training > 0
+    if not stays.any():
+        raise ValueError("a client needs a row that is not held out, got none that has one: use test_fraction")
+    name = partition.name
+    if left_out := int((~stays).sum()):
+        name += f", {left_out} of {len(stays)} clients without training rows left out"
+    kept = Partition(_starts(training[stays]), partition.indices[~out], name, partition.seed)
+    tested = partition.indices[out & stays[client]]
+    return kept, Partition(_starts(testing[stays]), tested, f"{name}, held out", partition.seed)

@@ -294,7 +294,7 @@ def dirichlet(
 
 
 def split(
-    partition: Partition, labels: npt.ArrayLike | Tensor, test_fraction: float, seed: int
+    partition: Partition, labels: npt.ArrayLike | Tensor, test_fraction: float, seed: int, stream: int = 0
 ) -> tuple[Partition, Partition]:
     """Hold out a part of every client's examples that has the distribution of the rest.
 
@@ -307,6 +307,7 @@ def split(
         labels: class of every example, indexed by row.
         test_fraction: in [0, 1).
         seed: 0 to 2**32 - 1.
+        stream: another number draws other rows by the same seed.
 
     Returns:
         What remains for training, and what was held out; both have the clients of `partition`.
@@ -325,7 +326,9 @@ def split(
     held_out = np.zeros(len(own), np.bool_)
     generator = np.random.RandomState(0)
     for client in np.flatnonzero(test_sizes).tolist():
-        generator.seed([seed, client])  # the stream of RandomState([seed, client]), which costs more to make
+        generator.seed(
+            [seed, client, stream] if stream else [seed, client]
+        )  # the stream of RandomState([seed, client]), which is slower
         start, stop, test_size = indptr[client], indptr[client + 1], int(test_sizes[client])
         mine = own[start:stop]
         # Whole numbers, so that equal remainders are ties on every machine.
