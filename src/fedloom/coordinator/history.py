@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.coordinator import reading
+from fedloom.core.errors import SettingError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 Record = dict[str, Any]
+
+EVALUATION = "evaluate"  # the phase that is no part of training
+
+
+class Reached(NamedTuple):
+    """What it took to reach a target: rounds, bytes (down and up, all clients), seconds (all phases but evaluation)."""
+
+    rounds: int
+    bytes: int
+    seconds: float  # NaN where a round was not timed
 
 
 @dataclass
 class History:
     """The records of a run: one before training (round 0) and one after each round.
 
-    `metrics` holds only what the seed determines; `timing` the seconds beside it. Weights after the last round are in
-    `server` (by architecture; "" where the algorithm mixes them).
+    `metrics` holds only what the seed determines; `timing` the seconds beside it. Both only grow. Weights after the
+    last round are in `server` (by architecture; "" where the algorithm mixes them). `settings`: how the run was asked
+    for; `manifest`: engine, versions, number of parameters; `federation`: who holds how many examples of which class.
+    `stopped`: why the run ended before its last round, None if it did not.
     """
 
     algorithm: str
@@ -27,6 +48,38 @@ class History:
     timing: list[Record] = field(default_factory=list)
     server: Any = None
     clients: Mapping[int, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    federation: dict[str, Any] = field(default_factory=dict)
+    stopped: str | None = None
+    _classes: _Rows = field(default_factory=lambda: _Rows(), init=False, repr=False, compare=False)
+
+    @classmethod
+    def read(cls, directory: str | os.PathLike[str]) -> History:
+        """What a run directory tells, finished or not; `server` and `clients` stay empty.
+
+        A last line that was cut off when the run was killed is left out. Only metrics.jsonl must be there.
+
+        Raises:
+            SettingError: there is no run, or a file is damaged; names the file and the line.
+        """
+        folder = Path(directory)
+        metrics, timing = reading.metrics(folder), reading.timing(folder)
+        settings, manifest = reading.mapping(folder / "settings.json"), reading.mapping(folder / "manifest.json")
+
+        def fact(name: str) -> str:
+            return str(manifest.get(name) or settings.get(name) or "")
+
+        return cls(
+            algorithm=fact("algorithm"),
+            engine=fact("engine"),
+            engine_reason=fact("engine_reason"),
+            metrics=metrics,
+            timing=timing,
+            settings=settings,
+            manifest=manifest,
+            federation=reading.federation(folder / "federation.json"),
+        )
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.metrics)
@@ -43,5 +96,113 @@ class History:
     @property
     def per_class(self) -> npt.NDArray[np.float64]:
         """Accuracy of the global model by evaluated round (after training began) and class, [T, C]."""
-        rows = [m["class_accuracy"] for m in self.metrics if m["round"] > 0 and m.get("class_accuracy") is not None]
-        return np.array([[np.nan if a is None else a for a in row] for row in rows], np.float64)
+        return self._classes.of(self.metrics)
+
+    def rows(self) -> list[Record]:
+        """One flat record per round, of numbers and None: the columns of `frame`."""
+        timing = {t["round"]: t["seconds"] for t in self.timing}
+        moved, seconds, out = 0, 0.0, []
+        for metrics in self.metrics:
+            row: Record = {"round": metrics["round"], "clients": len(metrics.get("clients", ()))}
+            row["failed"] = len(metrics.get("failed", ()))
+            for name, value in metrics.items():
+                if name not in row and (value is None or isinstance(value, (int, float))):
+                    row[name] = value
+            row.update({f"class_accuracy_{c}": a for c, a in enumerate(metrics.get("class_accuracy") or ())})
+            laps = timing.get(metrics["round"], {} if metrics["round"] == 0 else None)
+            row.update({f"seconds_{phase}": s for phase, s in (laps or {}).items()})
+            moved += (metrics.get("bytes_down") or 0) + (metrics.get("bytes_up") or 0)
+            seconds += math.nan if laps is None else sum(s for phase, s in laps.items() if phase != EVALUATION)
+            out.append({**row, "bytes": moved, "seconds": None if math.isnan(seconds) else seconds})
+        return out
+
+    def frame(self) -> pd.DataFrame:
+        """One row per round and one column per measured number, as a pandas DataFrame.
+
+        Accuracies by class are in `class_accuracy_0`, ...; seconds by phase in `seconds_train`, ...; `clients` and
+        `failed` are numbers of clients. `bytes` (down and up) and `seconds` (all phases but evaluation) are sums
+        since the start.
+
+        Raises:
+            SettingError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise SettingError("a data frame needs pandas: pip install 'fedloom[report]'") from None
+        rows = self.rows()
+        names = sorted(dict.fromkeys(name for row in rows for name in row), key=_many)
+        frame: pd.DataFrame = pd.DataFrame(rows, columns=names).apply(pd.to_numeric)  # None becomes NaN
+        return frame
+
+    def to_target(self, metric: str, target: float) -> Reached | None:
+        """The first round in which a number reaches a target, and its cost until then; None if none does.
+
+        Accuracies reach a target from below; losses, forgetting and standard deviations from above. Bytes are what went
+        down and up in all rounds until then, seconds those of every phase but evaluation: training, not measuring.
+
+        Raises:
+            SettingError: no round has this number.
+        """
+        lower = lower_is_better(metric)
+        rows = self.rows()
+        if all(row.get(metric) is None for row in rows):
+            known = sorted({name for row in rows for name, value in row.items() if value is not None})
+            raise SettingError(f"no round has measured {metric!r}; measured: {', '.join(known) or 'nothing'}")
+        for row in rows:
+            value = row.get(metric)
+            if value is not None and (value <= target if lower else value >= target):
+                seconds = math.nan if row["seconds"] is None else row["seconds"]
+                return Reached(row["round"], row["bytes"], seconds)
+        return None
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a measured number is good when it is low."""
+    return metric.endswith(("loss", "_std")) or metric == "forgetting"
+
+
+class _Rows:
+    """Accuracies by class of records that only grow: each record is read once."""
+
+    def __init__(self) -> None:
+        self._known: npt.NDArray[np.float64] = np.empty((0, 0))
+        self._seen, self._newest = 0, Record()
+
+    def of(self, metrics: list[Record]) -> npt.NDArray[np.float64]:
+        """[T, C], read-only."""
+        grown = len(metrics) >= self._seen and (not self._seen or metrics[self._seen - 1] is self._newest)
+        if not grown:  # cut back or replaced: from the start
+            self._known, self._seen = np.empty((0, 0)), 0
+        new = metrics[self._seen :]
+        rows = [m["class_accuracy"] for m in new if m["round"] > 0 and m.get("class_accuracy") is not None]
+        if rows:
+            read = np.array([[np.nan if a is None else a for a in row] for row in rows], np.float64)
+            self._known = np.concatenate([self._known, read]) if len(self._known) else read
+            self._known.flags.writeable = False
+        if new:
+            self._seen, self._newest = len(metrics), metrics[-1]
+        return self._known
+
+
+def _many(name: str) -> bool:
+    """Whether a column is one of many of a kind; those come last."""
+    return name.startswith(("class_accuracy_", "seconds_"))
+
+
+def runs_below(directory: str | os.PathLike[str]) -> list[Path]:
+    """Every run directory (a folder with a metrics.jsonl) in a folder, itself included, in the order of their names.
+
+    Numbers in names count as numbers: seed-2 comes before seed-10. Folders inside a run are not searched.
+
+    Raises:
+        SettingError: there is no such folder.
+    """
+    if not Path(directory).is_dir():
+        raise SettingError(f"{directory} is no folder; name one that holds runs")
+    found = []
+    for folder, below, files in os.walk(directory):
+        if "metrics.jsonl" in files:
+            found.append(Path(folder))
+            below.clear()
+    return sorted(found, key=lambda path: reading.natural(str(path.relative_to(directory))))
