@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedloom.data.adapters import from_huggingface, from_torch
 from fedloom.data.arrays import read_npz
+from fedloom.data.download import download
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate, federate_natural
@@ -21,6 +22,7 @@ __all__ = [
     "balanced_dirichlet",
     "by_lists",
     "dirichlet",
+    "download",
     "fashion_mnist_small",
     "federate",
     "federate_natural",

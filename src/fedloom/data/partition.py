@@ -326,9 +326,8 @@ def split(
     held_out = np.zeros(len(own), np.bool_)
     generator = np.random.RandomState(0)
     for client in np.flatnonzero(test_sizes).tolist():
-        generator.seed(
-            [seed, client, stream] if stream else [seed, client]
-        )  # the stream of RandomState([seed, client]), which is slower
+        # The stream of RandomState([seed, client]), which costs more to make.
+        generator.seed([seed, client, stream] if stream else [seed, client])
         start, stop, test_size = indptr[client], indptr[client + 1], int(test_sizes[client])
         mine = own[start:stop]
         # Whole numbers, so that equal remainders are ties on every machine.
