@@ -38,6 +38,13 @@ def test_a_file_like_that_of_keras(tmp_path: Path, save: object) -> None:
     np.testing.assert_array_equal(train.x[:, 0].numpy(), x)
 
 
+def test_absurd_labels_are_refused(tmp_path: Path) -> None:
+    x = np.ones((2, 3))
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=np.array([0, 10**12]), x_test=x, y_test=np.array([0, 1]))
+    with pytest.raises(ValueError, match="labels must be below 65536, got 1000000000000: number the classes from 0"):
+        read_npz(tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize(
     "array",
     [

@@ -221,7 +221,8 @@ def test_vehicle_is_standardised_by_client(tmp_path: Path) -> None:
         ({"Y": cells([np.ones((4, 1))])}, "got 3 cells and 1 cells"),
         ({"Y": cells([np.ones((4, 1))] * 3)}, r"X \(n, 100\) and Y \(n, 1\) with n > 0, got \(1, 100\) and \(4, 1\)"),
         ({"X": cells([np.ones((n, 99)) for n in (4, 1, 7)])}, r"got \(4, 99\) and \(4, 1\)"),
-        ({"X": cells([np.full((n, 100), np.inf) for n in (4, 1, 7)])}, "X must be finite"),
+        ({"X": cells([np.full((n, 100), np.inf) for n in (4, 1, 7)])}, "X must be finite in float32"),
+        ({"X": cells([np.full((n, 100), 1e160) for n in (4, 1, 7)])}, "X must be finite in float32"),
         ({"Y": cells([np.zeros((n, 1)) for n in (4, 1, 7)])}, "y must be -1 or [+]1 for each of the 12 examples"),
     ],
 )
@@ -240,6 +241,9 @@ def test_the_published_part_as_arrays(tmp_path: Path) -> None:
     assert owners is not None
     assert owners.tolist() == [1, 1, 0, 0, 0, 2]
     np.testing.assert_array_equal(train.x.numpy(), x.astype(np.float32))
+    np.savez(tmp_path / "vehicle.npz", **{**content, "x": np.full((6, 100), np.nan)})
+    with pytest.raises(ValueError, match=r"x must be \(N, 100\), floating point and finite in float32"):
+        load("vehicle", tmp_path)
     np.savez(tmp_path / "vehicle.npz", **{**content, "client": np.zeros(5, int)})
     with pytest.raises(ValueError, match="client must be an integer for each of the 6 examples"):
         load("vehicle", tmp_path)

@@ -18,6 +18,7 @@ from fedloom.data.formats import FormatError, refuse
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 _CHUNK = 2**24
+_MAX_CLASSES = 2**16
 
 
 def read_npz(path: str | os.PathLike[str]) -> Dataset:
@@ -35,6 +36,8 @@ def read_npz(path: str | os.PathLike[str]) -> Dataset:
         if array.dtype.kind not in kinds or not array.size:
             raise FormatError(f"{name} of {path} must hold {rule}, got {array.dtype} of shape {array.shape}")
     classes = int(max(arrays["y_train"].max(), arrays["y_test"].max())) + 1
+    if classes > _MAX_CLASSES:
+        refuse(path, f"labels must be below {_MAX_CLASSES}", classes - 1, "number the classes from 0")
     train = from_arrays(arrays["x_train"], arrays["y_train"], num_classes=classes, name=path.stem)
     test = from_arrays(
         arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem

@@ -191,15 +191,15 @@ def vehicle(folder: Path) -> Dataset:
     for x, y in zip(xs, ys, strict=True):
         if x.ndim != 2 or x.shape[1:] != (100,) or not x.size or y.shape != (len(x), 1):
             refuse(path, "a client has X (n, 100) and Y (n, 1) with n > 0", f"{x.shape} and {y.shape}")
-        if not np.isfinite(x).all():
-            refuse(path, "X must be finite", "NaN or infinity")
+        if not _fits(x):
+            refuse(path, "X must be finite in float32", "a value that is not")
     clients = np.repeat(np.arange(len(xs)), [len(x) for x in xs])
     return _vehicle(path, np.concatenate([_standard(x) for x in xs]), np.concatenate(ys)[:, 0], clients)
 
 
 def _vehicle(path: Path, x: Array, y: Array, clients: Array) -> Dataset:
-    if x.dtype.kind != "f" or x.shape[1:] != (100,) or x.ndim != 2 or not np.isfinite(x).all():
-        refuse(path, "x must hold finite numbers, (N, 100)", f"{_what(x)} of {x.dtype}")
+    if x.dtype.kind != "f" or x.shape[1:] != (100,) or x.ndim != 2 or not _fits(x):
+        refuse(path, "x must be (N, 100), floating point and finite in float32", _what(x))
     if y.shape != x.shape[:1] or y.dtype.kind not in "if" or not np.isin(y, (-1, 1)).all():
         refuse(path, f"y must be -1 or +1 for each of the {len(x)} examples", _what(y))
     if clients.shape != y.shape or clients.dtype.kind not in "iu":
@@ -207,6 +207,10 @@ def _vehicle(path: Path, x: Array, y: Array, clients: Array) -> Dataset:
     owners = np.unique(clients, return_inverse=True)[1].astype(np.int64)
     train = from_arrays(x.astype(np.float32), (y > 0).astype(np.int64), num_classes=2, name="vehicle")
     return Dataset(train, None, owners)
+
+
+def _fits(x: Array) -> bool:
+    return bool((np.abs(x) <= np.finfo(np.float32).max).all())  # false for NaN
 
 
 def _standard(x: Array) -> Array:
