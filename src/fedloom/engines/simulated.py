@@ -113,7 +113,8 @@ class Simulation(ABC):
         p = self.population
         model, key = p.models[p.assignment[client]], derive(p.seed, "client", client)
         own = self.algorithm.init_client(self.server_of(server, client), model, key)
-        return tree.cast(own, device=p.device, dtype=p.dtype)
+        fits = all(t.device == p.device and t.dtype in (p.dtype, torch.int64, torch.bool) for t in tree.leaves(own))
+        return own if fits else tree.cast(own, device=p.device, dtype=p.dtype)  # among a million, most are new
 
     def _look(
         self, fn: Callable[..., Any], server: dict[str, Any], clients: Sequence[int], held_out: HeldOut
