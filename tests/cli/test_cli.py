@@ -13,7 +13,7 @@ import pytest
 
 from fedloom import ALGORITHMS, FedNTD, __version__
 from fedloom.cli import main as cli
-from fedloom.coordinator import History
+from fedloom.coordinator import History, Job
 from fedloom.core.errors import NonFiniteError
 
 QUICK = ["--clients", "6", "--cohort", "3", "--rounds", "2", "--epochs", "1", "--model", "logistic"]
@@ -125,7 +125,7 @@ def test_compare_writes_each_run_and_hands_settings_to_their_owner(
     )
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()[-3:-1]] == ["fedavg", "fedntd"]
-    chosen = {n: json.loads((out_dir / n / "settings.json").read_text()) for n in ("fedavg", "fedntd")}
+    chosen = {n: json.loads((out_dir / n / "manifest.json").read_text()) for n in ("fedavg", "fedntd")}
     assert chosen["fedntd"]["hyper_parameters"]["beta"] == 0.5
     assert chosen["fedntd"]["hyper_parameters"]["aggregation"] == "samples"
     assert chosen["fedavg"]["hyper_parameters"]["aggregation"] == "uniform"
@@ -146,7 +146,7 @@ def test_every_option_reaches_the_run(own: str, capsys: pytest.CaptureFixture[st
     )
     status, _, _ = call(capsys, "run", "kt_pfl", "--data", own, *options.split(), "--out", str(tmp_path / "o"))
     assert status == 0
-    written = json.loads((tmp_path / "o" / "settings.json").read_text())
+    written = json.loads((tmp_path / "o" / "manifest.json").read_text())
     assert written["hyper_parameters"]["num_public"] == 4
     distill, local = written["hyper_parameters"]["distill"], written["hyper_parameters"]["local"]
     assert (distill["epochs"], distill["optimiser"]["lr"]) == (2, 0.3)
@@ -234,14 +234,14 @@ def test_refused_clients_are_counted_in_the_table(tmp_path: Path, capsys: pytest
 def test_what_was_finished_is_shown_when_a_later_run_fails(
     own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = cli.run
+    run = Job.run
 
-    def failing(algorithm: Any, *args: Any, **more: Any) -> History:
-        if isinstance(algorithm, FedNTD):
+    def failing(job: Job, *args: Any, **more: Any) -> History:
+        if isinstance(job.algorithm, FedNTD):
             raise NonFiniteError("the loss is nan", client=3, round=1, batch=2)
-        return run(algorithm, *args, **more)
+        return run(job, *args, **more)
 
-    monkeypatch.setattr(cli, "run", failing)
+    monkeypatch.setattr(Job, "run", failing)
     status, out, err = call(capsys, "compare", "fedavg", "fedntd", *QUICK, "--data", own)
     assert (status, err) == (2, "error: client 3, round 1, batch 2: the loss is nan\n")
     assert out.splitlines()[-1].split()[0] == "fedavg"
@@ -253,7 +253,7 @@ def test_an_interrupt_is_no_traceback(
     def interrupted(*args: Any, **more: Any) -> History:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run", interrupted)
+    monkeypatch.setattr(Job, "run", interrupted)
     assert call(capsys, "run", "fedavg", *QUICK, "--data", own) == (130, "\n".join(OPENING) + "\n", "interrupted\n")
 
 
@@ -284,14 +284,14 @@ OPENING = (
         ("run kt_pfl --set distill.rate=3", "kt_pfl.distill has no setting 'rate'; it has epochs, batch_size, "),
         ("run fedavg --set local=3", "fedavg has no setting 'local'; it has aggregation, buffers, shared"),
         ("run fedavg --set shared.x=3", "fedavg.shared has no parts; give it as shared=VALUE"),
-        ("run fedavg --set aggregation=median", "aggregation must be one of ('samples', 'uniform'), got 'median'"),
+        ("run fedavg --set aggregation=median", "fedavg.aggregation must be one of samples, uniform, got 'median'"),
         ("run fedavg --set aggregation", "--set takes NAME=VALUE, got 'aggregation'"),
         (
             "compare fedavg fedntd --set beta=0.5",
             "--set 'beta=0.5': say whose it is, ALGORITHM.NAME=VALUE with one of fedavg, fedntd",
         ),
         ("compare fedavg fedntd fedavg", "each algorithm is named once, got fedavg more often; drop the repeats"),
-        ("run kt_pfl", "kt_pfl needs public examples, got none; take some out with --public 500"),
+        ("run kt_pfl", "kt_pfl needs public examples, got none; take some out with data.public (--public 500)"),
         ("run fedavg --model lenett", "unknown model 'lenett' (did you mean 'lenet'?); there are logistic, mlp, lenet"),
         ("run fedavg --model mlp,mlp", "each model is named once, got 'mlp,mlp'; clients get them in turn"),
         (
@@ -338,7 +338,7 @@ def test_a_directory_with_a_run_is_refused_before_any_work(
     out = tmp_path / "runs"
     assert call(capsys, "run", "fedntd", *QUICK, "--data", own, "--out", str(out / "fedntd"))[0] == 0
     said = error(capsys, "compare", "fedavg", "fedntd", *QUICK, "--data", own, "--out", str(out))
-    assert said == f"{out / 'fedntd'} already holds a run; choose another directory or move it away"
+    assert said.startswith(f"{out / 'fedntd'} already holds a run; continue it (resume), choose another directory")
     assert not (out / "fedavg").exists()
     assert "is a file; name a directory" in error(capsys, "run", "fedavg", *QUICK, "--data", own, "--out", own)
 
@@ -349,8 +349,9 @@ def test_a_data_file_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_p
         f"there is no file {path!r}; give the path of a .npz file with x_train, y_train, x_test, y_test"
     )
     assert error(capsys, "run", "fedavg", "--data", "cifar10") == (
-        "data must be 'fashion_mnist_small' or a .npz file with x_train, y_train, x_test, y_test; got 'cifar10'"
+        "data 'cifar10' needs the folder with its files: cifar10:FOLDER"
     )
+    assert "unknown data 'cifar' (did you mean 'cifar10'?)" in error(capsys, "run", "fedavg", "--data", "cifar")
 
 
 def test_a_data_file_with_pickles_is_not_opened(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -407,7 +408,7 @@ def test_help_fits_and_says_defaults(argv: list[str], capsys: pytest.CaptureFixt
     assert max(map(len, out.splitlines())) <= 80
     if argv[0] in ("run", "compare"):
         flat = " ".join(out.split())
-        for text in ("(default: 30)", "(default: fashion_mnist_small)", "lenet, fedntd_cnn", "random (default: 0)"):
+        for text in ("(default: 30)", "(default: fashion_mnist_small)", "lenet, fedntd_cnn", "each (default: 0)"):
             assert text in flat
         for group in ("data and clients:", "training:", "engine:", "results:"):
             assert group in out
@@ -433,7 +434,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"fedloom {__version__}\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["train"], ["run"], ["run", "fedavg", "--engine", "ray"]])
+@pytest.mark.parametrize("argv", [[], ["train"], ["compare"], ["run", "fedavg", "--engine", "ray"]])
 def test_usage_errors_have_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(argv)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from fedloom import SGD, Examples, FedNTD, KTpFL, Local
 from fedloom.coordinator import History, catalogue
 from fedloom.core.errors import SettingError
+from fedloom.data import Dataset
 
 LOCAL = Local(epochs=3, optimiser=SGD(lr=0.2))
 
@@ -30,10 +32,12 @@ def test_parts_of_a_setting_change_one_by_one() -> None:
 
 def test_public_examples_are_taken_out_of_the_others() -> None:
     train = Examples(torch.arange(50.0)[:, None], torch.zeros(50, dtype=torch.int64), 1)
-    others, public = catalogue.take_out(train, 12, seed=3)
+    (others, _, owners, _), public = catalogue.take_out(Dataset(train, None, np.arange(50) // 10), 12, seed=3)
+    assert owners is not None
+    assert (owners == others.x[:, 0].numpy() // 10).all()
     assert (len(others), len(public)) == (38, 12)
     assert sorted([*others.x[:, 0].tolist(), *public.x[:, 0].tolist()]) == train.x[:, 0].tolist()
-    again, different = (catalogue.take_out(train, 12, seed)[1].x[:, 0].tolist() for seed in (3, 4))
+    again, different = (catalogue.take_out(Dataset(train, None), 12, seed)[1].x[:, 0].tolist() for seed in (3, 4))
     assert again == public.x[:, 0].tolist() != different
 
 

@@ -125,9 +125,7 @@ def test_both_engines_measure_the_same_in_float64() -> None:
 def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     run(FedAvg(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path)
     before = (tmp_path / "metrics.jsonl").read_bytes()
-    with pytest.raises(
-        SettingError, match="already holds a run; continue it .resume., choose another directory, or move it away"
-    ):
+    with pytest.raises(SettingError, match="already holds a run; continue it"):
         run(FedAvg(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     with pytest.raises(SettingError, match="is a file; name a directory"):

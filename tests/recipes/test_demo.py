@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from fedloom import SGD, Local, RunSettings
 from fedloom.cli.main import main
+from fedloom.coordinator.experiment import Experiment
 from fedloom.recipes import demo
 from fedloom.recipes.demo import Expected
 
@@ -16,11 +16,17 @@ from fedloom.recipes.demo import Expected
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same demonstration in about a second."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(demo, "CLIENTS", 100)
-    monkeypatch.setattr(demo, "MODEL", "logistic")
     monkeypatch.setattr(demo, "ALGORITHMS", ("fedavg", "pfedsd"))
-    monkeypatch.setattr(demo, "LOCAL", Local(epochs=1, batch_size=20, optimiser=SGD(lr=0.03)))
-    monkeypatch.setattr(demo, "settings", lambda seed: RunSettings(rounds=3, cohort_size=5, seed=seed, eval_every=3))
+    made = demo.experiments
+
+    def small(seed: int) -> dict[str, Experiment]:
+        changes = {"model": "logistic", "local.epochs": 1, "run.rounds": 3, "run.cohort_size": 5, "run.eval_every": 3}
+        out = made(seed)
+        for key, value in changes.items():
+            out = {name: experiment.changed(key, value) for name, experiment in out.items()}
+        return out
+
+    monkeypatch.setattr(demo, "experiments", small)
 
 
 def verdicts(out: str) -> list[str]:
@@ -60,7 +66,8 @@ def test_a_number_that_was_not_measured_is_off(
 
 
 def test_the_demonstration_is_that_of_the_readme() -> None:
-    assert (demo.CLIENTS, demo.PARTITION) == (100, "shards:2")
-    assert demo.ALGORITHMS == ("fedavg", "scaffold", "fedntd", "pfedsd")
-    assert demo.settings(3).seed == 3
-    assert dataclasses.replace(demo.settings(3), seed=0) == demo.settings(0)
+    assert tuple(demo.experiments(3)) == ("fedavg", "scaffold", "fedntd", "pfedsd")
+    for name, experiment in demo.experiments(3).items():
+        assert (experiment.data.clients, experiment.data.partition) == (100, "shards:2")
+        assert experiment.run.seed == 3
+        assert dataclasses.replace(experiment, run=demo.experiments(0)[name].run) == demo.experiments(0)[name]

@@ -1,177 +1,303 @@
-"""From words to things: algorithms, data, partitions and models by the names that people type."""
+"""From words to things: algorithms, data, partitions, models and tasks by the names that people type."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import numpy as np
 from torch import nn
 
 from fedloom.algorithms import ALGORITHMS
+from fedloom.coordinator.words import by_python_name, coerce, meant
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
-from fedloom.data import Examples, Partition, dirichlet, fashion_mnist_small, from_arrays, iid, load, shards
+from fedloom.core.task import Classification, Hinge, Task
+from fedloom.data import (
+    Dataset,
+    Examples,
+    Partition,
+    balanced_dirichlet,
+    by_lists,
+    dirichlet,
+    fashion_mnist_small,
+    from_huggingface,
+    iid,
+    load,
+    lognormal,
+    natural,
+    pathological,
+    read_csv,
+    read_npz,
+    shards,
+)
 from fedloom.data.sources import SOURCES
 from fedloom.models import MODELS, build
 
 DATA = "fashion_mnist_small"
+TASKS: dict[str, type[Task]] = {"classification": Classification, "hinge": Hinge}
+
+# ---- algorithms
 
 
-def algorithm(name: str, local: Local, settings: Mapping[str, str]) -> Algorithm[Any, Any]:
-    """An algorithm by name, with settings as typed (`{"beta": "0.5"}`)."""
-    if name not in ALGORITHMS:
-        raise SettingError(f"unknown algorithm {name!r}{_meant(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}")
-    kind = ALGORITHMS[name]
-    types = get_type_hints(kind)
-    known = [f.name for f in dataclasses.fields(kind) if f.name != "local"]
+def label(name: str) -> str:
+    """The name under which an algorithm's settings and results stand: without the module of one from outside."""
+    return name.rpartition(":")[2]
+
+
+def kind(name: str) -> type[Algorithm[Any, Any]]:
+    """The class of an algorithm by name, or by `module:Class`."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    if ":" not in name:
+        raise SettingError(
+            f"unknown algorithm {name!r}{meant(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}, "
+            "and your own as module:Class"
+        )
+    found = by_python_name(name, "algorithm")
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise SettingError(f"algorithm {name!r} must be a class derived from fedloom.Algorithm, got {found!r}")
+    return found
+
+
+def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[Any, Any]:
+    """An algorithm by name, with settings as typed or as in a file (`{"beta": "0.5"}`, `{"distill.lr": 0.01}`)."""
+    made, owner = kind(name), label(name)
+    types = get_type_hints(made)
+    known = [f.name for f in dataclasses.fields(made) if f.name != "local"]
     values: dict[str, Any] = {}
-    for key, text in settings.items():
+    for key, value in settings.items():
         field, _, part = key.partition(".")
         if field not in known:
-            raise SettingError(f"{name} has no setting {key!r}{_meant(key, known)}; it has {', '.join(known)}")
+            raise SettingError(
+                f"{owner} has no setting {key!r}{meant(key, known)}; it has {', '.join(known) or 'none'}"
+            )
         if part:  # e.g. distill.lr of KT-pFL
             base = values.get(field, hyper_parameters(name)[field])
             if not isinstance(base, Local):
-                raise SettingError(f"{name}.{field} has no parts; give it as {field}=VALUE")
-            values[field] = _with_local(base, f"{name}.{field}", part, text)
+                raise SettingError(f"{owner}.{field} has no parts; give it as {field}=VALUE")
+            values[field] = _with_local(base, f"{owner}.{field}", part, value)
         elif types[field] is Local:
-            raise SettingError(f"{name}.{field} has parts: set {field}.lr, {field}.epochs or {field}.batch_size")
+            raise SettingError(f"{owner}.{field} has parts: set {field}.lr, {field}.epochs or {field}.batch_size")
         else:
-            values[field] = _parse(text, types[field], f"{name}.{field}")
-    return kind(local=local, **values)
+            values[field] = coerce(value, types[field], f"{owner}.{field}")
+    return made(local=local, **values)
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
     """An algorithm's own settings and their defaults."""
-    own = vars(ALGORITHMS[name]())
-    return {key: value for key, value in own.items() if key != "local"}
+    return {key: value for key, value in vars(kind(name)()).items() if key != "local"}
 
 
-def data(source: str) -> tuple[Examples, Examples]:
-    """(train, test) of `fashion_mnist_small`, of original files, or of a .npz file.
-
-    Original files are named `NAME:FOLDER`, for example `cifar10:data` (`fedloom.data.load`). A .npz file holds x_train,
-    y_train, x_test, y_test.
-
-    x: images (N, H, W) or (N, H, W, 3) of uint8, images (N, C, H, W), or features (N, D); y: class labels (N,).
-    """
-    if source == DATA:
-        return fashion_mnist_small()
-    name, colon, folder = source.partition(":")
-    if colon and name in SOURCES:
-        loaded = load(name, folder)
-        if loaded.test is None:
-            raise SettingError(f"{source} has no test examples")
-        return loaded.train, loaded.test
-    path, names = Path(source), ("x_train", "y_train", "x_test", "y_test")
-    if path.suffix != ".npz":
-        raise SettingError(f"data must be {DATA!r} or a .npz file with {', '.join(names)}; got {source!r}")
-    if not path.is_file():
-        raise SettingError(f"there is no file {source!r}; give the path of a .npz file with {', '.join(names)}")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in names if name not in file.files]
-            if missing:
-                raise SettingError(f"{source} must hold {', '.join(names)}; {', '.join(missing)} is missing")
-            arrays = {name: file[name] for name in names}
-    except SettingError:
-        raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise SettingError(
-            f"{source} must hold plain arrays {', '.join(names)}, written by numpy.savez: {error}"
-        ) from None
-    for name, array in arrays.items():
-        kinds, rule = ("iu", "integer class labels") if name[0] == "y" else ("uf", "numbers, uint8 or floating point")
-        if array.dtype.kind not in kinds or not array.size:
-            raise SettingError(f"{name} of {source} must hold {rule}, got {array.dtype} of shape {array.shape}")
-    classes = int(max(arrays["y_train"].max(), arrays["y_test"].max())) + 1
-    train = from_arrays(arrays["x_train"], arrays["y_train"], num_classes=classes, name=path.stem)
-    test = from_arrays(
-        arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem
-    )
-    return train, test
-
-
-def partition(text: str, labels: Any, num_clients: int, seed: int) -> Partition:
-    """`iid`, `shards:S` (S shards a client) or `dirichlet:ALPHA`."""
-    name, _, value = text.partition(":")
-    makers: dict[str, Callable[[], Partition]] = {
-        "iid": lambda: iid(labels, num_clients, seed),
-        "shards": lambda: shards(labels, num_clients, _parse(value or "2", int, "partition shards:S"), seed),
-        "dirichlet": lambda: dirichlet(
-            labels, num_clients, _parse(value or "0.1", float, "partition dirichlet:A"), seed
-        ),
-    }
-    if name not in makers:
-        raise SettingError(
-            f"unknown partition {text!r}{_meant(name, makers)}; there are iid, shards:S, dirichlet:ALPHA"
-        )
-    if name == "iid" and value:
-        raise SettingError(f"partition iid takes no value, got {text!r}; there are iid, shards:S, dirichlet:ALPHA")
-    return makers[name]()
-
-
-def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
-    """Builders of the architectures in a comma-separated list."""
-    out: dict[str, Callable[[], nn.Module]] = {}
-    for name in names.split(","):
-        if name not in MODELS:
-            raise SettingError(f"unknown model {name!r}{_meant(name, MODELS)}; there are {', '.join(MODELS)}")
-        if name in out:
-            raise SettingError(f"each model is named once, got {names!r}; clients get them in turn")
-        out[name] = lambda name=name: build(name, tuple(train.shape), train.num_classes)  # type: ignore[misc]
+def written(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
+    """An algorithm's own settings as a settings file has them."""
+    out: dict[str, Any] = {}
+    for key, value in vars(algorithm).items():
+        if isinstance(value, Local) and key != "local":
+            plain = {**vars(value), **vars(value.optimiser)}
+            out[key] = {name: v for name, v in plain.items() if v is None or isinstance(v, (bool, int, float, str))}
+        elif key != "local":
+            out[key] = value
     return out
 
 
-def take_out(train: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
-    """(the others, `count` random examples to be public)."""
-    if not 0 < count < len(train):
-        raise SettingError(f"public takes between 1 and {len(train) - 1} of the training examples, got {count}")
-    order = generator(seed, "public").permutation(len(train))
-    return train.select(np.sort(order[count:])), train.select(np.sort(order[:count]))
-
-
-def _with_local(local: Local, owner: str, part: str, text: str) -> Local:
+def _with_local(local: Local, owner: str, part: str, value: Any) -> Local:
     """A `Local` with one of its (or its optimiser's) settings changed."""
     optimiser = local.optimiser
     own, inner = get_type_hints(Local), get_type_hints(type(optimiser))
     choices = [f.name for f in dataclasses.fields(local) if f.name != "optimiser"]
     choices += [f.name for f in dataclasses.fields(optimiser)]
     if part not in choices:
-        raise SettingError(f"{owner} has no setting {part!r}{_meant(part, choices)}; it has {', '.join(choices)}")
+        raise SettingError(f"{owner} has no setting {part!r}{meant(part, choices)}; it has {', '.join(choices)}")
     if part in own and part != "optimiser":
-        return dataclasses.replace(local, **{part: _parse(text, own[part], f"{owner}.{part}")})
-    changed = dataclasses.replace(optimiser, **{part: _parse(text, inner[part], f"{owner}.{part}")})
+        return dataclasses.replace(local, **{part: coerce(value, own[part], f"{owner}.{part}")})
+    changed = dataclasses.replace(optimiser, **{part: coerce(value, inner[part], f"{owner}.{part}")})
     return dataclasses.replace(local, optimiser=changed)
 
 
-def _parse(text: str, kind: Any, name: str) -> Any:
-    if type(None) in get_args(kind):
-        if text.lower() == "none":
-            return None
-        kind = next(k for k in get_args(kind) if k is not type(None))
-    if get_args(kind):  # Literal: the class itself says what it allows
-        return text
+# ---- data
+
+
+def data(source: str) -> Dataset:
+    """What a source holds.
+
+    | written | is |
+    |---|---|
+    | `fashion_mnist_small` | the embedded subset |
+    | `NAME:FOLDER` | original files (`fedloom.data.load`), for example `cifar10:data` |
+    | `FILE.npz` | `fedloom.data.read_npz` |
+    | `FILE.csv`, `FILE.csv?label=y&client=c&split=s` | `fedloom.data.read_csv`, with the names of columns |
+    | `huggingface:NAME` | `fedloom.data.from_huggingface` |
+    | `module:name` | a `Dataset`, or a function that returns one |
+    """
+    name, colon, rest = source.partition(":")
+    if source == DATA:
+        return Dataset(*fashion_mnist_small())
+    if colon and name in SOURCES:
+        return load(name, rest)
+    if name == "huggingface" and rest:
+        return from_huggingface(rest)
+    path, question, columns = source.partition("?")
+    if path.endswith(".csv"):
+        pairs = [pair.partition("=") for pair in columns.split("&")] if question else []
+        wrong = [key for key, _, value in pairs if key not in ("label", "client", "split") or not value]
+        if wrong:
+            raise SettingError(
+                f"data {source!r}: columns are named as FILE.csv?label=y&client=c&split=s, got {wrong[0]!r}"
+            )
+        return read_csv(path, **{key: value for key, _, value in pairs})  # type: ignore[arg-type]
+    if source.endswith(".npz"):
+        return read_npz(source)
+    if colon and name.replace(".", "").isidentifier() and rest.isidentifier():
+        found = by_python_name(source, "data")
+        found = found() if callable(found) else found
+        if isinstance(found, Dataset):
+            return found
+        if isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Examples) for part in found):
+            return Dataset(*found)
+        raise SettingError(
+            f"data {source!r} must give a fedloom.data.Dataset, or (train, test), got {type(found).__name__}"
+        )
+    if source in SOURCES:
+        raise SettingError(f"data {source!r} needs the folder with its files: {source}:FOLDER")
+    raise SettingError(
+        f"unknown data {source!r}{meant(name, [DATA, *SOURCES])}; there are {DATA}, original files as NAME:FOLDER "
+        f"with one of {', '.join(SOURCES)}, FILE.npz, FILE.csv, huggingface:NAME, and your own as module:name"
+    )
+
+
+_PARTITIONS = {
+    "iid": ("iid", None, None),
+    "shards": ("shards:S", int, 2),
+    "dirichlet": ("dirichlet:ALPHA", float, 0.1),
+    "balanced_dirichlet": ("balanced_dirichlet:BETA", float, 0.1),
+    "pathological": ("pathological:S", int, 2),
+    "lognormal": ("lognormal:SIGMA", float, 2.0),
+    "natural": ("natural", None, None),
+    "lists": ("lists:FILE.json", str, ""),
+}
+PARTITIONS = ", ".join(form for form, _, _ in _PARTITIONS.values())
+
+
+def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Partition:
+    """A partition by name; `natural` has as many clients as the data have owners, `lists:FILE.json` as lists."""
+    name, colon, value = text.partition(":")
+    if name not in _PARTITIONS:
+        raise SettingError(f"unknown partition {text!r}{meant(name, _PARTITIONS)}; there are {PARTITIONS}")
+    form, of, default = _PARTITIONS[name]
+    if of is None and colon:
+        raise SettingError(f"partition {name} takes no value, got {text!r}; there are {PARTITIONS}")
+    y = dataset.train.y
+    parameter: Any = None if of is None else coerce(value, of, f"partition {form}") if value else default
+    if name == "natural":
+        if dataset.owners is None:
+            raise SettingError(
+                f"partition natural needs data with natural clients, and {dataset.train.name} has none; "
+                f"use another: {PARTITIONS}"
+            )
+        return natural(dataset.owners)
+    if name == "lists":
+        return by_lists(_lists(parameter))
+    makers: dict[str, Callable[[], Partition]] = {
+        "iid": lambda: iid(y, num_clients, seed),
+        "shards": lambda: shards(y, num_clients, parameter, seed),
+        "dirichlet": lambda: dirichlet(y, num_clients, parameter, seed),
+        "balanced_dirichlet": lambda: balanced_dirichlet(y, num_clients, parameter, seed),
+        "pathological": lambda: pathological(y, num_clients, parameter, seed),
+        "lognormal": lambda: lognormal(y, num_clients, seed, parameter),
+    }
+    return makers[name]()
+
+
+def _lists(path: str) -> list[list[int]]:
     try:
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        value = kind(text)
-    except (ValueError, KeyError, TypeError):
-        raise SettingError(f"{name} must be of type {getattr(kind, '__name__', kind)}, got {text!r}") from None
-    if isinstance(value, float) and not math.isfinite(value):
-        raise SettingError(f"{name} must be finite, got {text!r}")
-    return value
+        found = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingError(
+            f"partition lists:FILE.json must name a file of lists of rows, got {path!r}: {error}"
+        ) from None
+    if not isinstance(found, list) or not all(isinstance(rows, list) for rows in found):
+        raise SettingError(f"{path} must hold one list of rows for each client, [[0, 5], [1, 2, 3], ...]")
+    if any(not isinstance(row, int) or isinstance(row, bool) for rows in found for row in rows):
+        raise SettingError(f"{path} must hold rows as whole numbers, counted from 0")
+    return found
 
 
-def _meant(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+def augment(text: str, train: Examples) -> Examples:
+    """The same examples, changed at random while training: `none`, or parts as in `crop:4:reflect,flip,cutout:16`."""
+    if text == "none":
+        return train
+    settings: dict[str, Any] = {"crop": 0, "flip": False, "cutout": 0}
+    form = "none, or some of crop:PIXELS, crop:PIXELS:reflect, flip, cutout:PIXELS with commas between them"
+    for part in text.split(","):
+        name, *values = part.split(":")
+        if name == "flip" and not values:
+            settings["flip"] = True
+        elif name in ("crop", "cutout") and 1 <= len(values) <= (2 if name == "crop" else 1):
+            settings[name] = coerce(values[0], int, f"data.augment {name}")
+            if values[1:]:
+                settings["padding"] = coerce(values[1], Literal["zero", "reflect"], "data.augment crop")
+        else:
+            raise SettingError(f"data.augment must be {form}, got {part!r} in {text!r}")
+    if train.x.ndim != 4:
+        raise SettingError(
+            f"data.augment = {text!r} needs images, and {train.name} holds examples of {tuple(train.shape)}"
+        )
+    return dataclasses.replace(train, augment=Augment.of(train.normalise, **settings))
+
+
+def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples]:
+    """(the others, `count` random training examples to be public)."""
+    train = dataset.train
+    if not 0 < count < len(train):
+        raise SettingError(f"public takes between 1 and {len(train) - 1} of the training examples, got {count}")
+    order = generator(seed, "public").permutation(len(train))
+    rest, taken = np.sort(order[count:]), np.sort(order[:count])
+    owners = None if dataset.owners is None else dataset.owners[rest]
+    held_out = None if dataset.held_out is None else dataset.held_out[rest]
+    return Dataset(train.select(rest), dataset.test, owners, held_out), train.select(taken)
+
+
+# ---- models and tasks
+
+
+def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
+    """Builders of the architectures in a comma-separated list; your own as `module:name`."""
+    out: dict[str, Callable[[], nn.Module]] = {}
+    for name in names.split(","):
+        if name in out or label(name) in out:
+            raise SettingError(f"each model is named once, got {names!r}; clients get them in turn")
+        if name in MODELS:
+            out[name] = lambda name=name: build(name, tuple(train.shape), train.num_classes)  # type: ignore[misc]
+        elif ":" in name:
+            found = by_python_name(name, "model")
+            if not callable(found):
+                raise SettingError(f"model {name!r} must be a function or class that makes an nn.Module, got {found!r}")
+            out[label(name)] = found
+        else:
+            raise SettingError(
+                f"unknown model {name!r}{meant(name, MODELS)}; there are {', '.join(MODELS)}, "
+                "and your own as module:name"
+            )
+    return out
+
+
+def task(text: str) -> Task:
+    """`classification` (cross-entropy), `hinge`, or your own as `module:name`."""
+    if text in TASKS:
+        return TASKS[text]()
+    if ":" not in text:
+        raise SettingError(f"unknown task {text!r}{meant(text, TASKS)}; there are {', '.join(TASKS)}, and module:name")
+    found = by_python_name(text, "task")
+    found = found() if isinstance(found, type) else found
+    missing = [name for name in ("loss", "correct") if not callable(getattr(found, name, None))]
+    if missing:
+        raise SettingError(f"task {text!r} needs the methods loss and correct, lacks {' and '.join(missing)}")
+    made: Task = found
+    return made

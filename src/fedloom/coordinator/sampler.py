@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedloom.coordinator.words import meant
 from fedloom.core.errors import SettingError
 from fedloom.core.random import derive, fold_in, generator
 
@@ -177,20 +178,18 @@ def sampler(text: str, seed: int) -> DeviceSampler:
     Raises:
         SettingError: there is no such sampler, or a value is missing, malformed or out of range.
     """
-    from fedloom.coordinator.catalogue import _meant  # the catalogue names samplers too
-
     chosen, plus, late = text.partition("+")
     name, *given = chosen.split(":")
     if name not in _KINDS:
         forms = ", ".join(form for form, _, _ in _KINDS.values())
-        raise SettingError(f"unknown sampler {text!r}{_meant(name, _KINDS)}; there are {forms}")
+        raise SettingError(f"unknown sampler {text!r}{meant(name, _KINDS)}; there are {forms}")
     form, kinds, make = _KINDS[name]
     made = make(seed, *_values(given, kinds, text, form))
     if not plus:
         return made
     name, *given = late.split(":")
     if name != "arriving":
-        raise SettingError(f"unknown sampler {text!r}{_meant(name, ['arriving'])}; it may end in {_ARRIVING}")
+        raise SettingError(f"unknown sampler {text!r}{meant(name, ['arriving'])}; it may end in {_ARRIVING}")
     return Arriving(made, *_values(given, (int, int), text, form + _ARRIVING))
 
 

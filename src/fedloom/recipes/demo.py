@@ -10,22 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedloom.coordinator import RunSettings
-from fedloom.core.optimiser import SGD, Local
+from fedloom.coordinator.experiment import DataSettings, Experiment, LocalSettings
 
-CLIENTS = 100
-PARTITION = "shards:2"
-PARTITION_SEED = 0  # as the FedNTD authors: every repetition shares one partition
-MODEL = "lenet"
 ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd")
-LOCAL = Local(epochs=5, batch_size=20, optimiser=SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), decay=0.99)
 
 
-def settings(seed: int) -> RunSettings:
-    """25 rounds of 10 clients, personal models judged every 5 rounds.
+def experiments(seed: int) -> dict[str, Experiment]:
+    """One for each algorithm: 25 rounds of 10 clients, personal models judged every 5 rounds.
 
-    One thread: such small steps gain little from a second one and lose much where a core is busy with something else.
+    As the FedNTD authors, every repetition shares one partition. One thread: such small steps gain little from a second
+    one and lose much where a core is busy with something else.
     """
-    return RunSettings(rounds=25, cohort_size=10, seed=seed, eval_every=5, threads=1)
+    return {
+        name: Experiment(
+            algorithm=name,
+            model="lenet",
+            data=DataSettings(partition="shards:2", clients=100, partition_seed=0),
+            local=LocalSettings(epochs=5, batch_size=20, lr=0.01, momentum=0.9, weight_decay=1e-5, decay=0.99),
+            run=RunSettings(rounds=25, cohort_size=10, seed=seed, eval_every=5, threads=1),
+        )
+        for name in ALGORITHMS
+    }
 
 
 @dataclass(frozen=True)

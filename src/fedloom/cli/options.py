@@ -1,0 +1,188 @@
+"""Flags and settings files: from what a person types to experiments."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, get_args, get_type_hints
+
+from fedloom.coordinator import catalogue
+from fedloom.coordinator.experiment import Experiment, read_settings
+from fedloom.coordinator.settings import MONITORS, RunSettings
+from fedloom.coordinator.words import coerce
+from fedloom.core.errors import SettingError
+from fedloom.models import MODELS
+
+_CHOICES = ("run.on_nonfinite", "run.dtype", "run.compilation", "run.engine")
+_FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, value's name, what it is
+    "data and clients": (
+        (
+            "--data", "data.source", "SOURCE",
+            f"{catalogue.DATA}; original files as NAME:FOLDER (mnist, cifar10, svhn, leaf, ...: see fedloom data "
+            "sources); a .npz file with x_train, y_train, x_test, y_test; a .csv file; your own as module:name",
+        ),
+        ("--partition", "data.partition", "P", catalogue.PARTITIONS),
+        ("--clients", "data.clients", "N", "number of clients"),
+        ("--partition-seed", "data.partition_seed", "N", "of the partition (default: that of the run)"),
+        ("--test-fraction", "data.test_fraction", "F", "of a client's examples, held out to judge it by"),
+        ("--val-fraction", "data.val_fraction", "F", "of the others, held out to choose between settings"),
+        (
+            "--public", "data.public", "N",
+            "training examples taken out first, unlabelled and known to all (kt_pfl needs some)",
+        ),
+        ("--augment", "data.augment", "A", "of training images, for example crop:4,flip,cutout:16"),
+        (
+            "--model", "model", "NAME",
+            f"{', '.join(MODELS)}; your own as module:name; several, with commas, are given to the clients in turn",
+        ),
+        ("--start", "start", "FILE", "weights to start from (.safetensors or .pt)"),
+        ("--task", "task", "NAME", f"{', '.join(catalogue.TASKS)}, or your own as module:name"),
+        (
+            "--sampler", "clients.sampler", "S",
+            "uniform, by_size, by_round, available:SHARE:PERIOD, list:0,1;2,3; any with +arriving:FIRST:PER_ROUND",
+        ),
+        ("--declined", "clients.declined", "P", "probability that a client refuses"),
+        ("--lost", "clients.lost", "P", "probability that a client vanishes"),
+        ("--late", "clients.late", "P", "probability that a client answers too late"),
+    ),
+    "training": (
+        ("--rounds", "run.rounds", "N", "number of rounds"),
+        ("--cohort", "run.cohort_size", "K", "clients asked per round"),
+        ("--epochs", "local.epochs", "N", "passes of a client over its examples per round"),
+        ("--batch-size", "local.batch_size", "N", "of local training"),
+        ("--optimiser", "local.optimiser", "NAME", "sgd or adam"),
+        ("--lr", "local.lr", "RATE", "rate of local training"),
+        ("--decay", "local.decay", "F", "factor on the rate after each round"),
+        ("--momentum", "local.momentum", "M", "of local SGD"),
+        ("--weight-decay", "local.weight_decay", "W", "of local training"),
+        ("--on-nonfinite", "run.on_nonfinite", "", "at a loss that is NaN: stop, or go on without that client"),
+        ("--monitor", "run.monitor", "NAME", f"what --target and --patience watch: {', '.join(MONITORS)}"),
+        ("--target", "run.target", "X", "stop when it is reached"),
+        ("--patience", "run.patience", "N", "stop after so many measurements without a better one"),
+    ),
+    "engine": (
+        ("--engine", "run.engine", "", "how clients are simulated"),
+        ("--device", "run.device", "NAME", "cpu or cuda"),
+        ("--dtype", "run.dtype", "", "of weights and activations"),
+        ("--threads", "run.threads", "N", "of PyTorch (default: as many as it chooses)"),
+        ("--bf16", "run.bf16", "", "mixed precision in local training"),
+        ("--compilation", "run.compilation", "", "of the training step on the stacked engine"),
+        ("--chunk", "run.chunk", "K", "clients stacked at a time (default: by memory)"),
+        ("--state-memory", "run.state_memory_mib", "MIB", "of clients' states; more goes to disk (default: all of it)"),
+    ),
+    "results": (
+        ("--eval-every", "run.eval_every", "N", "rounds between judgements of personal models"),
+        ("--checkpoint-every", "run.checkpoint_every", "N", "rounds between checkpoints"),
+    ),
+}  # fmt: skip
+
+
+class Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Says the default of every setting that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = _DEFAULTS.get(action.dest)
+        return action.help if default is None or default is False else f"{action.help} (default: {default})"
+
+
+def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
+    """The flags of a run. None has a default of its own: what is not said stays as the settings file has it."""
+    kinds = get_type_hints(RunSettings)
+    for group, flags in _FLAGS.items():
+        add = parser.add_argument_group(group).add_argument
+        if group == "data and clients":
+            add("--settings", metavar="FILE", help="a .toml or .json file of settings, which flags override")
+        for flag, key, metavar, text in flags:
+            if key == "run.bf16":
+                add(flag, dest=key, action="store_const", const=True, help=text)
+            elif key in _CHOICES:
+                add(flag, dest=key, choices=get_args(kinds[key.partition(".")[2]]), help=text)
+            else:
+                add(flag, dest=key, metavar=metavar, help=text)
+        if group == "training":
+            add(
+                "--set", action="append", default=[], metavar="NAME=VALUE",
+                help="a setting of the algorithm, in a comparison ALGORITHM.NAME=VALUE; or any other by its name in a "
+                "settings file, local.clip=1; repeatable",
+            )  # fmt: skip
+            if seeds:
+                add("--seed", dest="seeds", metavar="N", help="of everything random; several with commas, one run each")
+        if group == "results" and seeds:
+            add("--out", metavar="DIR", help="where settings, metrics, checkpoints and timing are written")
+            add("--resume", action="store_true", help="go on with the runs that --out holds; start those it lacks")
+            add(
+                "--track", action="append", default=[], metavar="TRACKER",
+                help="tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT; repeatable",
+            )  # fmt: skip
+
+
+def experiments(args: argparse.Namespace, names: Sequence[str]) -> list[Experiment]:
+    """One experiment for each algorithm: the settings file, then flags, then --set."""
+    described = {} if args.settings is None else read_settings(args.settings)
+    chosen = list(names) or ([str(described["algorithm"])] if "algorithm" in described else [])
+    if not chosen:
+        raise SettingError("say which algorithm: fedloom run NAME, or algorithm = NAME in the settings file")
+    if twice := [name for name in dict.fromkeys(chosen) if chosen.count(name) > 1]:
+        raise SettingError(f"each algorithm is named once, got {', '.join(twice)} more often; drop the repeats")
+    out = []
+    for name in chosen:
+        try:
+            experiment = Experiment.of({**described, "algorithm": name})
+        except SettingError as error:
+            where = "" if args.settings is None else f"{args.settings}: "
+            raise SettingError(f"{where}{error}") from None
+        flags = {key: getattr(args, key, None) for flags in _FLAGS.values() for _, key, _, _ in flags}
+        for key, value in flags.items():
+            if value is not None:
+                experiment = experiment.changed(key, value)
+        out.append(experiment)
+    return [_with_pairs(e, args.set, [catalogue.label(name) for name in chosen]) for e in out]
+
+
+def seeds(text: str | None, experiment: Experiment) -> list[int]:
+    """`0,1,2`; that of the experiment where nothing is said."""
+    if text is None:
+        return [experiment.run.seed]
+    found = [int(coerce(part, int, "--seed")) for part in text.split(",")]
+    if len(set(found)) < len(found):
+        raise SettingError(f"each seed is named once, got --seed {text}")
+    return found
+
+
+def with_seed(experiment: Experiment, seed: int) -> Experiment:
+    """The same experiment with another seed."""
+    return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, seed=seed))
+
+
+def _with_pairs(experiment: Experiment, pairs: Sequence[str], labels: Sequence[str]) -> Experiment:
+    own = catalogue.label(experiment.algorithm)
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        owner, dot, _ = key.partition(".")
+        if not (equals and key and value):
+            raise SettingError(f"--set takes NAME=VALUE, got {pair!r}")
+        if Experiment.knows(key):
+            experiment = experiment.changed(key, value)
+        elif dot and owner in labels:
+            experiment = experiment.changed(key, value) if owner == own else experiment
+        elif len(labels) == 1:
+            experiment = experiment.changed(f"{own}.{key}", value)
+        else:
+            raise SettingError(f"--set {pair!r}: say whose it is, ALGORITHM.NAME=VALUE with one of {', '.join(labels)}")
+    return experiment
+
+
+def _defaults() -> dict[str, Any]:
+    plain = Experiment()
+    out: dict[str, Any] = {"seeds": plain.run.seed}
+    for flags in _FLAGS.values():
+        for _, key, _, _ in flags:
+            value: Any = plain
+            for part in key.split("."):
+                value = getattr(value, part)
+            out[key] = value
+    return out
+
+
+_DEFAULTS = _defaults()

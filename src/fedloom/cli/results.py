@@ -1,0 +1,117 @@
+"""`fedloom report`, `replay`, `export` and `data`: what runs left behind, and what clients hold."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from fedloom.cli.options import experiments
+from fedloom.coordinator import catalogue
+from fedloom.coordinator.experiment import from_directory
+from fedloom.coordinator.export import export as write_model
+from fedloom.core import tree
+from fedloom.core.errors import SettingError
+from fedloom.data.download import DOWNLOADS, download
+from fedloom.data.sources import SOURCES
+from fedloom.evaluate import classify
+from fedloom.report import FederationTable, draw_federation, table, write_report
+
+
+def report(args: argparse.Namespace, console: Console) -> int:
+    """One page about every run below some directories."""
+    path = write_report([Path(d) for d in args.directories], args.out)
+    console.print(f"report: {path}", markup=False, soft_wrap=True)
+    return 0
+
+
+def replay(args: argparse.Namespace, console: Console) -> int:
+    """A past round, computed again: each client's model after its local training."""
+    job = from_directory(args.directory).job()
+    found = job.replay(args.directory, args.round)
+    test, out = job.federation.test, table(f"Local models of round {args.round}")
+    out.add_column("client", justify="right")
+    for heading in ("examples", "distance\nmoved", "accuracy on\nall classes"):
+        out.add_column(heading, justify="right")
+    p = found.population
+    for client, trained in found.trained().items():
+        name = p.assignment[client] if len(p.assignment) == p.num_clients else next(iter(p.models))
+        model = p.models[name]
+        start = job.algorithm.global_weights(found.before["" if job.algorithm.mixed else name])
+        moved = "-" if start is None else f"{float(tree.sq_norm(tree.sub(trained.params, start.params))) ** 0.5:.4f}"
+        accuracy = "-" if test is None else f"{classify(model, trained, p.task, test).accuracy:.4f}"
+        out.add_row(str(client), f"{int(p.sizes[client]):,}", moved, accuracy)
+        if args.save is not None:
+            Path(args.save).mkdir(parents=True, exist_ok=True)
+            write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
+    console.print(out)
+    console.print(f"the replayed rounds agree with the checkpoints of {args.directory}", markup=False, soft_wrap=True)
+    return 0
+
+
+def export(args: argparse.Namespace, console: Console) -> int:
+    """The global model of a run, or that of one client."""
+    job = from_directory(args.directory).job()
+    restored = job.restore(args.directory, args.at)
+    p, train = job.population, job.federation.train
+    if args.client is not None:
+        weights, name = restored.personal_weights(args.client), p.assignment[args.client]
+    else:
+        found = restored.global_weights()
+        if not found:
+            raise SettingError(f"{type(job.algorithm).__name__} has no global model; name a client with --client 0")
+        if args.model is None and len(found) > 1:
+            raise SettingError(f"the run has the models {', '.join(found)}; choose one with --model")
+        name = args.model or next(iter(found))
+        if name not in found:
+            raise SettingError(f"the run has no model {name!r}; it has {', '.join(found)}")
+        weights = found[name]
+    whose = "global model" if args.client is None else f"model of client {args.client}"
+    facts = {"algorithm": type(job.algorithm).__name__, "round": str(restored.round), "model": name, "whose": whose}
+    onnx = Path(args.file).suffix == ".onnx"
+    path = write_model(
+        p.models[name],
+        weights,
+        args.file,
+        example=tuple(train.shape) if onnx else None,
+        input_dtype=train.x.dtype if onnx else None,
+        normalise=train.normalise if onnx else None,
+        metadata=None if Path(args.file).suffix in (".pt", ".pth") else facts,
+        overwrite=args.overwrite,
+    )
+    console.print(f"{whose} ({name}) after round {restored.round}: {path}", markup=False, soft_wrap=True)
+    return 0
+
+
+def show_data(args: argparse.Namespace, console: Console) -> int:
+    """Who holds which classes."""
+    (experiment,) = experiments(args, ["fedavg"])
+    federation = experiment.federation()
+    train, counts = federation.train, federation.counts()
+    shape = " x ".join(map(str, train.shape))
+    console.print(f"{train.name}, {shape}; {federation.partition.name}; training examples by class", markup=False)
+    console.print(FederationTable(counts, shown=args.shown))
+    if args.out is not None:
+        draw_federation(counts, title=federation.partition.name).savefig(args.out, bbox_inches="tight")
+        console.print(f"figure: {args.out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def list_sources(args: argparse.Namespace, console: Console) -> int:
+    """What --data and --partition take."""
+    rest = "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv, huggingface:NAME, module:name."
+    out = table("Data sources", rest)
+    out.add_column("name", no_wrap=True)
+    out.add_column("fedloom data download", justify="center")
+    for name in (catalogue.DATA, *SOURCES):
+        out.add_row(name, "yes" if name in DOWNLOADS else "inside the package" if name == catalogue.DATA else "-")
+    console.print(out)
+    console.print(f"\npartitions: {catalogue.PARTITIONS}", markup=False, soft_wrap=True)
+    return 0
+
+
+def fetch_data(args: argparse.Namespace, console: Console) -> int:
+    """Download a data set's published files."""
+    download(args.name, args.folder)
+    return 0

@@ -1,0 +1,155 @@
+"""`fedloom run`, `compare` and `resume`: train, show, write."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+from fedloom.cli.options import experiments, seeds, with_seed
+from fedloom.coordinator import History, Job, RunSettings, check_free
+from fedloom.coordinator.catalogue import label
+from fedloom.coordinator.experiment import Experiment, from_directory
+from fedloom.coordinator.history import runs_below
+from fedloom.coordinator.trackers import track, tracker
+from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
+from fedloom.data import Federation
+from fedloom.report import comparison_table, progress
+
+Results = list[tuple[str, History]]
+
+
+def compare(args: argparse.Namespace, names: Sequence[str], console: Console) -> int:
+    """Train with each algorithm and each seed; what others gave is shown even where one fails."""
+    chosen = experiments(args, names)
+    runs = {_place(e, s, args, chosen): with_seed(e, s) for e in chosen for s in seeds(args.seeds, e)}
+    if args.resume and args.out is None:
+        raise SettingError("--resume goes on with what a directory holds; name it with --out DIR")
+    if args.out is not None and not args.resume:
+        for place in runs:
+            check_free(Path(args.out, place))
+    for text in args.track:
+        tracker(text)  # a wrong name shows before any work
+    federations = _Federations()
+    jobs = {place: federations.job(experiment) for place, experiment in runs.items()}
+    first = next(iter(jobs.values()))
+    introduce(first.federation, first.population.models, first.settings, console)
+    results: Results = []
+    try:
+        for place, job in jobs.items():
+            name = place if place != "." else label(chosen[0].algorithm)
+            directory = None if args.out is None else Path(args.out, place)
+            results.append((name, train(name, job, console, directory, resume=args.resume, trackers=args.track)))
+    finally:  # where one fails or is interrupted, what the others gave is still worth a look
+        _show(results, args.out, console)
+    return 0
+
+
+def resume(args: argparse.Namespace, console: Console) -> int:
+    """Go on with every run below a directory."""
+    runs = runs_below(args.directory)
+    if not runs:
+        raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
+    federations, results = _Federations(), Results()
+    try:
+        for place in runs:
+            experiment = from_directory(place)
+            if args.rounds is not None:
+                settings = dataclasses.replace(experiment.run, rounds=args.rounds)
+                experiment = dataclasses.replace(experiment, run=settings)
+            name = (
+                label(experiment.algorithm) if place == Path(args.directory) else str(place.relative_to(args.directory))
+            )
+            job = federations.job(experiment)
+            results.append((name, train(name, job, console, place, resume=True, at=args.at)))
+    finally:
+        _show(results, args.directory, console)
+    return 0
+
+
+def train(
+    name: str,
+    job: Job,
+    console: Console,
+    directory: Path | None = None,
+    *,
+    resume: bool = False,
+    at: int | None = None,
+    trackers: Sequence[str] = (),
+) -> History:
+    """One run with a progress bar."""
+
+    def announce(history: History) -> None:
+        text = f"{name}: {history.engine} engine ({history.engine_reason})"
+        if resume and history.metrics:
+            text += f", from round {history.metrics[-1]['round']}"
+        console.print(text, markup=False, soft_wrap=True)
+
+    with ExitStack() as stack:
+        watchers = [stack.enter_context(progress(console, name, job.settings.rounds))]
+        for text in trackers:
+            watchers.append(stack.enter_context(track(tracker(_own_folder(text, name)), dict(job.described or {}))))
+
+        def on_round(history: History) -> None:
+            for watcher in watchers:
+                watcher(history)
+
+        history = job.run(directory, resume=resume, at=at, on_start=announce, on_round=on_round)
+    if history.stopped is not None:
+        console.print(f"{name}: stopped after round {history.metrics[-1]['round']}: {history.stopped}", markup=False)
+    return history
+
+
+def introduce(federation: Federation, models: Mapping[str, Model], settings: RunSettings, console: Console) -> None:
+    """What is about to run: data, clients, models."""
+    train, test, sizes = federation.train, federation.test, federation.partition.sizes
+    shape = " x ".join(map(str, train.shape))
+    span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+    lines = (
+        f"data: {train.name.removesuffix(' train')}, {len(train):,} training and {len(test or ()):,} test examples "
+        f"of {shape}, {federation.num_classes} classes",
+        f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
+        f"{settings.cohort_size} a round for {settings.rounds} round{'s' * (settings.rounds > 1)}",
+        "model: " + ", ".join(f"{name} ({model.num_params:,} parameters)" for name, model in models.items()),
+    )
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+class _Federations:
+    """Jobs whose experiments say the same of the data share one federation."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Federation] = {}
+
+    def job(self, experiment: Experiment) -> Job:
+        d = experiment.data
+        key = (d, experiment.run.seed if d.partition_seed is None else d.partition_seed)
+        if key not in self._made:
+            self._made[key] = experiment.federation()
+        return experiment.job(self._made[key])
+
+
+def _place(experiment: Experiment, seed: int, args: argparse.Namespace, all: Sequence[Experiment]) -> str:
+    """Where a run stands below --out; also what it is called."""
+    parts = [label(experiment.algorithm)] if len(all) > 1 else []
+    parts += [f"seed-{seed}"] if len(seeds(args.seeds, experiment)) > 1 else []
+    return "/".join(parts) or "."
+
+
+def _own_folder(text: str, name: str) -> str:
+    """TensorBoard tells runs apart by folder."""
+    return f"{text}/{name}" if text.startswith("tensorboard:") else text
+
+
+def _show(results: Results, out: str | None, console: Console) -> None:
+    if results:
+        console.print()
+        console.print(comparison_table(results))
+        if out is not None:
+            console.print(f"settings, metrics and timing: {out}", markup=False, soft_wrap=True)

@@ -1,0 +1,281 @@
+"""A run described in words: what a settings file, the command line and a run directory say; and the job it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fedloom.algorithms import ALGORITHMS
+from fedloom.coordinator import catalogue
+from fedloom.coordinator.export import load_weights, module
+from fedloom.coordinator.run import Job
+from fedloom.coordinator.sampler import sampler
+from fedloom.coordinator.settings import RunSettings
+from fedloom.coordinator.words import coerce, meant
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
+from fedloom.data import Dataset, Examples, Federation, federate
+from fedloom.engines.faults import Unreliable
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """What clients hold.
+
+    `source`, `partition`, `augment`: as docs/data.md lists them. `clients`: how many; natural partitions and lists of
+    rows bring their own number. `partition_seed`: of the partition and of what is held out; None: the seed of the run.
+    `test_fraction`, `val_fraction`: of each client's examples, held out to judge it and to choose between settings.
+    `public`: training examples taken out first, known to all without labels.
+    """
+
+    source: str = catalogue.DATA
+    partition: str = "shards:2"
+    clients: int = 100
+    partition_seed: int | None = None
+    test_fraction: float = 0.2
+    val_fraction: float = 0.0
+    public: int = 0
+    augment: str = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSettings:
+    """What every client does locally; see `Local`, `SGD` and `Adam`."""
+
+    epochs: int = 5
+    steps: int | None = None
+    batch_size: int = 50
+    optimiser: str = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 1e-5
+    clip: float | None = None
+    decay: float = 1.0
+
+    def made(self) -> Local:
+        """The same as an object."""
+        if self.optimiser not in ("sgd", "adam"):
+            raise SettingError(f"local.optimiser must be sgd or adam, got {self.optimiser!r}")
+        common = {"lr": self.lr, "weight_decay": self.weight_decay, "clip": self.clip}
+        optimiser: Optimiser = (
+            SGD(momentum=self.momentum, nesterov=self.nesterov, **common)  # type: ignore[arg-type]
+            if self.optimiser == "sgd"
+            else Adam(**common)  # type: ignore[arg-type]
+        )
+        return Local(
+            epochs=self.epochs, batch_size=self.batch_size, optimiser=optimiser, decay=self.decay, steps=self.steps
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """Who is asked, and who does not answer: probabilities per request; see `sampler` and `Unreliable`."""
+
+    sampler: str = "uniform"
+    declined: float = 0.0
+    lost: float = 0.0
+    late: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One run in words. `settings`: hyper-parameters, by the label of their algorithm.
+
+    `model`: one architecture or several, with commas. `start`: a file of weights to start from (`load_weights`).
+    """
+
+    algorithm: str = "fedavg"
+    model: str = "lenet"
+    task: str = "classification"
+    start: str | None = None
+    data: DataSettings = field(default_factory=DataSettings)
+    clients: ClientSettings = field(default_factory=ClientSettings)
+    local: LocalSettings = field(default_factory=LocalSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @staticmethod
+    def knows(key: str) -> bool:
+        """Whether a key is in a place for settings that are no algorithm's."""
+        section, dot, _ = key.partition(".")
+        return section in _SECTIONS if dot else section in _TOP
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Experiment:
+        """From nested mappings, as a settings file or settings.json has them.
+
+        Raises:
+            SettingError: a key is unknown or its value of another type; names the key and what it might mean.
+        """
+        out = cls()
+        if "algorithm" in described:  # first, since tables bear its label
+            out = out.changed("algorithm", described["algorithm"])
+        for key, value in described.items():
+            if isinstance(value, Mapping):
+                for inner, v in _flat(value).items():
+                    out = out.changed(f"{key}.{inner}", v)
+            elif key != "algorithm":
+                out = out.changed(key, value)
+        return out
+
+    def changed(self, key: str, value: Any) -> Experiment:
+        """With one setting changed: `model`, `local.lr`, `fedntd.beta`; values may be text.
+
+        Raises:
+            SettingError: there is no such setting, or the value is of another type.
+        """
+        section, dot, name = key.partition(".")
+        if not dot and section in _TOP:
+            return dataclasses.replace(self, **{section: coerce(value, _TOP[section], section)})
+        if dot and section in _SECTIONS:
+            kinds = get_type_hints(_SECTIONS[section])
+            if name not in kinds:
+                close = meant(name, kinds)
+                raise SettingError(f"{section} has no setting {name!r}{close}; it has {', '.join(kinds)}")
+            part = dataclasses.replace(getattr(self, section), **{name: coerce(value, kinds[name], key)})
+            return dataclasses.replace(self, **{section: part})
+        own = catalogue.label(self.algorithm)
+        if dot and (section == own or section in ALGORITHMS):
+            table = {**self.settings.get(section, {}), name: value}
+            _quietly(self.algorithm if section == own else section, self.local.made(), table)
+            return dataclasses.replace(self, settings={**self.settings, section: table})
+        known = [*_TOP, *(f"{s}.{n}" for s, kind in _SECTIONS.items() for n in get_type_hints(kind)), *ALGORITHMS]
+        close = meant(key, [*known, *(k.partition(".")[2] for k in known if "." in k)])
+        raise SettingError(
+            f"there is no setting {key!r}{close}; settings are {', '.join(_TOP)}, those in the sections "
+            f"{', '.join(_SECTIONS)}, and those of an algorithm, for example {own}.NAME"
+        )
+
+    def described(self) -> dict[str, Any]:
+        """As `of` takes it, with every setting written out."""
+        out: dict[str, Any] = {name: getattr(self, name) for name in _TOP if getattr(self, name) is not None}
+        out |= {name: dataclasses.asdict(getattr(self, name)) for name in _SECTIONS}
+        own = catalogue.label(self.algorithm)
+        if table := catalogue.written(_quietly(self.algorithm, self.local.made(), self.settings.get(own, {}))):
+            out[own] = table
+        return out
+
+    def dataset(self) -> tuple[Dataset, Examples | None]:
+        """The data, and those of them that are public."""
+        found = catalogue.data(self.data.source)
+        found = found._replace(train=catalogue.augment(self.data.augment, found.train))
+        return catalogue.take_out(found, self.data.public, self._partition_seed) if self.data.public else (found, None)
+
+    def federation(self) -> Federation:
+        """Who holds what; the same for all experiments with equal `data` and partition seed."""
+        dataset, public = self.dataset()
+        d, seed = self.data, self._partition_seed
+        partition = catalogue.partition(d.partition, dataset, d.clients, seed)
+        return federate(
+            dataset.train,
+            partition,
+            test=dataset.test,
+            test_fraction=d.test_fraction,
+            val_fraction=d.val_fraction,
+            held_out=dataset.held_out if d.partition == "natural" else None,
+            public=public,
+            seed=seed,
+        )
+
+    @property
+    def _partition_seed(self) -> int:
+        return self.run.seed if self.data.partition_seed is None else self.data.partition_seed
+
+    def models(self, train: Examples) -> dict[str, Model]:
+        """The architectures, by name."""
+        made = {name: Model(make, name=name) for name, make in catalogue.models(self.model, train).items()}
+        if self.start is None:
+            return made
+        if len(made) > 1:
+            raise SettingError(f"start takes the weights of one model, and model = {self.model!r} names {len(made)}")
+        return {n: Model(module(m, load_weights(self.start, m)), name=n) for n, m in made.items()}
+
+    def job(self, federation: Federation | None = None) -> Job:
+        """Everything that determines the run, made. `federation`: what `self.federation()` gave, if it is there."""
+        own = self.settings.get(catalogue.label(self.algorithm), {})
+        algorithm = catalogue.algorithm(self.algorithm, self.local.made(), own)
+        if algorithm.needs_public and not self.data.public:
+            raise SettingError(
+                f"{catalogue.label(self.algorithm)} needs public examples, got none; take some out with data.public "
+                "(--public 500)"
+            )
+        c, seed = self.clients, self.run.seed
+        who = sampler(c.sampler, seed)
+        faults = Unreliable(declined=c.declined, lost=c.lost, late=c.late, seed=seed)
+        task = catalogue.task(self.task)
+        federation = self.federation() if federation is None else federation
+        return Job(
+            algorithm=algorithm,
+            federation=federation,
+            model=self.models(federation.train),
+            settings=self.run,
+            task=task,
+            sampler=who,
+            faults=faults if c.declined or c.lost or c.late else None,
+            described=self.described(),
+        )
+
+
+_TOP = {"algorithm": str, "model": str, "task": str, "start": str | None}
+_SECTIONS: dict[str, type] = {
+    "data": DataSettings, "clients": ClientSettings, "local": LocalSettings, "run": RunSettings,
+}  # fmt: skip
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """What a settings file says: TOML (.toml), or JSON (.json) such as the settings.json of a run.
+
+    Raises:
+        SettingError: the file is missing, of another kind, or not well-formed; names the place.
+    """
+    path = Path(path)
+    readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
+    if path.suffix not in readers:
+        raise SettingError(f"a settings file is .toml or .json, got {str(path)!r}")
+    try:
+        found = readers[path.suffix](path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingError(f"cannot read the settings file {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise SettingError(f"{path} is not well-formed: {error}") from None
+    if not isinstance(found, dict):
+        raise SettingError(f"{path} must hold settings by name, got {type(found).__name__}")
+    return found
+
+
+def from_directory(directory: str | Path) -> Experiment:
+    """The experiment that was run in a directory.
+
+    Raises:
+        SettingError: there is none, or it was started from Python with objects that have no names.
+    """
+    described = read_settings(Path(directory) / "settings.json")
+    if "data" not in described:
+        raise SettingError(
+            f"the run in {directory} was started from Python with objects of its own: go on with it from there, "
+            "fedloom.run(..., directory=..., resume=True)"
+        )
+    return Experiment.of(described)
+
+
+def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[Any, Any]:
+    """Made only to be looked at: whoever runs it is warned then."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SettingWarning)
+        return catalogue.algorithm(name, local, settings)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
+    return out
