@@ -121,3 +121,7 @@ def test_missing_and_foreign_files(tmp_path: Path) -> None:
     (root / "train" / "a.json").symlink_to(outside)
     with pytest.raises(ValueError, match="links must stay inside"):
         load("leaf", root)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "data").symlink_to(root)
+    with pytest.raises(ValueError, match=f"links must stay inside .*other, got {root}: copy what it points to"):
+        load("leaf", tmp_path / "other")

@@ -122,7 +122,8 @@ def download(name: str, folder: str | os.PathLike[str], *, progress: Progress | 
     """Fetch a data set, so that `load(name, folder)` finds it; files that are there already are not fetched again.
 
     What has arrived of a file is kept beside it as `.part`, and the next attempt asks for the rest. A file gets its
-    name only when its checksum is the published one. Of an archive, only the files that `load` reads are unpacked.
+    name only when its checksum is the published one. Of an archive, only the files that `load` reads are unpacked; it
+    may be removed then.
 
     Args:
         name: one of `DOWNLOADS`; `-` may stand for `_`.

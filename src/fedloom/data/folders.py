@@ -26,6 +26,7 @@ _LIMIT = 2**34
 def cinic10(folder: Path, valid: bool) -> Dataset:
     """Return CINIC-10 from `{train,test}/<class>/*.png`; with `valid`, those of `valid/` join the training images."""
     place = next((p for p in (folder / "CINIC-10", folder / "cinic-10", folder) if (p / "train").is_dir()), folder)
+    check_link(place, folder)
     parts: Sequence[str] = ("train", "valid", "test") if valid else ("train", "test")
     listed = [_list(place, part) for part in parts]
     for part, classes in zip(parts, listed, strict=True):

@@ -38,6 +38,7 @@ def _users(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Values, labels, owners and whether held out, of all rows: those to train on first, users as files name them."""
     place = next((p for p in (folder / "data", folder) if (p / "train").is_dir()), folder)
+    check_link(place, folder)
     numbers: dict[str, int] = {}
     xs: list[npt.NDArray[np.float32]] = []
     ys: list[npt.NDArray[np.int64]] = []
