@@ -1,0 +1,297 @@
+"""The tables of a report: numbers of methods beside each other, for the page and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fedloom.report.summary import Method, Run, Spread, differences, part, printable
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: `name` in the CSV, `heading` on the page, and how a number is written there."""
+
+    name: str
+    heading: str
+    show: Callable[[float], str] | None = None  # None: text
+    best: Literal["high", "low"] | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text, numbers, Spreads and None. `name`: of the CSV file."""
+
+    name: str
+    columns: Sequence[Column]
+    rows: list[list[Any]]
+    numbers: list[int] = field(default_factory=list)  # of the method in each row, for its colour
+
+    def csv(self) -> str:
+        """Every number in full; a Spread becomes three columns."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        spread = [any(isinstance(row[i], Spread) for row in self.rows) for i in range(len(self.columns))]
+        heads = [
+            [c.name, f"{c.name}_std", f"{c.name}_runs"] if s else [c.name]
+            for c, s in zip(self.columns, spread, strict=True)
+        ]
+        writer.writerow([name for names in heads for name in names])
+        for row in self.rows:
+            cells: list[Any] = []
+            for value, s in zip(row, spread, strict=True):
+                if isinstance(value, Spread):
+                    cells += [value.mean, "" if math.isnan(value.std) else value.std, value.count]
+                else:
+                    cells += ["" if value is None else value] + ["", ""] * s
+            writer.writerow(cells)
+        return out.getvalue()
+
+    def text(self, value: Any, column: Column) -> str:
+        """A cell as the page shows it."""
+        if value is None:
+            return "–"
+        if column.show is None:
+            return str(value)
+        if not isinstance(value, Spread):
+            return column.show(value)
+        if math.isnan(value.std):
+            return column.show(value.mean)
+        std = amount(value.std, value.mean) if column.show is amount else column.show(value.std)
+        return column.show(value.mean) + (f" ± {std}" if std.strip("0.") else "")
+
+    def winners(self, i: int) -> set[int]:
+        """The rows that are best in column i, equal ones included; none where all are equal."""
+        column = self.columns[i]
+        means = {
+            k: v.mean if isinstance(v, Spread) else v for k, row in enumerate(self.rows) if (v := row[i]) is not None
+        }
+        if column.best is None or len(set(means.values())) < 2:
+            return set()
+        best = max(means.values()) if column.best == "high" else min(means.values())
+        return {k for k, v in means.items() if v == best}
+
+
+def percent(value: float) -> str:
+    """A share as a percentage without its sign: 0.7085 -> 70.9 (-0.0 is 0.0)."""
+    return f"{round(100 * value, 1) + 0.0:.1f}"
+
+
+def amount(value: float, like: float | None = None) -> str:
+    """Three digits that matter, without an exponent: 0.0123, 1.23, 12.3, 1,235; or as many decimals as `like` has."""
+    if not value or not math.isfinite(value):
+        return "0" if not value else "–"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(like or value))))}f}"
+
+
+def whole(value: float) -> str:
+    """A number of things; of a mean over runs one decimal: 3, 1,200, 7.5."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def headline(methods: Sequence[Method]) -> Table:
+    """Where each method ended and what it cost: mean over its finished runs."""
+    newest = max(1, min(run.rounds for m in methods for run in m.counted) // 10)
+    measured = [
+        Column("global_accuracy", "global accuracy, %", percent, "high"),
+        Column(f"global_accuracy_last_{newest}", f"the same, last {newest} rounds, %", percent, "high"),
+        Column("forgetting", "forgetting, points", percent, "low"),
+        Column("personal_accuracy", "personal accuracy, %", percent, "high"),
+        Column("personal_worst_tenth", "worst tenth, %", percent, "high"),
+    ]
+    cells: list[list[Any]] = []
+    for m in methods:
+        row: list[Any] = [m.last(c.name) for c in measured]
+        row[1] = m.last("global_accuracy", newest)
+        cells.append([m.label, len(m.counted), *row, m.spread(megabytes), m.spread(seconds)])
+    columns = [
+        Column("method", "method"),
+        Column("runs", "runs", whole),
+        *measured,
+        Column("mb_per_round", "MB a round", amount, "low"),
+        Column("seconds_per_round", "seconds a round", amount, "low"),
+    ]
+    kept = [
+        i
+        for i, c in enumerate(columns)
+        if any(row[i] is not None for row in cells)
+        and (newest > 1 or c is not measured[1])
+        and (c.name != "runs" or any(len(m.counted) > 1 for m in methods))
+    ]
+    rows = [[row[i] for i in kept] for row in cells]
+    return Table("summary", [columns[i] for i in kept], rows, [m.number for m in methods])
+
+
+def megabytes(run: Run) -> float | None:
+    """MB that all clients of a round moved, down and up, mean over rounds; None before the first."""
+    return run.rows[-1]["bytes"] / run.rounds / 1e6 if run.rounds else None
+
+
+def seconds(run: Run) -> float | None:
+    """Seconds of a round's training, all phases but evaluation; None where rounds were not timed."""
+    return run.rows[-1]["seconds"] / run.rounds if run.rounds and run.rows[-1]["seconds"] is not None else None
+
+
+def total_seconds(run: Run) -> float:
+    """Seconds of a run with its evaluations, as far as they were timed."""
+    return sum(sum(t["seconds"].values()) for t in run.history.timing)
+
+
+def targets(methods: Sequence[Method], metric: str) -> Table | None:
+    """Rounds, MB and seconds until an accuracy: the highest that all reach, that some do, and one between.
+
+    Targets are multiples of 5 %, or of 1 % where methods lie closer; of one method the highest and two on its way. A
+    method reaches a target when every counted run does; numbers are means over runs. None where no method rises.
+    """
+    having = [m for m in methods if m.has(metric)]
+    if not having:
+        return None
+    best = [min(float(run.history.series(metric).max()) for run in m.counted) for m in having]
+    start = max(float(run.history.series(metric)[0]) for m in having for run in m.counted)
+    levels: list[float] = []
+    for step in (0.05, 0.01):
+        grid = [level for n in range(1, 101) if start < (level := round(n * step, 2)) <= max(best)]
+        low = max(0, sum(level <= min(best) for level in grid) - 1) if len(having) > 1 else len(grid) // 2
+        levels = [grid[n] for n in sorted({low, (low + len(grid) - 1) // 2, len(grid) - 1})] if grid else []
+        if len(levels) > 1:
+            break
+    if not levels:
+        return None
+    columns = [Column("method", "method")]
+    for level in levels:
+        tag, at = f"{round(100 * level)}", f"{round(100 * level)} %"
+        columns += [
+            Column(f"rounds_to_{tag}", f"{at}: rounds", whole, "low"),
+            Column(f"mb_to_{tag}", "MB", amount, "low"),
+            Column(f"seconds_to_{tag}", "seconds", amount, "low"),
+        ]
+    rows: list[list[Any]] = []
+    for m in having:
+        row: list[Any] = [m.label]
+        for level in levels:
+            reached = [run.history.to_target(metric, level) for run in m.counted]
+            known = [r for r in reached if r is not None]
+            if len(known) < len(reached):
+                row += [None, None, None]
+                continue
+            spent = float(np.mean([r.seconds for r in known]))
+            row += [float(np.mean([r.rounds for r in known])), float(np.mean([r.bytes for r in known])) / 1e6]
+            row.append(None if math.isnan(spent) else spent)
+        rows.append(row)
+    return Table(f"targets_{metric}", columns, rows, [m.number for m in having])
+
+
+def settings(methods: Sequence[Method]) -> tuple[dict[str, str], Table | None, Table]:
+    """What all methods share; what each does otherwise (None where there is one method); everything, for the CSV."""
+    shared, own = differences(methods)
+    other = None
+    if len(methods) > 1:
+        rows = [
+            [m.label, ", ".join(f"{k} = {v}" for k, v in d.items()) or "–"] for m, d in zip(methods, own, strict=True)
+        ]
+        columns = [Column("method", "method"), Column("settings", "what differs")]
+        other = Table("settings_that_differ", columns, rows, [m.number for m in methods])
+    every = [[run.folder, m.label, k, v] for m in methods for run in m.runs for k, v in run.facts.items()]
+    names = ("run", "method", "setting", "value")
+    return shared, other, Table("settings", [Column(name, name) for name in names], every)
+
+
+def failures(methods: Sequence[Method]) -> Table | None:
+    """Clients that were asked and did not answer, by reason; None where there are none."""
+    rows: list[list[Any]] = []
+    numbers = []
+    for m in methods:
+        reasons: Counter[str] = Counter()
+        who: dict[str, set[str]] = {}
+        asked = sum(len(r.get("clients", ())) for run in m.runs for r in run.history.metrics)
+        for run in m.runs:
+            for record in run.history.metrics:
+                for client, reason in record.get("failed", {}).items():
+                    reasons[printable(reason)] += 1
+                    who.setdefault(printable(reason), set()).add(client)
+        for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+            rows.append([m.label, reason, count, count / asked if asked else None, len(who[reason])])
+            numbers.append(m.number)
+    columns = [
+        Column("method", "method"),
+        Column("reason", "reason"),
+        Column("times", "times", whole),
+        Column("share", "of those asked, %", percent),
+        Column("clients", "different clients", whole),
+    ]
+    return Table("failures", columns, rows, numbers) if rows else None
+
+
+def facts(methods: Sequence[Method]) -> tuple[Table, str]:
+    """How each run was computed: engine and why, rounds, seconds in all, memory; and the versions, if all have one."""
+    rows: list[list[Any]] = []
+    for m in methods:
+        for run in m.runs:
+            h = run.history
+            peaks = [t["peak_rss_mib"] for t in h.timing if t.get("peak_rss_mib") is not None]
+            used = part(h.manifest, "versions") or part(h.settings, "versions")
+            told = ", ".join(f"{k} {v}" for k, v in used.items()) if isinstance(used, dict) else ""
+            of = "" if run.planned is None else f" of {run.planned}"
+            rows.append(
+                [
+                    run.folder,
+                    m.label,
+                    run.seed,
+                    f"{run.rounds}{of}",
+                    total_seconds(run) if h.timing else None,
+                    max(peaks) if peaks else None,
+                    printable(f"{h.engine}: {h.engine_reason}") if h.engine else None,
+                    printable(told) or None,
+                ]
+            )
+    columns = [
+        Column("run", "run"),
+        Column("method", "method"),
+        Column("seed", "seed"),
+        Column("rounds", "rounds"),
+        Column("seconds", "seconds, evaluation included", amount),
+        Column("peak_rss_mib", "peak memory, MiB", whole),
+        Column("engine", "engine"),
+        Column("versions", "versions"),
+    ]
+    versions = {row[-1] for row in rows}
+    alike = (versions.pop() or "") if len(versions) == 1 else ""
+    if alike:
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return Table("runs", columns, rows, [m.number for m in methods for _ in m.runs]), alike
+
+
+def rounds(methods: Sequence[Method]) -> Table:
+    """Every measured number of every round of every run."""
+    flat = [(m.label, run, row) for m in methods for run in m.runs for row in run.rows]
+    names = sorted(
+        dict.fromkeys(k for *_, row in flat for k in row), key=lambda n: n.startswith(("class_", "seconds_"))
+    )
+    columns = [Column(name, name) for name in ("method", "run", "seed", *map(printable, names))]
+    return Table("rounds", columns, [[label, r.folder, r.seed, *map(row.get, names)] for label, r, row in flat])
+
+
+def personal(methods: Sequence[Method]) -> Table | None:
+    """Accuracy of every judged client at its run's last judgement; None where there is none."""
+    rows: list[list[Any]] = []
+    for m in methods:
+        for run in m.runs:
+            judged = [r for r in run.history.metrics if r.get("personal_by_client")]
+            for client, accuracy in judged[-1]["personal_by_client"].items() if judged else ():
+                rows.append([m.label, run.folder, run.seed, judged[-1]["round"], printable(client), accuracy])
+    names = ("method", "run", "seed", "round", "client", "accuracy")
+    return Table("personal", [Column(name, name) for name in names], rows) if rows else None
+
+
+def examples(name: str, federation: dict[str, Any]) -> Table:
+    """Training examples by client and class, of a federation.json."""
+    names = ("client", *(f"class_{c}" for c in range(federation["classes"])))
+    rows = [[k, *row] for k, row in zip(federation["shown"], federation["train"], strict=True)]
+    return Table(name, [Column(n, n) for n in names], rows)

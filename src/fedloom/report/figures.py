@@ -1,0 +1,181 @@
+"""The figures of a report that compare methods; each function leaves out what was not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedloom.report.style import FAINT, HALF, INK, WIDE, canvas, colour, dashes, drawing, label_ends, plain
+from fedloom.report.summary import Curve, Floats, Method
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_BANDS = 8  # of as many methods; more would hide each other
+_MOST_LABELS = 8  # lines named at their ends; more get a legend
+MOST_POINTS = 300  # of a row of clients; more are shown as so many quantiles
+
+
+def curves(
+    methods: Sequence[Method], name: str, ylabel: str, *, x: str = "round", percent: bool = True, wide: bool = False
+) -> Figure | None:
+    """A measured number over rounds, bytes (`x="bytes"`) or seconds: mean over seeds, and from lowest to highest.
+
+    None where no method has it.
+    """
+    unit, xlabel = {"round": (1.0, "round"), "bytes": (1e-6, "MB moved, down and up"), "seconds": (1.0, "seconds")}[x]
+    scale = 100.0 if percent else 1.0
+    found = [(m, c) for m in methods if (c := m.curve(name, x)) is not None]
+    if not found:
+        return None
+    with drawing():
+        named = 1 < len(methods) <= _MOST_LABELS
+        columns = 4 if wide else 2
+        width, height = WIDE if wide else HALF
+        if len(methods) > 1 and not (named and x == "round"):
+            height += 0.22 * -(-len(found) // columns)
+        figure, axes = canvas((width, height))
+        banded = len(methods) <= MOST_BANDS
+        for method, curve in found:
+            label = plain(f" {method.label}")
+            _line(axes, curve.x * unit, curve, scale, method.number, banded and len(method.counted) > 1, label)
+        _frame(axes, xlabel, ylabel, share=percent and "forgetting" not in name)
+        right = max(float(c.x[-1]) for _, c in found) * unit
+        axes.set_xlim(0, right or 1)
+        if named and x == "round":
+            label_ends(axes, [(c.x[-1], c.mean[-1] * scale, m.number, m.label) for m, c in found])
+        elif len(methods) > 1:
+            figure.legend(loc="outside lower left", ncols=columns, handlelength=2.2)
+    return figure
+
+
+def together(method: Method, series: Mapping[str, str], ylabel: str) -> Figure | None:
+    """Several shares of one method over rounds, `series` their labels; None where none was measured."""
+    found = [(i, label, c) for i, (name, label) in enumerate(series.items()) if (c := method.curve(name)) is not None]
+    if not found:
+        return None
+    with drawing():
+        figure, axes = canvas(WIDE)
+        for i, _, curve in found:
+            _line(axes, curve.x, curve, 100, i, len(method.counted) > 1)
+        _frame(axes, "round", ylabel, share=True)
+        axes.set_xlim(0, max(float(c.x[-1]) for *_, c in found) or 1)
+        label_ends(axes, [(c.x[-1], c.mean[-1] * 100, i, label) for i, label, c in found])
+    return figure
+
+
+def class_map(method: Method) -> Figure | None:
+    """Accuracy of the global model by class and round, of the method's first run; None where it was not measured."""
+    metrics = [m for m in method.first.history.metrics if m.get("class_accuracy") is not None]
+    if not metrics:
+        return None
+    table = np.array([[np.nan if a is None else a for a in m["class_accuracy"]] for m in metrics]).T * 100
+    rounds = [m["round"] for m in metrics]
+    classes = len(table)
+    with drawing():
+        figure, axes = canvas((HALF[0], min(5.5, 1.5 + 0.19 * classes)))
+        image = axes.imshow(table, aspect="auto", cmap=_shades(), interpolation="none", vmin=0, vmax=100)
+        bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=18, ticks=[0, 50, 100])
+        bar.outline.set_visible(False)
+        bar.set_label("accuracy (%)", fontsize=9)
+        axes.grid(False)
+        shown = [i for i, t in enumerate(rounds) if t % _step(rounds[-1]) == 0]
+        axes.set_xticks(shown, [str(rounds[i]) for i in shown])
+        if classes <= 20:
+            axes.set_yticks(range(classes))
+        axes.set_xlabel("round")
+        axes.set_ylabel("class")
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+    return figure
+
+
+def personal(methods: Sequence[Method]) -> Figure | None:
+    """Accuracy of each client's model at the end, a row per method; None where it was not measured."""
+    found = [(m, values) for m in methods if len(values := last_personal(m))]
+    if not found:
+        return None
+    with drawing():
+        figure, axes = canvas((WIDE[0], 1.1 + 0.52 * len(found)))
+        for row, (method, values) in enumerate(found):
+            dots = values
+            if len(values) > MOST_POINTS:
+                dots = np.quantile(values, (np.arange(MOST_POINTS) + 0.5) / MOST_POINTS)
+            spread = (np.arange(len(dots)) * 0.618034) % 1 - 0.5  # even, and the same every time
+            axes.plot(
+                dots * 100,
+                row + 0.5 * spread,
+                "o",
+                ms=3.4,
+                mew=0,
+                alpha=0.35,
+                color=colour(method.number),
+                clip_on=False,
+            )
+            quarter, median, three = np.quantile(values, (0.25, 0.5, 0.75)) * 100
+            axes.plot([quarter, three], [row, row], color=INK, lw=1.4, zorder=3)
+            axes.plot([median], [row], "o", ms=7, mfc="white", mec=INK, mew=1.4, zorder=4, clip_on=False)
+            tenth = np.sort(values)[: max(1, len(values) // 10)].mean() * 100
+            axes.plot([tenth], [row], "|", ms=17, mec="#B91C1C", mew=2.4, zorder=5, clip_on=False)
+        axes.set_yticks(range(len(found)), [plain(_short(m.label)) for m, _ in found])
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.set_xlim(-1, 101)
+        axes.set_xlabel("accuracy of a client's model on its own held-out examples (%)")
+        axes.grid(True, axis="x")
+        axes.grid(False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", colors=INK, labelsize=10)
+    return figure
+
+
+def last_personal(method: Method) -> Floats:
+    """Accuracy of every judged client at its run's last judgement, of all counted runs together."""
+    values: list[float] = []
+    for run in method.counted:
+        judged = [m["personal_by_client"] for m in run.history.metrics if m.get("personal_by_client")]
+        values += judged[-1].values() if judged else ()
+    return np.array(values, np.float64)
+
+
+def _line(
+    axes: Axes, x: Floats, curve: Curve, scale: float, number: int, banded: bool, label: str | None = None
+) -> None:
+    if banded:
+        axes.fill_between(x, curve.low * scale, curve.high * scale, color=colour(number), alpha=0.13, linewidth=0)
+    dot = "o" if len(x) == 1 else ""
+    look = {"color": colour(number), "linestyle": dashes(number), "label": label}
+    axes.plot(x, curve.mean * scale, marker=dot, markersize=4, **look)
+
+
+def _frame(axes: Axes, xlabel: str, ylabel: str, share: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.margins(y=0.06)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=xlabel == "round"))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.tick_params(colors=FAINT)
+    if share:  # a share of 100 %: no room below nothing and above everything
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(0.0, low), min(100.0, high) if high > 100 else high)
+
+
+def _shades() -> Any:
+    """White for never right, over green to dark blue; grey where nothing was measured."""
+    import matplotlib
+
+    return matplotlib.colormaps["YlGnBu"].with_extremes(bad="#d1d5db")
+
+
+def _step(rounds: int) -> int:
+    """A round number of rounds between ticks, at most seven of them."""
+    steps = (int(digit + "0" * zeros) for zeros in range(20) for digit in "125")
+    return next(step for step in steps if rounds / step <= 7)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 28 else label[:27] + "…"

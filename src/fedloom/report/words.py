@@ -1,0 +1,244 @@
+"""What a report says in sentences; each is computed from the runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedloom.report.comparison import amount, percent, total_seconds, whole
+from fedloom.report.federation import Heterogeneity
+from fedloom.report.figures import MOST_BANDS
+from fedloom.report.summary import Method, Spread, part, printable
+
+CURVES = {  # heading, label of the axis, caption
+    "global_accuracy": ("Global accuracy", "accuracy (%)", "The global model on the global test set. "),
+    "personal_accuracy": (
+        "Personal accuracy",
+        "accuracy (%)",
+        "Mean over clients of each one's own model on its own held-out examples. ",
+    ),
+    "train_loss": (
+        "Training loss",
+        "loss",
+        "Mean over the clients of a round and the batches of their local training. Extra terms of an algorithm count, "
+        "so it compares rounds rather than methods.",
+    ),
+    "global_loss": (
+        "Test loss",
+        "loss",
+        "The global model on the global test set. Where it rises while accuracy holds, wrong answers become surer.",
+    ),
+    "forgetting": (
+        "Forgetting",
+        "points",
+        "Drop of a class from its best earlier round, mean over classes. Lower is better.",
+    ),
+    "in_local_accuracy": (
+        "In-local accuracy",
+        "accuracy (%)",
+        "The global model on the classes that the round's clients hold.",
+    ),
+    "out_local_accuracy": (
+        "Out-local accuracy",
+        "accuracy (%)",
+        "The global model on the classes that the round's clients do not hold: what their training must not destroy.",
+    ),
+    "personal_worst_tenth": (
+        "The worst tenth",
+        "accuracy (%)",
+        "Mean over the tenth of clients that are served worst. ",
+    ),
+    "personal_std": (
+        "Spread over clients",
+        "points",
+        "Standard deviation of personal accuracy over clients. Lower is more even.",
+    ),
+}
+
+SERIES = {  # in the figure of a single run: label, explanation
+    "global_accuracy": ("global", "the global model on the global test set"),
+    "personal_accuracy": ("personal", "mean over clients of each one's own model on its own held-out examples"),
+    "personal_worst_tenth": ("worst tenth", "the same over the tenth that it serves worst"),
+    "in_local_accuracy": ("in-local", "the global model on the classes that the round's clients hold"),
+    "out_local_accuracy": ("out-local", "the global model on the others"),
+    "val_accuracy": ("validation", "on validation examples"),
+}
+
+
+def title(methods: Sequence[Method]) -> str:
+    """What ran, on what."""
+    what = methods[0].label if len(methods) == 1 else f"{len(methods)} methods"
+    sources = {_source(m) for m in methods} - {""}
+    return f"{what} on {sources.pop()}" if len(sources) == 1 else what
+
+
+def introduction(methods: Sequence[Method]) -> str:
+    """Methods, seeds, clients, rounds, models and time, in two or three sentences."""
+    runs = [run for m in methods for run in m.runs]
+    counts = sorted({len(m.runs) for m in methods})
+    seeds = f"{counts[0]} seed{'s' * (counts[0] > 1)}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    names = [m.label for m in methods]
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    if len(names) > 8:
+        listed = f"{len(names)} methods"
+    out = f"{'Compared' if len(names) > 1 else 'Run'}: {listed}, {seeds}{' each' * (len(names) > 1)}"
+    clients = _same(
+        run.history.federation.get("clients") or part(run.history.settings, "data", "clients") for run in runs
+    )
+    clients = clients or _same(part(run.history.manifest, "federation", "clients") for run in runs)
+    partition = _same(
+        part(run.history.manifest, "federation", "partition") or part(run.history.settings, "data", "partition")
+        for run in runs
+    )
+    if clients:
+        out += f", on {_thousands(clients)} clients" + (f" ({partition})" if partition else "")
+    rounds = sorted({run.rounds for run in runs})
+    span = f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} to {rounds[-1]:,}"
+    cohort = _same(part(run.history.settings, "run", "cohort_size") for run in runs)
+    out += f". {span} round{'s' * (rounds != [1])}" + (f" of {_thousands(cohort)} clients each" if cohort else "")
+    models = {repr(m): m for run in runs if isinstance(m := part(run.history.manifest, "models"), dict)}
+    if len(models) == 1:
+        (sizes,) = models.values()
+        out += "; " + ", ".join(f"{printable(str(n))} ({_thousands(str(p))} parameters)" for n, p in sizes.items())
+    elif model := _same(part(run.history.settings, "model") for run in runs):
+        out += f"; model {model}"
+    spent = sum(map(total_seconds, runs))
+    return out + "." + (f" Computing took {duration(spent)} in all, evaluation included." if spent else "")
+
+
+def findings(methods: Sequence[Method]) -> Iterator[str]:
+    """The headline numbers, and how far to trust them."""
+    for name, what, high, unit in (
+        ("global_accuracy", "Global accuracy", True, "%"),
+        ("forgetting", "Forgetting", False, "points"),
+        ("personal_accuracy", "Personal accuracy", True, "%"),
+        ("personal_worst_tenth", "Of the worst-served tenth of clients, personal accuracy", True, "%"),
+    ):
+        found = [(m.label, s) for m in methods if (s := m.last(name)) is not None]
+        if not found:
+            continue
+        found.sort(key=lambda item: -item[1].mean if high else item[1].mean)
+        (first, best), (last, worst) = found[0], found[-1]
+        if len(methods) == 1:
+            yield f"{what} ends at {_value(best)} {unit}."
+        elif len(found) == 1:
+            yield f"{what} was measured for {first} only: {_value(best)} {unit}."
+        elif percent(best.mean) == percent(worst.mean):
+            yield f"{what} is {percent(best.mean)} {unit} with every method."
+        else:
+            ends = "is highest" if high else "is lowest"
+            yield f"{what} {ends} with {first}: {_value(best)} {unit}; {last} has {_value(worst)}."
+    if len(methods) > 1:
+        fewest = min(len(m.counted) for m in methods)
+        if fewest == 1:
+            yield "Some methods ran with one seed only: differences between them may be chance."
+        elif fewest < 5:
+            yield f"With {fewest} seeds, differences of the size of a standard deviation may be chance."
+
+
+def ending(methods: Sequence[Method], name: str) -> str:
+    """Who ends highest, and whose curve jumps most."""
+    found = [(s.mean, m.label) for m in methods if (s := m.last(name)) is not None]
+    if not found:
+        return ""
+    best, who = max(found)
+    out = f"Highest at the end: {who}, {percent(best)} %."
+    drops = []
+    for m in methods:
+        curve = m.curve(name)
+        if curve is not None and len(curve.mean) > 1:
+            drops.append((float(np.max(-np.diff(curve.mean))), m.label))
+    if drops and max(drops)[0] >= 0.05:
+        drop, who = max(drops)
+        out += f" Largest drop from one point to the next: {who}, {percent(drop)} points."
+    return out
+
+
+def band(methods: Sequence[Method]) -> str:
+    """What the lines and bands of a figure are, where there are several seeds."""
+    if all(len(m.counted) == 1 for m in methods):
+        return ""
+    bands = "; band: from the lowest seed to the highest" if len(methods) <= MOST_BANDS else ""
+    return f" Line: mean over seeds{bands}."
+
+
+def absent(methods: Sequence[Method], name: str) -> str:
+    """Who has not measured a number that others have."""
+    missing = [m.label for m in methods if m.curve(name) is None]
+    return f" Not measured: {', '.join(missing)}." if 0 < len(missing) < len(methods) else ""
+
+
+def weakest(method: Method) -> str:
+    """The classes that end lowest, and how many were better once."""
+    table = method.first.history.per_class
+    if not len(table):
+        return "Before training only."
+    last, best = table[-1], np.nanmax(np.where(np.isnan(table), -1, table), axis=0)
+    known = np.flatnonzero(~np.isnan(last))
+    if not len(known):
+        return "The test set has no examples."
+    low = known[np.argmin(last[known])]
+    lost = int((best[known] - last[known] > 0.2).sum())
+    more = f"; {lost} of {len(known)} classes are more than 20 points below their best" if lost else ""
+    return f"Lowest at the end: class {low}, {percent(float(last[low]))} %{more}."
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 20 s, 1 h 5 min."""
+    whole_seconds = round(seconds)
+    if seconds < 60:
+        return f"{amount(seconds) if seconds < 10 else whole_seconds} s"
+    minutes, rest = divmod(whole_seconds, 60)
+    hours, left = divmod(minutes, 60)
+    return f"{minutes} min {rest} s" if not hours else f"{hours:,} h {left} min"
+
+
+def file_name(what: str, method: Method) -> str:
+    """A name of a file that tells the method, of letters, digits and underscores whatever its label is."""
+    label = re.sub(r"[^a-z0-9]+", "_", method.label.lower()).strip("_")[:40]
+    return f"{what}_{method.number + 1}" + (f"_{label}" if label else "")
+
+
+def partition_of(method: Method) -> str:
+    """The name of the partition, "" where it is not known."""
+    h = method.first.history
+    found = part(h.manifest, "federation", "partition") or part(h.settings, "data", "partition")
+    return printable(str(found)) if found else ""
+
+
+def holders(federation: dict[str, Any], shown: Heterogeneity) -> str:
+    """How examples are spread over clients, of a federation.json."""
+    sizes = federation.get("sizes", {})
+    low, median, high = (sizes.get(k, s) for k, s in zip(("min", "median", "max"), shown.sizes, strict=True))
+    each = f"{whole(low)} each" if low == high else f"{whole(low)} to {whole(high)}, median {whole(median)}"
+    fewest, most = np.flatnonzero(shown.held)[[0, -1]]
+    span = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    part_of = ", the first ones" if federation["clients"] > len(federation["shown"]) else ""
+    return (
+        f"Training examples by client{part_of} and class: {federation['clients']:,} clients with {each}, of {span} "
+        f"class{'es' * (span != '1')}. Distance between a client's classes and those of all (total variation): "
+        f"{shown.distance:.2f} on average; 0 is alike, 1 disjoint."
+    )
+
+
+def _value(spread: Spread) -> str:
+    return percent(spread.mean) + ("" if np.isnan(spread.std) else f" ± {percent(spread.std)}")
+
+
+def _source(method: Method) -> str:
+    data = method.first.history.settings.get("data")
+    source = part(data, "source") or (data if isinstance(data, str) else "")
+    return printable(str(source)) if source else ""
+
+
+def _same(values: Iterator[object]) -> str:
+    """What all runs have alike, "" where they differ or one does not tell."""
+    found = {printable(str(v)) if v is not None else "" for v in values}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _thousands(text: str) -> str:
+    return f"{int(text):,}" if text.isascii() and text.isdigit() and len(text) < 20 else text

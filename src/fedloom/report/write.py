@@ -1,0 +1,267 @@
+"""The report of a run or of a comparison: what is said and shown, in which order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from fedloom.core.errors import SettingError
+from fedloom.report import comparison, figures, words
+from fedloom.report.federation import draw_federation, heterogeneity
+from fedloom.report.page import Page, findings, notes
+from fedloom.report.summary import Method, read_methods
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_MOST_FEDERATIONS = 4  # drawn, where methods have different ones
+
+_ENDS = ("global_accuracy", "personal_accuracy", "personal_worst_tenth")  # whose caption says who ends highest
+
+
+def write_report(directories: Paths, out: str | os.PathLike[str] | None = None) -> Path:
+    """Write report.html about every run below some directories, and beside it all figures and tables.
+
+    Runs whose settings differ in the seed only become one method: a mean and the range over seeds. The page needs no
+    network, no script and no other file. The same runs give the same bytes.
+
+    Args:
+        directories: one or several folders: a run, or folders with runs below them.
+        out: where report.html, figures/ (PNG, SVG) and tables/ (CSV) go; by default the folder report in the directory.
+
+    Returns:
+        The path of report.html.
+
+    Raises:
+        SettingError: a directory holds no run, a file of one is damaged, `out` is missing for several directories, or
+            matplotlib is not installed.
+    """
+    folders = [directories] if isinstance(directories, (str, os.PathLike)) else list(directories)
+    if not folders or (out is None and len(folders) > 1):
+        raise SettingError(f"a report on {len(folders)} directories needs a folder to go to: out = 'reports/first'")
+    target = Path(out) if out is not None else Path(folders[0]) / "report"
+    methods, remarks = read_methods(folders)
+    page = _page(methods, remarks)
+    for name, data in (page.files | {"report.html": page.html().encode("utf-8")}).items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return target / "report.html"
+
+
+def _page(methods: Sequence[Method], remarks: Sequence[str]) -> Page:
+    page = Page(words.title(methods))
+    _summary(page, methods, remarks)
+    _targets(page, methods)
+    _curves(page, methods)
+    _cost(page, methods)
+    _classes(page, methods)
+    _clients(page, methods)
+    _federation(page, methods)
+    _failures(page, methods)
+    _settings(page, methods)
+    return page
+
+
+def _summary(page: Page, methods: Sequence[Method], remarks: Sequence[str]) -> None:
+    page.section("summary", "Summary")
+    page.text("fedloom report", "eyebrow")
+    page.add(f"<h1>{escape(page.title)}</h1>")
+    page.text(words.introduction(methods), "lead")
+    page.add(notes(remarks))
+    page.add(findings(list(words.findings(methods))))
+    several = any(len(m.counted) > 1 for m in methods)
+    over = "mean ± standard deviation over seeds; " if several else ""
+    marked = " Bold: the best mean of a column, which is no test of significance." if len(methods) > 1 else ""
+    table = comparison.headline(methods)
+    forgetting = any(c.name == "forgetting" for c in table.columns)
+    explained = " Forgetting: drop of a class from its best earlier round, mean over classes, in points." * forgetting
+    page.table(
+        table,
+        f"After the last round ({over}seconds without evaluation; MB of all clients of a round, down and up)."
+        f"{explained}{marked}",
+    )
+
+
+def _targets(page: Page, methods: Sequence[Method]) -> None:
+    page.section("targets", "Cost of reaching an accuracy")
+    mean = "; mean over seeds" if any(len(m.counted) > 1 for m in methods) else ""
+    shown = False
+    for metric in ("global_accuracy", "personal_accuracy"):
+        table = comparison.targets(methods, metric)
+        if table is None:
+            continue
+        shown = True
+        page.heading(words.CURVES[metric][0])
+        dash = " A dash: not every run got there." if any(None in row for row in table.rows) else ""
+        page.table(
+            table,
+            "The first round that reaches the accuracy, and what all clients had moved (down and up) and computed "
+            f"until then, without evaluation{mean}.{dash}",
+            groups=range(1, len(table.columns), 3),
+        )
+    if not shown:
+        page.text("Not shown: no run rose above the accuracy that it started with.", "missing")
+
+
+def _curves(page: Page, methods: Sequence[Method]) -> None:
+    page.section("curves", "Learning curves")
+    if len(methods) > 1:
+        _grid(page, methods, ["global_accuracy", "personal_accuracy", "train_loss", "global_loss"])
+        return
+    figure = figures.together(methods[0], {name: label for name, (label, _) in words.SERIES.items()}, "accuracy (%)")
+    if figure is None:
+        page.text("Accuracies are not shown: none was measured.", "missing")
+    else:
+        said = [f"{label.capitalize()}: {text}" for n, (label, text) in words.SERIES.items() if methods[0].curve(n)]
+        page.add(page.figure(figure, "accuracy", "Accuracy", f"{'; '.join(said)}.{words.band(methods)}", wide=True))
+    _grid(page, methods, ["train_loss", "global_loss"])
+
+
+def _cost(page: Page, methods: Sequence[Method]) -> None:
+    page.section("cost", "Accuracy for what it costs")
+    metric = "global_accuracy" if any(m.has("global_accuracy") for m in methods) else "personal_accuracy"
+    name, label, _ = words.CURVES[metric]
+    runs = [run for m in methods for run in m.counted]
+    drawn = []
+    for x, measured, heading, cost in (
+        ("bytes", any(run.rows[-1]["bytes"] for run in runs), "For bytes", "what all clients moved, down and up"),
+        ("seconds", any(run.history.timing for run in runs), "For seconds", "seconds of computing without evaluation"),
+    ):
+        figure = figures.curves(methods, metric, label, x=x) if measured else None
+        if figure is None:
+            page.text(f"{name} against {x} is not shown: no run has measured both.", "missing")
+            continue
+        caption = f"{name} against {cost}. Further left is cheaper.{words.absent(methods, metric)}{words.band(methods)}"
+        drawn.append(page.figure(figure, f"{metric}_by_{x}", heading, caption))
+    page.grid(drawn)
+
+
+def _classes(page: Page, methods: Sequence[Method]) -> None:
+    page.section("classes", "Classes: learned and forgotten")
+    drawn = [(m, figure) for m in methods if (figure := figures.class_map(m)) is not None]
+    if drawn:
+        lowest = ", in the run of the lowest seed" if any(len(m.counted) > 1 for m, _ in drawn) else ""
+        page.text(
+            f"Accuracy of the global model by class and round{lowest}. A row that turns light is a class that was "
+            f"forgotten; a row that stays dark is remembered.{words.absent(methods, 'global_accuracy')}"
+        )
+        several = len(methods) > 1
+        maps = [
+            page.figure(figure, words.file_name("classes", m), m.label if several else "By class", words.weakest(m))
+            for m, figure in drawn
+        ]
+    else:
+        maps = []
+        page.text("Accuracy by class is not shown: no run has measured it (it takes a global model).", "missing")
+    if len(methods) == 1:
+        _grid(page, methods, ["forgetting"], beside=maps)
+    else:
+        page.grid(maps)
+        _grid(page, methods, ["forgetting"], wide=True)
+        _grid(page, methods, ["in_local_accuracy", "out_local_accuracy"])
+
+
+def _clients(page: Page, methods: Sequence[Method]) -> None:
+    page.section("clients", "Clients: how evenly they are served")
+    figure = figures.personal(methods)
+    if figure is None:
+        page.text(
+            "Personal accuracies are not shown: no run has measured them (it takes held-out examples).", "missing"
+        )
+        return
+    seeds = " (of all seeds together)" if any(len(m.counted) > 1 for m in methods) else ""
+    caption = (
+        f"A dot per client{seeds}, judged at the end; bar: the middle half; ring: median; red line: mean of the worst "
+        "tenth. A tail to the left are clients that a method leaves behind."
+    )
+    if any(len(figures.last_personal(m)) > figures.MOST_POINTS for m in methods):
+        caption += f" Of more than {figures.MOST_POINTS} clients, as many quantiles."
+    page.add(page.figure(figure, "personal_by_client", "Accuracy of each client's model", caption, wide=True))
+    page.keep(comparison.personal(methods))
+    if len(methods) > 1:
+        _grid(page, methods, ["personal_worst_tenth", "personal_std"])
+
+
+def _federation(page: Page, methods: Sequence[Method]) -> None:
+    page.section("federation", "Who holds which classes")
+    different: dict[str, Method] = {}
+    for m in methods:
+        data = {k: v for k, v in m.first.facts.items() if k.startswith(("data.", "federation.")) and "seed" not in k}
+        if m.first.history.federation.get("shown"):
+            different.setdefault(repr(sorted(data.items())), m)
+    if not different:
+        page.text("Not shown: no run has a federation.json.", "missing")
+    for i, m in enumerate(list(different.values())[:_MOST_FEDERATIONS]):
+        f = m.first.history.federation
+        counts, clients = np.array(f["train"], np.int64), np.array(f["shown"], np.int64)
+        caption = words.holders(f, heterogeneity(counts))
+        if any(len(other.counted) > 1 for other in methods):
+            caption += " This is the run of the lowest seed; others may divide the examples otherwise."
+        name = "federation" if i == 0 else f"federation_{i + 1}"
+        heading = words.partition_of(m) or "Examples by client and class"
+        page.add(page.figure(draw_federation(counts, clients=clients), name, heading, caption, wide=True))
+        page.keep(comparison.examples(name, f))
+    if len(different) > _MOST_FEDERATIONS:
+        page.text(f"{len(different) - _MOST_FEDERATIONS} more federations are not drawn.", "missing")
+
+
+def _failures(page: Page, methods: Sequence[Method]) -> None:
+    page.section("failures", "Clients that were lost")
+    table = comparison.failures(methods)
+    if table is None:
+        page.text("Every client that was asked has answered, in every round of every run.")
+    else:
+        page.table(
+            table, "Clients that were asked and did not answer, over all rounds of all runs; they count in no mean."
+        )
+
+
+def _settings(page: Page, methods: Sequence[Method]) -> None:
+    page.section("settings", "Settings")
+    shared, other, every = comparison.settings(methods)
+    page.keep(every)
+    if other is not None:
+        page.table(other, "What was not the same for all methods.")
+        page.heading("The same for all")
+    if shared:
+        page.listing(shared)
+    else:
+        page.text("The runs have no settings in common, or did not record any.", "missing")
+    page.section("runs", "Runs, engines and versions")
+    facts, versions = comparison.facts(methods)
+    alike = f" All of them with {versions}." if versions else ""
+    page.table(facts, f"Each run, how it was computed and what it took.{alike}")
+    page.keep(comparison.rounds(methods))
+    names = ", ".join(sorted(name.removeprefix("tables/") for name in page.files if name.endswith(".csv")))
+    page.add(
+        "<footer><p>Beside this page: every figure as PNG and SVG in <code>figures/</code>, every table in full "
+        f"precision in <code>tables/</code>: {escape(names)}. <code>rounds.csv</code> has every measured number of "
+        "every round.</p></footer>"
+    )
+
+
+def _grid(
+    page: Page, methods: Sequence[Method], names: Sequence[str], *, wide: bool = False, beside: Sequence[str] = ()
+) -> None:
+    """Figures of numbers over rounds, `beside` others, or a line about why there is none."""
+    drawn, missing = list(beside), []
+    for name in names:
+        heading, ylabel, caption = words.CURVES[name]
+        figure = figures.curves(methods, name, ylabel, percent=not name.endswith("loss"), wide=wide)
+        if figure is None:
+            missing.append(f"{heading} is not shown: no run has measured it.")
+            continue
+        if name in _ENDS and len(methods) > 1:
+            caption += words.ending(methods, name)
+        caption = caption.rstrip() + words.absent(methods, name) + words.band(methods)
+        drawn.append(page.figure(figure, name, heading, caption, wide))
+    if wide:
+        page.add("".join(drawn))
+    else:
+        page.grid(drawn)
+    for sentence in missing:
+        page.text(sentence, "missing")

@@ -1,0 +1,150 @@
+"""Tables: numbers by hand, how they are written, and that a CSV gives them back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from made import made_run
+
+from fedloom.report import comparison
+from fedloom.report.comparison import Column, Table, amount, percent, whole
+from fedloom.report.summary import Method, Spread, read_methods
+
+
+def run_of(folder: Path, accuracies: list[float], algorithm: str = "fedavg", seed: int = 0) -> None:
+    made_run(folder, algorithm, seed, rounds=len(accuracies) - 1)
+    lines = [
+        {"round": t, "global_accuracy": a, **({"bytes_up": 1_000_000} if t else {})} for t, a in enumerate(accuracies)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def methods(folder: Path) -> list[Method]:
+    return read_methods([folder])[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.0123, "0.0123"), (1.2345, "1.23"), (12.345, "12.3"), (123.45, "123"), (123456.7, "123,457")],
+)
+def test_amounts_have_three_digits(value: float, text: str) -> None:
+    assert amount(value) == text
+
+
+def test_numbers_are_written_as_people_do() -> None:
+    assert (percent(0.7084), percent(-0.0001), percent(1)) == ("70.8", "0.0", "100.0")
+    assert (whole(3), whole(1200.0), whole(7.5)) == ("3", "1,200", "7.5")
+    assert amount(0.00271, like=12.7) == "0.0"
+
+
+def test_a_spread_is_written_with_the_decimals_of_its_mean() -> None:
+    table = Table("t", [Column("mb", "MB", amount)], [])
+    cell = [table.text(Spread(12.72, std, 3), table.columns[0]) for std in (0.61, 2e-16, math.nan)]
+    assert cell == ["12.7 ± 0.6", "12.7", "12.7"]
+    assert table.text(None, table.columns[0]) == "–"
+
+
+def test_the_best_of_a_column_is_known() -> None:
+    columns = [Column("m", "m"), Column("a", "a", percent, "high"), Column("b", "b", percent, "low")]
+    table = Table("t", columns, [["x", 0.5, 0.1], ["y", Spread(0.7, 0.1, 2), 0.1], ["z", None, 0.2]])
+    assert [table.winners(i) for i in range(3)] == [set(), {1}, {0, 1}]
+    assert Table("t", columns, [["x", 0.5, 0.1], ["y", 0.5, 0.1]]).winners(1) == set()
+
+
+def test_a_csv_gives_every_number_back_in_full() -> None:
+    rows = [['a, "b"\nc', Spread(1 / 3, math.sqrt(2), 3), None], ["=x", None, 0.1 + 0.2]]
+    table = Table("t", [Column("m", "m"), Column("a", "a", percent), Column("b", "b", percent)], rows)
+    found = list(csv.DictReader(io.StringIO(table.csv())))
+    assert list(found[0]) == ["m", "a", "a_std", "a_runs", "b"]
+    assert [row["m"] for row in found] == ['a, "b"\nc', "=x"]
+    assert (float(found[0]["a"]), float(found[0]["a_std"]), found[0]["a_runs"]) == (1 / 3, math.sqrt(2), "3")
+    assert (found[0]["b"], found[1]["a"], float(found[1]["b"])) == ("", "", 0.1 + 0.2)
+
+
+def test_the_headline_by_hand(tmp_path: Path) -> None:
+    run_of(tmp_path / "0", [0.1, 0.5], seed=0)
+    run_of(tmp_path / "1", [0.1, 0.7], seed=1)
+    table = comparison.headline(methods(tmp_path))
+    ((label, runs, accuracy, mb, seconds),) = table.rows
+    assert [c.name for c in table.columns] == ["method", "runs", "global_accuracy", "mb_per_round", "seconds_per_round"]
+    assert (label, runs) == ("fedavg", 2)
+    assert (accuracy.mean, accuracy.std) == (pytest.approx(0.6), pytest.approx(math.sqrt(0.02)))
+    assert (mb.mean, seconds.mean) == (1.0, pytest.approx(0.501))
+
+
+def test_long_runs_also_have_the_mean_of_their_last_rounds(tmp_path: Path) -> None:
+    run_of(tmp_path / "a", [0.1] + [0.2] * 18 + [0.4, 0.6])
+    table = comparison.headline(methods(tmp_path))
+    row = dict(zip([c.name for c in table.columns], table.rows[0], strict=True))
+    assert row["global_accuracy"].mean == 0.6
+    assert row["global_accuracy_last_2"].mean == pytest.approx(0.5)
+
+
+def test_targets_are_what_all_reach_and_what_the_best_reaches(tmp_path: Path) -> None:
+    run_of(tmp_path / "a", [0.1, 0.3, 0.52, 0.4], "fedavg")
+    run_of(tmp_path / "b", [0.1, 0.55, 0.6, 0.83], "fedntd")
+    table = comparison.targets(methods(tmp_path), "global_accuracy")
+    assert table is not None
+    assert [c.name for c in table.columns[1::3]] == ["rounds_to_50", "rounds_to_65", "rounds_to_80"]
+    assert table.rows[0] == ["fedavg", 2, 2.0, pytest.approx(1.002), *[None] * 6]
+    assert table.rows[1][:6] == ["fedntd", 1, 1.0, pytest.approx(0.501), 3, 3.0]
+
+
+def test_a_target_is_one_that_is_really_reached(tmp_path: Path) -> None:
+    run_of(tmp_path / "a", [0.1, 0.3, 0.8 - 1e-12])
+    table = comparison.targets(methods(tmp_path), "global_accuracy")
+    assert table is not None
+    assert table.columns[-1].name == "seconds_to_75"
+    assert None not in table.rows[0]
+
+
+def test_a_method_reaches_a_target_when_all_of_its_runs_do(tmp_path: Path) -> None:
+    for seed, end in enumerate((0.5, 0.9)):
+        run_of(tmp_path / f"a{seed}", [0.1, end], "fedavg", seed)
+        run_of(tmp_path / f"b{seed}", [0.1, 0.7], "fedntd", seed)
+    table = comparison.targets(methods(tmp_path), "global_accuracy")
+    assert table is not None
+    assert [c.name for c in table.columns[1::3]] == ["rounds_to_50", "rounds_to_60", "rounds_to_70"]
+    assert [row[4] for row in table.rows] == [None, 1.0]
+
+
+def test_close_methods_are_told_apart_by_finer_targets(tmp_path: Path) -> None:
+    run_of(tmp_path / "a", [0.1, 0.91], "fedavg")
+    run_of(tmp_path / "b", [0.1, 0.94], "fedntd")
+    table = comparison.targets(methods(tmp_path), "global_accuracy")
+    assert table is not None
+    assert [c.name for c in table.columns[1::3]] == ["rounds_to_91", "rounds_to_92", "rounds_to_94"]
+
+
+def test_no_target_where_nothing_was_learned(tmp_path: Path) -> None:
+    run_of(tmp_path / "a", [0.5, 0.3])
+    assert comparison.targets(methods(tmp_path), "global_accuracy") is None
+    assert comparison.targets(methods(tmp_path), "personal_accuracy") is None
+
+
+def test_failures_are_counted_by_reason(tmp_path: Path) -> None:
+    made_run(tmp_path / "a", "fedavg", rounds=3, failed={"1": "battery"})
+    made_run(tmp_path / "b", "fedntd", rounds=2)
+    table = comparison.failures(methods(tmp_path))
+    assert table is not None
+    assert table.rows == [["fedavg", "battery", 3, 0.5, 1]]  # of 2 clients in each of 3 rounds
+    assert comparison.failures(methods(tmp_path / "b")) is None
+
+
+def test_versions_are_said_once_where_they_are_the_same(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        made_run(tmp_path / name, name)
+    table, versions = comparison.facts(methods(tmp_path))
+    assert versions == "fedloom 0.1.0, torch 2.8"
+    assert "versions" not in [c.name for c in table.columns]
+    assert table.rows[0] == ["a", "a", 0, "4 of 4", pytest.approx(3.254), 504.0, "loop: it was asked for"]
+    manifest = json.loads((tmp_path / "b/manifest.json").read_text())
+    (tmp_path / "b/manifest.json").write_text(json.dumps({**manifest, "versions": {"torch": "3"}}))
+    table, versions = comparison.facts(methods(tmp_path))
+    assert versions == ""
+    assert [row[-1] for row in table.rows] == ["fedloom 0.1.0, torch 2.8", "torch 3"]

@@ -1,0 +1,301 @@
+"""The page: it stands on its own, is well formed, escapes, says what is missing, and is the same twice."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from made import made_run
+
+from fedloom import FedNTD, PFedSD, RunSettings, run
+from fedloom.coordinator.history import History
+from fedloom.core.errors import SettingError
+from fedloom.report import write_report
+
+sys.path.append(str(Path(__file__).parents[1] / "coordinator"))
+import tiny
+
+GLOBAL = ("global_accuracy", "global_loss", "class_accuracy", "forgetting", "in_local_accuracy", "out_local_accuracy")
+PERSONAL = ("personal_accuracy", "personal_std", "personal_worst_tenth", "personal_by_client")
+
+
+class Reader(HTMLParser):
+    """Checks that elements close in order, and collects attributes, headings and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []  # element, name, value
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def read(path: Path) -> Reader:
+    return Reader(path.read_text(encoding="utf-8"))
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")))
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Two methods with two seeds each, one of them losing clients; and their report."""
+    folder = tmp_path_factory.mktemp("comparison")
+    for seed in (0, 1):
+        made_run(folder / f"fedavg/seed-{seed}", "fedavg", seed, failed={"1": "low battery"})
+        made_run(folder / f"pfedsd/seed-{seed}", "pfedsd", seed, level=0.8)
+    write_report(folder)
+    return folder
+
+
+def test_a_page_is_well_formed_and_stands_on_its_own(comparison: Path) -> None:
+    page = read(comparison / "report/report.html")
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    for element, name, value in page.attributes:
+        if name in ("href", "xlink:href"):
+            inside = value.startswith("#") and value[1:] in ids
+            assert inside or (element == "image" and value.startswith("data:image/png;base64,")), value[:80]
+        assert name != "src"
+        assert not name.startswith("on")
+        assert all(target[1:] in ids for target in re.findall(r"url\(([^)]*)\)", value))
+    raw = (comparison / "report/report.html").read_text(encoding="utf-8")
+    assert "<script" not in raw
+    assert set(re.findall(r"https?://[^\"' ]+", raw)) <= {"http://www.w3.org/1999/xlink"}  # a namespace, no address
+
+
+def test_every_figure_is_described_and_lies_beside_the_page(comparison: Path) -> None:
+    page = read(comparison / "report/report.html")
+    drawn = [value.removeprefix("figure-") for tag, name, value in page.attributes if (tag, name) == ("figure", "id")]
+    assert {"global_accuracy", "personal_accuracy", "train_loss", "global_loss", "forgetting"} <= set(drawn)
+    assert {"in_local_accuracy", "out_local_accuracy", "personal_by_client", "federation"} <= set(drawn)
+    assert {"global_accuracy_by_bytes", "global_accuracy_by_seconds", "classes_1_fedavg"} <= set(drawn)
+    descriptions = [value for tag, name, value in page.attributes if (tag, name) == ("svg", "aria-label")]
+    assert len(descriptions) == len(drawn)
+    assert all(len(d) > 30 for d in descriptions)
+    folder = comparison / "report/figures"
+    assert sorted(p.name for p in folder.iterdir()) == sorted(f"{n}.{kind}" for n in drawn for kind in ("png", "svg"))
+    for name in drawn:
+        assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_summary_says_what_ran(comparison: Path) -> None:
+    text = read(comparison / "report/report.html").text
+    assert "2 methods on made_up" in text
+    assert "Compared: fedavg and pfedsd, 2 seeds each, on 6 clients (shards s=2). 4 rounds of 2 clients each" in text
+    assert re.search(r"Global accuracy is highest with pfedsd: [\d.]+ ± [\d.]+ %; fedavg has [\d.]+ ± [\d.]+\.", text)
+    assert "Line: mean over seeds; band: from the lowest seed to the highest." in text
+    assert "low battery 8 50.0 1" in text  # times, share of those asked, different clients
+
+
+def test_two_seeds_have_a_band_and_one_has_none(comparison: Path, tmp_path: Path) -> None:
+    def filled(name: Path) -> int:
+        return name.read_text().count("FillBetweenPolyCollection")
+
+    assert filled(comparison / "report/figures/train_loss.svg") == 2
+    write_report(comparison / "fedavg/seed-0", tmp_path)
+    assert filled(tmp_path / "figures/train_loss.svg") == 0
+    assert "band:" not in read(tmp_path / "report.html").text
+
+
+def test_tables_give_the_numbers_of_the_runs_back(comparison: Path) -> None:
+    tables = comparison / "report/tables"
+    rounds = table(tables / "rounds.csv")
+    history = History.read(comparison / "pfedsd/seed-1")
+    mine = [row for row in rounds if row["run"] == "pfedsd/seed-1"]
+    for row, flat in zip(mine, history.rows(), strict=True):
+        for name, value in flat.items():
+            assert (float(row[name]) if row[name] else None) == value, name
+    last = history.metrics[-1]["personal_by_client"]
+    personal = table(tables / "personal.csv")
+    assert {r["client"]: float(r["accuracy"]) for r in personal if r["run"] == "pfedsd/seed-1"} == last
+    summary = {r["method"]: r for r in table(tables / "summary.csv")}
+    ends = [History.read(comparison / f"pfedsd/seed-{s}").last("global_accuracy") for s in (0, 1)]
+    assert float(summary["pfedsd"]["global_accuracy"]) == pytest.approx(sum(ends) / 2, abs=1e-15)
+    held = table(tables / "federation.csv")
+    first = History.read(comparison / "fedavg/seed-0").federation["train"]
+    assert [[int(r[f"class_{c}"]) for c in range(3)] for r in held] == first
+    assert {p.stem for p in tables.iterdir()} >= {"settings", "runs", "failures", "targets_global_accuracy"}
+
+
+def test_the_same_runs_give_the_same_bytes(comparison: Path, tmp_path: Path) -> None:
+    def files(folder: Path) -> dict[str, bytes]:
+        return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+    write_report(comparison, tmp_path / "again")
+    assert files(tmp_path / "again") == files(comparison / "report")
+
+
+def test_the_users_own_style_of_matplotlib_changes_nothing(comparison: Path, tmp_path: Path) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context({"lines.linewidth": 9, "svg.hashsalt": "mine", "font.size": 30}):
+        write_report(comparison, tmp_path)
+        assert matplotlib.rcParams["font.size"] == 30
+    assert (tmp_path / "report.html").read_bytes() == (comparison / "report/report.html").read_bytes()
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_text_from_files_is_escaped_everywhere(tmp_path: Path) -> None:
+    evil = '<script>alert("1")</script> & $x^2$ \x07 \ud800 日'
+    for i in range(2):
+        folder = tmp_path / f"run{i}"
+        settings: dict[str, Any] = {"data": {"source": evil, "<img src=x>": evil, "partition": evil, "clients": evil}}
+        made_run(folder, f"{evil}{i}", settings={**settings, "model": evil}, failed={"<b>": evil})
+        manifest = (folder / "manifest.json").read_text()
+        manifest = manifest.replace("shards s=2", "<i>p</i>").replace("2.8", "<u>v</u>").replace("it was", "<s>e</s>")
+        (folder / "manifest.json").write_text(manifest)
+    page = read(write_report(tmp_path, tmp_path / "out"))
+    raw = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    for bad in ("<script", "<img", "<b>", "<i>", "<u>", "<s>", "\x07"):
+        assert bad not in raw, bad
+    assert '<script>alert("1")</script> & $x^2$' in page.text
+    for svg in (tmp_path / "out/figures").glob("*.svg"):
+        ElementTree.parse(svg)
+
+
+def test_a_name_cannot_lead_a_file_elsewhere(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs/x", "../../../evil", without=(*PERSONAL, "federation.json"))
+    write_report(tmp_path / "runs/x", tmp_path / "out/report")
+    outside = [p for p in tmp_path.rglob("*evil*") if not p.is_relative_to(tmp_path / "out/report/figures")]
+    assert not outside
+    assert (tmp_path / "out/report/figures/classes_1_evil.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("count", "without", "sentences"),
+    [
+        (2, GLOBAL, ["Accuracy by class is not shown", "Forgetting is not shown", "Test loss is not shown"]),
+        (2, PERSONAL, ["Personal accuracies are not shown", "Personal accuracy is not shown: no run has measured it."]),
+        (
+            1,
+            ("federation.json", "timing.jsonl", "train_loss", "bytes_down", "bytes_up"),
+            [
+                "Not shown: no run has a federation.json.",
+                "Global accuracy against seconds is not shown",
+                "Global accuracy against bytes is not shown",
+                "Training loss is not shown",
+            ],
+        ),
+        (
+            1,
+            (*GLOBAL, *PERSONAL, "train_loss", "settings.json", "manifest.json", "federation.json", "timing.jsonl"),
+            ["Accuracies are not shown: none was measured.", "Not shown: no run rose above", "did not record any"],
+        ),
+    ],
+)
+def test_what_was_not_measured_is_left_out_and_said(
+    tmp_path: Path, count: int, without: tuple[str, ...], sentences: list[str]
+) -> None:
+    for i in range(count):
+        made_run(tmp_path / f"runs/r{i}", f"a{i}", without=without)
+    text = read(write_report(tmp_path / "runs")).text
+    assert [s for s in sentences if s not in text] == []
+
+
+def test_who_has_not_measured_what_others_have_is_named(tmp_path: Path) -> None:
+    made_run(tmp_path / "a", "fedavg", without=PERSONAL)
+    made_run(tmp_path / "b", "kt_pfl", without=(*GLOBAL, *PERSONAL))
+    text = read(write_report(tmp_path)).text
+    assert "Global accuracy was measured for fedavg only" in text
+    assert (
+        "Drop of a class from its best earlier round, mean over classes. Lower is better. Not measured: kt_pfl." in text
+    )
+
+
+def test_an_unfinished_run_is_marked(tmp_path: Path) -> None:
+    made_run(tmp_path / "half", rounds=3, planned=30)
+    with (tmp_path / "half/metrics.jsonl").open("a") as file:
+        file.write('{"round": 4, "glob')
+    text = read(write_report(tmp_path / "half")).text
+    assert "half is unfinished: 3 of 30 rounds." in text
+    assert "3 of 30" in text[text.index("Each run, how it was computed") - 400 :]
+
+
+def test_a_run_before_its_first_round_has_a_report(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "new", rounds=1, planned=30)
+    for name in ("metrics.jsonl", "timing.jsonl"):
+        first = (folder / name).read_text().splitlines(keepends=True)[0]
+        (folder / name).write_text(first)
+    assert "0 of 30 rounds" in read(write_report(folder)).text
+
+
+def test_many_methods_have_a_legend_and_different_lines(tmp_path: Path) -> None:
+    for i in range(10):
+        made_run(tmp_path / f"m{i}", f"method_{i}", rounds=2, without=(*PERSONAL, "class_accuracy", "train_loss"))
+    report = write_report(tmp_path)
+    svg = (report.parent / "figures/global_accuracy.svg").read_text()
+    assert all(f" method_{i}<" in svg for i in range(10))
+    looks = re.findall(
+        r'class="swatch".*?stroke="(#\w+)" stroke-width="3"( stroke-dasharray="[^"]+")?/>', report.read_text()
+    )
+    assert len(set(looks)) == 10
+
+
+def test_runs_of_the_library_itself_have_a_report(tmp_path: Path) -> None:
+    federation = tiny.federation()
+    for seed in (0, 1):
+        for algorithm in (FedNTD(local=tiny.LOCAL), PFedSD(local=tiny.LOCAL)):
+            settings = RunSettings(rounds=3, cohort_size=2, seed=seed, engine="loop")
+            run(
+                algorithm,
+                federation,
+                tiny.mlp,
+                settings,
+                directory=tmp_path / type(algorithm).__name__ / f"seed-{seed}",
+            )
+    page = read(write_report(tmp_path))
+    assert "Compared: FedNTD and PFedSD, 2 seeds each, on 6 clients" in page.text
+    assert "is not shown" not in page.text
+    assert not any(value.endswith(".json") for _, name, value in page.attributes if name == "href")
+
+
+def test_where_a_report_goes(tmp_path: Path) -> None:
+    little = (*GLOBAL, *PERSONAL, "federation.json")
+    one = made_run(tmp_path / "one", without=little)
+    for _ in range(2):  # the second time over the first
+        assert write_report(one) == one / "report/report.html"
+    assert write_report([one], tmp_path / "there") == tmp_path / "there/report.html"
+    with pytest.raises(SettingError, match=r"a report on 2 directories needs a folder to go to"):
+        write_report([one, made_run(tmp_path / "two")])
+    with pytest.raises(SettingError, match=r"a report on 0 directories"):
+        write_report([])
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SettingError, match=r"figures need matplotlib: pip install 'fedloom\[report\]'"):
+        write_report(made_run(tmp_path / "run"))
+    assert not (tmp_path / "run/report").exists()
