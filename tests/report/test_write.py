@@ -116,7 +116,7 @@ def test_the_summary_says_what_ran(comparison: Path) -> None:
     assert "2 methods on made_up" in text
     assert "Compared: fedavg and pfedsd, 2 seeds each, on 6 clients (shards s=2). 4 rounds of 2 clients each" in text
     assert re.search(r"Global accuracy is highest with pfedsd: [\d.]+ ± [\d.]+ %; fedavg has [\d.]+ ± [\d.]+\.", text)
-    assert "Line: mean over seeds; band: from the lowest seed to the highest." in text
+    assert "Line: mean over seeds; band: lowest to highest over seeds." in text
     assert "low battery 8 50.0 1" in text  # times, share of those asked, different clients
 
 

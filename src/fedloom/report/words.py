@@ -161,7 +161,7 @@ def band(methods: Sequence[Method]) -> str:
     """What the lines and bands of a figure are, where there are several seeds."""
     if all(len(m.counted) == 1 for m in methods):
         return ""
-    bands = "; band: from the lowest seed to the highest" if len(methods) <= MOST_BANDS else ""
+    bands = "; band: lowest to highest over seeds" if len(methods) <= MOST_BANDS else ""
     return f" Line: mean over seeds{bands}."
 
 
