@@ -255,10 +255,11 @@ def augment(text: str, train: Examples) -> Examples:
 def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples]:
     """(the others, `count` random training examples to be public)."""
     train = dataset.train
-    if not 0 < count < len(train):
-        raise SettingError(f"public takes between 1 and {len(train) - 1} of the training examples, got {count}")
-    order = generator(seed, "public").permutation(len(train))
-    rest, taken = np.sort(order[count:]), np.sort(order[:count])
+    free = np.arange(len(train)) if dataset.held_out is None else np.flatnonzero(~dataset.held_out)
+    if not 0 < count < len(free):
+        raise SettingError(f"public takes between 1 and {len(free) - 1} of the training examples, got {count}")
+    taken = np.sort(free[generator(seed, "public").permutation(len(free))[:count]])
+    rest = np.setdiff1d(np.arange(len(train)), taken)
     owners = None if dataset.owners is None else dataset.owners[rest]
     held_out = None if dataset.held_out is None else dataset.held_out[rest]
     return Dataset(train.select(rest), dataset.test, owners, held_out), train.select(taken)

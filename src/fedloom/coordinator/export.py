@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import io
+import logging
 import os
 import warnings
 import zipfile
@@ -101,7 +101,7 @@ def module(model: Model, weights: Weights) -> nn.Module:
     Raises:
         SettingError: the weights are not those of this model; names the tensors.
     """
-    network = copy.deepcopy(model._frozen)
+    network = model.skeleton()
     places = dict(_places(network))
     given = {**weights.params, **weights.buffers}
     kinds = {name: isinstance(tensor, nn.Parameter) for name, tensor in places.items()}
@@ -147,7 +147,7 @@ def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dty
     if not path.is_file():
         raise SettingError(f"{path} is no file; give a .safetensors, .pt or .pth file")
     template = model.init(0, dtype)
-    network = copy.deepcopy(model._frozen)
+    network = model.skeleton()
     first = {id(tensor): name for name, tensor in _places(network)}
     # Tied tensors have several names; a file may hold any of them.
     aliases: dict[str, list[str]] = {}
@@ -261,7 +261,10 @@ def _onnx(
             f"{model.name} does not take inputs [B, {', '.join(map(str, example))}] of {taken}: {_line(error)}. "
             "Give example as the shape of one input, without the batch axis"
         ) from error
+    chatter = logging.getLogger("torch.onnx._internal.exporter._registration")  # about packages that nobody asked for
+    level = chatter.level
     try:
+        chatter.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's own, about PyTorch's inner parts
             program = torch.onnx.export(
@@ -277,6 +280,8 @@ def _onnx(
         raise SettingError(
             f"PyTorch cannot write {model.name} as ONNX: {_line(error.__cause__ or error)}. Use safetensors"
         ) from error
+    finally:
+        chatter.setLevel(level)
     assert program is not None  # it is None where PyTorch writes the file itself
     proto = program.model_proto
     for value in (proto.graph.input[0], proto.graph.output[0]):

@@ -61,6 +61,10 @@ class Model:
             buffers={n: cast(b) for n, b in module.named_buffers()},
         )
 
+    def skeleton(self) -> nn.Module:
+        """A copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
+        return copy.deepcopy(self._frozen)
+
     def __call__(self, weights: Weights, x: Tensor) -> Tensor:
         """Logits [B, C] in evaluation mode (running statistics, no dropout)."""
         return functional_call(self._frozen, _tensors(weights), (x,))  # type: ignore[no-any-return]
