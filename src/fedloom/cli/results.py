@@ -6,9 +6,12 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from fedloom.cli.options import experiments
-from fedloom.coordinator import catalogue
+from fedloom.coordinator import History, catalogue
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.experiment import from_directory
 from fedloom.coordinator.export import export as write_model
 from fedloom.core import tree
@@ -29,6 +32,9 @@ def report(args: argparse.Namespace, console: Console) -> int:
 def replay(args: argparse.Namespace, console: Console) -> int:
     """A past round, computed again: each client's model after its local training."""
     job = from_directory(args.directory).job()
+    done = History.read(args.directory).metrics[-1]["round"]
+    if args.round > done:
+        raise SettingError(f"the run in {args.directory} has {done} rounds, got {args.round}; resume gives it more")
     found = job.replay(args.directory, args.round)
     test, out = job.federation.test, table(f"Local models of round {args.round}")
     out.add_column("client", justify="right")
@@ -46,7 +52,14 @@ def replay(args: argparse.Namespace, console: Console) -> int:
             Path(args.save).mkdir(parents=True, exist_ok=True)
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)
-    console.print(f"the replayed rounds agree with the checkpoints of {args.directory}", markup=False, soft_wrap=True)
+    known = RunDirectory(args.directory).checkpoints.rounds()  # what differs from one of these is an error
+    told = (
+        f"the same bits as the checkpoint of round {args.round}"
+        if args.round in known
+        else f"computed from the checkpoint of round {max(t for t in known if t < args.round)}; "
+        f"round {args.round} has none to compare with"
+    )
+    console.print(told, markup=False, soft_wrap=True)
     return 0
 
 
@@ -86,7 +99,7 @@ def export(args: argparse.Namespace, console: Console) -> int:
 
 def show_data(args: argparse.Namespace, console: Console) -> int:
     """Who holds which classes."""
-    (experiment,) = experiments(args, ["fedavg"])
+    (experiment,) = experiments(args, ["fedavg"], sections=("data", "run"))  # whatever algorithm the file is for
     federation = experiment.federation()
     train, counts = federation.train, federation.counts()
     shape = " x ".join(map(str, train.shape))
@@ -113,5 +126,17 @@ def list_sources(args: argparse.Namespace, console: Console) -> int:
 
 def fetch_data(args: argparse.Namespace, console: Console) -> int:
     """Download a data set's published files."""
-    download(args.name, args.folder)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(file: str, received: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(escape(file), total=total)
+            bar.update(tasks[file], completed=received, total=total)
+
+        paths = download(args.name, args.folder, progress=show)
+    for path in paths:
+        console.print(str(path), markup=False, soft_wrap=True)
+    console.print(f"train on it with --data {args.name}:{args.folder}", markup=False, soft_wrap=True)
     return 0
