@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from fedloom import __version__
+import fedloom
 from fedloom.cli import results, sweep, train
 from fedloom.cli.options import Help, add_settings
 from fedloom.core.errors import FedloomError
@@ -46,11 +48,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return int(args.do(args, console))
         except (FedloomError, ValueError, OSError) as error:
-            errors.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            errors.print(f"[red]error:[/] {escape(str(error) + _place(error))}", highlight=False, soft_wrap=True)
             return 2
         except KeyboardInterrupt:
             errors.print("interrupted")
             return 130
+
+
+def _place(error: BaseException) -> str:
+    """Where in somebody's own code an error came from: its innermost line outside of Python and of all packages."""
+    origin = error.__cause__ if isinstance(error, FedloomError) else error
+    frames = [] if origin is None else traceback.extract_tb(origin.__traceback__)
+    packages = (Path(fedloom.__file__).parent, Path(sys.prefix), Path(sys.base_prefix))
+    own = [f for f in frames if Path(f.filename).exists() and not any(map(Path(f.filename).is_relative_to, packages))]
+    return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"fedloom {__version__}")
+    parser.add_argument("--version", action="version", version=f"fedloom {fedloom.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help: str, do: Callable[..., int], of: Any = commands) -> argparse.ArgumentParser:

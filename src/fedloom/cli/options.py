@@ -117,18 +117,24 @@ def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
             )  # fmt: skip
 
 
-def experiments(args: argparse.Namespace, names: Sequence[str]) -> list[Experiment]:
-    """One experiment for each algorithm: the settings file, then flags, then --set."""
+def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequence[str] = ()) -> list[Experiment]:
+    """One experiment for each algorithm: the settings file (or `sections` of it), then flags, then --set."""
     described = {} if args.settings is None else read_settings(args.settings)
+    if sections:
+        described = {name: table for name, table in described.items() if name in sections}
     chosen = list(names) or ([str(described["algorithm"])] if "algorithm" in described else [])
     if not chosen:
         raise SettingError("say which algorithm: fedloom run NAME, or algorithm = NAME in the settings file")
     if twice := [name for name in dict.fromkeys(chosen) if chosen.count(name) > 1]:
         raise SettingError(f"each algorithm is named once, got {', '.join(twice)} more often; drop the repeats")
+    # Tables of algorithms from outside the package are known as such only where one of these names them.
+    outside = {catalogue.label(name) for name in (*chosen, str(described.get("algorithm", ""))) if ":" in name}
     out = []
     for name in chosen:
+        others = outside - {catalogue.label(name)}
+        said = {key: value for key, value in described.items() if key not in others}
         try:
-            experiment = Experiment.of({**described, "algorithm": name})
+            experiment = Experiment.of({**said, "algorithm": name})
         except SettingError as error:
             where = "" if args.settings is None else f"{args.settings}: "
             raise SettingError(f"{where}{error}") from None

@@ -121,7 +121,7 @@ class Experiment:
             out = out.changed("algorithm", described["algorithm"])
         for key, value in described.items():
             if isinstance(value, Mapping):
-                for inner, v in _flat(value).items():
+                for inner, v in flat(value).items():
                     out = out.changed(f"{key}.{inner}", v)
             elif key != "algorithm":
                 out = out.changed(key, value)
@@ -168,12 +168,15 @@ class Experiment:
         """The data, and those of them that are public."""
         found = catalogue.data(self.data.source)
         found = found._replace(train=catalogue.augment(self.data.augment, found.train))
-        return catalogue.take_out(found, self.data.public, self._partition_seed) if self.data.public else (found, None)
+        return catalogue.take_out(found, self.data.public, self.partition_seed) if self.data.public else (found, None)
 
-    def federation(self) -> Federation:
-        """Who holds what; the same for all experiments with equal `data` and partition seed."""
-        dataset, public = self.dataset()
-        d, seed = self.data, self._partition_seed
+    def federation(self, found: tuple[Dataset, Examples | None] | None = None) -> Federation:
+        """Who holds what; the same for all experiments with equal `data` and partition seed.
+
+        `found`: what `self.dataset()` gave, if it is there.
+        """
+        dataset, public = self.dataset() if found is None else found
+        d, seed = self.data, self.partition_seed
         partition = catalogue.partition(d.partition, dataset, d.clients, seed)
         return federate(
             dataset.train,
@@ -187,7 +190,8 @@ class Experiment:
         )
 
     @property
-    def _partition_seed(self) -> int:
+    def partition_seed(self) -> int:
+        """Of the partition and of what is held out."""
         return self.run.seed if self.data.partition_seed is None else self.data.partition_seed
 
     def models(self, train: Examples) -> dict[str, Model]:
@@ -225,6 +229,28 @@ class Experiment:
         )
 
 
+class Federations:
+    """Experiments that say the same of the data share one federation, those with the same source its arrays."""
+
+    def __init__(self) -> None:
+        self._data: dict[tuple[object, ...], tuple[Dataset, Examples | None]] = {}
+        self._made: dict[tuple[object, ...], Federation] = {}
+
+    def of(self, experiment: Experiment) -> Federation:
+        """What `experiment.federation()` gives."""
+        d, seed = experiment.data, experiment.partition_seed
+        if (d, seed) not in self._made:
+            source = (d.source, d.augment, d.public, seed if d.public else None)
+            if source not in self._data:
+                self._data[source] = experiment.dataset()
+            self._made[d, seed] = experiment.federation(self._data[source])
+        return self._made[d, seed]
+
+    def job(self, experiment: Experiment) -> Job:
+        """What `experiment.job()` gives."""
+        return experiment.job(self.of(experiment))
+
+
 _TOP = {"algorithm": str, "model": str, "task": str, "start": str | None}
 _SECTIONS: dict[str, type] = {
     "data": DataSettings, "clients": ClientSettings, "local": LocalSettings, "run": RunSettings,
@@ -258,7 +284,10 @@ def from_directory(directory: str | Path) -> Experiment:
     Raises:
         SettingError: there is none, or it was started from Python with objects that have no names.
     """
-    described = read_settings(Path(directory) / "settings.json")
+    path = Path(directory) / "settings.json"
+    if not path.exists():
+        raise SettingError(f"{directory} holds no run; name a folder with a settings.json, as --out makes it")
+    described = read_settings(path)
     if "data" not in described:
         raise SettingError(
             f"the run in {directory} was started from Python with objects of its own: go on with it from there, "
@@ -274,8 +303,9 @@ def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[
         return catalogue.algorithm(name, local, settings)
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with keys like `local.lr`."""
     out: dict[str, Any] = {}
     for key, value in table.items():
-        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
+        out.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
     return out

@@ -70,7 +70,10 @@ def by_python_name(text: str, what: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ImportError as error:
-        raise SettingError(f"{what} {text!r}: cannot import {module!r}: {error}") from None
+        raise SettingError(
+            f"{what} {text!r}: cannot import {module!r}: {error}; modules are looked for in the current folder "
+            f"({here}) and among installed packages"
+        ) from None
     try:
         return getattr(found, name)
     except AttributeError:
