@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.algorithms import Centralised, FedAvg, FedNTD, KTpFL, LocalOnly, PFedSD, Scaffold
+from fedloom.algorithms import Centralised, FedAvg, FedNTD, FedProx, KTpFL, LocalOnly, PFedSD, Scaffold
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
@@ -31,6 +31,7 @@ ALGORITHMS: dict[str, Any] = {
     "scaffold": Scaffold(),
     "scaffold_uniform_steps": Scaffold(aggregation="uniform", divisor="steps", server_lr=0.5),
     "fedntd": FedNTD(beta=0.7, tau=2.0),
+    "fedprox": FedProx(mu=0.5),
     "pfedsd": PFedSD(lam=0.5, T=3.0),
     "pfedsd_personal_head": PFedSD(lam=0.5, T=3.0, shared="* !head.*", buffers="local"),
     "kt_pfl": KTpFL(distill=Local(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),

@@ -3,8 +3,11 @@
 Write what ONE client does and what the server does with the answers; fedloom runs many such clients as one computation.
 """
 
-from fedloom.algorithms import ALGORITHMS, Centralised, FedAvg, FedNTD, KTpFL, LocalOnly, PFedSD, Scaffold
-from fedloom.coordinator import History, RunSettings, run
+from fedloom.algorithms import ALGORITHMS, Centralised, FedAvg, FedNTD, FedProx, KTpFL, LocalOnly, PFedSD, Scaffold
+from fedloom.coordinator import History, Job, RunSettings, run
+from fedloom.coordinator.experiment import Experiment
+from fedloom.coordinator.export import export, load_weights, module
+from fedloom.coordinator.trackers import Tracker, track, tracker
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.averaging import Averaging
@@ -19,6 +22,7 @@ from fedloom.core.task import Classification, Hinge, Task
 from fedloom.core.terms import Term
 from fedloom.core.types import Maybe, Weighted, Weights, state
 from fedloom.data import (
+    Dataset,
     Examples,
     Federation,
     Partition,
@@ -45,12 +49,16 @@ __all__ = [
     "Classification",
     "Client",
     "Cohort",
+    "Dataset",
     "Examples",
+    "Experiment",
     "FedAvg",
     "FedNTD",
+    "FedProx",
     "Federation",
     "Hinge",
     "History",
+    "Job",
     "KTpFL",
     "Local",
     "LocalOnly",
@@ -64,18 +72,24 @@ __all__ = [
     "Scaffold",
     "Task",
     "Term",
+    "Tracker",
     "Weighted",
     "Weights",
     "dirichlet",
+    "export",
     "fashion_mnist_small",
     "federate",
     "fold",
     "from_arrays",
     "iid",
+    "load_weights",
     "minimise",
+    "module",
     "on_client",
     "run",
     "shards",
     "state",
     "task_loss",
+    "track",
+    "tracker",
 ]

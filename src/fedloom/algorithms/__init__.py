@@ -7,6 +7,7 @@ from typing import Any
 from fedloom.algorithms.centralised import Centralised
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedntd import FedNTD
+from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.kt_pfl import KTpFL
 from fedloom.algorithms.local_only import LocalOnly
 from fedloom.algorithms.pfedsd import PFedSD
@@ -15,6 +16,7 @@ from fedloom.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "fedavg": FedAvg,
+    "fedprox": FedProx,
     "scaffold": Scaffold,
     "fedntd": FedNTD,
     "pfedsd": PFedSD,
@@ -23,4 +25,4 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "centralised": Centralised,
 }
 
-__all__ = ["ALGORITHMS", "Centralised", "FedAvg", "FedNTD", "KTpFL", "LocalOnly", "PFedSD", "Scaffold"]
+__all__ = ["ALGORITHMS", "Centralised", "FedAvg", "FedNTD", "FedProx", "KTpFL", "LocalOnly", "PFedSD", "Scaffold"]
