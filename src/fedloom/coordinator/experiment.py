@@ -149,7 +149,8 @@ class Experiment:
             _quietly(self.algorithm if section == own else section, self.local.made(), table)
             return dataclasses.replace(self, settings={**self.settings, section: table})
         known = [*_TOP, *(f"{s}.{n}" for s, kind in _SECTIONS.items() for n in get_type_hints(kind)), *ALGORITHMS]
-        close = meant(key, [*known, *(k.partition(".")[2] for k in known if "." in k)])
+        whole = {k.rpartition(".")[2]: k for k in known}
+        close = meant(whole.get(key, key), known)
         raise SettingError(
             f"there is no setting {key!r}{close}; settings are {', '.join(_TOP)}, those in the sections "
             f"{', '.join(_SECTIONS)}, and those of an algorithm, for example {own}.NAME"

@@ -1,0 +1,389 @@
+"""Settings files, flags and what goes on with a run's directory, as a person uses them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import torch
+
+from fedloom.cli import main as cli
+from fedloom.cli.options import add_settings
+from fedloom.coordinator import History
+from fedloom.coordinator.experiment import Experiment
+
+ROOT = Path(__file__).parents[2]
+TINY = """
+model = "own:network"
+[data]
+source = "own:arrays"
+partition = "iid"
+clients = 6
+[local]
+epochs = 1
+batch_size = 8
+lr = 0.1
+[run]
+rounds = 3
+cohort_size = 3
+threads = 1
+[fedntd]
+beta = 0.25
+"""
+OWN = """
+import numpy as np
+import torch
+from torch import nn
+import fedloom as fl
+
+class Mine(fl.Averaging):
+    pass
+
+def arrays():
+    y = np.arange(120) % 3
+    x = (np.eye(3, 5)[y] + 0.3 * np.random.default_rng(0).normal(size=(120, 5))).astype(np.float32)
+    return fl.from_arrays(x[:90], y[:90]), fl.from_arrays(x[90:], y[90:])
+
+def network():
+    return nn.Linear(5, 3)
+"""
+BROKEN = """import fedloom as fl
+
+class Term:
+    keeps_previous = False
+    def annotate(self, model, batches, received, previous):
+        return batches
+    def penalty(self, weights, logits, batch, received, previous):
+        return nothing
+
+class Mine(fl.Averaging):
+    @property
+    def terms(self):
+        return (Term(),)
+
+def arrays():
+    raise ValueError("no arrays today")
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of one's own, with a module and a settings file; what is imported from it is forgotten afterwards."""
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name in ("own", "broken"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Any:
+    yield
+    for name in ("own", "broken"):
+        sys.modules.pop(name, None)
+
+
+def done(capsys: pytest.CaptureFixture[str], line: str) -> str:
+    """What a command that must succeed prints."""
+    status = cli.main(line.split())
+    out, err = capsys.readouterr()
+    assert (status, err) == (0, "")
+    return out
+
+
+def error(capsys: pytest.CaptureFixture[str], line: str) -> str:
+    """What a command that must fail says."""
+    status = cli.main(line.split())
+    err = capsys.readouterr().err
+    assert status == 2
+    assert err.startswith("error: ")
+    return err.removeprefix("error: ").strip()
+
+
+def settings(directory: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(directory, "settings.json").read_text())
+    return found
+
+
+# ---- precedence
+
+
+def test_flags_override_the_file_and_set_overrides_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    done(capsys, "run fedntd --settings tiny.toml --out a")
+    done(capsys, "run fedntd --settings tiny.toml --lr 0.2 --rounds 2 --out b")
+    done(capsys, "run fedntd --settings tiny.toml --lr 0.2 --rounds 2 --set local.lr=0.3 --set beta=0.5 --out c")
+    a, b, c = map(settings, "abc")
+    assert [s["local"]["lr"] for s in (a, b, c)] == [0.1, 0.2, 0.3]
+    assert [s["run"]["rounds"] for s in (a, b, c)] == [3, 2, 2]
+    assert [s["fedntd"]["beta"] for s in (a, b, c)] == [0.25, 0.25, 0.5]
+    assert a["local"]["momentum"] == Experiment().local.momentum
+    assert a["data"]["clients"] == 6
+
+
+def test_the_algorithm_of_the_file_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("one.toml").write_text('algorithm = "fedntd"\n' + TINY)
+    done(capsys, "run --settings one.toml --out a")
+    done(capsys, "run fedavg --settings one.toml --out b")
+    assert (settings("a")["algorithm"], settings("b")["algorithm"]) == ("fedntd", "fedavg")
+    assert error(capsys, "run --settings tiny.toml") == (
+        "say which algorithm: fedloom run NAME, or algorithm = NAME in the settings file"
+    )
+
+
+def test_settings_json_is_a_settings_file(capsys: pytest.CaptureFixture[str]) -> None:
+    done(capsys, "run fedntd --settings tiny.toml --set tau=2 --out a")
+    done(capsys, "run --settings a/settings.json --out b")
+    assert settings("a") == settings("b")
+    assert Path("a/metrics.jsonl").read_bytes() == Path("b/metrics.jsonl").read_bytes()
+
+
+def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text('algorithm = "own:Mine"\n' + TINY + '[Mine]\naggregation = "uniform"\n')
+    done(capsys, "run --settings mine.toml --out a")
+    done(capsys, "compare fedavg own:Mine --settings mine.toml --out b")
+    assert settings("a")["Mine"]["aggregation"] == settings("b/Mine")["Mine"]["aggregation"] == "uniform"
+    assert "Mine" not in settings("b/fedavg")
+    assert done(capsys, "data show --settings mine.toml").startswith("arrays, 5; iid; ")
+    Path("mine.toml").write_text('algorithm = "own:Mine"\n' + TINY + "[Mine]\nagregation = 1\n")
+    assert error(capsys, "run --settings mine.toml") == (
+        "mine.toml: Mine has no setting 'agregation' (did you mean 'aggregation'?); it has aggregation, buffers, shared"
+    )
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[run]\nround = 3", "run has no setting 'round' (did you mean 'rounds'?); it has rounds, cohort_size, "),
+        ("[run]\nrounds = 2.5", "run.rounds must be of type int, got 2.5"),
+        ("[run]\nrounds = true", "run.rounds must be of type int, got True"),
+        ("[run]\nrounds = 0", "rounds must be >= 1, got 0"),
+        ('[run]\nengine = "ray"', "run.engine must be one of auto, loop, stacked, got 'ray'"),
+        ("[local]\nlr = nan", "local.lr must be finite, got nan"),
+        ("[dta]\nclients = 3", "there is no setting 'dta.clients' (did you mean 'data.clients'?); settings are "),
+        ("[fedntd]\nbtea = 1", "fedntd has no setting 'btea' (did you mean 'beta'?); it has "),
+        ("rounds = 3", "there is no setting 'rounds' (did you mean 'run.rounds'?)"),
+        ("lr = 3", "there is no setting 'lr' (did you mean 'local.lr'?)"),
+        ("batchsize = 3", "there is no setting 'batchsize' (did you mean 'local.batch_size'?)"),
+        ("model = 3", "model must be of type str, got 3"),
+        ("[model]\nname = 'mlp'", "there is no setting 'model.name'"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.toml").write_text(text)
+    assert error(capsys, "run fedavg --settings bad.toml").startswith(f"bad.toml: {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.toml", None, "cannot read the settings file none.toml: No such file or directory"),
+        ("a.yaml", b"", "a settings file is .toml or .json, got 'a.yaml'"),
+        ("a.toml", b"[run", "a.toml is not well-formed: "),
+        ("a.toml", b"\xff", "a.toml is not well-formed: "),
+        ("a.json", b"[1]", "a.json must hold settings by name, got list"),
+    ],
+)
+def test_a_file_that_is_none(
+    name: str, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        Path(name).write_bytes(content)
+    assert error(capsys, f"run fedavg --settings {name}").startswith(message)
+
+
+def test_names_that_modules_do_not_have(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert error(capsys, "run nowhere:Mine --settings tiny.toml") == (
+        "algorithm 'nowhere:Mine': cannot import 'nowhere': No module named 'nowhere'; modules are looked for in the "
+        f"current folder ({folder}) and among installed packages"
+    )
+    assert error(capsys, "run own:Mini --settings tiny.toml") == (
+        "algorithm 'own:Mini': own has no 'Mini' (did you mean 'Mine'?)"
+    )
+    assert error(capsys, "run own:network --settings tiny.toml").startswith(
+        "algorithm 'own:network' must be a class derived from fedloom.Algorithm, got "
+    )
+
+
+def test_an_error_in_ones_own_code_is_placed(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    Path("broken.py").write_text(BROKEN)
+    said = error(capsys, "run fedavg --settings tiny.toml --data broken:arrays")
+    assert said == f"no arrays today ({folder / 'broken.py'}, line 16, in arrays)"
+    for engine in ("loop", "stacked"):
+        said = error(capsys, f"run broken:Mine --settings tiny.toml --engine {engine}")
+        assert "round 0, batch 0: NameError: name 'nothing' is not defined" in said
+        assert said.endswith(f"({folder / 'broken.py'}, line 8, in penalty)")
+
+
+# ---- what goes on with a directory
+
+
+def test_several_seeds_are_several_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    out = done(capsys, "compare fedavg fedntd --settings tiny.toml --rounds 1 --seed 1,2 --out runs")
+    for name in ("fedavg/seed-1", "fedavg/seed-2", "fedntd/seed-1", "fedntd/seed-2"):
+        assert settings(f"runs/{name}")["run"]["seed"] == int(name[-1])
+        assert f"\n{name} " in out
+    shared = [History.read(f"runs/{n}/seed-1").manifest["federation"]["parts"] for n in ("fedavg", "fedntd")]
+    assert shared[0] == shared[1] != History.read("runs/fedavg/seed-2").manifest["federation"]["parts"]
+    assert error(capsys, "run fedavg --settings tiny.toml --seed 1,1") == "each seed is named once, got --seed 1,1"
+
+
+def test_runs_go_on_and_missing_ones_start(capsys: pytest.CaptureFixture[str]) -> None:
+    done(capsys, "compare fedavg scaffold --settings tiny.toml --out whole")
+    done(capsys, "run fedavg --settings tiny.toml --rounds 2 --out cut/fedavg")
+    assert "cut/fedavg already holds a run" in error(capsys, "compare fedavg scaffold --settings tiny.toml --out cut")
+    out = done(capsys, "compare fedavg scaffold --settings tiny.toml --out cut --resume")
+    assert "fedavg: stacked engine" in out
+    assert ", from round 2\n" in out
+    for name in ("fedavg", "scaffold"):
+        assert Path("cut", name, "metrics.jsonl").read_bytes() == Path("whole", name, "metrics.jsonl").read_bytes()
+    out = done(capsys, "resume whole --rounds 4")
+    assert out.count(", from round 3\n") == 2
+    assert len(History.read("whole/scaffold").metrics) == 5
+    done(capsys, "resume whole/fedavg --at 0 --rounds 1")
+    assert len(History.read("whole/fedavg").metrics) == 2
+    assert error(capsys, "run fedavg --settings tiny.toml --resume") == (
+        "--resume goes on with what a directory holds; name it with --out DIR"
+    )
+    said = error(capsys, "run fedavg --settings tiny.toml --lr 0.5 --resume --out cut/fedavg")
+    assert "holds a run with other settings or data: hyper_parameters.local.optimiser.lr was 0.1 and is 0.5" in said
+
+
+def test_a_folder_without_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    assert error(capsys, "resume empty") == "there is no run in empty; name the folder that --out named"
+    for command in ("replay empty 1", "export empty a.pt"):
+        assert error(capsys, command) == "empty holds no run; name a folder with a settings.json, as --out makes it"
+
+
+def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    done(capsys, "run fedavg --settings tiny.toml --rounds 4 --out a")
+    out = done(capsys, "replay a 3 --save local")
+    assert out.splitlines()[0].strip() == "Local models of round 3"
+    assert out.splitlines()[-1] == "the same bits as the checkpoint of round 3"
+    clients = History.read("a").metrics[3]["clients"]
+    assert sorted(p.name for p in Path("local").iterdir()) == sorted(f"client-{k}.safetensors" for k in clients)
+    out = done(capsys, "replay a 2")
+    assert out.splitlines()[-1] == "computed from the checkpoint of round 0; round 2 has none to compare with"
+    assert error(capsys, "replay a 5") == "the run in a has 4 rounds, got 5; resume gives it more"
+    assert error(capsys, "replay a 0") == "rounds to replay count from 1, got 0"
+
+
+def test_models_are_exported(capsys: pytest.CaptureFixture[str]) -> None:
+    done(capsys, "run pfedsd --settings tiny.toml --out a")
+    assert done(capsys, "export a global.pt") == "global model (network) after round 3: global.pt\n"
+    client = History.read("a").metrics[-1]["clients"][0]
+    done(capsys, f"export a own.pt --client {client}")
+    done(capsys, "export a first.pt --at 0")
+    found = [torch.load(f"{n}.pt", weights_only=True) for n in ("global", "own", "first")]
+    assert all(sorted(f) == ["bias", "weight"] and f["weight"].shape == (3, 5) for f in found)
+    assert not torch.equal(found[0]["weight"], found[1]["weight"])
+    assert not torch.equal(found[0]["weight"], found[2]["weight"])
+    assert "first.pt" in error(capsys, "export a first.pt")
+    assert error(capsys, "export a b.pt --client 6") == "client must be in 0..5, got 6"
+    assert error(capsys, "export a b.pt --model mlp") == "the run has no model 'mlp'; it has network"
+    shutil.rmtree("a")
+    done(capsys, "run local_only --settings tiny.toml --out a")
+    assert error(capsys, "export a b.pt") == "LocalOnly has no global model; name a client with --client 0"
+
+
+def test_a_run_starts_from_exported_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    done(capsys, "run fedavg --settings tiny.toml --out a")
+    done(capsys, "export a end.safetensors")
+    done(capsys, "run fedavg --settings tiny.toml --start end.safetensors --out b")
+    first, last = History.read("b").metrics[0], History.read("a").metrics[-1]
+    assert (first["global_loss"], first["global_accuracy"]) == (last["global_loss"], last["global_accuracy"])
+
+
+def test_a_tracker_gets_every_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    class Listening:
+        def __init__(self, target: str) -> None:
+            self.target = target
+
+        def start(self, settings: Any) -> None:
+            seen.append((self.target, settings["algorithm"]))
+
+        def log(self, round: int, metrics: Any) -> None:
+            seen.append((self.target, round, "global_accuracy" in metrics))
+
+        def finish(self, status: str) -> None:
+            seen.append((self.target, status))
+
+    monkeypatch.setitem(sys.modules["fedloom.coordinator.trackers"]._TRACKERS, "tensorboard", (Listening, "DIR"))
+    done(capsys, "compare fedavg fedntd --settings tiny.toml --rounds 1 --track tensorboard:tb")
+    assert seen == [
+        *[("tb/fedavg", "fedavg"), ("tb/fedavg", 0, True), ("tb/fedavg", 1, True), ("tb/fedavg", "finished")],
+        *[("tb/fedntd", "fedntd"), ("tb/fedntd", 0, True), ("tb/fedntd", 1, True), ("tb/fedntd", "finished")],
+    ]
+    said = error(capsys, "run fedavg --settings tiny.toml --track neptune:x --out o")
+    assert said.startswith("a tracker is one of tensorboard:DIR, wandb:PROJECT, mlflow:EXPERIMENT, got 'neptune:x'")
+    assert not Path("o").exists()
+
+
+def test_data_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    out = done(capsys, "data show --settings tiny.toml --partition shards:1 --shown 3 --out held.svg")
+    assert out.splitlines()[0] == "arrays, 5; shards s=1; training examples by class"
+    assert out.splitlines()[-1] == "figure: held.svg"
+    assert Path("held.svg").read_text().lstrip().startswith("<?xml")
+    out = done(capsys, "data sources")
+    assert "fashion_mnist_small" in out
+    assert "partitions: iid, shards:S, dirichlet:ALPHA" in out
+
+
+# ---- docs/settings.md
+
+
+def _word(kind: Any) -> str:
+    """How the page writes a type."""
+    parts = [k for k in get_args(kind) if k is not type(None)]
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(f"`{k}`" for k in get_args(kind))
+    if parts:
+        return f"{_word(parts[0])} or none"
+    return {int: "integer", float: "number", bool: "true or false", str: "text"}[kind]
+
+
+def _known() -> dict[str, tuple[str, str]]:
+    """Every key of a settings file, with its type and default as the page writes them."""
+    hints, plain = get_type_hints(Experiment), Experiment()
+    out: dict[str, tuple[str, str]] = {}
+    for name in ("algorithm", "model", "task", "start"):
+        out[name] = _word(hints[name]), _default(getattr(plain, name))
+    for section in ("data", "clients", "local", "run"):
+        table = getattr(plain, section)
+        for name, kind in get_type_hints(type(table)).items():
+            out[f"{section}.{name}"] = _word(kind), _default(getattr(table, name))
+    return out
+
+
+def _default(value: Any) -> str:
+    return f"`{str(value).lower() if value is None or isinstance(value, bool) else value}`"
+
+
+def test_the_page_lists_every_setting_with_its_flag_type_and_default() -> None:
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    flags = {action.dest: action.option_strings[-1] for action in parser._actions}
+    flags["run.seed"] = flags["seeds"]
+    flags["algorithm"] = "fedloom run NAME"
+    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in row.split("|")] for row in re.findall(r"^\|(.*)\|$", page, re.MULTILINE)]
+    found = {
+        row[0].strip("`"): (row[1].strip("`"), row[2], row[3]) for row in rows if len(row) == 5 and row[0][0] == "`"
+    }
+    assert all(row[4] for row in rows if len(row) == 5)
+    assert found == {key: (flags.get(key, ""), *about) for key, about in _known().items()}

@@ -1,0 +1,65 @@
+"""The examples: every settings file and every script runs, shortened, and the documentation names each."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedloom.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(p for p in (ROOT / "examples").iterdir() if p.suffix in (".toml", ".py"))
+SETTINGS = [p for p in FILES if p.suffix == ".toml"]
+SHORT = ["--rounds", "1", "--epochs", "1", "--cohort", "3"]
+
+
+@pytest.fixture(autouse=True)
+def _in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "examples")
+    monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name in ("own", "own_algorithm"):
+        monkeypatch.setitem(sys.modules, name, None)  # what is imported under these names goes when the test ends
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("file", SETTINGS, ids=lambda p: p.stem)
+def test_settings_run(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = next(line for line in file.read_text().splitlines() if "fedloom " in line)  # as its head says
+    words = line.partition("fedloom ")[2].split()
+    words[words.index("--settings") + 1] = str(file)
+    words[words.index("--out") + 1] = str(tmp_path)
+    assert main([*words, *SHORT, *["--seed", "0"] * ("--seed" in words)]) == 0, capsys.readouterr().err
+    runs = list(tmp_path.rglob("metrics.jsonl"))
+    assert runs
+    for run in runs:
+        records = [json.loads(row) for row in run.read_text().splitlines()]
+        assert [r["round"] for r in records] == [0, 1]
+        assert records[1]["personal_accuracy"] > 0
+
+
+def test_own_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["own.py", str(tmp_path)])
+    runpy.run_path("own.py", run_name="__main__")
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 11
+    assert (tmp_path / "client-3.pt").exists()
+    assert capsys.readouterr().out.count("round 7, client ") == 10
+
+
+@pytest.mark.slow
+def test_own_algorithm_py(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path("own_algorithm.py", run_name="__main__")
+    out = capsys.readouterr().out
+    assert out.startswith("checks that do not apply: {'neutral_is_fedavg': 'declares no neutral settings'}\n")
+    reached = {line.split()[0]: float(line.split()[-1]) for line in out.splitlines()[1:]}
+    assert reached["FedDyn"] > reached["FedAvg"] > 0.6
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda p: p.name)
+def test_the_documentation_names_it(file: Path) -> None:
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
+    assert any(f"examples/{file.name}" in page.read_text(encoding="utf-8") for page in pages)
