@@ -1,9 +1,132 @@
-"""`fedloom sweep`."""
+"""`fedloom sweep`: many settings, and the choice between them."""
 
 from __future__ import annotations
 
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedloom.cli.options import add_settings, experiments, seeds
+from fedloom.cli.train import introduce, train
+from fedloom.coordinator import History, Job
+from fedloom.coordinator.rounds import OnHistory
+from fedloom.coordinator.sweep import LAST, MEASURES, VALIDATION, Range, Sweep, Trial
+from fedloom.coordinator.trackers import tracker
+from fedloom.core.errors import SettingError
+from fedloom.report import table
+
+_SHOWN = 20  # trials in the table; all of them are in sweep.csv
+_TOLD = ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth")
 
 
 def add_command(command: Any) -> None:
-    """To be written."""
+    """`command(name, help, do)` makes a parser."""
+    parser = command("sweep", "train with many settings and choose between them on validation data", sweep)
+    parser.add_argument("algorithm", nargs="?", help="as of `fedloom run`")
+    add_settings(parser)
+    add = parser.add_argument_group("sweep").add_argument
+    add(
+        "--over", action="append", default=[], metavar="KEY=VALUES",
+        help="a setting by its name in a settings file (local.lr), or the algorithm's own (beta), and its values: "
+        "V1,V2,...; or 'V1|V2' where values hold commas; or, with --random, log:LOW:HIGH, uniform:LOW:HIGH or "
+        "int:LOW:HIGH; repeatable: all combinations",
+    )  # fmt: skip
+    add("--random", type=int, metavar="N", help="so many random choices instead of all combinations")
+    add("--draw-seed", type=int, default=0, metavar="N", help="of the random choices (default: 0)")
+    add(
+        "--by", default=VALIDATION, metavar="NAME",
+        help=f"what to choose by: {', '.join(MEASURES)} (default: {VALIDATION}, the only one that spares the test "
+        "data; needs --val-fraction)",
+    )  # fmt: skip
+
+
+def sweep(args: argparse.Namespace, console: Console) -> int:
+    """Every trial with every seed, then the best of them."""
+    (base,) = experiments(args, [args.algorithm] * bool(args.algorithm))
+    if args.out is None:
+        raise SettingError("a sweep keeps its trials in a directory; name it with --out DIR")
+    asked = Sweep(
+        base, _space(args.over), by=args.by, seeds=seeds(args.seeds, base), random=args.random, seed=args.draw_seed
+    )
+    for text in args.track:
+        tracker(text)  # a wrong name shows before any work
+    tried: list[Trial] = []
+    begun = False
+
+    def run(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
+        nonlocal begun
+        if not begun:
+            introduce(job.federation, job.population.models, job.settings, console)
+        begun = True
+        return train(name, job, console, directory, resume=resume, trackers=args.track, on_round=on_round)
+
+    def note(trial: Trial) -> None:
+        tried.append(trial)
+        if trial.score is None:
+            console.print(f"{trial.name} {trial.status}", markup=False, soft_wrap=True)
+
+    console.print(f"sweep: {len(asked.trials)} trials of {len(asked.seeds or ())} runs, chosen by {args.by}")
+    try:
+        asked.run(args.out, resume=args.resume, on_trial=note, train=run)
+    finally:  # where the sweep is interrupted, what was tried is still worth a look
+        _show(asked, tried, Path(args.out), console)
+    if not asked.ranked(tried):
+        raise SettingError(f"no trial has a score; {Path(args.out, 'sweep.csv')} says why")
+    return 0
+
+
+def _space(over: Sequence[str]) -> dict[str, Sequence[str] | Range]:
+    """What --over says."""
+    out: dict[str, Sequence[str] | Range] = {}
+    for text in over:
+        key, equals, values = text.partition("=")
+        parts = values.split("|" if "|" in values else ",")
+        if not (equals and key and all(parts)):
+            raise SettingError(f"--over takes KEY=V1,V2,... or KEY=log:LOW:HIGH, got {text!r}")
+        if key in out:
+            raise SettingError(f"--over names each setting once, got {key} again; give its values together")
+        out[key] = Range.read(values) or parts
+    return out
+
+
+def _show(asked: Sweep, tried: Sequence[Trial], out: Path, console: Console) -> None:
+    ranked = asked.ranked(tried)
+    if not ranked:
+        return
+    several = len(asked.seeds or ()) > 1
+    what = asked.by.replace("_", " ")
+    failed = sum(trial.score is None for trial in tried)
+    rest = [f"{len(ranked) - _SHOWN} more are in sweep.csv"] if len(ranked) > _SHOWN else []
+    rest += [f"{failed} failed"] if failed else []
+    made = table(f"Trials, best first: {what}, mean of the last {LAST} measurements", ", ".join(rest) or None)
+    made.add_column("trial", no_wrap=True)
+    for key in asked.space:
+        made.add_column(escape(key), overflow="fold")
+    for heading in [what.replace(" ", "\n", 1), *["std over\nseeds"] * several, "test:\nglobal", "test:\npersonal"]:
+        made.add_column(heading, justify="right", no_wrap=True)
+    for trial in ranked[:_SHOWN]:
+        numbers = [trial.score, *[trial.std] * several]
+        numbers += [trial.measures.get(name) for name in ("global_accuracy", "personal_accuracy")]
+        cells = ["-" if number is None else f"{number:.4f}" for number in numbers]
+        made.add_row(trial.name, *(escape(str(value)) for value in trial.settings.values()), *cells)
+    console.print()
+    console.print(made)
+    lines = [f"trials: {out / 'sweep.csv'}"]
+    if len(tried) == len(asked.trials):
+        best = ranked[0]
+        told = [f"{name.replace('_', ' ')} {best.measures[name]:.4f}" for name in _TOLD if name in best.measures]
+        lines = [
+            f"best: {best.name}, {', '.join(f'{key}={value}' for key, value in best.settings.items())}",
+            f"its test measures in the same rounds: {', '.join(told) or 'none'}",
+            *lines,
+            f"once more: fedloom run --settings {shlex.quote(str(out / 'best.json'))}",
+        ]
+    else:
+        lines.append(f"{len(tried)} of {len(asked.trials)} trials are done; go on with the same command and --resume")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

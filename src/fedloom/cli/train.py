@@ -13,8 +13,9 @@ from rich.console import Console
 from fedloom.cli.options import experiments, seeds, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
 from fedloom.coordinator.catalogue import label
-from fedloom.coordinator.experiment import Experiment, from_directory
+from fedloom.coordinator.experiment import Experiment, Federations, from_directory
 from fedloom.coordinator.history import runs_below
+from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.trackers import track, tracker
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -35,7 +36,7 @@ def compare(args: argparse.Namespace, names: Sequence[str], console: Console) ->
             check_free(Path(args.out, place))
     for text in args.track:
         tracker(text)  # a wrong name shows before any work
-    federations = _Federations()
+    federations = Federations()
     jobs = {place: federations.job(experiment) for place, experiment in runs.items()}
     first = next(iter(jobs.values()))
     introduce(first.federation, first.population.models, first.settings, console)
@@ -55,7 +56,7 @@ def resume(args: argparse.Namespace, console: Console) -> int:
     runs = runs_below(args.directory)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
-    federations, results = _Federations(), Results()
+    federations, results = Federations(), Results()
     try:
         for place in runs:
             experiment = from_directory(place)
@@ -81,6 +82,7 @@ def train(
     resume: bool = False,
     at: int | None = None,
     trackers: Sequence[str] = (),
+    on_round: OnHistory | None = None,
 ) -> History:
     """One run with a progress bar."""
 
@@ -92,14 +94,15 @@ def train(
 
     with ExitStack() as stack:
         watchers = [stack.enter_context(progress(console, name, job.settings.rounds))]
+        watchers += [] if on_round is None else [on_round]
         for text in trackers:
             watchers.append(stack.enter_context(track(tracker(_own_folder(text, name)), dict(job.described or {}))))
 
-        def on_round(history: History) -> None:
+        def watch(history: History) -> None:
             for watcher in watchers:
                 watcher(history)
 
-        history = job.run(directory, resume=resume, at=at, on_start=announce, on_round=on_round)
+        history = job.run(directory, resume=resume, at=at, on_start=announce, on_round=watch)
     if history.stopped is not None:
         console.print(f"{name}: stopped after round {history.metrics[-1]['round']}: {history.stopped}", markup=False)
     return history
@@ -119,20 +122,6 @@ def introduce(federation: Federation, models: Mapping[str, Model], settings: Run
     )
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
-
-
-class _Federations:
-    """Jobs whose experiments say the same of the data share one federation."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], Federation] = {}
-
-    def job(self, experiment: Experiment) -> Job:
-        d = experiment.data
-        key = (d, experiment.run.seed if d.partition_seed is None else d.partition_seed)
-        if key not in self._made:
-            self._made[key] = experiment.federation()
-        return experiment.job(self._made[key])
 
 
 def _place(experiment: Experiment, seed: int, args: argparse.Namespace, all: Sequence[Experiment]) -> str:

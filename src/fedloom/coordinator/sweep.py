@@ -1,0 +1,418 @@
+"""A sweep: one experiment with many settings, and the choice between them on validation data."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import os
+import statistics
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+
+from fedloom.coordinator import reading
+from fedloom.coordinator.catalogue import label
+from fedloom.coordinator.directory import check_free
+from fedloom.coordinator.experiment import Experiment, Federations, flat
+from fedloom.coordinator.facts import plain
+from fedloom.coordinator.history import History, lower_is_better
+from fedloom.coordinator.rounds import OnHistory, Rounds
+from fedloom.coordinator.run import Job
+from fedloom.coordinator.words import coerce, meant
+from fedloom.core import files
+from fedloom.core.errors import ClientError, EngineWarning, FedloomError, SettingError, SettingWarning, StorageError
+from fedloom.core.random import generator
+
+LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
+VALIDATION = "val_accuracy"
+TEST_MEASURES = (
+    "global_accuracy",
+    "global_loss",
+    "forgetting",
+    "in_local_accuracy",
+    "out_local_accuracy",
+    "personal_accuracy",
+    "personal_std",
+    "personal_worst_tenth",
+)
+MEASURES = (VALIDATION, "train_loss", *TEST_MEASURES)
+
+Kind = Literal["log", "uniform", "int"]
+_MOST = 10_000  # trials
+_TRIES = 100  # draws for each trial that is wanted
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers to draw from, both ends included: "log" (log-uniform), "uniform", or "int" (integers).
+
+    Real numbers are drawn to four significant digits, so that a table shows what was run.
+    """
+
+    kind: Kind
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise SettingError(f"a range is one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise SettingError(f"a range needs LOW < HIGH, both finite, got {self}")
+        if not math.isfinite(self.high - self.low):
+            raise SettingError(f"a range must not be wider than numbers reach, got {self}")
+        if self.kind == "log" and self.low <= 0:
+            raise SettingError(f"a log range needs LOW > 0, got {self}; use uniform:LOW:HIGH")
+        if self.kind == "int" and not all(float(x).is_integer() and abs(x) <= 1 << 53 for x in (self.low, self.high)):
+            raise SettingError(f"an int range needs whole numbers up to 2^53, got {self}; use uniform:LOW:HIGH")
+
+    @classmethod
+    def read(cls, text: str) -> Range | None:
+        """`log:0.001:1`, `uniform:0:1`, `int:1:5`; None where a text is no range.
+
+        Raises:
+            SettingError: it is one, but its ends are no numbers or in the wrong order.
+        """
+        kind, *ends = text.split(":")
+        if kind not in get_args(Kind):
+            return None
+        if len(ends) != 2:
+            raise SettingError(f"a range is written {kind}:LOW:HIGH, got {text!r}")
+        low, high = (coerce(end, int if kind == "int" else float, f"an end of {text}") for end in ends)
+        return cls(kind, low, high)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.low}:{self.high}"
+
+    def draw(self, rng: np.random.Generator) -> float | int:
+        """One number."""
+        if self.kind == "int":
+            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
+        if self.kind == "log":
+            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+        else:
+            value = rng.uniform(self.low, self.high)
+        return min(max(float(f"{value:.4g}"), self.low), self.high)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One choice of settings, and what came of it.
+
+    `settings`: what it varies. `experiment`: all of it. `status`: "waiting", "done" or "failed: why". `score`: mean
+    over the seeds of the mean of the sweep's measure over its last three measurements; `std`: the standard deviation
+    (n - 1) over the seeds, None with one seed. `measures`: each measure, taken in the same rounds in the same way.
+    """
+
+    number: int
+    settings: Mapping[str, Any]
+    experiment: Experiment
+    status: str = "waiting"
+    score: float | None = None
+    std: float | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its folder, with one run for each seed."""
+        return f"trial-{self.number:03}"
+
+
+class Train(Protocol):
+    """What runs a job; the command line adds a progress bar."""
+
+    def __call__(self, name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """`base` with every choice of settings in `space`: the product of the lists, or `random` draws.
+
+    `space`: values, or a `Range` to draw from, by setting as in a settings file (`local.lr`, `fedntd.beta`, or `beta`
+    for the algorithm's own). `by`: the measure to choose by. `seeds`: each trial is run with all of them (default: that
+    of `base`). `seed`: of the draws; more draws with the same seed begin with the same trials.
+
+    Raises:
+        SettingError: a setting or a value is wrong in any trial, two trials are the same, or `by` is not measured.
+    """
+
+    base: Experiment
+    space: Mapping[str, Sequence[Any] | Range]
+    by: str = VALIDATION
+    seeds: Sequence[int] | None = None
+    random: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        seeds = (self.base.run.seed,) if self.seeds is None else tuple(self.seeds)
+        object.__setattr__(self, "seeds", seeds)
+        object.__setattr__(self, "space", self._named())
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise SettingError(f"a sweep needs at least one seed, each once, got {list(seeds)}")
+        if self.by not in MEASURES:
+            raise SettingError(
+                f"a sweep chooses by one of {', '.join(MEASURES)}, got {self.by!r}{meant(self.by, MEASURES)}"
+            )
+        ranges = {key: values for key, values in self.space.items() if isinstance(values, Range)}
+        if self.random is None and ranges:
+            key, drawn = next(iter(ranges.items()))
+            raise SettingError(f"{key} = {drawn} is drawn from: say how many trials (--random 20), or list values")
+        if self.random is not None and not 1 <= self.random <= _MOST:
+            raise SettingError(f"random must be in 1..{_MOST:,}, got {self.random:,}")
+        for trial in self.trials:
+            if self.by == VALIDATION and not trial.experiment.data.val_fraction:
+                raise SettingError(
+                    f"{VALIDATION} is measured on validation examples, and data.val_fraction is 0: hold some out with "
+                    "data.val_fraction (--val-fraction 0.2)"
+                )
+        if self.by in TEST_MEASURES:
+            warnings.warn(
+                f"{self.by} is measured on test data: selecting by it reports too good a number; hold out validation "
+                f"examples (data.val_fraction) and select by {VALIDATION}",
+                SettingWarning,
+                stacklevel=3,
+            )
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """Every trial, before it is run."""
+        found: dict[str, Trial] = {}
+        for picked in self._picks():
+            experiment = self.base
+            for key, value in picked.items():
+                experiment = experiment.changed(key, value)
+            described = experiment.described()
+            settings = {key: flat(described).get(key) for key in picked}
+            trial = Trial(len(found), plain(settings), experiment)
+            same = found.setdefault(json.dumps(plain(described), sort_keys=True), trial)
+            if same is not trial and self.random is None:
+                raise SettingError(f"each choice of settings is named once, got {_said(trial)} again; drop the repeats")
+            if len(found) == self.random:
+                break
+        if self.random is not None and len(found) < self.random:
+            raise SettingError(
+                f"{self.random} different trials are wanted, but {_TRIES * self.random:,} draws gave {len(found)}: "
+                "widen the ranges or draw fewer"
+            )
+        return tuple(found.values())
+
+    def run(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        resume: bool = False,
+        on_trial: Callable[[Trial], None] | None = None,
+        train: Train | None = None,
+    ) -> list[Trial]:
+        """Run every trial with every seed in DIRECTORY/trial-000/seed-0, ...; a trial that fails costs no other.
+
+        sweep.json (what was asked for) is written before the first trial, sweep.csv (one row per trial) after each,
+        best.json (settings of the best trial, as a settings file) after the last. `resume`: go on with the sweep that
+        is there, bit for bit; it may have got more random draws. `on_trial` is called after each trial, `train` runs
+        a job.
+
+        Raises:
+            SettingError: the settings of a trial contradict each other or the data, `directory` holds a sweep or a run,
+                or another sweep than this.
+            StorageError: a file cannot be written, or one of a run is damaged.
+        """
+        folder, federations = Path(directory), Federations()
+        asked = self._asked()
+        self._check_fits(folder, asked, resume)
+        for trial in self.trials:  # what is wrong with any of them shows before the first is run
+            self._check(trial, federations)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot write in {folder}: {error.strerror}; name another directory") from error
+        files.write(folder, "sweep.json", (json.dumps(asked, indent=2) + "\n").encode())
+        trials = list(self.trials)
+        for number, trial in enumerate(trials):
+            trials[number] = self._tried(trial, folder, federations, resume, train or _run)
+            files.write(folder, "sweep.csv", self._table(trials).encode())
+            if on_trial is not None:
+                on_trial(trials[number])
+        if best := self.ranked(trials):
+            described = json.dumps(plain(best[0].experiment.described()), indent=2)
+            files.write(folder, "best.json", f"{described}\n".encode())
+        return trials
+
+    def ranked(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those that have a score, best first; of equals, the first tried."""
+        sign = 1.0 if lower_is_better(self.by) else -1.0
+        scored = [(sign * t.score, t.number, t) for t in trials if t.score is not None]
+        return [trial for *_, trial in sorted(scored, key=lambda s: s[:2])]
+
+    # ---- which trials
+
+    def _named(self) -> dict[str, Sequence[Any] | Range]:
+        """The space by full names of settings."""
+        own, known = label(self.base.algorithm), flat(self.base.described())
+        out: dict[str, Sequence[Any] | Range] = {}
+        for given, values in self.space.items():
+            key = given if Experiment.knows(given) or given.startswith(f"{own}.") else f"{own}.{given}"
+            close = [k for k in known if k.endswith(f".{given}")]
+            if close and key not in known and not Experiment.knows(given):
+                raise SettingError(f"{own} has no setting {given!r}; did you mean {' or '.join(close)}?")
+            if key in ("algorithm", "run.seed"):
+                remedy = "sweep each on its own" if key == "algorithm" else "name seeds instead (--seed 0,1,2)"
+                raise SettingError(f"a sweep chooses between settings of one algorithm, not by {key}: {remedy}")
+            if key in out:
+                raise SettingError(f"each setting is named once, got {key} again")
+            if isinstance(values, str) or (not isinstance(values, Range) and not len(values)):
+                raise SettingError(f"{key} needs a list of values or a range, got {values!r}")
+            out[key] = values
+        if not out:
+            raise SettingError("a sweep needs at least one setting to vary (--over local.lr=0.01,0.1)")
+        return out
+
+    def _picks(self) -> Iterator[dict[str, Any]]:
+        """Values by setting, trial after trial."""
+        if self.random is None:
+            lists = [values for values in self.space.values() if not isinstance(values, Range)]
+            if (count := math.prod(map(len, lists))) > _MOST:
+                raise SettingError(
+                    f"a sweep has at most {_MOST:,} trials, got {count:,}: draw some of them (--random 20)"
+                )
+            yield from (dict(zip(self.space, values, strict=True)) for values in itertools.product(*lists))
+            return
+        for number in range(_TRIES * self.random):
+            picked: dict[str, Any] = {}
+            for key, values in self.space.items():  # by (number, key): neither more draws nor more keys change a value
+                rng = generator(self.seed, "sweep", number, key)
+                picked[key] = values.draw(rng) if isinstance(values, Range) else values[int(rng.integers(len(values)))]
+            yield picked
+
+    def _runs(self, trial: Trial) -> dict[str, Experiment]:
+        """The experiment for each seed, by the place of its run."""
+        return {f"{trial.name}/seed-{s}": trial.experiment.changed("run.seed", s) for s in self.seeds or ()}
+
+    def _check(self, trial: Trial, federations: Federations) -> None:
+        """Raise SettingError if a trial cannot be run, or not be judged. Warnings come when it is run."""
+        experiments = list(self._runs(trial).values())
+        for experiment in experiments:
+            federation = federations.of(experiment)
+            part = {VALIDATION: "local_val", "train_loss": "partition"}.get(
+                self.by, "local_test" if self.by.startswith("personal") else "test"
+            )
+            if getattr(federation, part) is None:
+                raise SettingError(
+                    f"{self.by} is measured on {part}, which this federation lacks: hold examples out (val_fraction, "
+                    "test_fraction, test), or choose by something else"
+                )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SettingWarning)
+                warnings.simplefilter("ignore", EngineWarning)
+                job = experiment.job(federation)
+                if experiment is experiments[0]:
+                    Rounds(job)
+
+    # ---- what is in the directory
+
+    def _asked(self) -> dict[str, Any]:
+        space = {k: str(v) if isinstance(v, Range) else list(v) for k, v in self.space.items()}
+        found: dict[str, Any] = plain(
+            {
+                "format": 1,
+                "base": self.base.described(),
+                "space": space,
+                "by": self.by,
+                "seeds": self.seeds,
+                "random": self.random,
+                "seed": self.seed,
+                "trials": {trial.name: trial.settings for trial in self.trials},
+            }
+        )
+        return found
+
+    def _check_fits(self, folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
+        check_free(folder)
+        if not resume:
+            if (folder / "sweep.json").exists():
+                raise SettingError(
+                    f"{folder} already holds a sweep; continue it (--resume) or choose another directory"
+                )
+            for trial in self.trials:
+                for place in self._runs(trial):
+                    check_free(folder / place)
+            return
+        if not (stored := reading.mapping(folder / "sweep.json")):
+            return  # it was never begun
+        old, new = flat(stored), flat(asked)
+        if isinstance(old.get("random"), int) and self.random is not None and old["random"] <= self.random:
+            new = {k: v for k, v in new.items() if k in old or not k.startswith("trials.")} | {"random": old["random"]}
+        unfit = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        if unfit:
+            changes = [f"{k} was {json.dumps(old.get(k))} and is {json.dumps(new.get(k))}" for k in unfit[:5]]
+            more = f"; and {len(unfit) - 5} more" if len(unfit) > 5 else ""
+            raise SettingError(
+                f"{folder} holds another sweep: {'; '.join(changes)}{more}. Go on with what it was started with, or "
+                "choose another directory for a new one"
+            )
+
+    def _table(self, trials: Sequence[Trial]) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["trial", "status", *self.space, "score", "score_std", *MEASURES])
+        for t in trials:
+            measures = [t.measures.get(name) for name in MEASURES]
+            writer.writerow([t.name, t.status, *(t.settings[key] for key in self.space), t.score, t.std, *measures])
+        return text.getvalue()
+
+    # ---- trying
+
+    def _tried(self, trial: Trial, folder: Path, federations: Federations, resume: bool, train: Train) -> Trial:
+        found: list[dict[str, float]] = []
+        for place, experiment in self._runs(trial).items():
+            try:
+                job = federations.job(experiment)
+                history = train(place, job, folder / place, resume=resume, on_round=self._stop_if_unmeasured)
+                found.append(self._ended(history))
+            except (ClientError, _UnmeasuredError) as error:
+                return replace(trial, status=f"failed: seed {experiment.run.seed}: {error}")
+        common = [name for name in MEASURES if all(name in measures for measures in found)]
+        scores = [measures[self.by] for measures in found]
+        return replace(
+            trial,
+            status="done",
+            score=statistics.fmean(scores),
+            std=statistics.stdev(scores) if len(scores) > 1 else None,
+            measures={name: statistics.fmean(measures[name] for measures in found) for name in common},
+        )
+
+    def _stop_if_unmeasured(self, history: History) -> None:
+        """Raise where no later round will tell more: what a model is judged by stands in the record before training."""
+        judged = self.by if self.by == VALIDATION or self.by.startswith("personal") else "global_accuracy"
+        if self.by != "train_loss" and history.metrics[0].get(judged) is None:
+            raise _UnmeasuredError(
+                f"this run does not measure {self.by}: its data or its algorithm have nothing to measure it on"
+            )
+
+    def _ended(self, history: History) -> dict[str, float]:
+        """Each measure where a run ended: its mean over the last rounds that have the measure to choose by."""
+        rounds = [m for m in history.metrics if m["round"] > 0 and self.by in m][-LAST:]
+        if not rounds or rounds[-1][self.by] is None:
+            raise _UnmeasuredError(
+                f"{self.by} is not known at the end of this run: it was not measured or is not finite"
+            )
+        values = {name: [m[name] for m in rounds if m.get(name) is not None] for name in MEASURES}
+        return {name: statistics.fmean(v) for name, v in values.items() if v}
+
+
+class _UnmeasuredError(FedloomError):
+    """A run has no score."""
+
+
+def _run(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
+    return job.run(directory, resume=resume, on_round=on_round)
+
+
+def _said(trial: Trial) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in trial.settings.items())
