@@ -56,7 +56,7 @@ def test_own_algorithm_py(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("checks that do not apply: {'neutral_is_fedavg': 'declares no neutral settings'}\n")
     reached = {line.split()[0]: float(line.split()[-1]) for line in out.splitlines()[1:]}
-    assert reached["FedDyn"] > reached["FedAvg"] > 0.6
+    assert reached["Ditto"] > reached["FedAvg"] > 0.6
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda p: p.name)

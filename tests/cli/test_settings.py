@@ -227,6 +227,19 @@ def test_an_error_in_ones_own_code_is_placed(capsys: pytest.CaptureFixture[str],
         assert said.endswith(f"({folder / 'broken.py'}, line 8, in penalty)")
 
 
+def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.py").write_text(
+        "from torch import nn\ndef wide():\n    return nn.Linear(6, 3)\ndef narrow():\n    return nn.Linear(5, 2)\n"
+    )
+    about = "and task Classification do not take the data, 5 in 3 classes: "
+    for name, why in (("wide", "RuntimeError: mat1 and mat2 shapes"), ("narrow", "IndexError: Target 2 is out of")):
+        said = error(capsys, f"run fedavg --settings tiny.toml --model broken:{name} --out o")
+        assert said.startswith(f"model {name} {about}{why}")
+    said = error(capsys, "run fedavg --settings tiny.toml --task hinge --out o")
+    assert said.startswith("model network and task Hinge do not take the data, 5 in 3 classes: ")
+    assert not Path("o").exists()
+
+
 # ---- what goes on with a directory
 
 
