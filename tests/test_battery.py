@@ -10,7 +10,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.algorithms import Centralised, FedAvg, FedNTD, FedProx, KTpFL, LocalOnly, PFedSD, Scaffold
+from fedloom.algorithms import (
+    KDNTD,
+    MOON,
+    Centralised,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedNova,
+    FedNTD,
+    FedNTDMSE,
+    FedProx,
+    KTpFL,
+    LocalOnly,
+    PFedSD,
+    Scaffold,
+)
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
@@ -32,6 +47,14 @@ ALGORITHMS: dict[str, Any] = {
     "scaffold_uniform_steps": Scaffold(aggregation="uniform", divisor="steps", server_lr=0.5),
     "fedntd": FedNTD(beta=0.7, tau=2.0),
     "fedprox": FedProx(mu=0.5),
+    "fednova": FedNova(),
+    "fednova_released_uniform": FedNova(variance_reduction="released", aggregation="uniform"),
+    "fedavgm": FedAvgM(momentum=0.7, server_lr=0.5),
+    "feddyn": FedDyn(alpha=0.3),
+    "kd_ntd": KDNTD(lam=0.3, beta=0.7, tau=2.0),
+    "fedntd_mse": FedNTDMSE(beta=0.2, reduction="class_sum"),
+    "moon": MOON(mu=2.0, tau=0.7),
+    "moon_uniform_random": MOON(mu=2.0, tau=0.7, aggregation="uniform", previous="random"),
     "pfedsd": PFedSD(lam=0.5, T=3.0),
     "pfedsd_personal_head": PFedSD(lam=0.5, T=3.0, shared="* !head.*", buffers="local"),
     "kt_pfl": KTpFL(distill=Local(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),

@@ -3,7 +3,23 @@
 Write what ONE client does and what the server does with the answers; fedloom runs many such clients as one computation.
 """
 
-from fedloom.algorithms import ALGORITHMS, Centralised, FedAvg, FedNTD, FedProx, KTpFL, LocalOnly, PFedSD, Scaffold
+from fedloom.algorithms import (
+    ALGORITHMS,
+    KDNTD,
+    MOON,
+    Centralised,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedNova,
+    FedNTD,
+    FedNTDMSE,
+    FedProx,
+    KTpFL,
+    LocalOnly,
+    PFedSD,
+    Scaffold,
+)
 from fedloom.coordinator import History, Job, RunSettings, run
 from fedloom.coordinator.experiment import Experiment
 from fedloom.coordinator.export import export, load_weights, module
@@ -38,6 +54,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",
+    "KDNTD",
+    "MOON",
     "SGD",
     "Adam",
     "Algorithm",
@@ -53,7 +71,11 @@ __all__ = [
     "Examples",
     "Experiment",
     "FedAvg",
+    "FedAvgM",
+    "FedDyn",
     "FedNTD",
+    "FedNTDMSE",
+    "FedNova",
     "FedProx",
     "Federation",
     "Hinge",

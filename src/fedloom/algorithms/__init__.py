@@ -6,23 +6,51 @@ from typing import Any
 
 from fedloom.algorithms.centralised import Centralised
 from fedloom.algorithms.fedavg import FedAvg
+from fedloom.algorithms.fedavgm import FedAvgM
+from fedloom.algorithms.feddyn import FedDyn
+from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedntd import FedNTD
+from fedloom.algorithms.fedntd_mse import FedNTDMSE
 from fedloom.algorithms.fedprox import FedProx
+from fedloom.algorithms.kd_ntd import KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL
 from fedloom.algorithms.local_only import LocalOnly
+from fedloom.algorithms.moon import MOON
 from fedloom.algorithms.pfedsd import PFedSD
 from fedloom.algorithms.scaffold import Scaffold
 from fedloom.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "fedavg": FedAvg,
+    "fedavgm": FedAvgM,
     "fedprox": FedProx,
+    "fednova": FedNova,
     "scaffold": Scaffold,
+    "feddyn": FedDyn,
+    "moon": MOON,
     "fedntd": FedNTD,
+    "kd_ntd": KDNTD,
+    "fedntd_mse": FedNTDMSE,
     "pfedsd": PFedSD,
     "kt_pfl": KTpFL,
     "local_only": LocalOnly,
     "centralised": Centralised,
 }
 
-__all__ = ["ALGORITHMS", "Centralised", "FedAvg", "FedNTD", "FedProx", "KTpFL", "LocalOnly", "PFedSD", "Scaffold"]
+__all__ = [
+    "ALGORITHMS",
+    "KDNTD",
+    "MOON",
+    "Centralised",
+    "FedAvg",
+    "FedAvgM",
+    "FedDyn",
+    "FedNTD",
+    "FedNTDMSE",
+    "FedNova",
+    "FedProx",
+    "KTpFL",
+    "LocalOnly",
+    "PFedSD",
+    "Scaffold",
+]

@@ -1,0 +1,86 @@
+"""FedNova: normalised averaging, so that a client that takes more steps does not pull harder.
+
+Wang, Liu, Liang, Joshi, Poor. *Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.*
+NeurIPS 2020. https://arxiv.org/abs/2007.07481, section 5.
+
+    d_k = (w - w_k) / a_k                    a_k: the plain SGD steps that client k's steps with momentum amount to
+    w <- w - tau_eff * sum_k p_k d_k         tau_eff = sum_k p_k a_k,   p_k = n_k / n over the clients that answered
+
+Down: the model. Up: d_k (with the buffers) and the number a_k. Kept by the client: nothing. No value gives FedAvg; with
+equal a_k it is FedAvg but for rounding.
+Differences from the paper: the rate stays inside d_k; `aggregation = "uniform"` gives p_k = 1 / |S|; no proximal steps.
+Nesterov's momentum has the a_k of heavy-ball momentum, as in the authors' code. From the FedNTD authors' code: theirs
+subtracts the client's last d_k / lr from its gradients, by default: the paper's variance reduction, whose global term
+it never adds. `variance_reduction = "released"` does that (the client then keeps d_k / lr); FedNTD's published numbers
+of FedNova cannot come from plain FedNova.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
+from fedloom.core.fold import minimise
+from fedloom.core.losses import task_loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import effective_steps
+from fedloom.core.tree import axpy, scale, sub, zeros_like
+from fedloom.core.types import Params, Weighted, Weights
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FedNova(Algorithm[Weights, Params]):
+    """`aggregation`: p_k by number of `samples`, or `uniform`. `variance_reduction`: `none`, `released` (see above)."""
+
+    aggregation: Literal["samples", "uniform"] = "samples"
+    variance_reduction: Literal["none", "released"] = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.aggregation not in ("samples", "uniform") or self.variance_reduction not in ("none", "released"):
+            raise SettingError(
+                "aggregation is samples or uniform, variance_reduction none or released; "
+                f"got {self.aggregation!r}, {self.variance_reduction!r}"
+            )
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> Params:
+        return zeros_like(server.params) if self.variance_reduction == "released" else {}
+
+    @on_client
+    def local_update(self, client: Client[Params], w: Weights) -> tuple[Params, Weighted[tuple[Weights, Tensor]]]:
+        loss, optimiser = task_loss(client.model, client.task), self.local.optimiser
+        correct = sub if client.state else None  # g - d_k / lr
+        w_k = minimise(loss, w, client.train, optimiser, client.state, lr=client.lr, correct=correct)
+        a = effective_steps(client.train.num_steps, getattr(optimiser, "momentum", 0.0))
+        d = scale(1.0 / a, sub(w.params, w_k.params))
+        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
+        kept = scale(1.0 / client.lr, d) if client.state else {}
+        return kept, Weighted(value=(Weights(params=d, buffers=w_k.buffers), a), weight=weight)
+
+    def round(self, server: Weights, cohort: Cohort) -> Weights:
+        replies = cohort.reduce(self.local_update, broadcast=(server,))
+        if not replies:
+            return server
+        d, tau_eff = replies.mean
+        return Weights(params=axpy(-tau_eff, d.params, server.params), buffers=d.buffers)
+
+    def personal(self, server: Weights, client: Client[Params]) -> Weights:
+        return server
+
+    @property
+    def personalises(self) -> bool:
+        return False
+
+    def global_weights(self, server: Weights) -> Weights:
+        return server
