@@ -15,7 +15,7 @@ import torch
 
 from fedloom.cli import main as cli
 from fedloom.cli.options import add_settings
-from fedloom.coordinator import History
+from fedloom.coordinator import History, Job
 from fedloom.coordinator.experiment import Experiment
 
 ROOT = Path(__file__).parents[2]
@@ -240,6 +240,15 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(capsys:
     assert not Path("o").exists()
 
 
+def test_a_table_says_how_its_columns_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("t.csv").write_text("a,b,kind\n" + "1,2,x\n3,4,y\n" * 30)
+    said = error(capsys, "run fedavg --data t.csv")
+    assert said.startswith("t.csv: the header must be distinct names with 'label' and a feature, got a, b, kind: ")
+    assert said.endswith("; columns are named as t.csv?label=y&client=c&split=s")
+    few = "--clients 4 --cohort 2 --rounds 1 --partition iid --model logistic"
+    assert "t, 48 training and 12 test" in done(capsys, f"run fedavg --data t.csv?label=kind {few}")
+
+
 # ---- what goes on with a directory
 
 
@@ -272,6 +281,20 @@ def test_runs_go_on_and_missing_ones_start(capsys: pytest.CaptureFixture[str]) -
     )
     said = error(capsys, "run fedavg --settings tiny.toml --lr 0.5 --resume --out cut/fedavg")
     assert "holds a run with other settings or data: hyper_parameters.local.optimiser.lr was 0.1 and is 0.5" in said
+
+
+def test_an_interrupted_run_says_how_it_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **more: Any) -> History:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "run", interrupted)
+        assert cli.main(["run", "fedavg", "--settings", "tiny.toml", "--out", "a"]) == 130
+    assert capsys.readouterr().err == "interrupted; the same command with --resume goes on\n"
+    done(capsys, "run fedavg --settings tiny.toml --out a --resume")
+    assert len(History.read("a").metrics) == 4
 
 
 def test_a_folder_without_runs(capsys: pytest.CaptureFixture[str]) -> None:

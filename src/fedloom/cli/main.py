@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             errors.print(f"[red]error:[/] {escape(str(error) + _place(error))}", highlight=False, soft_wrap=True)
             return 2
         except KeyboardInterrupt:
-            errors.print("interrupted")
+            goes_on = hasattr(args, "resume") and args.out is not None
+            errors.print("interrupted" + "; the same command with --resume goes on" * goes_on)
             return 130
 
 

@@ -151,7 +151,12 @@ def data(source: str) -> Dataset:
             raise SettingError(
                 f"data {source!r}: columns are named as FILE.csv?label=y&client=c&split=s, got {wrong[0]!r}"
             )
-        return read_csv(path, **{key: value for key, _, value in pairs})  # type: ignore[arg-type]
+        try:
+            return read_csv(path, **{key: value for key, _, value in pairs})  # type: ignore[arg-type]
+        except ValueError as error:
+            if question or not Path(path).exists():
+                raise
+            raise SettingError(f"{error}; columns are named as {path}?label=y&client=c&split=s") from error
     if source.endswith(".npz"):
         return read_npz(source)
     if colon and name.replace(".", "").isidentifier() and rest.isidentifier():
