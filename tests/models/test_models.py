@@ -16,6 +16,9 @@ from fedloom.models import (
     FedNTDCNN,
     LeNet,
     LogisticRegression,
+    ResNet10,
+    ResNet18,
+    ResNet56,
     SmallConvNet,
     build,
 )
@@ -128,6 +131,10 @@ def test_build_makes_what_the_name_says() -> None:
         "fedntd_cnn": FedNTDCNN,
         "small_bn": SmallConvNet,
         "small_gn": SmallConvNet,
+        "resnet10": ResNet10,
+        "resnet18": ResNet18,
+        "resnet18_gn": ResNet18,
+        "resnet56": ResNet56,
     }
     assert any(isinstance(m, nn.BatchNorm2d) for m in build("small_bn", (1, 8, 8), 2).modules())
     assert any(isinstance(m, nn.GroupNorm) for m in build("small_gn", (1, 8, 8), 2).modules())
@@ -140,7 +147,7 @@ def test_build_takes_feature_vectors_where_it_can() -> None:
 
 
 def test_build_lists_the_known_names() -> None:
-    with pytest.raises(ValueError, match="logistic, mlp, lenet, fedntd_cnn, small_bn, small_gn, got 'resnet'"):
+    with pytest.raises(ValueError, match=", ".join(MODELS) + ", got 'resnet'"):
         build("resnet", (1, 28, 28), 10)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core.types import Params, replace, state, static
+
+real_rows: ContextVar[Tensor | None] = ContextVar("fedloom_real_rows", default=None)  # of the batch at hand; None: all
 
 
 class Prepare(Protocol):
@@ -117,6 +120,15 @@ class Batches:
         order = torch.where(flat < n, flat, 0).reshape(steps, batch_size)
         count = torch.div(self.num_examples + batch_size - 1, batch_size, rounding_mode="floor")
         return replace(self, order=order, mask=mask, num_steps=count, notes={}, lazy={}, augment=None)
+
+
+def on_rows(mask: Tensor | None, fn: Callable[..., Any], *args: Any) -> Any:
+    """fn(*args) with `real_rows` set: what a model in evaluation mode must know if it normalises by the batch."""
+    token = real_rows.set(mask)
+    try:
+        return fn(*args)
+    finally:
+        real_rows.reset(token)
 
 
 def plan(

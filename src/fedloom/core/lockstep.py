@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, Batches
+from fedloom.core.batches import Batch, Batches, on_rows
 from fedloom.core.execution import current
 from fedloom.core.random import fold_in
 from fedloom.core.steps import Step, tracing, vmap_trees
@@ -178,9 +178,12 @@ class _Lockstep:
         labels = y.index_select(0, rows.reshape(-1)).reshape(rows.shape)
         told = {n: (t[at] if notes_axes[n] is None else _take_rows(t, at)) for n, t in notes.items()}
         for n, teacher in lazy.items():
-            fn = teacher.fn
+
+            def tell(c: Any, x: Tensor, m: Tensor, fn: Callable[..., Any] = teacher.fn) -> Any:
+                return on_rows(None if full else m, fn, *c, x)
+
             with torch.no_grad():
-                told[n] = vmap_trees(lambda c, x, fn=fn: fn(*c, x), (lazy_axes[n].context, 0))(teacher.context, inputs)
+                told[n] = vmap_trees(tell, (lazy_axes[n].context, 0, 0))(teacher.context, inputs, mask)
         batch = Batch(x=inputs, y=labels, mask=mask, key=key, notes=told, full=full)
         dims: Any = Batch(x=0, y=0, mask=0, key=key_axis, notes=dict.fromkeys(told, 0), full=full)  # type: ignore[arg-type]
         value = self.step.advance(work, self.spec, batch, context, (dims, context_axes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedloom.models.networks import MLP, FeatureClassifier, FedNTDCNN, LeNet, LogisticRegression, SmallConvNet
 from fedloom.models.registry import MODELS, build
+from fedloom.models.resnet import ResNet, ResNet10, ResNet18, ResNet56
 
 __all__ = [
     "MLP",
@@ -12,6 +13,10 @@ __all__ = [
     "FedNTDCNN",
     "LeNet",
     "LogisticRegression",
+    "ResNet",
+    "ResNet10",
+    "ResNet18",
+    "ResNet56",
     "SmallConvNet",
     "build",
 ]

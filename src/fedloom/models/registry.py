@@ -8,6 +8,7 @@ from collections.abc import Callable
 from torch import nn
 
 from fedloom.models.networks import MLP, FedNTDCNN, LeNet, LogisticRegression, SmallConvNet
+from fedloom.models.resnet import ResNet10, ResNet18, ResNet56
 
 Shape = tuple[int, ...]
 
@@ -38,6 +39,10 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "fedntd_cnn": lambda shape, num_classes: FedNTDCNN(*_channels_and_size(shape), num_classes),
     "small_bn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "batch"),
     "small_gn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "group"),
+    "resnet10": lambda shape, num_classes: ResNet10(_channels(shape), num_classes),
+    "resnet18": lambda shape, num_classes: ResNet18(_channels(shape), num_classes),
+    "resnet18_gn": lambda shape, num_classes: ResNet18(_channels(shape), num_classes, "group"),
+    "resnet56": lambda shape, num_classes: ResNet56(_channels(shape), num_classes),
 }
 """Maps a name to a function of the shape of one example, without the batch axis, and the number of classes."""
 

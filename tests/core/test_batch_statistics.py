@@ -1,0 +1,101 @@
+"""BatchNorm that keeps no running statistics: it takes those of the batch in evaluation too, and never of padding."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedloom.algorithms import FedNTD, KTpFL, PFedSD
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.augment import Augment
+from fedloom.core.batches import on_rows
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Local
+from fedloom.data import Federation, from_arrays, iid
+from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
+from fedloom.engines.stacked import Stacked
+from fedloom.testing import CHECKS, Subject
+
+
+class Untracked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(12, 8)
+        self.norm = nn.BatchNorm1d(8, track_running_stats=False)
+        self.head = nn.Linear(8, 3)
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.norm(self.hidden(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+
+KT_PFL = KTpFL(distill=Local(epochs=1, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        (FedNTD(), "engines_agree"),
+        (FedNTD(), "tracing_agrees"),
+        (FedNTD(), "empty_steps_change_nothing"),
+        (FedNTD(), "others_data_stay_theirs"),
+        (PFedSD(), "engines_agree"),
+        (KT_PFL, "engines_agree"),
+        (KT_PFL, "empty_steps_change_nothing"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_padding_changes_nothing(algorithm: Algorithm, name: str) -> None:
+    subject = Subject.of(algorithm, models={"untracked": Model(Untracked, name="untracked")})
+    assert CHECKS[name](subject) is None
+
+
+def test_evaluation_is_that_of_torch_on_the_real_rows() -> None:
+    module = Untracked().double().eval()
+    model = Model(module)
+    weights = model.init(0, torch.float64)
+    assert not weights.buffers
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 12)))
+    padded = torch.cat([x, x[:1].expand(3, -1)])
+    mask = torch.arange(8) < 5
+    want = module(x).detach()
+    for fn, theirs in ((model, want), (model.features, module.features(x).detach())):
+        np.testing.assert_allclose(fn(weights, x), theirs, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(on_rows(mask, fn, weights, padded)[:5], theirs, rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(model(weights, padded)[:5], want)  # without the mask the padding would count
+    assert bool(model(weights, x[:1]).isfinite().all())  # a single row has variance 0
+
+
+def test_teachers_of_augmented_images_see_real_rows_alone() -> None:
+    class Images(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 3, 3, padding=1)
+            self.norm = nn.BatchNorm2d(3, track_running_stats=False)
+            self.head = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.norm(self.conv(x))).mean((2, 3)))
+
+    rng = np.random.default_rng(0)
+    train = from_arrays(rng.normal(size=(37, 1, 6, 6)), rng.integers(3, size=37), num_classes=3)
+    # No crop and no flip: cutout draws for each place in the batch, wherever padding is.
+    train = dataclasses.replace(train, augment=Augment(crop=0, flip=False, cutout=2))
+    federation = Federation(train=train, partition=iid(train.y, 5, seed=0))
+    population = Population(federation, {"images": Model(Images, name="images")}, dtype=torch.float64)
+    local = Local(epochs=2, batch_size=3, optimiser=SGD(lr=0.1))
+    ends = []
+    for kind, settings in ((Loop, {}), (Stacked, {}), (Stacked, {"compilation": "trace"})):
+        engine = kind(population, FedNTD(local=local), **settings)
+        ends.append(engine.round(engine.init(), range(5), 0))
+    for other in ends[1:]:
+        for a, b in zip(tree.leaves(ends[0]), tree.leaves(other), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
