@@ -261,6 +261,44 @@ def test_features() -> None:
         Model(nn.Linear(3, 2)).features(Model(nn.Linear(3, 2)).init(0), x)
 
 
+@pytest.mark.parametrize("name", ["features", "drop"])
+def test_features_of_the_pass_that_trains(name: str) -> None:
+    """The same dropout bits as in `train`: what the method or layer returns, not a second pass."""
+    model, x = Model(WithFeatures), torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    weights = model.init(0)
+    (logits, z), _ = model.train_features(weights, batch(x), name)
+    assert torch.equal(logits, model.train(weights, batch(x))[0])
+    assert torch.equal(logits, F.linear(z, weights.params["head.weight"], weights.params["head.bias"]))
+    assert 0 < int((z == 0).sum()) < z.numel()
+    assert torch.equal(model.features(weights, x, name), model.features(weights, x))
+    (again, _), _ = model.train_features(weights, batch(x), "body")  # nothing stays tapped
+    assert torch.equal(again, logits)
+
+
+def test_features_of_layers() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.conv(self.conv(x)).mean((2, 3)))
+
+    nested = Model(nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), nn.Flatten(), nn.Linear(16, 2)))
+    assert nested.layers == ("0", "0.0", "0.1", "1", "2")
+    assert nested.offers("0.1")
+    assert not nested.offers("features")
+    weights, x = nested.init(0), torch.ones(5, 3, 2, 2)
+    assert torch.equal(nested.features(weights, x, "0.1"), nested.features(weights, x, "1"))  # flattened
+    model = Model(Twice)
+    with pytest.raises(TypeError, match=r"one call of 'conv'.*Twice calls it 2 times"):
+        model.features(model.init(0), x, "conv")
+    with pytest.raises(TypeError, match=r"no method missing\(x\) and no layer 'missing'"):
+        model.features(model.init(0), x, "missing")
+    with pytest.raises(TypeError, match=r"one call of 'extra_repr'.*Twice calls it 0 times"):
+        model.features(model.init(0), x, "extra_repr")
+
+
 def test_moments_are_those_of_the_inputs_of_each_batch_norm() -> None:
     model = Model(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4)))
     weights, x = model.init(0, torch.float64), rows(6, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from fedloom.core.batches import real_rows
 from fedloom.core.random import uniform
 from fedloom.core.types import Params, Weights
 
@@ -46,10 +46,8 @@ class Model:
         self.num_params = sum(p.numel() for p in module.parameters())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
         self._drawing = next((type(m).__name__ for m in module.modules() if _draws(m)), None)
-        norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self._by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
-        self._featuring = _Features(self._frozen)
+        self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
 
     def __repr__(self) -> str:
         return f"Model({self.name}, {self.num_params:,} parameters)"
@@ -70,21 +68,22 @@ class Model:
         return copy.deepcopy(self._frozen)
 
     def __call__(self, weights: Weights, x: Tensor) -> Tensor:
-        """Logits [B, C] in evaluation mode (running statistics, no dropout).
+        """Logits [B, C] in evaluation mode (running statistics, no dropout)."""
+        return functional_call(self._frozen, _tensors(weights), (x,))  # type: ignore[no-any-return]
 
-        BatchNorm that keeps no running statistics uses those of x; inside a fold, of the real rows of its batch.
-        """
-        with self._evaluation():
-            return functional_call(self._frozen, _tensors(weights), (x,))  # type: ignore[no-any-return]
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the network's layers, those within layers included: `body.0`."""
+        return tuple(name for name in self._tapped_frozen.layers if name)
 
-    def features(self, weights: Weights, x: Tensor) -> Tensor:
-        """What the module's method `features` returns, [B, D], in evaluation mode."""
+    def offers(self, name: str) -> bool:
+        """Whether the network has a layer or a method of this name, so that `features` can give what it returns."""
+        return name in self.layers or callable(getattr(self._frozen, name, None))
+
+    def features(self, weights: Weights, x: Tensor, name: str = "features") -> Tensor:
+        """What the network's method or layer `name` returns in a pass in evaluation mode, flattened to [B, D]."""
         tensors = {f"module.{n}": t for n, t in _tensors(weights).items()}
-        with self._evaluation():
-            return functional_call(self._featuring, tensors, (x,))  # type: ignore[no-any-return]
-
-    def _evaluation(self) -> contextlib.AbstractContextManager[Any]:
-        return _BatchStatistics() if self._by_batch else contextlib.nullcontext()
+        return functional_call(self._tapped_frozen, tensors, (x, name))[1]  # type: ignore[no-any-return]
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
         """Logits [B, C] in training mode, and the buffers after this batch.
@@ -92,12 +91,22 @@ class Model:
         Batch normalisation uses the real rows only, dropout bits come from `batch.key`: so neither padding a batch
         nor stacking clients changes any real row. Rows of padding have arbitrary finite logits.
         """
+        return self._train(self._training, "", weights, batch)
+
+    def train_features(
+        self, weights: Weights, batch: Batch, name: str = "features"
+    ) -> tuple[tuple[Tensor, Tensor], Params]:
+        """As `train`, but for (logits, features): what the method or layer `name` returned in the same pass, [B, D]."""
+        return self._train(self._tapped_training, "module.", weights, batch, name)
+
+    def _train(self, module: nn.Module, prefix: str, weights: Weights, batch: Batch, *args: str) -> tuple[Any, Params]:
         if self._drawing is not None:
             raise NotImplementedError(_UNGOVERNED.format(self._drawing))
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
+        tensors = {f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}
         with _TrainingCall(batch) as call:
-            logits = functional_call(self._training, {**weights.params, **buffers}, (batch.x,))
-        return logits, {n: call.moved.get(id(b), b) for n, b in buffers.items()}
+            out = functional_call(module, tensors, (batch.x, *args))
+        return out, {n: call.moved.get(id(b), b) for n, b in buffers.items()}
 
     def moments(self, weights: Weights, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
         """Logits in evaluation mode, and for each BatchNorm layer the mean and biased variance of its input, [C] each.
@@ -115,20 +124,55 @@ def _tensors(weights: Weights) -> Params:
     return {**weights.params, **weights.buffers}
 
 
-class _Features(nn.Module):
-    """Reaches the method `features` through `functional_call`, which calls `forward` alone."""
+@dataclass(frozen=True)
+class Features:
+    """A model's features as a function (weights, x) -> [B, D], as `Batches.annotate` wants it: equal ones are equal."""
+
+    model: Model
+    name: str = "features"
+
+    def __call__(self, weights: Weights, x: Tensor) -> Tensor:
+        return self.model.features(weights, x, self.name)
+
+
+class _Tapped(nn.Module):
+    """A module whose `forward` also returns what its method or layer `name` has returned on the way."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        self.layers = dict(module.named_modules())
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not callable(getattr(self.module, "features", None)):
+    def forward(self, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
+        seen: list[Tensor] = []
+        with contextlib.ExitStack() as stack:
+            if name in self.layers:
+                hook = self.layers[name].register_forward_hook(lambda layer, args, out: seen.append(out))
+                stack.callback(hook.remove)
+            else:
+                self._tap_method(name, seen)
+                stack.callback(delattr, self.module, name)
+            logits = self.module(x)
+        if len(seen) != 1 or not isinstance(seen[0], Tensor) or seen[0].ndim < 2:
             raise TypeError(
-                f"{type(self.module).__name__} has no method features(x): "
+                f"features come from one call of {name!r} in a pass, which returns a tensor [B, ...]; "
+                f"{type(self.module).__name__} calls it {len(seen)} times: name another layer or method"
+            )
+        return logits, seen[0].flatten(1)
+
+    def _tap_method(self, name: str, seen: list[Tensor]) -> None:
+        method = getattr(self.module, name, None)
+        if not callable(method):
+            raise TypeError(
+                f"{type(self.module).__name__} has no method {name}(x) and no layer {name!r}: "
                 "define it to return the input of the last layer"
             )
-        return self.module.features(x)  # type: ignore[no-any-return,operator]
+
+        def tapped(*args: Tensor) -> Tensor:
+            seen.append(method(*args))
+            return seen[-1]
+
+        setattr(self.module, name, tapped)
 
 
 def _skeleton(module: nn.Module) -> nn.Module:
@@ -185,29 +229,26 @@ class _TrainingCall(TorchFunctionMode):
     ) -> Tensor:
         if not training:
             return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-        whole = self.batch.full and x.numel() > x.shape[1]
-        y, mean, var, count = _normalised(x, None if whole else self.batch.mask, weight, bias, eps)
+        given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of bf16 inputs in float32
+        per_channel = [1, -1] + [1] * (x.ndim - 2)
+        spatial = x[0, 0].numel()
+        if self.batch.full and x.shape[0] * spatial > 1:
+            mean, var = _moments(x)
+            count: Tensor = torch.full((), float(x.shape[0] * spatial), dtype=x.dtype, device=x.device)
+        else:
+            dims = [0, *range(2, x.ndim)]
+            real = self.batch.mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+            count = real.sum() * spatial
+            mean = (x * real).sum(dims) / count
+            var = ((x - mean.view(per_channel)).square() * real).sum(dims) / count
         if running_mean is not None and running_var is not None:
             unbiased = var.detach() * (count / (count - 1).clamp(min=1))
             for old, new in ((running_mean, mean.detach()), (running_var, unbiased)):
                 self.moved[id(old)] = torch.lerp(self.moved.get(id(old), old), new, momentum)
-        return y
-
-
-class _BatchStatistics(TorchFunctionMode):
-    """Evaluation of BatchNorm without running statistics: those of the real rows, also of a single value."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.batch_norm and args[1] is None:
-            return self._batch_norm(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-    def _batch_norm(
-        self, x: Tensor, _mean: None, _var: None, weight: Tensor | None = None, bias: Tensor | None = None,
-        training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
-    ) -> Tensor:  # fmt: skip
-        mask = real_rows.get()
-        return _normalised(x, mask if mask is not None and len(mask) == len(x) else None, weight, bias, eps)[0]
+        y = (x - mean.view(per_channel)) * torch.rsqrt(var + eps).view(per_channel)
+        if weight is not None:
+            y = y * weight.view(per_channel)
+        return (y if bias is None else y + bias.view(per_channel)).to(given)
 
 
 class _RecordMoments(TorchFunctionMode):
@@ -222,28 +263,6 @@ class _RecordMoments(TorchFunctionMode):
         if func is F.batch_norm and args[1] is not None:
             self.moments[self.names[id(args[1])]] = _moments(args[0])
         return func(*args, **(kwargs or {}))
-
-
-def _normalised(
-    x: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x normalised by its real rows (`mask` None: all), and their mean, biased variance and number of values."""
-    given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of bf16 inputs in float32
-    per_channel = [1, -1] + [1] * (x.ndim - 2)
-    spatial = x[0, 0].numel()
-    if mask is None:
-        mean, var = _moments(x)
-        count: Tensor = torch.full((), float(x.shape[0] * spatial), dtype=x.dtype, device=x.device)
-    else:
-        dims = [0, *range(2, x.ndim)]
-        real = mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
-        count = real.sum() * spatial
-        mean = (x * real).sum(dims) / count
-        var = ((x - mean.view(per_channel)).square() * real).sum(dims) / count
-    y = (x - mean.view(per_channel)) * torch.rsqrt(var + eps).view(per_channel)
-    if weight is not None:
-        y = y * weight.view(per_channel)
-    return (y if bias is None else y + bias.view(per_channel)).to(given), mean, var, count
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -58,8 +58,12 @@ class Convolutional(nn.Module):
         self.conv = nn.Conv1d(1, 3, 3, padding=1)
         self.head = nn.Linear(3 * FEATURES, CLASSES)
 
+    def features(self, x: Tensor) -> Tensor:
+        """Input of the last layer."""
+        return torch.tanh(self.conv(x[:, None])).flatten(1)
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.conv(x[:, None])).flatten(1))  # type: ignore[no-any-return]
+        return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
 class Normalised(nn.Module):
@@ -72,8 +76,12 @@ class Normalised(nn.Module):
         self.drop = nn.Dropout(0.25)
         self.head = nn.Linear(8, CLASSES)
 
+    def features(self, x: Tensor) -> Tensor:
+        """Input of the last layer."""
+        return self.drop(torch.tanh(self.norm(self.hidden(x))))  # type: ignore[no-any-return]
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(torch.tanh(self.norm(self.hidden(x)))))  # type: ignore[no-any-return]
+        return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
