@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
+from fedloom.core.batches import real_rows
 from fedloom.core.random import uniform
 from fedloom.core.types import Params, Weights
 
@@ -46,6 +47,8 @@ class Model:
         self.num_params = sum(p.numel() for p in module.parameters())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
         self._drawing = next((type(m).__name__ for m in module.modules() if _draws(m)), None)
+        norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self._by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
         self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
 
@@ -68,8 +71,12 @@ class Model:
         return copy.deepcopy(self._frozen)
 
     def __call__(self, weights: Weights, x: Tensor) -> Tensor:
-        """Logits [B, C] in evaluation mode (running statistics, no dropout)."""
-        return functional_call(self._frozen, _tensors(weights), (x,))  # type: ignore[no-any-return]
+        """Logits [B, C] in evaluation mode (running statistics, no dropout).
+
+        BatchNorm that keeps no running statistics uses those of x; inside a fold, of the real rows of its batch.
+        """
+        with self._evaluation():
+            return functional_call(self._frozen, _tensors(weights), (x,))  # type: ignore[no-any-return]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -83,7 +90,11 @@ class Model:
     def features(self, weights: Weights, x: Tensor, name: str = "features") -> Tensor:
         """What the network's method or layer `name` returns in a pass in evaluation mode, flattened to [B, D]."""
         tensors = {f"module.{n}": t for n, t in _tensors(weights).items()}
-        return functional_call(self._tapped_frozen, tensors, (x, name))[1]  # type: ignore[no-any-return]
+        with self._evaluation():
+            return functional_call(self._tapped_frozen, tensors, (x, name))[1]  # type: ignore[no-any-return]
+
+    def _evaluation(self) -> contextlib.AbstractContextManager[Any]:
+        return _BatchStatistics() if self._by_batch else contextlib.nullcontext()
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
         """Logits [B, C] in training mode, and the buffers after this batch.
@@ -229,26 +240,29 @@ class _TrainingCall(TorchFunctionMode):
     ) -> Tensor:
         if not training:
             return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-        given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of bf16 inputs in float32
-        per_channel = [1, -1] + [1] * (x.ndim - 2)
-        spatial = x[0, 0].numel()
-        if self.batch.full and x.shape[0] * spatial > 1:
-            mean, var = _moments(x)
-            count: Tensor = torch.full((), float(x.shape[0] * spatial), dtype=x.dtype, device=x.device)
-        else:
-            dims = [0, *range(2, x.ndim)]
-            real = self.batch.mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
-            count = real.sum() * spatial
-            mean = (x * real).sum(dims) / count
-            var = ((x - mean.view(per_channel)).square() * real).sum(dims) / count
+        whole = self.batch.full and x.numel() > x.shape[1]
+        y, mean, var, count = _normalised(x, None if whole else self.batch.mask, weight, bias, eps)
         if running_mean is not None and running_var is not None:
             unbiased = var.detach() * (count / (count - 1).clamp(min=1))
             for old, new in ((running_mean, mean.detach()), (running_var, unbiased)):
                 self.moved[id(old)] = torch.lerp(self.moved.get(id(old), old), new, momentum)
-        y = (x - mean.view(per_channel)) * torch.rsqrt(var + eps).view(per_channel)
-        if weight is not None:
-            y = y * weight.view(per_channel)
-        return (y if bias is None else y + bias.view(per_channel)).to(given)
+        return y
+
+
+class _BatchStatistics(TorchFunctionMode):
+    """Evaluation of BatchNorm without running statistics: those of the real rows, also of a single value."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm and args[1] is None:
+            return self._batch_norm(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _batch_norm(
+        self, x: Tensor, _mean: None, _var: None, weight: Tensor | None = None, bias: Tensor | None = None,
+        training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    ) -> Tensor:  # fmt: skip
+        mask = real_rows.get()
+        return _normalised(x, mask if mask is not None and len(mask) == len(x) else None, weight, bias, eps)[0]
 
 
 class _RecordMoments(TorchFunctionMode):
@@ -263,6 +277,28 @@ class _RecordMoments(TorchFunctionMode):
         if func is F.batch_norm and args[1] is not None:
             self.moments[self.names[id(args[1])]] = _moments(args[0])
         return func(*args, **(kwargs or {}))
+
+
+def _normalised(
+    x: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x normalised by its real rows (`mask` None: all), and their mean, biased variance and number of values."""
+    given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of bf16 inputs in float32
+    per_channel = [1, -1] + [1] * (x.ndim - 2)
+    spatial = x[0, 0].numel()
+    if mask is None:
+        mean, var = _moments(x)
+        count: Tensor = torch.full((), float(x.shape[0] * spatial), dtype=x.dtype, device=x.device)
+    else:
+        dims = [0, *range(2, x.ndim)]
+        real = mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+        count = real.sum() * spatial
+        mean = (x * real).sum(dims) / count
+        var = ((x - mean.view(per_channel)).square() * real).sum(dims) / count
+    y = (x - mean.view(per_channel)) * torch.rsqrt(var + eps).view(per_channel)
+    if weight is not None:
+        y = y * weight.view(per_channel)
+    return (y if bias is None else y + bias.view(per_channel)).to(given), mean, var, count
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
