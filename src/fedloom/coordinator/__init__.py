@@ -3,11 +3,23 @@
 from fedloom.coordinator.directory import check_free
 from fedloom.coordinator.history import History
 from fedloom.coordinator.run import Job, Replay, Restored, run
-from fedloom.coordinator.sampler import DeviceSampler, SeededByRound, Uniform
+from fedloom.coordinator.sampler import (
+    Arriving,
+    Available,
+    BySize,
+    DeviceSampler,
+    FixedList,
+    SeededByRound,
+    Uniform,
+)
 from fedloom.coordinator.settings import RunSettings
 
 __all__ = [
+    "Arriving",
+    "Available",
+    "BySize",
     "DeviceSampler",
+    "FixedList",
     "History",
     "Job",
     "Replay",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,8 +29,7 @@ class Evaluation:
         n = population.num_clients
         order = generator(population.seed, "panel").permutation(n)[: min(n, panel)]
         self.panel = sorted(int(k) for k in order)
-        members = Counter(engine.population.assignment)
-        self._members = {name: float(members[name]) for name in population.models}
+        self._members = {name: float(count) for name, count in engine.population.members.items()}
         self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}
 
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History) -> Record:
@@ -77,8 +75,7 @@ class Evaluation:
 
     def _global(self, server: dict[str, Any]) -> dict[str, Weights]:
         """The global model of each architecture, where there is one."""
-        found = {name: self.algorithm.global_weights(state) for name, state in server.items()}
-        return {name: weights for name, weights in found.items() if weights is not None}
+        return self.algorithm.global_models(server, self.population.models)
 
     def _shares(self, cohort: list[int]) -> npt.NDArray[np.float64]:
         """The classes of each client of the cohort, [K, C]; of everybody where data are pooled."""

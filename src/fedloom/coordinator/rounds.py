@@ -115,7 +115,9 @@ class Rounds:
 
     def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
         """Compute rounds again up to one: its cohort, the server before and after it, and its exchanges."""
-        self.load(files, until - 1)
+        nearest = max((t for t in files.checkpoints.rounds() if t < until), default=-1)
+        if not self._server or not nearest <= self._round < until:  # else it stands nearer already
+            self.load(files, until - 1)
         while True:
             seen: list[Exchange] = []
             self.engine.watch = seen.append if self._round + 1 == until else None
@@ -183,6 +185,8 @@ class Rounds:
 
     def cohort(self, round: int) -> list[int]:
         """Who is asked in a round."""
+        if self.algorithm.pooled:
+            return [0]
         n = self.trained.num_clients
         clients = [int(k) for k in self.sampler(round, self.trained.sizes, self.cohort_size)]
         if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):

@@ -14,7 +14,7 @@ from torch import nn
 from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History
 from fedloom.coordinator.rounds import OnHistory, Rounds
-from fedloom.coordinator.sampler import DeviceSampler
+from fedloom.coordinator.sampler import DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
@@ -54,6 +54,11 @@ class Job:
             raise SettingError(
                 f"cohort_size = {settings.cohort_size} is larger than the federation of {federation.num_clients} "
                 f"clients; set cohort_size <= {federation.num_clients}"
+            )
+        if isinstance(self.sampler, FixedList) and len(self.sampler.rounds) < settings.rounds:
+            raise SettingError(
+                f"the sampler lists the clients of {len(self.sampler.rounds)} rounds, the run has {settings.rounds}: "
+                "list them for every round, or set rounds"
             )
         if algorithm.pooled and algorithm.personalises:
             raise SettingError(
@@ -148,8 +153,7 @@ class Restored:
 
     def global_weights(self) -> dict[str, Weights]:
         """The global model of each architecture; empty where the algorithm has none."""
-        found = {n: self.engine.algorithm.global_weights(s) for n, s in self.server.items()}
-        return {n: w for n, w in found.items() if w is not None}
+        return self.engine.algorithm.global_models(self.server, self.engine.population.models)
 
     def personal_weights(self, client: int) -> Weights:
         """The model by which a client is judged."""

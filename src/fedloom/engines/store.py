@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import tempfile
 import weakref
@@ -36,8 +37,9 @@ class ClientStore(MutableMapping[int, Tree]):
         self.named: set[str] = set()  # files that checkpoints name: these are not deleted here
         self._folder = folder
         self._held: OrderedDict[int, Flat] = OrderedDict()  # in the order of their last use
-        self._bytes = 0
+        self._bytes = self._freed = 0
         self._files: dict[int, File] = {}  # where the newest state of a client is written
+        self._moved: set[int] = set()  # whose newest state is in memory alone
         self._unsynced: set[str] = set()
         self._likes: list[Flat] = []  # one for each structure, without storage
         self._like: dict[int, Flat] = {}
@@ -55,6 +57,7 @@ class ClientStore(MutableMapping[int, Tree]):
         if client not in self:
             raise KeyError(client)
         self._drop(client)
+        self._moved.discard(client)
         self._forget_file(client)
 
     def __iter__(self) -> Iterator[int]:
@@ -89,9 +92,8 @@ class ClientStore(MutableMapping[int, Tree]):
 
     def save(self) -> dict[int, File]:
         """Write the states that moved since the last time; the file of each client's newest state, safely on disk."""
-        for k in self._held:
-            if k not in self._files:
-                self._write(k, sync=True)
+        for k in sorted(self._moved):
+            self._write(k, sync=True)
         for name in self._unsynced:
             files.sync(self.folder / name)
         self._unsynced.clear()
@@ -102,6 +104,7 @@ class ClientStore(MutableMapping[int, Tree]):
     def restore(self, written: Mapping[int, File], fresh: Callable[[int], Tree]) -> None:
         """Start from states in files of the folder, read when asked for. `fresh` shows what is asked of a file."""
         self._held.clear()
+        self._moved.clear()
         self._bytes, self._files, self._fresh = 0, dict(written), fresh
         self._like.clear()
 
@@ -118,6 +121,7 @@ class ClientStore(MutableMapping[int, Tree]):
         self._drop(client)
         self._forget_file(client)
         self._held[client] = state
+        self._moved.add(client)
         self._bytes += _nbytes(state)
 
     def _read(self, client: int) -> Flat:
@@ -143,16 +147,24 @@ class ClientStore(MutableMapping[int, Tree]):
         return state
 
     def _spill(self) -> None:
-        while self.budget is not None and self._bytes > self.budget and self._held:
+        if self.budget is None or self._bytes <= self.budget:
+            return
+        before = self._bytes
+        while self._bytes > self.budget and self._held:
             client = next(iter(self._held))
-            if client not in self._files:
+            if client in self._moved:
                 self._write(client, sync=False)
             self._drop(client)
+        self._freed += before - self._bytes
+        if self._freed > self.budget / 4:
+            self._freed = 0
+            _return_memory()
 
     def _write(self, client: int, sync: bool) -> None:
         flat, spec = self._held[client]
         name = f"{client:08d}-{self.version:08d}.safetensors"
         self._files[client] = files.write(self.folder, name, encode(tree.unflatten(flat, spec)), sync=sync)
+        self._moved.discard(client)
         self._like[client] = self._shape(flat, spec)
         if not sync:
             self._unsynced.add(name)
@@ -177,6 +189,12 @@ class ClientStore(MutableMapping[int, Tree]):
             self._unsynced.discard(file.name)
             with suppress(OSError):
                 (self.folder / file.name).unlink(missing_ok=True)
+
+
+def _return_memory() -> None:
+    """Give freed blocks back to the system: glibc would keep about as much again as the budget."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _nbytes(state: Flat) -> int:
