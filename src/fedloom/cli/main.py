@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import fedloom
-from fedloom.cli import results, sweep, train
+from fedloom.cli import reproduce, results, sweep, train
 from fedloom.cli.options import Help, add_settings
 from fedloom.core.errors import FedloomError
 from fedloom.recipes import demo
@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("folder", help="where they go")
 
     sweep.add_command(command)
+    reproduce.add_command(command)
     command("algorithms", "list the algorithms and their settings", _list)
     check = command("demo", "four algorithms on embedded data, checked against expected results", _demo)
     check.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")

@@ -1,0 +1,192 @@
+"""`fedloom reproduce`: published tables, run and compared."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedloom.cli.train import introduce, train
+from fedloom.coordinator import Job
+from fedloom.coordinator.words import coerce
+from fedloom.core.errors import SettingError
+from fedloom.recipes import TABLES, Recipe, find, recipes
+from fedloom.recipes.reproduce import Outcome, export, reproduce, write
+from fedloom.recipes.results import Result, cells, order_lines, summary
+from fedloom.report import table
+
+_HEADINGS = ("method", "published", "ours", "diff.", "F\npubl.", "F\nours", "rounds\nx seeds", "verdict")
+
+
+def add_command(command: Any) -> None:
+    """`command(name, help, do)` makes a parser."""
+    parser = command("reproduce", "run the published experiments of a table and compare the numbers", run)
+    add = parser.add_argument
+    add("table", nargs="?", help="a name that --list shows")
+    add("--list", action="store_true", help="the tables; of one that is named, its columns and methods")
+    add("--data", metavar="FOLDER", help="with the original files of the data sets")
+    add("--out", metavar="DIR", help="where runs and results go; what is done there is not done again")
+    add("--only", default="", metavar="COLUMN", help="cifar10-s2, or all that begin so (cifar10); several with commas")
+    add(
+        "--methods", default="", metavar="NAME",
+        help="of the table, or those in other readings of the settings (fedprox-config); several with commas",
+    )  # fmt: skip
+    add(
+        "--rounds",
+        metavar="N",
+        help="only so many, of the same schedule: a later call can go on (default: as published)",
+    )
+    many = parser.add_mutually_exclusive_group()
+    many.add_argument("--seeds", metavar="S", help="seeds 0 to S - 1 (default: 1)")
+    many.add_argument("--seed", metavar="N", help="seeds, with commas")
+    add("--threads", metavar="N", help="of PyTorch (default: as many as it chooses)")
+    add(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="another setting by its name in a settings file, run.device=cuda; repeatable; results say so",
+    )  # fmt: skip
+    add(
+        "--known", action="append", default=[], metavar="DIR",
+        help="other results, also exported ones, whose runs count as done; repeatable",
+    )  # fmt: skip
+    add("--report-only", action="store_true", help="run nothing, only compare what is there")
+    add("--export", metavar="DIR", help="copy settings and logs of finished runs there, without weights")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Run, write and show."""
+    if args.table is None and not args.list:
+        raise SettingError("name a table; fedloom reproduce --list shows all")
+    if args.list:
+        return _list(args.table, console)
+    chosen = find(args.table, _names(args.only), _names(args.methods))
+    if args.out is None:
+        raise SettingError("results need a directory; name it with --out DIR")
+    folders = [Path(args.out), *map(Path, args.known)]
+    if missing := [folder for folder in folders[1:] if not folder.is_dir()]:
+        raise SettingError(f"--known {missing[0]} is no folder; name one with results")
+    rounds = None if args.rounds is None else int(coerce(args.rounds, int, "--rounds"))
+    done: list[Outcome] = []
+    try:
+        if not args.report_only:
+            _run(args, chosen, folders, rounds, done, console)
+    finally:  # what an interrupted call has done is still worth a look
+        if done or args.report_only:
+            results = write(_title(args.table), recipes(args.table), folders, rounds)
+            _show([r for r in results if r.recipe in chosen and r.runs], console)
+            console.print(f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}", soft_wrap=True)
+    if args.export is not None:
+        copied = export(recipes(args.table), folders[0], Path(args.export), rounds)
+        write(_title(args.table), recipes(args.table), [Path(args.export)])
+        console.print(f"{len(copied)} runs copied to {args.export}", markup=False, soft_wrap=True)
+    return 2 if done and all(outcome.status.startswith("skipped") for outcome in done) else 0
+
+
+def _run(
+    args: argparse.Namespace,
+    chosen: list[Recipe],
+    folders: list[Path],
+    rounds: int | None,
+    done: list[Outcome],
+    console: Console,
+) -> None:
+    if args.data is None:
+        raise SettingError("the data are needed; name the folder of the original files with --data FOLDER")
+    pairs = [pair.partition("=") for pair in args.set]
+    if wrong := [pair for pair, (key, _, value) in zip(args.set, pairs, strict=True) if not (key and value)]:
+        raise SettingError(f"--set takes NAME=VALUE, got {wrong[0]!r}")
+    changes = {key: value for key, _, value in pairs}
+    changes |= {} if args.threads is None else {"run.threads": args.threads}
+    last: list[object] = [None]
+
+    def with_progress(name: str, job: Job, directory: Path) -> object:
+        if job.federation is not last[0]:
+            introduce(job.federation, job.population.models, job.settings, console)
+        last[0] = job.federation
+        return train(name, job, console, directory, resume=True)
+
+    def tell(outcome: Outcome) -> None:
+        done.append(outcome)
+        if outcome.status not in ("done", "there"):
+            text = f"{outcome.recipe.column}/{outcome.recipe.row}/seed-{outcome.seed} {outcome.status}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    reproduce(
+        chosen,
+        args.data,
+        folders[0],
+        seeds=_seeds(args),
+        rounds=rounds,
+        changes=changes,
+        known=folders[1:],
+        train=with_progress,
+        tell=tell,
+    )
+    if there := sum(outcome.status == "there" for outcome in done):
+        console.print(f"{there} of {len(done)} runs were there already")
+
+
+def _title(name: str) -> str:
+    return f"{name}: {TABLES[name]}"
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _seeds(args: argparse.Namespace) -> list[int]:
+    if args.seed is not None:
+        found = [int(coerce(part, int, "--seed")) for part in args.seed.split(",")]
+        if len(set(found)) < len(found):
+            raise SettingError(f"each seed is named once, got --seed {args.seed}")
+        return found
+    count = int(coerce(args.seeds or "1", int, "--seeds"))
+    if count < 1:
+        raise SettingError(f"--seeds must be >= 1, got {count}")
+    return list(range(count))
+
+
+def _list(name: str | None, console: Console) -> int:
+    if name is None:
+        out = table("Published tables", "fedloom reproduce TABLE --list shows columns and methods")
+        for heading in ("table", "about", "cells", "rounds"):
+            out.add_column(heading, no_wrap=heading != "about")
+        for key, about in TABLES.items():
+            found = find(key)
+            out.add_row(key, about, str(len(found)), str(found[0].rounds))
+        console.print(out)
+        return 0
+    found = recipes(name)
+    lines = {
+        "columns": dict.fromkeys(r.column for r in found),
+        "methods": dict.fromkeys(r.row for r in found if not r.variant),
+        "other readings": dict.fromkeys(r.row for r in found if r.variant),
+    }
+    for what, names in lines.items():
+        if names:
+            console.print(f"{what}: {', '.join(names)}", highlight=False, soft_wrap=True)
+    for caveat in dict.fromkeys(r.caveat for r in found if r.caveat):
+        mine = [r for r in found if r.caveat == caveat]
+        who = list(dict.fromkeys(r.row for r in mine))
+        if len(mine) < len(lines["columns"]) * len(who):
+            who = [f"{r.column} {r.row}" for r in mine]
+        more = f" and {len(who) - 3} more" if len(who) > 3 else ""
+        console.print(f"{', '.join(who[:3])}{more}: {caveat}", markup=False, highlight=False, soft_wrap=True)
+    for why in dict.fromkeys(r.missing for r in found if r.missing):
+        console.print(f"[yellow]{escape(why)}[/]", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _show(results: list[Result], console: Console) -> None:
+    for column in dict.fromkeys(r.recipe.column for r in results):
+        mine = [r for r in results if r.recipe.column == column]
+        out = table(f"{column}: accuracy in %", "\n".join(order_lines(mine)) or None)
+        for heading in _HEADINGS:
+            left = heading in ("method", "verdict")
+            out.add_column(heading, justify="left" if left else "right", no_wrap=heading != "verdict")
+        for r in mine:
+            out.add_row(*map(escape, cells(r)))
+        console.print()
+        console.print(out)

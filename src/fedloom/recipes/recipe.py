@@ -1,0 +1,95 @@
+"""A published number, and the run that should give it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.algorithms import ALGORITHMS
+from fedloom.coordinator.experiment import Experiment, flat
+from fedloom.coordinator.facts import plain
+from fedloom.models import MODELS
+
+UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells
+
+_FREE = {  # in which a run may differ from the recipe and still be a run of it; all others count
+    *(f"run.{name}" for name in ("rounds", "seed", "eval_every", "panel", "checkpoint_every", "keep_every")),
+    *(f"run.{name}" for name in ("state_memory_mib", "engine", "compilation", "chunk", "device", "threads")),
+    "data.source",  # compared without its folder
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One cell of a published table, and its settings.
+
+    `row`: method, with what the table varies and which reading of the settings it is. `column`: data and protocol.
+    `place`: folder of its runs below that of all results; tables that share a cell share its runs. `accuracy`, `std`:
+    of the global model after the last round, in %. `forgetting`: a fraction. None: not published. `failed`: the
+    published run diverged. `caveat`: what is doubtful about the number or the settings. `target`: whether runs should
+    give this number; damaged, impossible and failed ones are none. `variant`: it takes another reading of the settings
+    than the table's row and is run where it is asked for by its name.
+    """
+
+    table: str
+    row: str
+    column: str
+    place: str
+    experiment: Experiment
+    accuracy: float | None
+    std: float | None = None
+    forgetting: float | None = None
+    failed: bool = False
+    caveat: str | None = None
+    target: bool = True
+    variant: bool = False
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the published run."""
+        return self.experiment.run.rounds
+
+    @property
+    def missing(self) -> str | None:
+        """What this version of the package lacks to run it, None if nothing."""
+        e = self.experiment
+        if e.algorithm not in ALGORITHMS:
+            return f"there is no algorithm {e.algorithm!r} in this version"
+        return None if e.model in MODELS else f"there is no model {e.model!r} in this version"
+
+    def with_data(self, folder: str, seed: int) -> Experiment:
+        """The run with a seed, on data in a folder."""
+        experiment = self.experiment.changed("data.source", f"{self.experiment.data.source}:{folder}")
+        return experiment.changed("run.seed", seed)
+
+    def changed(self, settings: Mapping[str, Any]) -> list[str]:
+        """Names of settings in which a run (its settings.json) is none of this recipe; one that the file lacks is as it
+        was when the run was made.
+        """
+        asked, got = flat(plain(self.experiment.described())), flat(settings)
+        out = [key for key in asked if key not in _FREE and key in got and asked[key] != got[key]]
+        if asked["data.source"] != str(got.get("data.source")).partition(":")[0]:
+            out.append("data.source")
+        return out + (["start"] if "start" in got else [])
+
+
+def noise(published_std: float | None, our_std: float | None, seeds: int) -> float:
+    """Half the width of the band around a published number in which ours is within noise, in the unit of the stds.
+
+        2 sqrt(published_std^2 + our_std^2 / seeds)
+
+    An unknown `published_std` is taken from ours, an unknown `our_std` (one seed) from theirs; both: `UNKNOWN_STD`.
+    How many repetitions a published mean is of is not known, so its own error is taken as that of one.
+    """
+    known = next((s for s in (published_std, our_std) if s is not None), UNKNOWN_STD)
+    theirs, ours = (known if s is None else s for s in (published_std, our_std))
+    return 2 * math.sqrt(theirs**2 + ours**2 / seeds)
+
+
+def same(a: Experiment) -> str:
+    """Equal for experiments that say the same."""
+    return json.dumps(dataclasses.asdict(a), sort_keys=True, default=str)

@@ -1,0 +1,296 @@
+"""What runs of recipes gave, beside what was published."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from fedloom.coordinator import History, reading
+from fedloom.recipes.recipe import UNKNOWN_STD, Recipe, noise
+
+FAILED = "failed.json"  # why a run ended early, beside its logs
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a recipe, as its folder tells. `failed`: why it could not go on, None if it could."""
+
+    seed: int
+    folder: Path
+    history: History
+    failed: str | None
+
+    @property
+    def rounds(self) -> int:
+        """How many are done."""
+        return int(self.history.metrics[-1]["round"]) if self.history.metrics else 0
+
+    @property
+    def resumable(self) -> bool:
+        """Whether it can go on: an exported one lacks checkpoints."""
+        return self.rounds == 0 or any((self.folder / "checkpoints").glob("*.json"))
+
+    def after(self, round: int, name: str) -> float | None:
+        """A measured number after a round."""
+        return next((m.get(name) for m in self.history.metrics if m["round"] == round), None)
+
+
+def runs(recipe: Recipe, folders: Iterable[Path]) -> dict[int, Run]:
+    """The runs of a recipe below some folders, by seed; of two with a seed the longer one, of equals the first.
+
+    Raises:
+        SettingError: a file is damaged; names it.
+    """
+    out: dict[int, Run] = {}
+    for folder in folders:
+        places = [p for p in (folder / recipe.place).glob("seed-*") if p.name.removeprefix("seed-").isdecimal()]
+        for place in places:
+            why = reading.mapping(place / FAILED).get("why")
+            if not (place / "metrics.jsonl").is_file():
+                continue
+            run = Run(
+                int(place.name.removeprefix("seed-")), place, History.read(place), None if why is None else str(why)
+            )
+            if run.seed not in out or run.rounds > out[run.seed].rounds:
+                out[run.seed] = run
+    return dict(sorted(out.items()))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A cell: what was published and what the runs gave after `rounds` rounds, as far as they got there."""
+
+    recipe: Recipe
+    runs: dict[int, Run]
+    until: int | None = None
+
+    @cached_property
+    def failures(self) -> dict[int, str]:
+        """Why seeds failed."""
+        return {seed: run.failed for seed, run in self.runs.items() if run.failed is not None}
+
+    @cached_property
+    def rounds(self) -> int:
+        """After how many rounds numbers are taken: the longest run's, at most `until`."""
+        wanted = self.recipe.rounds if self.until is None else self.until
+        return min(wanted, max((r.rounds for r in self.runs.values() if r.failed is None), default=0))
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """Whose runs got that far."""
+        return [s for s, r in self.runs.items() if r.failed is None and self.rounds and r.rounds >= self.rounds]
+
+    @cached_property
+    def _accuracies(self) -> list[float]:
+        return [100 * a for a in self._values("global_accuracy")]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean over seeds, in %."""
+        return statistics.fmean(self._accuracies) if self._accuracies else None
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation (n - 1) over seeds, None with one."""
+        return statistics.stdev(self._accuracies) if len(self._accuracies) > 1 else None
+
+    @property
+    def forgetting(self) -> float | None:
+        """Mean over seeds."""
+        values = self._values("forgetting")
+        return statistics.fmean(values) if values else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less theirs, in % points."""
+        return _minus(self.accuracy, self.recipe.accuracy)
+
+    @property
+    def forgetting_difference(self) -> float | None:
+        return _minus(self.forgetting, self.recipe.forgetting)
+
+    @property
+    def noise(self) -> float:
+        """How large a difference may be, in % points; see `noise`."""
+        return noise(self.recipe.std, self.std, max(1, len(self.seeds)))
+
+    @cached_property
+    def changed(self) -> list[str]:
+        """Settings in which runs are no runs of the recipe."""
+        if self.recipe.missing is not None:
+            return []
+        return list(dict.fromkeys(key for r in self.runs.values() for key in self.recipe.changed(r.history.settings)))
+
+    @property
+    def verdict(self) -> str:
+        """In words; "within noise" is the only one that says the number was reproduced."""
+        recipe, failures = self.recipe, len(self.failures)
+        if not self.runs:
+            return "not run" if recipe.missing is None else recipe.missing
+        if self.changed:
+            return f"other settings: {', '.join(self.changed)}"
+        if failures and not self.seeds:
+            return "failed, as published" if recipe.failed else "failed"
+        if failures:
+            return f"{failures} of {len(self.runs)} failed"
+        if self.rounds < recipe.rounds:
+            return f"short run ({self.rounds} of {recipe.rounds})"
+        if not recipe.target or self.difference is None:
+            return "no target"
+        if abs(self.difference) <= self.noise + 1e-9:
+            return "within noise"
+        return "higher" if self.difference > 0 else "lower"
+
+    def _values(self, name: str) -> list[float]:
+        values = [self.runs[seed].after(self.rounds, name) for seed in self.seeds]
+        return [v for v in values if v is not None]
+
+
+def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None = None) -> list[Result]:
+    """What is there of each recipe. `rounds`: take numbers after so many where runs are longer."""
+    return [Result(recipe, runs(recipe, folders), rounds) for recipe in recipes]
+
+
+class Ordering(NamedTuple):
+    """That one method is above another in a column. `clear`: by more than two standard deviations as published."""
+
+    column: str
+    above: str
+    below: str
+    clear: bool
+    holds: bool
+
+
+def orderings(results: Iterable[Result]) -> list[Ordering]:
+    """Every published order of two targets in a column that our runs, after equally many rounds, can speak to."""
+    able = [r for r in results if r.recipe.target and not r.recipe.variant and r.accuracy is not None and not r.changed]
+    out = []
+    for a, b in itertools.combinations(able, 2):
+        if a.recipe.column != b.recipe.column or a.rounds != b.rounds or a.failures or b.failures:
+            continue
+        gap, ours = _minus(a.recipe.accuracy, b.recipe.accuracy), _minus(a.accuracy, b.accuracy)
+        if not gap or ours is None:
+            continue
+        high, low = (a, b) if gap > 0 else (b, a)
+        band = noise(a.recipe.std, b.recipe.std, 1)
+        out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, abs(gap) > band, gap * ours > 0))
+    return out
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+# ---- as text
+
+_COLUMNS: dict[str, Callable[[Result], object]] = {
+    "table": lambda r: r.recipe.table,
+    "column": lambda r: r.recipe.column,
+    "method": lambda r: r.recipe.row,
+    "published": lambda r: r.recipe.accuracy,
+    "published_std": lambda r: r.recipe.std,
+    "published_forgetting": lambda r: r.recipe.forgetting,
+    "published_rounds": lambda r: r.recipe.rounds,
+    "accuracy": lambda r: r.accuracy,
+    "std": lambda r: r.std,
+    "forgetting": lambda r: r.forgetting,
+    "rounds": lambda r: r.rounds,
+    "seeds": lambda r: " ".join(map(str, r.seeds)),
+    "failed_seeds": lambda r: " ".join(map(str, r.failures)),
+    "difference": lambda r: r.difference,
+    "noise": lambda r: r.noise if r.accuracy is not None else None,
+    "forgetting_difference": lambda r: r.forgetting_difference,
+    "verdict": lambda r: r.verdict,
+    "target": lambda r: r.recipe.target,
+    "caveat": lambda r: r.recipe.caveat,
+    "place": lambda r: r.recipe.place,
+}
+
+
+def as_csv(results: Iterable[Result]) -> str:
+    """One row for each cell, accuracies in %, numbers as they are."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows([of(r) for of in _COLUMNS.values()] for r in results)
+    return text.getvalue()
+
+
+def cells(r: Result) -> list[str]:
+    """A result for people: method, published, ours, difference, forgetting of both, rounds and seeds, verdict."""
+    published = "failed" if r.recipe.accuracy is None else f"{r.recipe.accuracy:.2f}{_std(r.recipe.std)}"
+    ours = "-" if r.accuracy is None else f"{r.accuracy:.2f}{_std(r.std)}"
+    difference = "-" if r.difference is None else f"{r.difference:+.2f}"
+    forgetting = [("-" if f is None else f"{f:.2f}") for f in (r.recipe.forgetting, r.forgetting)]
+    return [
+        r.recipe.row, published, ours, difference, *forgetting, f"{r.rounds} x {len(r.seeds)}", r.verdict,
+    ]  # fmt: skip
+
+
+HEADINGS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")
+
+
+def as_markdown(title: str, results: Sequence[Result]) -> str:
+    """A page: a table for each column that has runs, how orders came out, and what is doubtful."""
+    there = [r for r in results if r.runs]
+    lines = [
+        f"# {title}",
+        "",
+        "Accuracy of the global model in %, mean ± standard deviation over seeds after the rounds named; F is "
+        "forgetting. Within noise: the difference is at most 2 sqrt(published std^2 + our std^2 / seeds). An unknown "
+        f"standard deviation is taken from the other side, {UNKNOWN_STD:g} where both are unknown. A run with fewer "
+        "rounds than the published one is never more than a short run.",
+        "",
+        summary(results),
+    ]
+    for column in dict.fromkeys(r.recipe.column for r in there):
+        lines += ["", f"## {column}", "", f"| {' | '.join(HEADINGS)} |", "|---" * len(HEADINGS) + "|"]
+        lines += [f"| {' | '.join(cells(r))} |" for r in there if r.recipe.column == column]
+        lines += [f"\n{line}" for line in order_lines([r for r in there if r.recipe.column == column])]
+    caveats: dict[str, list[str]] = {}
+    for r in there:
+        if r.recipe.caveat:
+            caveats.setdefault(r.recipe.caveat, []).append(f"{r.recipe.column} {r.recipe.row}")
+    if caveats:
+        lines += ["", "## What is doubtful", ""]
+        lines += [f"- {', '.join(who)}: {why}." for why, who in caveats.items()]
+    failures = [(r, seed, why) for r in there for seed, why in r.failures.items()]
+    if failures:
+        lines += ["", "## Runs that failed", ""]
+        lines += [f"- {r.recipe.column} {r.recipe.row}, seed {seed}: {why}" for r, seed, why in failures]
+    return "\n".join(lines) + "\n"
+
+
+def summary(results: Sequence[Result]) -> str:
+    """How many cells came out how."""
+    counts = Counter(r.verdict.partition(" (")[0].partition(":")[0] for r in results if r.runs)
+    said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
+    return f"{sum(counts.values())} of {len(results)} cells have runs{said}."
+
+
+def order_lines(results: Sequence[Result]) -> list[str]:
+    """How the published orders of some results came out, in words; nothing where there is no pair."""
+    found = orderings(results)
+    if not found:
+        return []
+    clear = [o for o in found if o.clear]
+    text = f"Published orders that hold in ours: {sum(o.holds for o in found)} of {len(found)}"
+    text += (
+        f"; of those clear of noise, {sum(o.holds for o in clear)} of {len(clear)}."
+        if clear
+        else "; none is clear of noise."
+    )
+    broken = [f"{o.above} above {o.below}{' (clear)' * o.clear}" for o in found if not o.holds]
+    return [text + (f" Not: {', '.join(broken)}." if broken else "")]
+
+
+def _std(value: float | None) -> str:
+    return "" if value is None else f" ± {value:.2f}"

@@ -1,0 +1,260 @@
+"""`fedloom reproduce` on a few made images, as a person uses it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedloom.algorithms import ALGORITHMS
+from fedloom.cli import main as cli
+from fedloom.recipes import find
+from fedloom.recipes.reproduce import Outcome, reproduce
+
+FEDAVG = "fedntd-table1/mnist-s2/fedavg"
+SMALL = ("--only", "mnist-s2", "--methods", "fedavg", "--rounds", "1", "--threads", "1")
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """MNIST's files with 200 training images, two for each of 100 clients, and 20 test images."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for prefix, n in (("train", 200), ("t10k", 20)):
+        y = (np.arange(n) % 10).astype(np.uint8)
+        x = rng.integers(0, 60, (n, 28, 28)).astype(np.uint8)
+        for i, c in enumerate(y):
+            x[i, 2 * c : 2 * c + 3] += 150
+        for name, array in ((f"{prefix}-images-idx3-ubyte", x), (f"{prefix}-labels-idx1-ubyte", y)):
+            head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            (folder / name).write_bytes(head + array.tobytes())
+    return str(folder)
+
+
+def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """(exit status, stdout, stderr)"""
+    status = cli.main(["reproduce", *argv])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def verdicts(folder: Path, table: str = "fedntd-table1") -> dict[str, str]:
+    with (folder / table / "results.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["seeds"] or row["failed_seeds"]]
+    return {f"{row['column']}/{row['method']}": row["verdict"] for row in rows}
+
+
+def logs(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("metrics.jsonl"))}
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "--list")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("fedntd-")][:2] == [
+        "fedntd-table1", "fedntd-table7",
+    ]  # fmt: skip
+    status, out, _ = call(capsys, "fedntd-table14", "--list")
+    assert status == 0
+    assert "methods: fedavg, fedntd_mse-0.001, " in out
+    assert "other readings: fedntd_mse-0.001-sum, " in out
+    assert "fedntd_mse-0.3: the published run failed" in out
+
+
+def test_run_skip_and_go_on(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    argv = ("fedntd-table1", *SMALL, "--data", data, "--out", str(out))
+    status, text, err = call(capsys, *argv, "--methods", "fedavg,fedntd")
+    assert (status, err) == (0, "")
+    assert text.count("data: mnist, 200 training and 20 test examples of 1 x 28 x 28, 10 classes") == 1
+    assert "clients: 100, shards s=2, 2 examples each to train on; 10 a round for 1 round" in text
+    assert "fedntd_cnn (1,663,370 parameters)" in text
+    assert verdicts(out) == {"mnist-s2/fedavg": "short run (1 of 200)", "mnist-s2/fedntd": "short run (1 of 200)"}
+    assert "78.63 ± 0.42" in text
+    assert "2 of 98 cells have runs, 2 short run." in " ".join(text.split())
+    settings = json.loads((out / FEDAVG / "seed-0" / "settings.json").read_text())
+    assert (settings["run"]["rounds"], settings["run"]["seed"], settings["run"]["threads"]) == (1, 0, 1)
+    assert settings["data"]["source"] == f"mnist:{data}"
+
+    before = logs(out)
+    stamps = {p: p.stat().st_mtime_ns for p in out.rglob("metrics.jsonl")}
+    status, text, _ = call(capsys, *argv)
+    assert (status, "1 of 1 runs were there already" in text) == (0, True)
+    assert {p: p.stat().st_mtime_ns for p in out.rglob("metrics.jsonl")} == stamps
+
+    # A second seed and more rounds: what is there goes on, with the rates of the long schedule.
+    assert call(capsys, *argv, "--rounds", "2", "--seeds", "2")[0] == 0
+    after = logs(out)
+    assert sorted(after) == [f"{FEDAVG}/seed-{s}/metrics.jsonl" for s in (0, 1)] + [
+        "fedntd-table1/mnist-s2/fedntd/seed-0/metrics.jsonl"
+    ]
+    first = f"{FEDAVG}/seed-0/metrics.jsonl"
+    assert after[first].startswith(before[first])
+    assert call(capsys, *argv, "--rounds", "2", "--out", str(tmp_path / "once"))[0] == 0
+    assert logs(tmp_path / "once")[first] == after[first]
+    clients = [json.loads(after[f"{FEDAVG}/seed-{s}/metrics.jsonl"].splitlines()[1])["clients"] for s in (0, 1)]
+    assert clients[0] == clients[1] == np.random.RandomState(0).choice(100, 10, replace=False).tolist()
+
+
+def test_tables_share_their_runs(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = (*SMALL, "--data", data, "--out", str(tmp_path), "--rounds", "1")
+    assert call(capsys, "fedntd-table1", *argv)[0] == 0
+    status, text, _ = call(capsys, "fedntd-table7", *argv)
+    assert (status, "1 of 1 runs were there already" in text) == (0, True)
+    assert verdicts(tmp_path, "fedntd-table7") == {"mnist-s2/fedavg": "short run (1 of 200)"}
+
+
+def test_a_run_that_diverges_costs_no_other(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["fedntd-table1", "--only", "mnist-s2", "--methods", "fedavg,fedprox", "--rounds", "2", "--threads", "1"]
+    argv += ["--data", data, "--out", str(tmp_path), "--set", "fedprox.mu=1e30"]
+    status, text, _ = call(capsys, *argv)
+    assert status == 0
+    place = tmp_path / "fedntd-table1/mnist-s2/fedprox/seed-0"
+    why = json.loads((place / "failed.json").read_text())["why"]
+    assert f"mnist-s2/fedprox/seed-0 failed: {why}" in text
+    assert verdicts(tmp_path) == {
+        "mnist-s2/fedavg": "short run (2 of 200)",
+        "mnist-s2/fedprox": "other settings: fedprox.mu",
+    }
+    assert f"mnist-s2 fedprox, seed 0: {why}" in (tmp_path / "fedntd-table1/results.md").read_text()
+    status, text, _ = call(capsys, *argv)
+    assert status == 0
+    assert f"delete {place / 'failed.json'} to try again" in text
+
+
+def test_what_cannot_be_run_is_said_and_costs_no_other(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedloom.recipes.recipe.ALGORITHMS", {k: v for k, v in ALGORITHMS.items() if k != "fedprox"})
+    argv = ["fedntd-table1", "--only", "mnist-s2,cifar100-s10", "--methods", "fedprox,fedavg", "--rounds", "1"]
+    status, text, _ = call(capsys, *argv, "--threads", "1", "--data", data, "--out", str(tmp_path))
+    assert status == 0
+    assert "mnist-s2/fedprox/seed-0 skipped: there is no algorithm 'fedprox' in this version" in text
+    assert "cifar100-s10/fedavg/seed-0 skipped: data cannot be made: " in text
+    assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)"}
+    status, text, _ = call(
+        capsys, "fedntd-table1", "--only", "cifar10-s2", "--data", data, "--out", str(tmp_path / "none")
+    )
+    assert status == 2  # nothing could be run
+    assert verdicts(tmp_path / "none") == {}
+
+
+def test_exported_runs_count_as_done_and_do_not_go_on(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, kept = tmp_path / "out", tmp_path / "kept"
+    argv = ("fedntd-table1", *SMALL, "--data", data)
+    status, text, _ = call(capsys, *argv, "--out", str(out), "--export", str(kept))
+    assert (status, f"1 runs copied to {kept}" in text.replace("\n", "")) == (0, True)
+    assert logs(kept) == logs(out)
+    assert verdicts(kept) == {"mnist-s2/fedavg": "short run (1 of 200)"}
+    assert not list(kept.rglob("checkpoints"))
+
+    status, text, _ = call(capsys, *argv, "--out", str(tmp_path / "new"), "--known", str(kept))
+    assert (status, "1 of 1 runs were there already" in text) == (0, True)
+    assert verdicts(tmp_path / "new") == verdicts(out)
+    assert logs(tmp_path / "new") == {}
+
+    status, text, _ = call(capsys, *argv, "--rounds", "2", "--out", str(kept))
+    assert status == 2
+    assert "holds an exported run of 1 rounds, without checkpoints; run it in another directory" in text
+    assert logs(kept) == logs(out)
+
+    assert call(capsys, *argv, "--rounds", "2", "--out", str(tmp_path / "new"), "--known", str(kept))[0] == 0
+    assert logs(tmp_path / "new")[f"{FEDAVG}/seed-0/metrics.jsonl"].count(b"\n") == 3
+
+
+def test_report_only_runs_nothing(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "fedntd-table1", *SMALL, "--rounds", "2", "--data", data, "--out", str(tmp_path))[0] == 0
+    before = logs(tmp_path)
+    (tmp_path / "fedntd-table1/results.csv").unlink()
+    status, text, _ = call(capsys, "fedntd-table1", "--report-only", "--rounds", "1", "--out", str(tmp_path))
+    assert status == 0
+    assert "seed-0" not in text
+    assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)"}
+    assert logs(tmp_path) == before
+
+
+def test_data_are_loaded_once_and_a_seed_of_every_cell_comes_first(data: str, tmp_path: Path) -> None:
+    order: list[str] = []
+    federations: set[int] = set()
+
+    def train(name: str, job: object, directory: Path) -> None:
+        order.append(name)
+        federations.add(id(job.federation))  # type: ignore[attr-defined]
+        trains.add(id(job.federation.train))  # type: ignore[attr-defined]
+
+    trains: set[int] = set()
+    told: list[Outcome] = []
+    chosen = find("fedntd-table1", ["mnist-s2"], ["fedavg", "fedntd"])
+    outcomes = reproduce(chosen, data, tmp_path, seeds=(3, 1), train=train, tell=told.append)
+    assert [o.status for o in outcomes] == ["done"] * 4
+    assert outcomes == told
+    assert order == [f"mnist-s2/{row}/seed-{seed}" for seed in (3, 1) for row in ("fedavg", "fedntd")]
+    assert len(federations) == len(trains) == 1
+
+
+def test_a_library_call_trains_without_a_terminal(data: str, tmp_path: Path) -> None:
+    chosen = find("fedntd-table1", ["mnist-s2"], ["fedavg"])
+    (outcome,) = reproduce(chosen, data, tmp_path, rounds=1, changes={"model": "logistic", "run.threads": "1"})
+    assert outcome.status == "done"
+    (outcome,) = reproduce(chosen, data, tmp_path, rounds=1)
+    assert outcome.status == "there"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ((), "name a table; fedloom reproduce --list shows all"),
+        (("fedntd-table3",), "unknown table 'fedntd-table3'"),
+        (("fedntd-table1", "--only", "svhn"), "fedntd-table1 has no column 'svhn'"),
+        (("fedntd-table1",), "results need a directory; name it with --out DIR"),
+        (("fedntd-table1", "--out", "OUT"), "name the folder of the original files with --data FOLDER"),
+        (("fedntd-table1", "--out", "OUT", "--known", "nowhere"), "--known nowhere is no folder"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.bf16"), "--set takes NAME=VALUE"),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.seed=1"),
+            "run.seed is not changed by --set but",
+        ),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.sead=1"), "run has no setting 'sead'"),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "fedntd.beat=1"),
+            "FedNTD|fedntd has no setting 'beat'",
+        ),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "pfedsd.lam=1"),
+            "no recipe that is run has a setting",
+        ),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--seed", "1,1"), "each seed is named once"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--seeds", "0"), "--seeds must be >= 1, got 0"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "x"), "--rounds must be of type int, got 'x'"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "0"), "rounds must be >= 1, got 0"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_written(
+    argv: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    status, _, err = call(capsys, *(str(out) if a == "OUT" else a for a in argv))
+    assert status == 2
+    assert any(part in " ".join(err.split()) for part in message.split("|"))
+    assert not out.exists()
+
+
+def test_other_settings_than_the_runs_that_are_there(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("fedntd-table1", *SMALL, "--data", data, "--out", str(tmp_path))
+    assert call(capsys, *argv)[0] == 0
+    status, _, err = call(capsys, *argv, "--rounds", "2", "--set", "local.lr=0.1")
+    assert status == 2
+    assert "holds a run with other settings or data: hyper_parameters.local.optimiser.lr was 0.01 and is 0.1" in err

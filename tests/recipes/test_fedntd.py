@@ -1,0 +1,486 @@
+"""Recipes of FedNTD: numbers against a second transcription, settings against its protocol, verdicts by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedloom.algorithms import ALGORITHMS
+from fedloom.core.errors import SettingError
+from fedloom.recipes import TABLES, Recipe, find, recipes
+from fedloom.recipes.fedntd import cells
+from fedloom.recipes.recipe import UNKNOWN_STD, noise, same
+from fedloom.recipes.reproduce import export, write
+from fedloom.recipes.results import FAILED, Result, as_csv, as_markdown, orderings, read
+
+COUNTS = {  # columns, rows, cells that are targets
+    "fedntd-table1": (14, 7, 14 * 7 - 14 - 2),  # without FedNova, without SCAFFOLD's failed and damaged cells
+    "fedntd-table7": (14, 7, 14 * 7 - 14 - 2),
+    "fedntd-table8": (5, 5, 20),
+    "fedntd-table9": (5, 5, 20),
+    "fedntd-table10": (5, 5, 18),
+    "fedntd-table11": (5, 5, 18),
+    "fedntd-resnet10": (3, 4, 11),
+    "fedntd-table12": (2, 7, 13),
+    "fedntd-table13": (6, 3, 18),
+    "fedntd-table14": (1, 8, 7),
+}
+SHARDS = ("mnist-s2", "cifar10-s2", "cifar10-s3", "cifar10-s5", "cifar10-s10", "cifar100-s10", "cinic10-s2")
+LDA = ("mnist-lda0.1", *(f"cifar10-lda{a}" for a in (0.05, 0.1, 0.3, 0.5)), "cifar100-lda0.1", "cinic10-lda0.1")
+
+
+def cell(table: str, column: str, row: str) -> Recipe:
+    (found,) = (r for r in recipes(table) if (r.column, r.row) == (column, row))
+    return found
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_cell_is_there(table: str) -> None:
+    columns, rows, targets = COUNTS[table]
+    found = find(table)
+    assert len({r.column for r in found}) == columns
+    assert len({r.row for r in found}) == rows
+    assert len({(r.column, r.row) for r in found}) == len(found) == columns * rows
+    assert sum(r.target for r in found) == targets
+    assert all(r.caveat for r in found if not r.target)
+    assert all(r.accuracy is not None or r.failed for r in found)
+
+
+@pytest.mark.parametrize("table", ["fedntd-table1", "fedntd-table7"])
+def test_tables_1_and_7_print_the_same_accuracies(table: str) -> None:
+    """Two transcriptions of two tables."""
+    other = {(c.row, c.column): (c.accuracy, c.note) for c in cells("fedntd-table7")}
+    assert {(c.row, c.column): (c.accuracy, c.note) for c in cells("fedntd-table1")} == other
+    assert {r.column for r in find(table)} == {*SHARDS, *LDA}
+    assert all((r.std is None) == r.failed == (r.forgetting is None) for r in find(table))
+
+
+def test_cells_that_tables_share_agree_and_are_run_once() -> None:
+    shared = 0
+    first: dict[str, Recipe] = {}
+    for table in TABLES:
+        for r in recipes(table):
+            known = first.setdefault(same(r.experiment), r)
+            assert r.place == known.place
+            if known.table not in (table, "fedntd-table7") and table != "fedntd-table7":
+                assert (r.accuracy, r.std, r.forgetting) == (known.accuracy, known.std, known.forgetting), r.place
+                shared += 1
+    places = {r.place: same(r.experiment) for table in TABLES for r in recipes(table)}
+    assert len(set(places.values())) == len(places)
+    assert shared == 4 * (5 + 2) + 2  # E = 5 or R = 0.1 of Tables 8 to 11 with FedNova's and FedProx's variants; 14
+
+
+# Read off row by row where the tables above were written column by column.
+FEDNTD_TABLE_1 = [84.44, 52.61, 58.18, 64.93, 68.56, 31.69, 48.07], [81.34, 40.17, 54.42, 62.42, 66.12, 32.37, 46.24]
+FEDNTD_STDS = [0.43, 1.00, 1.42, 0.34, 0.24, 0.13, 0.36], [0.33, 3.19, 0.06, 0.53, 0.26, 0.02, 1.67]
+FEDNTD_FORGETTING = [0.13, 0.43, 0.34, 0.23, 0.15, 0.32, 0.48], [0.17, 0.58, 0.42, 0.29, 0.19, 0.26, 0.50]
+
+
+def test_the_rows_of_fedntd_in_table_1() -> None:
+    for columns, accuracies, stds, forgetting in zip(
+        (SHARDS, LDA), FEDNTD_TABLE_1, FEDNTD_STDS, FEDNTD_FORGETTING, strict=True
+    ):
+        found = [cell("fedntd-table1", column, "fedntd") for column in columns]
+        assert [r.accuracy for r in found] == accuracies
+        assert [r.std for r in found] == stds
+        assert [r.forgetting for r in found] == forgetting
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "row", "accuracy", "std", "forgetting"),
+    [
+        ("fedntd-table1", "cifar10-s5", "scaffold", 65.74, 0.36, 0.23),
+        ("fedntd-table1", "cinic10-lda0.1", "moon", 37.92, 3.31, 0.61),
+        ("fedntd-table1", "cifar100-s10", "fedcurv", 22.89, 0.66, 0.49),
+        ("fedntd-table7", "mnist-lda0.1", "fedprox", 79.25, 0.16, 0.19),
+        ("fedntd-table8", "cifar10-s2-e20", "scaffold", 62.80, None, 0.34),
+        ("fedntd-table8", "cifar10-s2-e5", "fedntd", 52.61, 1.00, 0.43),
+        ("fedntd-table9", "cifar10-lda0.1-e1", "scaffold", 13.36, None, 0.86),
+        ("fedntd-table10", "cifar10-s2-r1.0", "fedprox", 52.53, None, 0.06),
+        ("fedntd-table11", "cifar10-lda0.1-r0.5", "fednova", 55.09, None, 0.50),
+        ("fedntd-resnet10", "cifar10-s5", "fedntd", 65.92, None, None),
+        ("fedntd-table12", "cifar10-s2", "kd_ntd-0.7", 48.8, None, None),
+        ("fedntd-table13", "cifar10-lda0.5-k64", "fedalign", 76.98, None, None),
+        ("fedntd-table14", "cifar10-s2", "fedntd_mse-0.05", 44.41, None, 0.53),
+        ("fedntd-table14", "cifar10-s2", "fedavg", 40.14, 1.15, 0.59),
+    ],
+)
+def test_numbers_here_and_there(
+    table: str, column: str, row: str, accuracy: float, std: float | None, forgetting: float | None
+) -> None:
+    found = cell(table, column, row)
+    assert (found.accuracy, found.std, found.forgetting) == (accuracy, std, forgetting)
+
+
+def test_what_the_tables_really_say() -> None:
+    def best(table: str, column: str) -> str:
+        found = [r for r in find(table, [column]) if r.column == column and r.accuracy is not None]
+        return max(found, key=lambda r: r.accuracy or 0).row
+
+    columns = dict.fromkeys(r.column for r in find("fedntd-table1"))
+    lost = {column for column in columns if best("fedntd-table1", column) != "fedntd"}
+    assert lost == {"cifar10-s5", "cifar10-s10", "cifar10-lda0.5", "cifar100-lda0.1"}
+    assert {best("fedntd-table1", column) for column in lost} == {"scaffold"}
+    assert best("fedntd-table8", "cifar10-s2-e20") == "scaffold"
+    for table in ("fedntd-table9", "fedntd-table10", "fedntd-table11", "fedntd-table13"):
+        assert all(best(table, r.column) == "fedntd" for r in find(table)), table
+    gains = {
+        column: (cell("fedntd-table1", column, "fedntd").accuracy or 0)
+        - (cell("fedntd-table1", column, "fedavg").accuracy or 0)
+        for column in ("cifar10-s2", "cifar10-lda0.05", "cinic10-s2", "cinic10-lda0.1")
+    }
+    assert [round(gain, 1) for gain in gains.values()] == [12.5, 11.9, 8.4, 8.1]
+    for row in (f"kd_ntd-{lam}" for lam in (0.1, 0.3, 0.5, 0.7, 0.9)):
+        for column in ("cifar10-s2", "cifar10-lda0.1"):
+            between = [cell("fedntd-table12", column, r).accuracy for r in ("kd_ntd-0", row, "kd_ntd-1")]
+            assert between == sorted(between), (row, column)
+
+
+def test_accuracy_and_forgetting_add_up_but_where_it_is_said() -> None:
+    for table in TABLES:
+        for r in find(table):
+            if r.accuracy is not None and r.forgetting is not None and r.accuracy / 100 + r.forgetting > 1.005:
+                assert (r.column, r.row) == ("cifar10-lda0.1-r0.5", "fednova")
+                assert "impossible" in (r.caveat or "")
+
+
+def test_damaged_cells_are_no_targets() -> None:
+    marked = {(r.table, r.column, r.row) for t in TABLES for r in find(t) if not r.target}
+    for place in [
+        ("fedntd-table1", "cifar10-s5", "scaffold"),
+        ("fedntd-table1", "cifar10-lda0.05", "scaffold"),
+        ("fedntd-table10", "cifar10-s2-r0.3", "scaffold"),
+        ("fedntd-table10", "cifar10-s2-r0.5", "fednova"),
+        ("fedntd-table11", "cifar10-lda0.1-r1.0", "scaffold"),
+        ("fedntd-resnet10", "cifar10-s5", "fedavg"),
+        ("fedntd-table12", "cifar10-lda0.1", "kd_ntd-1"),
+        ("fedntd-table14", "cifar10-s2", "fedntd_mse-0.3"),
+    ]:
+        assert place in marked
+    assert all(row == "fednova" for t, _, row in marked if t == "fedntd-table8")
+
+
+# ---- settings
+
+
+def test_the_protocol() -> None:
+    for table in (t for t in TABLES if t != "fedntd-table13"):
+        for r in recipes(table):
+            e = r.experiment
+            assert (e.local.batch_size, e.local.lr, e.local.decay) == (50, 0.01, 0.99)
+            assert (e.local.optimiser, e.local.momentum, e.local.weight_decay) == ("sgd", 0.9, 1e-5)
+            assert (e.local.nesterov, e.local.clip, e.local.steps) == (False, None, None)
+            assert (e.data.partition_seed, e.data.test_fraction, e.data.val_fraction) == (19940817, 0, 0)
+            assert (e.clients.sampler, e.run.rounds, e.run.target, e.run.dtype) == ("by_round", 200, None, "float32")
+            assert e.model == ("resnet10" if table == "fedntd-resnet10" else "fedntd_cnn")
+    assert cell("fedntd-table1", "cifar10-s2", "fedavg").experiment.local.made().rate(199) == pytest.approx(
+        0.00135, 1e-2
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "partition", "clients", "cohort", "epochs", "augment"),
+    [
+        ("fedntd-table1", "mnist-s2", "shards:2", 100, 10, 3, "crop:4,flip,cutout:16"),
+        ("fedntd-table1", "mnist-lda0.1", "dirichlet:0.1", 100, 10, 3, "crop:4,flip,cutout:16"),
+        ("fedntd-table1", "cifar10-s10", "shards:10", 100, 10, 5, "crop:4,flip,cutout:16"),
+        ("fedntd-table1", "cifar100-s10", "shards:10", 100, 10, 5, "crop:4,flip,cutout:16"),
+        ("fedntd-table1", "cinic10-s2", "shards:2", 200, 10, 5, "crop:4:reflect,flip"),
+        ("fedntd-table1", "cifar10-lda0.05", "dirichlet:0.05", 100, 10, 5, "crop:4,flip,cutout:16"),
+        ("fedntd-table9", "cifar10-lda0.1-e20", "dirichlet:0.1", 100, 10, 20, "crop:4,flip,cutout:16"),
+        ("fedntd-table10", "cifar10-s2-r0.05", "shards:2", 100, 5, 5, "crop:4,flip,cutout:16"),
+        ("fedntd-table11", "cifar10-lda0.1-r0.3", "dirichlet:0.1", 100, 30, 5, "crop:4,flip,cutout:16"),
+        ("fedntd-table10", "cifar10-s2-r1.0", "shards:2", 100, 100, 5, "crop:4,flip,cutout:16"),
+        ("fedntd-table13", "cifar10-lda0.05-k64", "dirichlet:0.05", 64, 16, 20, "crop:4,flip"),
+    ],
+)
+def test_what_a_column_stands_for(
+    table: str, column: str, partition: str, clients: int, cohort: int, epochs: int, augment: str
+) -> None:
+    for r in find(table, [column]):
+        e = r.experiment
+        assert (e.data.partition, e.data.clients, e.run.cohort_size) == (partition, clients, cohort)
+        assert (e.local.epochs, e.data.augment, e.data.source) == (epochs, augment, column.split("-")[0])
+
+
+def test_table_13_has_the_settings_of_fedaligns_code() -> None:
+    for r in recipes("fedntd-table13"):
+        e = r.experiment
+        assert (e.model, e.run.rounds, e.local.batch_size, e.local.decay) == ("resnet56", 25, 64, 1.0)
+        assert (e.local.nesterov, e.local.momentum, e.local.weight_decay) == (True, 0.9, 1e-4)
+        assert e.local.clip == (10.0 if r.row == "fedalign" else None)
+        assert "number of rounds is not given" in (r.caveat or "")
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "row", "own"),
+    [
+        ("fedntd-table1", "mnist-s2", "fedavg", None),
+        ("fedntd-table1", "mnist-s2", "fedcurv", {"lam": 1.0, "fisher_size": 500}),
+        ("fedntd-table1", "mnist-s2", "fedprox", {"mu": 0.1}),
+        ("fedntd-table1", "mnist-s2", "fedprox-config", {"mu": 1.0}),
+        ("fedntd-table1", "mnist-s2", "moon", {"mu": 1.0, "tau": 0.5, "previous": "initial"}),
+        ("fedntd-table1", "mnist-s2", "moon-config", {"mu": 0.1, "tau": 0.5, "previous": "initial"}),
+        ("fedntd-table1", "mnist-s2", "fednova", {"variance_reduction": "none"}),
+        ("fedntd-table1", "mnist-s2", "fednova-released", {"variance_reduction": "released"}),
+        ("fedntd-table1", "mnist-s2", "fedntd", {"beta": 1.0, "tau": 1.0}),
+        ("fedntd-table12", "cifar10-s2", "kd_ntd-0.3", {"beta": 1.0, "tau": 1.0, "lam": 0.3}),
+        ("fedntd-table14", "cifar10-s2", "fedntd_mse-0.005", {"beta": 0.005, "reduction": "mean"}),
+        ("fedntd-table14", "cifar10-s2", "fedntd_mse-0.005-sum", {"beta": 0.005, "reduction": "class_sum"}),
+        ("fedntd-table13", "cifar10-lda0.1-k16", "fedalign", {"mu": 0.45, "width": 0.25}),
+    ],
+)
+def test_hyper_parameters(table: str, column: str, row: str, own: dict[str, Any] | None) -> None:
+    found = cell(table, column, row)
+    assert found.experiment.settings.get(found.experiment.algorithm) == own
+    assert found.variant == (row.split("-")[-1] in ("config", "released", "sum"))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_algorithms_that_there_are_take_these_settings(table: str) -> None:
+    for r in recipes(table):
+        assert (r.missing is None) or "in this version" in r.missing
+        if r.missing is None:
+            described = r.experiment.described()
+            assert described["algorithm"] == r.experiment.algorithm
+            assert described.get(r.experiment.algorithm, {}).get("aggregation", "samples") == "samples"
+            assert r.changed(described) == []
+
+
+def test_find_takes_names_and_how_they_begin() -> None:
+    assert len(find("fedntd-table1", ["cifar10"])) == 8 * 7
+    assert [r.row for r in find("fedntd-table1", ["cifar10-s2"], ["fedntd", "fedprox-config"])] == [
+        "fedprox-config", "fedntd",
+    ]  # fmt: skip
+    assert {r.row for r in find("fedntd-table14", (), ["fedntd"])} == {"fedntd"}
+    assert len(find("fedntd-table12", ["cifar10-s2"], ["kd_ntd"])) == 7
+    assert len(find("fedntd-table8", ["cifar10-s2"], ["fedavg"])) == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("fedntd-table2",), "unknown table 'fedntd-table2' .* there are fedntd-table1, "),
+        (("fedntd-table8", ["cifar10-s2-e4"]), "fedntd-table8 has no column 'cifar10-s2-e4' .* it has cifar10-s2-e1, "),
+        (("fedntd-table8", [], ["fedntdd"]), r"no method 'fedntdd' \(did you mean 'fedntd'\?\); it has fedavg, "),
+    ],
+)
+def test_unknown_names_are_refused(asked: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        find(*asked)
+
+
+# ---- results
+
+
+def made(
+    folder: Path, r: Recipe, seed: int, accuracy: float, rounds: int = 200, forgetting: float = 0.5, **changes: Any
+) -> Path:
+    """A run's files, with this accuracy (in %) after every round."""
+    place = folder / r.place / f"seed-{seed}"
+    place.mkdir(parents=True)
+    experiment = r.with_data("/some/where/data", seed)
+    for key, value in changes.items():
+        experiment = experiment.changed(key.replace("__", "."), value)
+    (place / "settings.json").write_text(json.dumps(experiment.described()))
+    (place / "manifest.json").write_text('{"format": 1}')
+    lines = [
+        {"round": t, "global_accuracy": accuracy / 100 if t else 0.1, **({"forgetting": forgetting} if t > 1 else {})}
+        for t in range(rounds + 1)
+    ]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (place / "timing.jsonl").write_text('{"round": 0, "seconds": {"evaluate": 0.5}}\n')
+    return place
+
+
+def result(r: Recipe, folder: Path, rounds: int | None = None) -> Result:
+    (found,) = read([r], [folder], rounds)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("published", "ours", "seeds", "band"),
+    [
+        (1.15, 0.5, 4, 2 * math.sqrt(1.15**2 + 0.5**2 / 4)),
+        (3.0, 4.0, 1, 10.0),
+        (1.0, None, 1, 2 * math.sqrt(2)),  # ours taken from theirs
+        (None, 2.0, 4, 2 * math.sqrt(4 + 1)),  # theirs taken from ours
+        (None, None, 1, 2 * math.sqrt(2) * UNKNOWN_STD),
+        (0.0, 0.0, 3, 0.0),
+    ],
+)
+def test_noise_by_hand(published: float | None, ours: float | None, seeds: int, band: float) -> None:
+    assert noise(published, ours, seeds) == pytest.approx(band)
+
+
+def test_the_unknown_std_is_that_of_the_partitions_it_stands_for() -> None:
+    """Cells without a standard deviation are CIFAR-10 with s = 2 or alpha = 0.1 but for a few."""
+    columns = ("cifar10-s2", "cifar10-lda0.1")
+    stds = [r.std for r in find("fedntd-table7", columns) if r.std is not None and r.column in columns]
+    assert len(stds) == 14
+    assert math.sqrt(sum(s**2 for s in stds) / 14) == pytest.approx(UNKNOWN_STD, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "verdict"),
+    [
+        ((40.14,), "within noise"),
+        ((40.14 + 3.25,), "within noise"),  # 2 sqrt(2) 1.15 = 3.253
+        ((40.14 + 3.26,), "higher"),
+        ((36.0,), "lower"),
+        # mean 42.5, std 0.7071, so 2 sqrt(1.15^2 + 0.5 / 2) = 2.508; 42.5 - 40.14 = 2.36
+        ((42.0, 43.0), "within noise"),
+        ((42.2, 43.2), "higher"),
+    ],
+)
+def test_within_noise_by_hand(tmp_path: Path, accuracies: tuple[float, ...], verdict: str) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")  # 40.14 ± 1.15
+    for seed, accuracy in enumerate(accuracies):
+        made(tmp_path, recipe, seed, accuracy, forgetting=0.55)
+    found = result(recipe, tmp_path)
+    assert found.verdict == verdict
+    assert found.accuracy == pytest.approx(sum(accuracies) / len(accuracies))
+    assert found.difference == pytest.approx(sum(accuracies) / len(accuracies) - 40.14)
+    assert found.forgetting_difference == pytest.approx(0.55 - 0.59)
+    assert found.seeds == list(range(len(accuracies)))
+
+
+def test_short_runs_reproduce_nothing(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path, recipe, 0, 40.14, rounds=199)
+    assert result(recipe, tmp_path).verdict == "short run (199 of 200)"
+    made(tmp_path, recipe, 3, 40.14)
+    found = result(recipe, tmp_path)
+    assert (found.verdict, found.seeds, found.rounds) == ("within noise", [3], 200)
+    found = result(recipe, tmp_path, rounds=40)
+    assert (found.verdict, found.seeds, found.rounds) == ("short run (40 of 200)", [0, 3], 40)
+
+
+def test_other_settings_reproduce_nothing(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path, recipe, 0, 40.14, run__threads=1, run__checkpoint_every=20)
+    assert result(recipe, tmp_path).verdict == "within noise"  # how it is computed is free
+    made(tmp_path, recipe, 1, 40.14, local__lr=0.1, run__bf16=True)
+    assert result(recipe, tmp_path).verdict == "other settings: local.lr, run.bf16"
+    place = made(tmp_path / "other", recipe, 0, 40.14, data__source="mnist:/some/where")
+    assert result(recipe, tmp_path / "other").verdict == "other settings: data.source"
+    (place / "settings.json").write_text('{"algorithm": "FedNTD", "run": {}}')  # started from Python
+    assert result(recipe, tmp_path / "other").verdict == "other settings: algorithm, data.source"
+
+
+def test_cells_that_are_no_targets_say_so(tmp_path: Path) -> None:
+    for column, row in (("cifar10-s5", "scaffold"), ("cifar10-s2", "fednova")):
+        recipe = cell("fedntd-table1", column, row)
+        made(tmp_path, recipe, 0, recipe.accuracy or 0)
+        assert result(recipe, tmp_path).verdict == "no target"
+
+
+def test_failures(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-lda0.05", "scaffold")
+    place = made(tmp_path, recipe, 0, 10.0, rounds=7)
+    (place / FAILED).write_text('{"why": "client 3, round 7: the loss is NaN"}')
+    assert result(recipe, tmp_path).verdict == "failed, as published"
+    made(tmp_path, recipe, 1, 30.0)
+    found = result(recipe, tmp_path)
+    assert (found.verdict, found.seeds) == ("1 of 2 failed", [1])
+    text = as_markdown("Some title", [found])
+    assert "- cifar10-lda0.05 scaffold, seed 0: client 3, round 7: the loss is NaN" in text
+    assert "- cifar10-lda0.05 scaffold: the published run failed." in text
+
+
+def test_orders_are_between_targets_after_equal_rounds(tmp_path: Path) -> None:
+    column = "cifar10-lda0.5"  # fedavg 62.53 ± 0.41, fedprox 62.39 ± 0.31, scaffold 66.16 ± 0.13, fedntd 66.12 ± 0.26
+    ours = {"fedavg": 60.0, "fedprox": 61.0, "scaffold": 66.0, "fedntd": 65.0, "fednova": 1.0, "fedprox-config": 99.0}
+    for row, accuracy in ours.items():
+        made(tmp_path, cell("fedntd-table1", column, row), 0, accuracy)
+    results = read([r for r in recipes("fedntd-table1") if r.column == column], [tmp_path])
+    found = {(o.above, o.below): (o.clear, o.holds) for o in orderings(results)}
+    assert found == {
+        ("fedavg", "fedprox"): (False, False),
+        ("scaffold", "fedavg"): (True, True),
+        ("fedntd", "fedavg"): (True, True),
+        ("scaffold", "fedprox"): (True, True),
+        ("fedntd", "fedprox"): (True, True),
+        ("scaffold", "fedntd"): (False, True),
+    }
+    text = as_markdown("Orders", results)
+    assert (
+        "Published orders that hold in ours: 5 of 6; of those clear of noise, 4 of 4. Not: fedavg above fedprox."
+    ) in text
+    made(tmp_path, cell("fedntd-table1", column, "moon"), 0, 99.0, rounds=100)
+    results = read([r for r in recipes("fedntd-table1") if r.column == column], [tmp_path])
+    assert len(orderings(results)) == 6
+    assert len(orderings(read([r.recipe for r in results], [tmp_path], rounds=100))) == 10
+
+
+def test_csv_has_every_cell_and_the_numbers(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table8", "cifar10-s2-e5", "fedntd")
+    made(tmp_path, recipe, 0, 50.5)
+    made(tmp_path, recipe, 2, 51.5)
+    rows = list(csv.DictReader(io.StringIO(as_csv(read(find("fedntd-table8"), [tmp_path])))))
+    assert len(rows) == 25
+    (row,) = (row for row in rows if row["seeds"])
+    assert (row["column"], row["method"], row["seeds"], row["rounds"]) == ("cifar10-s2-e5", "fedntd", "0 2", "200")
+    assert float(row["accuracy"]) == pytest.approx(51.0)
+    assert float(row["std"]) == pytest.approx(math.sqrt(0.5))
+    assert float(row["difference"]) == pytest.approx(51.0 - 52.61)
+    assert float(row["noise"]) == pytest.approx(2 * math.sqrt(1.0 + 0.25))
+    assert (row["verdict"], row["place"]) == ("within noise", "fedntd-table1/cifar10-s2/fedntd")
+    assert {row["verdict"] for row in rows if not row["seeds"]} <= {
+        "not run", *(r.missing for r in find("fedntd-table8") if r.missing),
+    }  # fmt: skip
+
+
+def test_exports_are_exact_without_weights_and_without_folders(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    place = made(tmp_path / "out", recipe, 0, 40.0)
+    (place / "checkpoints").mkdir()
+    (place / "checkpoints" / "00000200.json").write_text("{}")
+    made(tmp_path / "out", recipe, 1, 40.0, rounds=40)
+    all_of_it = (place / "metrics.jsonl").read_bytes()
+    (place / "metrics.jsonl").write_bytes(all_of_it + b'{"round": 201, "glob')  # cut off by a kill
+    (copy,) = export([recipe], tmp_path / "out", tmp_path / "to")
+    assert copy == tmp_path / "to" / recipe.place / "seed-0"
+    assert sorted(p.name for p in copy.iterdir()) == ["manifest.json", "metrics.jsonl", "settings.json", "timing.jsonl"]
+    assert (copy / "metrics.jsonl").read_bytes() == all_of_it
+    assert json.loads((copy / "settings.json").read_text())["data"]["source"] == "cifar10"
+    assert "/some/where" not in "".join(p.read_text() for p in copy.iterdir())
+    found = result(recipe, tmp_path / "to")
+    assert (found.verdict, found.runs[0].resumable) == ("within noise", False)
+    assert export([recipe], tmp_path / "out", tmp_path / "to") == []  # it is there
+    assert len(export([recipe], tmp_path / "out", tmp_path / "to", rounds=40)) == 1  # the short one too
+    (found,) = (r for r in write("Title", recipes("fedntd-table1"), [tmp_path / "to"]) if r.runs)
+    assert found.seeds == [0]
+    assert "1 of 98 cells have runs, 1 within noise." in (tmp_path / "to/fedntd-table1/results.md").read_text()
+
+
+def test_of_two_runs_with_a_seed_the_longer_one_counts(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path / "a", recipe, 0, 30.0, rounds=10)
+    made(tmp_path / "b", recipe, 0, 35.0, rounds=20)
+    (found,) = read([recipe], [tmp_path / "a", tmp_path / "b"])
+    assert found.accuracy == pytest.approx(35.0)
+    assert found.rounds == 20
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    place = made(tmp_path, recipe, 0, 30.0)
+    (place / "metrics.jsonl").write_text('{"round": 0, "global_accuracy": 7}\n')
+    with pytest.raises(SettingError, match=r"line 1: global_accuracy must be a number in 0\.\.1"):
+        read([recipe], [tmp_path])
+
+
+def test_every_algorithm_of_the_recipes_is_known_or_named_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedloom.recipes.recipe.ALGORITHMS", {"fedavg": ALGORITHMS["fedavg"]})
+    assert cell("fedntd-table1", "mnist-s2", "fedavg").missing is None
+    assert cell("fedntd-table1", "mnist-s2", "moon").missing == "there is no algorithm 'moon' in this version"
