@@ -7,6 +7,7 @@ from typing import Any
 from fedloom.algorithms.centralised import Centralised
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedavgm import FedAvgM
+from fedloom.algorithms.fedcurv import FedCurv
 from fedloom.algorithms.feddyn import FedDyn
 from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedntd import FedNTD
@@ -25,6 +26,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "fedavgm": FedAvgM,
     "fedprox": FedProx,
     "fednova": FedNova,
+    "fedcurv": FedCurv,
     "scaffold": Scaffold,
     "feddyn": FedDyn,
     "moon": MOON,
@@ -44,6 +46,7 @@ __all__ = [
     "Centralised",
     "FedAvg",
     "FedAvgM",
+    "FedCurv",
     "FedDyn",
     "FedNTD",
     "FedNTDMSE",
