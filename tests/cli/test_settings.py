@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 import torch
 
+from fedloom import Examples, FedAvg, RunSettings, federate, iid, run
 from fedloom.cli import main as cli
 from fedloom.cli.options import add_settings
 from fedloom.coordinator import History, Job
@@ -295,6 +296,25 @@ def test_an_interrupted_run_says_how_it_goes_on(
     assert capsys.readouterr().err == "interrupted; the same command with --resume goes on\n"
     done(capsys, "run fedavg --settings tiny.toml --out a --resume")
     assert len(History.read("a").metrics) == 4
+
+
+def test_a_run_from_python_has_no_words_but_an_experiment_has(capsys: pytest.CaptureFixture[str]) -> None:
+    y = torch.arange(60) % 3
+    train = Examples(torch.eye(3)[y], y, 3)
+    federation = federate(train, iid(y, 5, seed=0))
+    run(FedAvg(), federation, lambda: torch.nn.Linear(3, 3), RunSettings(rounds=1, cohort_size=2), directory="a")
+    for command in ("resume a", "replay a 1", "export a m.pt"):
+        said = error(capsys, command)
+        assert said.startswith("the run in a was started from Python with objects of its own: go on with it from there")
+    words = {
+        "model": "own:network",
+        "data": {"source": "own:arrays", "partition": "iid", "clients": 4},
+        "run": {"rounds": 1, "cohort_size": 2},
+    }
+    Experiment.of(words).job().run("b")
+    done(capsys, "resume b --rounds 2")
+    done(capsys, "export b m.pt")
+    assert len(History.read("b").metrics) == 3
 
 
 def test_a_folder_without_runs(capsys: pytest.CaptureFixture[str]) -> None:

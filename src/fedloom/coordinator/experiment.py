@@ -299,7 +299,7 @@ def from_directory(directory: str | Path) -> Experiment:
     if "data" not in described:
         raise SettingError(
             f"the run in {directory} was started from Python with objects of its own: go on with it from there, "
-            "fedloom.run(..., directory=..., resume=True)"
+            "fedloom.run(..., directory=..., resume=True); replay and restore are methods of fedloom.Job"
         )
     return Experiment.of(described)
 
