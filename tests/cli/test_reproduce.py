@@ -12,6 +12,7 @@ import pytest
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli import main as cli
+from fedloom.coordinator import History, Job
 from fedloom.recipes import find
 from fedloom.recipes.reproduce import Outcome, reproduce
 
@@ -70,47 +71,45 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fedntd_mse-0.3: the published run failed" in out
 
 
-def test_run_skip_and_go_on(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    argv = ("fedntd-table1", *SMALL, "--data", data, "--out", str(out))
-    status, text, err = call(capsys, *argv, "--methods", "fedavg,fedntd")
+def test_run_and_compare(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = (*SMALL, "--data", data, "--out", str(tmp_path))
+    status, text, err = call(capsys, "fedntd-table1", *argv, "--methods", "fedavg,fedntd")
     assert (status, err) == (0, "")
     assert text.count("data: mnist, 200 training and 20 test examples of 1 x 28 x 28, 10 classes") == 1
     assert "clients: 100, shards s=2, 2 examples each to train on; 10 a round for 1 round" in text
     assert "fedntd_cnn (1,663,370 parameters)" in text
-    assert verdicts(out) == {"mnist-s2/fedavg": "short run (1 of 200)", "mnist-s2/fedntd": "short run (1 of 200)"}
+    assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)", "mnist-s2/fedntd": "short run (1 of 200)"}
     assert "78.63 ± 0.42" in text
     assert "2 of 98 cells have runs, 2 short run." in " ".join(text.split())
-    settings = json.loads((out / FEDAVG / "seed-0" / "settings.json").read_text())
+    settings = json.loads((tmp_path / FEDAVG / "seed-0" / "settings.json").read_text())
     assert (settings["run"]["rounds"], settings["run"]["seed"], settings["run"]["threads"]) == (1, 0, 1)
     assert settings["data"]["source"] == f"mnist:{data}"
 
-    before = logs(out)
-    stamps = {p: p.stat().st_mtime_ns for p in out.rglob("metrics.jsonl")}
-    status, text, _ = call(capsys, *argv)
+    status, text, _ = call(capsys, "fedntd-table7", *argv)  # the same cells
     assert (status, "1 of 1 runs were there already" in text) == (0, True)
-    assert {p: p.stat().st_mtime_ns for p in out.rglob("metrics.jsonl")} == stamps
+    assert set(verdicts(tmp_path, "fedntd-table7")) == {"mnist-s2/fedavg", "mnist-s2/fedntd"}
+
+
+def test_skip_and_go_on(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, log = tmp_path / "out", f"{FEDAVG}/seed-0/metrics.jsonl"
+    argv = ("fedntd-table1", *SMALL, "--set", "model=logistic", "--data", data, "--rounds", "3")
+    assert call(capsys, *argv, "--out", str(out))[0] == 0
+    before, stamp = logs(out), (out / log).stat().st_mtime_ns
+    status, text, _ = call(capsys, *argv, "--out", str(out))
+    assert (status, "1 of 1 runs were there already" in text) == (0, True)
+    assert (out / log).stat().st_mtime_ns == stamp
 
     # A second seed and more rounds: what is there goes on, with the rates of the long schedule.
-    assert call(capsys, *argv, "--rounds", "2", "--seeds", "2")[0] == 0
-    after = logs(out)
-    assert sorted(after) == [f"{FEDAVG}/seed-{s}/metrics.jsonl" for s in (0, 1)] + [
-        "fedntd-table1/mnist-s2/fedntd/seed-0/metrics.jsonl"
-    ]
-    first = f"{FEDAVG}/seed-0/metrics.jsonl"
-    assert after[first].startswith(before[first])
-    assert call(capsys, *argv, "--rounds", "2", "--out", str(tmp_path / "once"))[0] == 0
-    assert logs(tmp_path / "once")[first] == after[first]
-    clients = [json.loads(after[f"{FEDAVG}/seed-{s}/metrics.jsonl"].splitlines()[1])["clients"] for s in (0, 1)]
+    argv = (*argv, "--rounds", "7", "--seeds", "2")
+    assert call(capsys, *argv, "--out", str(out))[0] == 0
+    assert sorted(logs(out)) == [f"{FEDAVG}/seed-{s}/metrics.jsonl" for s in (0, 1)]
+    assert logs(out)[log].startswith(before[log])
+    assert logs(out)[log].count(b"\n") == 8
+    assert call(capsys, *argv, "--out", str(tmp_path / "once"))[0] == 0
+    assert logs(tmp_path / "once") == logs(out)
+    clients = [json.loads(lines.splitlines()[1])["clients"] for lines in logs(out).values()]
     assert clients[0] == clients[1] == np.random.RandomState(0).choice(100, 10, replace=False).tolist()
-
-
-def test_tables_share_their_runs(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = (*SMALL, "--data", data, "--out", str(tmp_path), "--rounds", "1")
-    assert call(capsys, "fedntd-table1", *argv)[0] == 0
-    status, text, _ = call(capsys, "fedntd-table7", *argv)
-    assert (status, "1 of 1 runs were there already" in text) == (0, True)
-    assert verdicts(tmp_path, "fedntd-table7") == {"mnist-s2/fedavg": "short run (1 of 200)"}
+    assert verdicts(out) == {"mnist-s2/fedavg": "other settings: model"}
 
 
 def test_a_run_that_diverges_costs_no_other(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,6 +128,8 @@ def test_a_run_that_diverges_costs_no_other(data: str, tmp_path: Path, capsys: p
     status, text, _ = call(capsys, *argv)
     assert status == 0
     assert f"delete {place / 'failed.json'} to try again" in text
+    status, text, _ = call(capsys, *argv[:-4], "--out", str(tmp_path / "new"), "--known", str(tmp_path))
+    assert (status, f"(before, in {place})" in text) == (0, True)
 
 
 def test_what_cannot_be_run_is_said_and_costs_no_other(
@@ -188,19 +189,17 @@ def test_data_are_loaded_once_and_a_seed_of_every_cell_comes_first(data: str, tm
     order: list[str] = []
     federations: set[int] = set()
 
-    def train(name: str, job: object, directory: Path) -> None:
+    def train(name: str, job: Job, directory: Path) -> None:
         order.append(name)
-        federations.add(id(job.federation))  # type: ignore[attr-defined]
-        trains.add(id(job.federation.train))  # type: ignore[attr-defined]
+        federations.add(id(job.federation))
 
-    trains: set[int] = set()
     told: list[Outcome] = []
     chosen = find("fedntd-table1", ["mnist-s2"], ["fedavg", "fedntd"])
     outcomes = reproduce(chosen, data, tmp_path, seeds=(3, 1), train=train, tell=told.append)
     assert [o.status for o in outcomes] == ["done"] * 4
     assert outcomes == told
     assert order == [f"mnist-s2/{row}/seed-{seed}" for seed in (3, 1) for row in ("fedavg", "fedntd")]
-    assert len(federations) == len(trains) == 1
+    assert len(federations) == 1
 
 
 def test_a_library_call_trains_without_a_terminal(data: str, tmp_path: Path) -> None:
@@ -209,6 +208,27 @@ def test_a_library_call_trains_without_a_terminal(data: str, tmp_path: Path) -> 
     assert outcome.status == "done"
     (outcome,) = reproduce(chosen, data, tmp_path, rounds=1)
     assert outcome.status == "there"
+
+
+def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -> None:
+    def interrupted(name: str, job: Job, directory: Path) -> None:
+        def stop(history: History) -> None:
+            if name.startswith("mnist-s2/fedntd") and history.metrics[-1]["round"] == 7:
+                raise KeyboardInterrupt
+
+        job.run(directory, resume=True, on_round=stop)
+
+    chosen = find("fedntd-table1", ["mnist-s2"], ["fedavg", "fedntd"])
+    changes = {"model": "logistic", "run.threads": "1"}
+    told: list[Outcome] = []
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(chosen, data, tmp_path / "a", rounds=8, changes=changes, train=interrupted, tell=told.append)
+    assert [o.status for o in told] == ["done"]
+    assert logs(tmp_path / "a")["fedntd-table1/mnist-s2/fedntd/seed-0/metrics.jsonl"].count(b"\n") == 8
+    outcomes = reproduce(chosen, data, tmp_path / "a", rounds=8, changes=changes)
+    assert [o.status for o in outcomes] == ["there", "done"]
+    reproduce(chosen, data, tmp_path / "b", rounds=8, changes=changes)
+    assert logs(tmp_path / "a") == logs(tmp_path / "b")
 
 
 @pytest.mark.parametrize(
