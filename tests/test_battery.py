@@ -17,6 +17,7 @@ from fedloom.algorithms import (
     FedAvg,
     FedAvgM,
     FedCurv,
+    FedDF,
     FedDyn,
     FedNova,
     FedNTD,
@@ -60,6 +61,10 @@ ALGORITHMS: dict[str, Any] = {
     "moon_uniform_random": MOON(mu=2.0, tau=0.7, aggregation="uniform", previous="random"),
     "pfedsd": PFedSD(lam=0.5, T=3.0),
     "pfedsd_personal_head": PFedSD(lam=0.5, T=3.0, shared="* !head.*", buffers="local"),
+    "feddf": FedDF(steps=3, T=2.0, distill=Local(batch_size=8, optimiser=Adam(lr=1e-3, clip=0.5))),
+    "feddf_uniform_losses": FedDF(
+        steps=3, T=3.0, scheme="avg_losses", aggregation="uniform", distill=Local(batch_size=8, optimiser=SGD(lr=0.1))
+    ),
     "kt_pfl": KTpFL(distill=Local(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),
     "local_only": LocalOnly(),
     "centralised": Centralised(),

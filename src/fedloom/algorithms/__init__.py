@@ -8,6 +8,7 @@ from fedloom.algorithms.centralised import Centralised
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedavgm import FedAvgM
 from fedloom.algorithms.fedcurv import FedCurv
+from fedloom.algorithms.feddf import FedDF
 from fedloom.algorithms.feddyn import FedDyn
 from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedntd import FedNTD
@@ -33,6 +34,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "fedntd": FedNTD,
     "kd_ntd": KDNTD,
     "fedntd_mse": FedNTDMSE,
+    "feddf": FedDF,
     "pfedsd": PFedSD,
     "kt_pfl": KTpFL,
     "local_only": LocalOnly,
@@ -47,6 +49,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedCurv",
+    "FedDF",
     "FedDyn",
     "FedNTD",
     "FedNTDMSE",

@@ -44,7 +44,7 @@ def replay(args: argparse.Namespace, console: Console) -> int:
     for client, trained in found.trained().items():
         name = p.assignment[client] if len(p.assignment) == p.num_clients else next(iter(p.models))
         model = p.models[name]
-        start = job.algorithm.global_weights(found.before["" if job.algorithm.mixed else name])
+        start = job.algorithm.global_models(found.before, p.models).get(name)
         moved = "-" if start is None else f"{float(tree.sq_norm(tree.sub(trained.params, start.params))) ** 0.5:.4f}"
         accuracy = "-" if test is None else f"{classify(model, trained, p.task, test).accuracy:.4f}"
         out.add_row(str(client), f"{int(p.sizes[client]):,}", moved, accuracy)

@@ -67,3 +67,11 @@ class Algorithm(ABC, Generic[V, S]):
     def global_weights(self, server: V) -> Weights | None:
         """The model by which the server is judged, None if there is none."""
         return None
+
+    def global_models(self, server: Mapping[str, V], models: Mapping[str, Model]) -> dict[str, Weights]:
+        """The global model of each architecture that has one, by its name, from all server states of a run.
+
+        An algorithm that is `mixed` has one state, named "".
+        """
+        found = {name: self.global_weights(state) for name, state in server.items()}
+        return {name: weights for name, weights in found.items() if weights is not None}

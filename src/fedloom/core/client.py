@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.batches import Batches
+from fedloom.core.batches import Batches, plan
 from fedloom.core.model import Model
 from fedloom.core.task import Task
 from fedloom.core.types import replace, state, static
@@ -27,6 +28,28 @@ class Public:
         """One pass over the public examples `index` [P], in that order."""
         count = torch.full_like(self.batches.num_examples, index.shape[0])
         return replace(self.batches, examples=index, num_examples=count).in_order(batch_size)
+
+    def consensus(self, teachers: Sequence[tuple[Callable[..., Tensor], Any]]) -> Tensor:
+        """The mean over pairs (fn, weights) of what fn(weights, x) says of every public example, [P, ...]."""
+        everything = self.rows(torch.arange(self.batches.x.shape[0], device=self.batches.x.device), 200)
+        total = torch.zeros((), device=everything.x.device)
+        for fn, weights in teachers:
+            total = total + everything.predict(fn, weights) / len(teachers)
+        return total
+
+    def shuffled(self, batch_size: int, steps: int, key: int) -> Batches:
+        """So many batches of all public examples, over as many fresh permutations as that takes, short batches last."""
+        b, device = self.batches, self.batches.x.device
+        n = int(b.num_examples)
+        order, mask = plan(np.array([n], np.int64), min(batch_size, n), [key], steps=steps)
+        return replace(
+            b,
+            examples=torch.arange(n, device=device),
+            order=torch.from_numpy(order[0]).to(device),
+            mask=torch.from_numpy(mask[0]).to(device),
+            num_steps=torch.tensor(steps, device=device),
+            key=torch.tensor(key, device=device),
+        )
 
 
 @state

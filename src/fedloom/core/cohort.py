@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from torch import Tensor
 
 from fedloom.core import tree
+from fedloom.core.client import Public
 from fedloom.core.errors import StackingError
 from fedloom.core.model import Model
 from fedloom.core.types import Failure
@@ -42,6 +43,14 @@ class Replies(Generic[T]):
                     "for group in cohort.groups: group.gather(...)"
                 )
         return tree.stack(self.values)
+
+    @property
+    def mean(self) -> Any:
+        """The uploads' tree with each Weighted replaced by its mean, as `Cohort.reduce` gives it; None without any."""
+        total = tree.WeightedMean()
+        for upload in self.values:
+            total.add(tree.stack([upload]))
+        return total.result()
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,11 @@ class Cohort(Protocol):
     @property
     def num_public(self) -> int:
         """How many public examples there are."""
+        ...
+
+    @property
+    def public(self) -> Public:
+        """The public examples, which the server may learn from as well."""
         ...
 
     def key(self, purpose: str) -> int:

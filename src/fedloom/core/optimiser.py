@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -152,6 +153,32 @@ class Adam(Optimiser):
             steps = _per_client(count, p)
             size = _per_client(lr, p) / (1 - b1**steps)
             p.sub_(size * m / ((v / (1 - b2**steps)).sqrt() + self.eps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Optimiser):
+    """Another optimiser, `of`, whose rate falls to 0 over `steps` steps: lr * (1 + cos(pi t / steps)) / 2, t from 0."""
+
+    lr: float = field(init=False)
+    clip: None = field(init=False, default=None)  # `of` clips
+    of: Optimiser
+    steps: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lr", self.of.lr)
+        super().__post_init__()
+        if self.steps < 1:
+            raise SettingError(f"steps must be >= 1, got {self.steps}")
+
+    def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+        taken = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
+        return [taken, *self.of.init(params, lead)]
+
+    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None:
+        taken = state[0]
+        share = 0.5 * (1 + torch.cos(math.pi * (taken / self.steps).clamp(max=1.0)))
+        self.of.step_(params, grads, state[1:], lr * share, lead=taken.ndim)
+        taken.add_(1)
 
 
 @dataclass(frozen=True, kw_only=True)

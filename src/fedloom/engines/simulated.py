@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
-from fedloom.core.client import Client
+from fedloom.core.client import Client, Public
 from fedloom.core.cohort import Reduction, Replies
 from fedloom.core.errors import ClientError, FedloomError, NonFiniteError, SettingError, StackingError
 from fedloom.core.execution import Compilation, Execution, executing
@@ -287,6 +287,10 @@ class SimulatedCohort:
     def num_public(self) -> int:
         public = self.engine.population.federation.public
         return 0 if public is None else len(public)
+
+    @property
+    def public(self) -> Public:
+        return self.engine.population.public
 
     def key(self, purpose: str) -> int:
         return derive(self.engine.population.seed, "server", self.round, purpose)

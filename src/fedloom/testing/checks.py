@@ -106,9 +106,9 @@ def neutral_is_fedavg(subject: Subject) -> str | None:
         mine = subject.run(kind, algorithm=changed(a, **a.neutral))
         theirs = subject.run(kind, algorithm=fedavg)
         for t, (x, y) in enumerate(zip(mine.servers, theirs.servers, strict=True)):
+            models = a.global_models(x, subject.models)
             for name in y:
-                ours = a.global_weights(x[name])
-                ours = x[name] if ours is None else ours
+                ours = models.get(name, x.get(name))
                 same(ours, y[name], f"{subject.name} with {dict(a.neutral)} must be FedAvg ({kind.name}, round {t})")
     return None
 

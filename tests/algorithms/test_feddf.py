@@ -1,0 +1,156 @@
+"""FedDF: numbers of the authors' code for one step of the server, and students of several architectures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fedloom as fl
+from conftest import golden
+from fedloom.algorithms.feddf import FedDF, ensemble
+from fedloom.core.client import Public
+from fedloom.core.errors import SettingError
+from fedloom.core.execution import Execution, executing
+from fedloom.core.fold import minimise
+from fedloom.core.losses import divergence, soft_target_loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.types import Weights
+from fedloom.data import from_arrays
+from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
+from fedloom.engines.stacked import Stacked
+from fedloom.testing.subject import MLP, Convolutional, federation
+
+CASES = [("fedntd/feddf_server_loss", f"T{T}_", "_", T, (1, 1, 1)) for T in (1, 3)] + [
+    ("ktpfl_dense/feddf", "", f"/T{T}/{name}/", T, counts)
+    for T in (1, 4)
+    for name, counts in (("uniform", (1, 1, 1)), ("w532", (5, 3, 2)))
+]
+
+
+class Table(nn.Module):
+    """Logits that are parameters, one row for each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.zeros(5, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows[x[:, 0].long()]
+
+
+def table(rows: np.ndarray) -> Weights:
+    return Weights(params={"rows": torch.from_numpy(rows)})
+
+
+def public(dtype: torch.dtype) -> Public:
+    everything = from_arrays(np.arange(5.0)[:, None], np.zeros(5, np.int64), num_classes=6)
+    people = fl.Federation(train=everything, partition=fl.Partition.from_lists([range(5)]), public=everything)
+    return Population(people, {"table": Model(Table)}, dtype=dtype).public
+
+
+@pytest.mark.parametrize("scheme", ["avg_logits", "avg_probs", "avg_losses"])
+@pytest.mark.parametrize(("file", "before", "after", "T", "counts"), CASES)
+def test_a_step_of_the_server_is_the_authors(
+    file: str, before: str, after: str, T: int, counts: tuple[int, ...], scheme: Any
+) -> None:
+    g = golden(file)
+    double = g[next(k for k in g if k.endswith("grad_clipped5"))].dtype == np.float64
+    close = {"rtol": 1e-12, "atol": 1e-12} if double else {"rtol": 1e-5, "atol": 1e-6}
+    student, teachers = (g[n] if n in g else g[f"{n.rstrip('s')}_logits"] for n in ("student", "teachers"))
+    model, examples = Model(Table), public(torch.float64 if double else torch.float32)
+    weighted = [(model, table(t)) for t, count in zip(teachers, counts, strict=True) for _ in range(count)]
+    target = ensemble(weighted, examples, float(T), scheme)
+    batches = examples.shuffled(5, 1, key=0).note("target", target)
+    with executing(Execution()) as seen:
+        moved = minimise(
+            soft_target_loss(model, T), table(student), batches, SGD(lr=1.0, clip=5.0), lr=torch.tensor(1.0)
+        )
+    name = f"{before}{scheme}{after}"
+    np.testing.assert_allclose(student - moved.params["rows"].numpy(), g[f"{name}grad_clipped5"], **close)
+    loss = float(seen.losses[0][0])
+    if scheme == "avg_losses":  # the mean of the teachers' KL has the teachers' disagreement besides, a constant
+        each = F.softmax(torch.stack([w.params["rows"] for _, w in weighted]) / T, -1)
+        loss += float(((each * each.log()).mean(0) - target * target.log()).sum(-1).mean())
+    np.testing.assert_allclose(loss, g[f"{name}loss"], **close)
+
+
+@pytest.mark.parametrize("T", [1, 4])
+def test_divergence_from_one_teacher(T: int) -> None:
+    g = golden("ktpfl_dense/feddf")
+    target = ensemble([(Model(Table), table(g["teacher_logits"][0]))], public(torch.float32), float(T), "avg_logits")
+    value = divergence(torch.from_numpy(g["student_logits"]) / T, target).mean()
+    np.testing.assert_allclose(value, g[f"divergence_first_teacher/T{T}"], rtol=1e-5)
+
+
+THREE = {n: Model(m, name=n) for n, m in {"narrow": MLP, "wide": lambda: MLP(16), "conv": Convolutional}.items()}
+LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05))
+DISTILL = Local(batch_size=8, optimiser=Adam(lr=1e-2, clip=5.0))
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_students_of_several_architectures_learn_from_all_teachers(engine: Any) -> None:
+    population = Population(federation(), THREE, dtype=torch.float64)  # clients 0 and 3 are narrow, 1 and 4 wide, ...
+    after: dict[int, dict[str, Weights]] = {}
+    for steps in (0, 60):
+        with pytest.warns(UserWarning, match="is FedAvg") if steps == 0 else torch.no_grad():
+            run = engine(population, FedDF(steps=steps, local=LOCAL, distill=DISTILL))
+        start = run.init()
+        after[steps] = run.round(start, (0, 1, 3), 0)[""]
+        assert all(torch.equal(t, start[""]["conv"].params[n]) for n, t in after[steps]["conv"].params.items())
+    replies: list[tuple[Model, Weights]] = []
+
+    def watch(exchange: Any) -> None:
+        replies.append((THREE[population.assignment[exchange.client]], exchange.upload.value))
+
+    run.watch = watch
+    run.round(run.init(), (0, 1, 3), 0)
+    assert [m.name for m, _ in replies] == ["narrow", "narrow", "wide"]
+    target = ensemble(replies, population.public, 1.0, "avg_logits")
+    x = population.public.batches.x
+    for name in ("narrow", "wide"):
+        mean, student = (float(divergence(THREE[name](after[s][name], x), target).mean()) for s in (0, 60))
+        assert student < 0.3 * mean
+
+
+def test_one_architecture_alone_hears_the_others() -> None:
+    population = Population(federation(), THREE, dtype=torch.float64)
+    ends = [Loop(population, FedDF(steps=5, local=LOCAL, distill=DISTILL)) for _ in range(2)]
+    alone, together = (run.round(run.init(), c, 0)[""] for run, c in zip(ends, [(0, 3), (0, 1, 3)], strict=True))
+    assert not torch.equal(alone["narrow"].params["head.weight"], together["narrow"].params["head.weight"])
+
+
+def test_a_run_measures_the_global_model_of_each_architecture() -> None:
+    people, settings = federation(), fl.RunSettings(rounds=1, cohort_size=6, seed=0)
+    judged = fl.Federation(**{**vars(people), "test": people.train})
+    history = fl.run(FedDF(steps=2, local=LOCAL, distill=DISTILL), judged, THREE, settings)
+    assert 0 <= history.last("global_accuracy") <= 1
+    assert history.last("personal_accuracy") is not None
+    assert set(history.server[""]) == set(THREE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": -1}, "needs steps >= 0 and T > 0, got steps = -1"),
+        ({"T": 0.0}, "got steps = 200, T = 0.0"),
+        ({"scheme": "mean"}, "scheme is one of avg_logits, avg_probs, avg_losses.*'mean'"),
+        ({"aggregation": "median"}, "aggregation samples or uniform; got 'avg_logits', 'median'"),
+    ],
+)
+def test_refused_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        FedDF(**settings)
+
+
+def test_refused_federations() -> None:
+    with pytest.raises(SettingError, match="public examples"):
+        Loop(Population(fl.Federation(**{**vars(federation()), "public": None}), THREE), FedDF())
+    with pytest.raises(SettingError, match="tells architectures by name"):
+        FedDF().init({"a": Model(MLP), "b": Model(lambda: MLP(16), name="MLP")}, 0, num_clients=2)
