@@ -17,13 +17,16 @@ from trajectory import TinyNet, flat, setting, unflat
 from conftest import golden
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.moon import MOON, MOONServer, contrast
+from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.data import Federation, from_arrays, iid
 from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.models import build
-from fedloom.testing.compare import same
+from fedloom.testing.compare import close, same
 from small import clients_of
 
 ENGINES = [Loop, Stacked]
@@ -139,6 +142,27 @@ def test_the_answer_is_the_next_previous_model(engine: Any) -> None:
     run = engine(clients_of(data(5, 9), model=NETWORK), MOON(feature="1", aggregation="uniform", local=STEP))
     server = run.round(run.init(), (1,), 0)
     same(run.states[1], server["network"].w, "the only client's model is the new global one")
+
+
+def test_augmented_images_are_seen_alike_by_all_three_models() -> None:
+    """On both engines; and the traced steps of the first round serve the second."""
+    rng = np.random.default_rng(0)
+    train = from_arrays(rng.integers(0, 256, (46, 8, 8), dtype=np.uint8), rng.integers(0, 3, 46), num_classes=3)
+    train = replace(train, augment=Augment.of(train.normalise, crop=2, cutout=3))
+    model = Model(lambda: nn.Sequential(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(108, 3)))
+    federation = Federation(train=train, partition=iid(train.y, 4, 0))
+    people = Population(federation=federation, models={"net": model}, dtype=torch.float64)
+    algorithm = MOON(feature="1", local=Local(epochs=2, batch_size=5, optimiser=SGD(lr=0.1)))
+    loop, stack = Loop(people, algorithm), Stacked(people, algorithm, compilation="trace")
+    ends, traced = [], []
+    for engine in (loop, stack):
+        server = engine.init()
+        for t in range(3):
+            server = engine.round(server, [0, 1, 3], t)
+            traced.append(len(engine._programs))
+        ends.append(server)
+    close(ends[0], ends[1], "engines", 1e-9)
+    assert traced[3] == traced[4] == traced[5] > 0
 
 
 @pytest.mark.parametrize("name", ["fedntd_cnn", "lenet", "mlp", "logistic"])
