@@ -81,7 +81,8 @@ def params_of(vector: Any) -> Params:
     return unflat(TINY, np.asarray(vector)).params
 
 
-def test_penalty_and_reports_of_the_reference() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_penalty_and_reports_of_the_reference(engine: Any) -> None:
     """Client j learnt on batches j and j + 1; client 0 is pulled by clients 1 and 2."""
     g = golden("pfedsd_apfl/fedcurv")
 
@@ -98,7 +99,7 @@ def test_penalty_and_reports_of_the_reference() -> None:
             return server
 
     data = [(g["x"][j : j + 2].reshape(10, 6), g["y"][j : j + 2].reshape(10)) for j in range(3)]
-    run = Stacked(clients_of(data), Measures())
+    run = engine(clients_of(data), Measures())
     run.round(run.init(), range(3), 0)
     for j in range(3):
         np.testing.assert_allclose(flat(run.states[j].u), g[f"client{j}_u"], rtol=1e-9, atol=1e-12)
