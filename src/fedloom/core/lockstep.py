@@ -37,6 +37,10 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
             losses.append(value)
     run.step = None
     out = step.finish(work, spec)
+    if memory is not None:
+        # laid out as a state from a file is: kernels give other last bits for other strides, a resumed run would too.
+        # (Not contiguous(): it leaves the strides of a single channel as they are.)
+        out = tree.map_tree(lambda t: t.clone(memory_format=torch.contiguous_format), out)
     if losses:
         run.losses.append(torch.stack(losses))
         run.steps.append([count])

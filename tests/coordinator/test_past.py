@@ -1,0 +1,126 @@
+"""Past rounds for analyses: the same bits from wherever they are computed, and local training epoch by epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom import (
+    SGD,
+    Examples,
+    FedAvg,
+    Federation,
+    FedNTD,
+    History,
+    KTpFL,
+    Local,
+    Model,
+    RunSettings,
+    Scaffold,
+    federate,
+)
+from fedloom.coordinator import Job
+from fedloom.coordinator.past import Past
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.errors import SettingError
+from fedloom.data import by_lists
+
+LOCAL = Local(epochs=3, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9))
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(80, 3)
+    )
+
+
+def federation() -> Federation:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(66) % 3
+    train = Examples(torch.randn(66, 1, 8, 8, generator=g) + y[:, None, None, None], y, 3)
+    sizes = [list(range(11 * k, 11 * k + 7 + k % 3)) for k in range(6)]
+    return federate(
+        train, by_lists(sizes), test=train.select(torch.arange(60, 66)), public=train.select(torch.arange(5))
+    )
+
+
+def job(algorithm: Algorithm, **more: object) -> Job:
+    settings = RunSettings(**{"rounds": 5, "cohort_size": 3, "keep_every": 100, **more})  # type: ignore[arg-type]
+    return Job(algorithm=algorithm, federation=federation(), model=Model(network, name="tiny"), settings=settings)
+
+
+@pytest.mark.parametrize("algorithm", [FedNTD(local=LOCAL), Scaffold(local=LOCAL)], ids=lambda a: type(a).__name__)
+def test_rounds_are_the_same_bits_from_wherever_they_are_computed(algorithm: Algorithm, tmp_path: Path) -> None:
+    """Checkpoints of rounds 4 and 5 only: round 5 is computed from a file, or after rounds in memory."""
+    made = job(algorithm)
+    made.run(tmp_path)
+    rising = Past(made, tmp_path)
+    for number in range(1, 6):
+        there, here = rising.replay(number), Past(made, tmp_path).replay(number)
+        assert there.clients == here.clients
+        assert there.round == here.round == number
+        for a, b in zip(
+            tree.leaves((there.after, there.trained())), tree.leaves((here.after, here.trained())), strict=True
+        ):
+            assert torch.equal(a, b)
+
+
+def test_rounds_in_rising_order_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = job(FedAvg(local=LOCAL))
+    made.run(tmp_path)
+    past, computed = Past(made, tmp_path), []
+    whole = past.rounds.engine.round
+    monkeypatch.setattr(past.rounds.engine, "round", lambda s, c, t: (computed.append(t + 1), whole(s, c, t))[1])
+    for number in (1, 3, 5):
+        past.replay(number)
+    assert computed == [1, 2, 3, 5]  # there is a checkpoint of round 4
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize("algorithm", [FedNTD(local=LOCAL), Scaffold(local=LOCAL)], ids=lambda a: type(a).__name__)
+def test_local_training_epoch_by_epoch(algorithm: Algorithm, engine: str, tmp_path: Path) -> None:
+    made = job(algorithm, engine=engine)
+    made.run(tmp_path)
+    before = {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    past = Past(made, tmp_path)
+    epochs, whole = past.by_epoch(4), Past(made, tmp_path).replay(4)
+    assert len(epochs) == 3
+    assert all(list(found) == sorted(whole.clients) for found in epochs)
+    for client, trained in whole.trained().items():
+        last = epochs[-1][client]
+        assert all(torch.equal(a, b) for a, b in zip(tree.leaves(trained), tree.leaves(last), strict=True))
+        assert float(tree.sq_norm(tree.sub(epochs[0][client].params, epochs[1][client].params))) > 0
+    after = past.replay(5).after  # what was tried has left no trace in the states of clients, nor on disk
+    expected = Past(made, tmp_path).replay(5).after
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(after), tree.leaves(expected), strict=True))
+    assert {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_the_first_epochs_are_those_of_a_shorter_round(tmp_path: Path) -> None:
+    """The first round with one local epoch, run as such."""
+    made, shorter = (
+        job(FedAvg(local=LOCAL), rounds=1),
+        job(FedAvg(local=Local(epochs=1, batch_size=4, optimiser=LOCAL.optimiser)), rounds=1),
+    )
+    made.run(tmp_path / "a")
+    shorter.run(tmp_path / "b")
+    first, expected = Past(made, tmp_path / "a").by_epoch(1)[0], Past(shorter, tmp_path / "b").replay(1).trained()
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(first), tree.leaves(expected), strict=True))
+
+
+def test_what_has_no_epochs_is_refused(tmp_path: Path) -> None:
+    made = job(FedAvg(local=Local(steps=3, batch_size=4)), rounds=1)
+    made.run(tmp_path / "steps")
+    with pytest.raises(SettingError, match=r"clients that train in epochs, got local\.steps = 3"):
+        Past(made, tmp_path / "steps").by_epoch(1)
+    made = job(KTpFL(local=LOCAL, num_public=5), rounds=1)
+    history: History = made.run(tmp_path / "twice")
+    assert history.metrics[-1]["round"] == 1
+    with pytest.raises(SettingError, match="KTpFL trains its clients more than once a round"):
+        Past(made, tmp_path / "twice").by_epoch(1)
+    with pytest.raises(SettingError, match="count from 1, got 0"):
+        Past(made, tmp_path / "twice").replay(0)
