@@ -16,6 +16,7 @@ from fedloom.algorithms import (
     Centralised,
     FedAvg,
     FedAvgM,
+    FedBE,
     FedCurv,
     FedDF,
     FedDyn,
@@ -64,6 +65,13 @@ ALGORITHMS: dict[str, Any] = {
     "feddf": FedDF(steps=3, T=2.0, distill=Local(batch_size=8, optimiser=Adam(lr=1e-3, clip=0.5))),
     "feddf_uniform_losses": FedDF(
         steps=3, T=3.0, scheme="avg_losses", aggregation="uniform", distill=Local(batch_size=8, optimiser=SGD(lr=0.1))
+    ),
+    "fedbe": FedBE(
+        steps=6,
+        swa_start=2,
+        swa_every=2,
+        num_sampled=3,
+        distill=Local(batch_size=8, optimiser=SGD(lr=0.05, momentum=0.9)),
     ),
     "kt_pfl": KTpFL(distill=Local(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),
     "local_only": LocalOnly(),

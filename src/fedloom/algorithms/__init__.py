@@ -7,6 +7,7 @@ from typing import Any
 from fedloom.algorithms.centralised import Centralised
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedavgm import FedAvgM
+from fedloom.algorithms.fedbe import FedBE
 from fedloom.algorithms.fedcurv import FedCurv
 from fedloom.algorithms.feddf import FedDF
 from fedloom.algorithms.feddyn import FedDyn
@@ -35,6 +36,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "kd_ntd": KDNTD,
     "fedntd_mse": FedNTDMSE,
     "feddf": FedDF,
+    "fedbe": FedBE,
     "pfedsd": PFedSD,
     "kt_pfl": KTpFL,
     "local_only": LocalOnly,
@@ -48,6 +50,7 @@ __all__ = [
     "Centralised",
     "FedAvg",
     "FedAvgM",
+    "FedBE",
     "FedCurv",
     "FedDF",
     "FedDyn",
