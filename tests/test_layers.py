@@ -16,6 +16,7 @@ LAYERS = [  # top first; those on one line may not import each other
     {"coordinator"},
     {"engines"},
     {"algorithms"},
+    {"analysis"},
     {"evaluate"},
     {"core"},
     {"data", "models"},

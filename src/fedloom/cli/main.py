@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-import fedloom
-from fedloom.cli import reproduce, results, sweep, train
+from fedloom import __version__
+from fedloom.cli import analyse, reproduce, results, sweep, train
 from fedloom.cli.options import Help, add_settings
 from fedloom.core.errors import FedloomError
 from fedloom.recipes import demo
@@ -30,6 +30,7 @@ examples:
   fedloom sweep fedntd --over local.lr=0.01,0.1 --val-fraction 0.2 --out runs/lr
   fedloom resume runs/two
   fedloom report runs/two
+  fedloom analyse runs/fedntd local-accuracy alignment
   fedloom export runs/fedntd model.safetensors
 """
 
@@ -60,7 +61,7 @@ def _place(error: BaseException) -> str:
     """Where in somebody's own code an error came from: its innermost line outside of Python and of all packages."""
     origin = error.__cause__ if isinstance(error, FedloomError) else error
     frames = [] if origin is None else traceback.extract_tb(origin.__traceback__)
-    packages = (Path(fedloom.__file__).parent, Path(sys.prefix), Path(sys.base_prefix))
+    packages = (Path(__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix))
     own = [f for f in frames if Path(f.filename).exists() and not any(map(Path(f.filename).is_relative_to, packages))]
     return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"fedloom {fedloom.__version__}")
+    parser.add_argument("--version", action="version", version=f"fedloom {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help: str, do: Callable[..., int], of: Any = commands) -> argparse.ArgumentParser:
@@ -127,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("folder", help="where they go")
 
     sweep.add_command(command)
+    analyse.add_command(command)
     reproduce.add_command(command)
     command("algorithms", "list the algorithms and their settings", _list)
     check = command("demo", "four algorithms on embedded data, checked against expected results", _demo)

@@ -28,3 +28,15 @@ def forgetting(
     if len(past) == 0:
         return np.full(history.shape[1], np.nan)
     return np.asarray(past.max(0) - history[-1])
+
+
+def relative_forgetting(per_class: npt.NDArray[np.float64], convention: Literal["earlier", "all"] = "earlier") -> float:
+    """F as a share of the mean peak accuracy that it is lost from; arguments as of `forgetting`.
+
+    F + final accuracy = mean peak accuracy <= 1, so F alone falls wherever accuracy rises; this share does not have to.
+    Classes without test examples are left out. NaN where no class was ever right, or there is no earlier round.
+    """
+    lost = forgetting(per_class, convention)
+    known = np.isfinite(lost)
+    peak = (lost + np.asarray(per_class, np.float64)[-1])[known].sum()
+    return float(lost[known].sum() / peak) if known.any() and peak > 0 else float("nan")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedloom.models.analysis import HypersphereCNN
 from fedloom.models.networks import MLP, FeatureClassifier, FedNTDCNN, LeNet, LogisticRegression, SmallConvNet
 from fedloom.models.registry import MODELS, build
 from fedloom.models.resnet import ResNet, ResNet10, ResNet18, ResNet56
@@ -11,6 +12,7 @@ __all__ = [
     "MODELS",
     "FeatureClassifier",
     "FedNTDCNN",
+    "HypersphereCNN",
     "LeNet",
     "LogisticRegression",
     "ResNet",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from fedloom.models.analysis import HypersphereCNN
 from fedloom.models.networks import MLP, FedNTDCNN, LeNet, LogisticRegression, SmallConvNet
 from fedloom.models.resnet import ResNet10, ResNet18, ResNet56
 
@@ -43,6 +44,7 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "resnet18": lambda shape, num_classes: ResNet18(_channels(shape), num_classes),
     "resnet18_gn": lambda shape, num_classes: ResNet18(_channels(shape), num_classes, "group"),
     "resnet56": lambda shape, num_classes: ResNet56(_channels(shape), num_classes),
+    "hypersphere_cnn": lambda shape, num_classes: HypersphereCNN(*_channels_and_size(shape), num_classes),
 }
 """Maps a name to a function of the shape of one example, without the batch axis, and the number of classes."""
 

@@ -1,0 +1,122 @@
+"""Which class each neuron prefers, and how far two models agree on it (FedNTD, section 5.1 and eq. 19)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+
+from fedloom.core.model import Model
+from fedloom.core.types import Weights
+from fedloom.data import Examples
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def class_activations(model: Model, weights: Weights, examples: Examples, batch_size: int = 250) -> dict[str, Floats]:
+    """h_c: mean activation of each neuron over the examples of each class, [neurons, C] by layer, in evaluation mode.
+
+    Activations are taken after ReLU (or another non-linearity), and bear the name of the layer before it. A channel of
+    a convolution is one neuron: the mean over its pixels. NaN for a class without examples.
+
+    Raises:
+        ValueError: the network has no non-linearity.
+    """
+    like = next(iter(weights.params.values()))
+    classes, skeleton = examples.num_classes, model.skeleton()
+    sums: dict[str, Tensor] = {}
+    for start in range(0, len(examples), batch_size):
+        rows = slice(start, start + batch_size)
+        x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
+        own = F.one_hot(examples.y[rows].to(like.device), classes).to(like.dtype)  # [B, C]
+        for name, h in _activations(skeleton, weights, x).items():
+            per_neuron = h.flatten(2).mean(2) if h.ndim > 2 else h  # [B, neurons]
+            total = (per_neuron.T @ own).double()
+            sums[name] = sums[name] + total if name in sums else total
+    if not sums:
+        raise ValueError(f"{model.name} has no non-linearity between its layers: alignment is about hidden neurons")
+    count = examples.class_counts().astype(np.float64)
+    return {name: total.cpu().numpy() / np.where(count > 0, count, np.nan) for name, total in sums.items()}
+
+
+def preference(means: Floats) -> Ints:
+    """argmax_c h_c of each neuron, [neurons, C] -> [neurons]; the lowest of equal classes.
+
+    A dead neuron, whose means are all zero, has no preference; as the naive argmax, it gets class 0 here.
+    """
+    return np.asarray(np.argmax(np.where(np.isfinite(means), means, -np.inf), axis=1), np.int64)
+
+
+def dead(means: Floats) -> npt.NDArray[np.bool_]:
+    """Which neurons are silent on every example, [neurons, C] -> [neurons]."""
+    return np.asarray((np.where(np.isfinite(means), means, 0.0) == 0).all(1))
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Neurons of a layer that prefer the same class in two models."""
+
+    neurons: int
+    share: float  # of all neurons; dead ones count as preferring class 0, which inflates it
+    alive: float  # of those that are alive in both models; NaN where there are none
+    dead: tuple[int, int]  # dead neurons of each model
+
+
+def alignment(a: Floats, b: Floats) -> Alignment:
+    """Compare a layer of two models by their `class_activations`, [neurons, C] each.
+
+    Raises:
+        ValueError: the layers differ in size.
+    """
+    if a.shape != b.shape or a.ndim != 2:
+        raise ValueError(f"alignment compares layers of one size, [neurons, C], got {a.shape} and {b.shape}")
+    same, silent = preference(a) == preference(b), (dead(a), dead(b))
+    living = ~(silent[0] | silent[1])
+    return Alignment(
+        neurons=len(a),
+        share=float(same.mean()),
+        alive=float(same[living].mean()) if living.any() else float("nan"),
+        dead=(int(silent[0].sum()), int(silent[1].sum())),
+    )
+
+
+_NONLINEAR: tuple[Callable[..., Any], ...] = (
+    F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu,
+    torch.tanh, Tensor.tanh, torch.sigmoid, Tensor.sigmoid,
+)  # fmt: skip
+
+
+class _Watch(TorchFunctionMode):
+    """Keeps what non-linearities give, by the layer that came before."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__()
+        self.names, self.newest = names, "input"
+        self.found: dict[str, Tensor] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in (*args, *(kwargs or {}).values()):
+            if isinstance(value, Tensor) and id(value) in self.names:
+                self.newest = self.names[id(value)]
+        out = func(*args, **(kwargs or {}))
+        if func in _NONLINEAR:
+            self.found[self.newest] = out
+        return out
+
+
+def _activations(skeleton: nn.Module, weights: Weights, x: Tensor) -> dict[str, Tensor]:
+    tensors = {**weights.params, **weights.buffers}
+    names = {id(t): n.rpartition(".")[0] for n, t in weights.params.items()}
+    watch = _Watch(names)
+    with torch.no_grad(), watch:
+        functional_call(skeleton, tensors, (x,))
+    return watch.found

@@ -1,0 +1,134 @@
+"""What a model knows by class: rows of accuracies, their steadiness, and accuracy on clients' own distributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.core.model import Model
+from fedloom.core.task import Task
+from fedloom.core.types import Weights
+from fedloom.data import Examples
+from fedloom.evaluate import classify, in_local, out_local
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def shares(counts: npt.ArrayLike) -> Floats:
+    """Class distributions p of clients, [..., C], from their examples by class (FedNTD, eq. 6).
+
+    Raises:
+        ValueError: a client has no examples.
+    """
+    table = np.asarray(counts, np.float64)
+    total = table.sum(-1, keepdims=True)
+    if not (total > 0).all() or (table < 0).any():
+        raise ValueError("a class distribution needs examples: counts must be >= 0, with one or more for each client")
+    return np.asarray(table / total)
+
+
+def complement(share: Floats) -> Floats:
+    """Out-local distributions (1 - p_c) / (C - 1), [..., C] (FedNTD, eq. 7)."""
+    return np.asarray((1.0 - share) / (share.shape[-1] - 1))
+
+
+def normalised_rows(per_class: npt.ArrayLike) -> Floats:
+    """Accuracies by class as shares of their sum, [..., C] (FedNTD, fig. 10; A-hat of fig. 8).
+
+    NaN for a class without test examples. A row without a right answer becomes uniform over the others.
+    """
+    rows = np.array(per_class, np.float64)
+    known = np.isfinite(rows)
+    total = np.where(known, rows, 0.0).sum(-1, keepdims=True)
+    uniform = np.where(known, 1.0 / np.maximum(known.sum(-1, keepdims=True), 1), np.nan)
+    return np.asarray(np.where(total > 0, rows / np.where(total > 0, total, 1.0), uniform))
+
+
+def consistency(per_class: npt.ArrayLike) -> Floats:
+    """Cosine between the accuracies by class of neighbouring rounds, [T, C] -> [T - 1] (FedNTD, fig. 2b).
+
+    Near 1 where what the global model knows stays the same. NaN where one of the two rows is zero.
+    """
+    rows = np.array(per_class, np.float64)
+    if rows.ndim != 2:
+        raise ValueError(f"consistency needs accuracies [rounds, classes], got shape {rows.shape}")
+    rows = np.where(np.isfinite(rows), rows, 0.0)
+    norms = np.linalg.norm(rows, axis=1)
+    product = norms[1:] * norms[:-1]
+    return np.asarray((rows[1:] * rows[:-1]).sum(1) / np.where(product > 0, product, np.nan))
+
+
+@dataclass(frozen=True)
+class LocalAccuracy:
+    """Accuracies of K models on their clients' own class distributions and on the complements (FedNTD, fig. 4).
+
+    Clients whose classes have no test example are NaN, and left out of means.
+    """
+
+    inside: Floats  # [K]
+    outside: Floats  # [K]
+    sizes: Ints  # [K], examples of each client
+
+    def mean(self) -> tuple[float, float]:
+        """(in, out), every client alike."""
+        return _mean(self.inside), _mean(self.outside)
+
+    def std(self) -> tuple[float, float]:
+        """(in, out): standard deviation over clients, unbiased; NaN for fewer than two."""
+        return _std(self.inside), _std(self.outside)
+
+    def weighted(self) -> tuple[float, float]:
+        """(in, out), clients weighted by their number of examples."""
+        return _mean(self.inside, self.sizes), _mean(self.outside, self.sizes)
+
+
+def local_accuracy(counts: npt.ArrayLike, per_class: npt.ArrayLike) -> LocalAccuracy:
+    """In- and out-local accuracy of K clients (FedNTD, eq. 6 and 7).
+
+    Args:
+        counts: examples of each client by class, [K, C].
+        per_class: accuracies by class of one model for all of them, [C], or of each client's, [K, C].
+    """
+    table = np.asarray(counts, np.int64)
+    rows = np.broadcast_to(np.asarray(per_class, np.float64), table.shape)
+    p = shares(table)
+    return LocalAccuracy(
+        inside=np.array([in_local(share, a) for share, a in zip(p, rows, strict=True)]),
+        outside=np.array([out_local(share, a) for share, a in zip(p, rows, strict=True)]),
+        sizes=table.sum(1),
+    )
+
+
+def pooled_accuracy(counts: npt.ArrayLike, per_class: npt.ArrayLike) -> tuple[float, float]:
+    """In- and out-local accuracy of an aggregated model, [C], on the pooled examples of its round's clients, [K, C]."""
+    found = local_accuracy(np.asarray(counts, np.int64).sum(0, keepdims=True), per_class)
+    return float(found.inside[0]), float(found.outside[0])
+
+
+@dataclass(frozen=True)
+class Personalised:
+    """What one client gets from a model (FedNTD, fig. 11 and 12)."""
+
+    own: float  # accuracy on its own training examples
+    test: float  # on test examples with its class distribution: sum_c p_c a_c, the exact expectation
+
+
+def personalised(model: Model, weights: Weights, task: Task, own: Examples, per_class: Floats) -> Personalised:
+    """Judge a model on a client's training examples `own`; `per_class`: its accuracies on the test set, [C]."""
+    found = classify(model, weights, task, own)
+    return Personalised(own=found.accuracy, test=float(in_local(shares(found.total), per_class)))
+
+
+def _mean(values: Floats, weights: npt.ArrayLike | None = None) -> float:
+    known = np.isfinite(values)
+    if not known.any():
+        return float("nan")
+    return float(np.average(values[known], weights=None if weights is None else np.asarray(weights)[known]))
+
+
+def _std(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.std(ddof=1)) if len(known) > 1 else float("nan")

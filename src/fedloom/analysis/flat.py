@@ -1,0 +1,63 @@
+"""Weights as one vector, and gradients of them; what divergence, diversity and the landscape share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from fedloom.core.batches import Batch
+from fedloom.core.model import Model
+from fedloom.core.task import Task
+from fedloom.core.types import Params, Weights
+from fedloom.data import Examples
+
+Loss = Callable[[Params], Tensor]
+
+
+def flat(params: Params) -> Tensor:
+    """All trained tensors as one vector [d], in the order of their names' appearance."""
+    return torch.cat([t.reshape(-1) for t in params.values()])
+
+
+def unflat(vector: Tensor, like: Params) -> Params:
+    """The inverse of `flat`."""
+    parts = torch.split(vector, [t.numel() for t in like.values()])
+    return {name: part.view_as(t) for part, (name, t) in zip(parts, like.items(), strict=True)}
+
+
+def losses(
+    model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250
+) -> Iterator[tuple[float, Loss]]:
+    """Each batch's share of the examples and its loss as a function of the parameters, in evaluation mode.
+
+    The loss over all examples is the sum of share times loss. Nothing is augmented.
+
+    Raises:
+        ValueError: there are no examples.
+    """
+    if not len(examples):
+        raise ValueError("a loss needs examples, got none: give at least one")
+    like = next(iter(weights.params.values()))
+    for start in range(0, len(examples), batch_size):
+        rows = slice(start, start + batch_size)
+        x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
+        y = examples.y[rows].to(like.device)
+        mask = torch.ones(len(y), dtype=torch.bool, device=y.device)
+        batch = Batch(x=x, y=y, mask=mask, key=torch.zeros((), dtype=torch.int64), full=True)
+
+        def loss(params: Params, batch: Batch = batch) -> Tensor:
+            return task.loss(model(Weights(params=params, buffers=weights.buffers), batch.x), batch)
+
+        yield len(y) / len(examples), loss
+
+
+def gradient(model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250) -> Tensor:
+    """The gradient of the mean loss over all examples at these weights, in evaluation mode, [d]."""
+    total = torch.zeros_like(flat(weights.params))
+    for share, loss in losses(model, weights, task, examples, batch_size):
+        found, _ = grad_and_value(loss)(weights.params)
+        total += share * flat(found)
+    return total

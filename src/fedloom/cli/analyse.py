@@ -1,0 +1,99 @@
+"""`fedloom analyse`: what happened inside the rounds of a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedloom.coordinator.words import coerce, meant
+from fedloom.core.errors import SettingError
+from fedloom.report import table
+from fedloom.report.analyses import ANALYSES, analyse
+from fedloom.report.finding import Finding
+from fedloom.report.studied import Studied
+
+_MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
+
+
+def add_command(command: Any) -> None:
+    """`command(name, help, do)` makes a parser."""
+    parser = command("analyse", "measure what happened inside the rounds of a run: figures and numbers", run)
+    parser.add_argument("directory", nargs="?", help="a run")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure, as --list names it; or all")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--round", type=int, metavar="T", help="the round to look at (default: the last)")
+    which.add_argument(
+        "--rounds",
+        metavar="A,B,C",
+        help="rounds for curves, or all (default: ten, evenly); others take the last of them",
+    )
+    parser.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
+    parser.add_argument("--out", metavar="DIR", help="where figures and numbers go (default: analysis/ in the run)")
+    parser.add_argument("--list", action="store_true", help="list what can be measured")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Each analysis: its table, what it means, and where its files are."""
+    if args.list:
+        listing = table("Analyses", "fedloom analyse RUN NAME [NAME ...], or all of them: fedloom analyse RUN all")
+        listing.add_column("name", no_wrap=True)
+        listing.add_column("what it measures", overflow="fold")
+        for name, fn in ANALYSES.items():
+            listing.add_row(name, escape((fn.__doc__ or "").strip()))
+        console.print(listing)
+        return 0
+    if args.directory is None or not args.names:
+        raise SettingError(
+            "say which run and what to measure: fedloom analyse RUN NAME; fedloom analyse --list names all"
+        )
+    every = args.names == ["all"]
+    names = list(ANALYSES) if every else list(dict.fromkeys(args.names))
+    if unknown := next((name for name in names if name not in ANALYSES), None):
+        raise SettingError(
+            f"there is no analysis {unknown!r}{meant(unknown, ANALYSES)}; fedloom analyse --list names all"
+        )
+    studied = Studied.of(args.directory, _rounds(args), args.model)
+    out = Path(args.directory, "analysis") if args.out is None else Path(args.out)
+    skipped: list[str] = []
+    for name in names:
+        try:
+            finding, files = analyse(studied, name, out)
+        except (SettingError, ValueError) as error:
+            if not every:
+                raise
+            skipped.append(f"{name} does not apply: {error}")
+            continue
+        _show(finding, files, console)
+    for line in skipped:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if len(skipped) == len(names):
+        raise SettingError(f"nothing could be measured of the run in {args.directory}")
+    return 0
+
+
+def _rounds(args: argparse.Namespace) -> list[int] | None:
+    if args.round is not None:
+        return [args.round]
+    if args.rounds is None:
+        return None
+    return [] if args.rounds == "all" else [int(coerce(part, int, "--rounds")) for part in args.rounds.split(",")]
+
+
+def _show(finding: Finding, files: list[Path], console: Console) -> None:
+    found, rows = finding.shown, finding.shown.rows
+    more = f"{len(rows) - _MOST_ROWS} more rows are in the CSV file" if len(rows) > _MOST_ROWS else None
+    made = table(found.name, more)
+    for i, column in enumerate(found.columns):
+        words = any(isinstance(row[i], str) for row in rows)
+        made.add_column(escape(column.heading), justify="left" if words else "right", overflow="fold")
+    for row in rows[:_MOST_ROWS]:
+        made.add_row(*(escape(found.text(v, c)) for v, c in zip(row, found.columns, strict=True)))
+    console.print(made)
+    for line in finding.said:
+        console.print(line, markup=False, highlight=False)
+    kinds = ", ".join(str(path) if i == 0 else path.name for i, path in enumerate(files))
+    console.print(f"files: {kinds}\n", markup=False, highlight=False, soft_wrap=True)

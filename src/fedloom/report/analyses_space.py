@@ -1,0 +1,162 @@
+"""Analyses of features and of the loss around a model: FedNTD's appendices J, N and O."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.analysis import (
+    angle_density,
+    angles,
+    balanced_rows,
+    features,
+    hessian_eigen,
+    perturbed,
+    plane,
+    to_circle,
+    tsne,
+)
+from fedloom.data import Examples
+from fedloom.report import analysis_maps_space as maps
+from fedloom.report.comparison import amount, percent
+from fedloom.report.finding import Finding, numbers, ratio, short
+from fedloom.report.studied import Studied
+
+Floats = npt.NDArray[np.float64]
+
+_CLASSES = 6  # shown on the circle: more colours cannot be told apart
+_POINTS = 4000  # for t-SNE, whose time grows faster than they do
+_LOCALS = 10  # models of clients in t-SNE
+_SMOOTH = 500  # training examples for the Hessian, and for the plane
+_SIDE = 21  # points of the plane on a side
+_STRENGTHS = (0.0, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0)
+_SIGMAS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
+
+
+def hypersphere(run: Studied) -> Finding:
+    """Features of two units on the unit circle: global model, three local ones, aggregated (fig. 18)."""
+    m = run.moment()
+    test = _subset(run.test, 200)
+    y = test.y.cpu().numpy()
+    models = {"global": m.start, **{f"client {k}": w for k, w in list(zip(m.clients, m.trained, strict=True))[:3]}}
+    models["aggregated"] = m.after
+    points = {name: to_circle(features(run.network, w, test)) for name, w in models.items()}
+    held = m.counts[: min(3, len(m.clients))].sum(0)
+    classes = sorted(np.argsort(-held, kind="stable")[:_CLASSES].tolist())
+    grid = np.linspace(-np.pi, np.pi, 361)
+    rows, told = [], []
+    densities: dict[str, dict[int, Floats]] = {}
+    for name, found in points.items():
+        densities[name] = {}
+        for c in classes:
+            a = angles(found[y == c])
+            if len(a):
+                densities[name][c] = angle_density(a, grid)
+                rows += [[name, c, t, d] for t, d in zip(grid, densities[name][c], strict=True)]
+        resultant = [np.abs(np.exp(1j * angles(found[y == c])).mean()) for c in densities[name]]
+        told.append([name, np.mean(resultant) if resultant else np.nan, int((np.abs(found).max(1) == 0).sum())])
+    flat = [[n, i, int(c), *xy] for n, found in points.items() for i, (c, xy) in enumerate(zip(y, found, strict=True))]
+    counts = {f"client {k}": c for k, c in zip(m.clients, m.counts, strict=True)}
+    heads = {"model": None, "concentration of classes (0 to 1)": ratio, "features at zero": None}
+    return Finding(
+        maps.circles(points, y, classes, densities, grid, counts),
+        short(f"Features on the unit circle, round {m.number}", heads, told),
+        [
+            numbers("hypersphere", ["model", "class", "angle", "density"], rows),
+            numbers("hypersphere-points", ["model", "example", "class", "x", "y"], flat),
+        ],
+        ["Concentration: length of the mean direction of a class, mean over the classes shown; 1 is one direction. "
+         "Classes shown: those that the three clients hold most of. Bandwidth: Scott's rule."],
+    )  # fmt: skip
+
+
+def embedding(run: Studied) -> Finding:
+    """One t-SNE of the test features of the global and the local models of a round (fig. 19 to 21)."""
+    m = run.moment()
+    chosen = list(zip(m.clients, m.trained, strict=True))[:_LOCALS]
+    models = {"global": m.start, **{f"client {k}": w for k, w in chosen}}
+    classes = len(np.unique(run.test.y.cpu().numpy()))
+    each = max(2, min(100, _POINTS // (len(models) * classes)))
+    test = _subset(run.test, each)
+    y = np.tile(test.y.cpu().numpy(), len(models))
+    where = np.repeat(np.arange(len(models)), len(test))
+    at = tsne(np.concatenate([features(run.network, w, test) for w in models.values()]))
+    names = list(models)
+    rows = [[names[k], int(c), *xy] for k, c, xy in zip(where, y, at, strict=True)]
+    told = [["class", _neighbours(at, y)], ["model", _neighbours(at, where)]]
+    return Finding(
+        maps.embedding(at, y, where, names),
+        short(f"t-SNE of {len(at):,} features, round {m.number}", {"10 nearest of the same": None, "%": percent}, told),
+        [numbers("tsne", ["model", "class", "x", "y"], rows)],
+        [f"{each} test examples of each class through each of {len(models)} models; perplexity 30, PCA start, seed 0. "
+         "Distances between far groups mean nothing."],
+    )  # fmt: skip
+
+
+def noise(run: Studied) -> Finding:
+    """Loss and accuracy of the global model after a round under Gaussian noise (fig. 14)."""
+    m = run.moment()
+    test = _subset(run.test, max(1, 1000 // run.test.num_classes))
+    found = {
+        kind: perturbed(run.network, m.after, run.task, test, at, relative=kind == "relative")
+        for kind, at in (("relative", _STRENGTHS), ("absolute", _SIGMAS))
+    }
+    rows = [
+        [kind, s, r, f.loss[i, r], f.accuracy[i, r]]
+        for kind, f in found.items()
+        for i, s in enumerate(f.sigma)
+        for r in range(f.loss.shape[1])
+    ]
+    told = [
+        [kind, f"{s:g}", f.loss[i].mean(), f.accuracy[i].mean()]
+        for kind, f in found.items()
+        for i, s in enumerate(f.sigma)
+    ]
+    heads = {"noise": None, "strength": None, "loss": amount, "accuracy, %": percent}
+    return Finding(
+        maps.noise(found),
+        short(f"Global model after round {m.number} under noise, mean of 5 draws", heads, told),
+        [numbers("landscape-noise", ["noise", "strength", "draw", "loss", "accuracy"], rows)],
+        [f"Relative: as a share of each tensor's norm. Absolute: standard deviation of each weight. {len(test):,} test "
+         "examples, equally many of each class."],
+    )  # fmt: skip
+
+
+def curvature(run: Studied) -> Finding:
+    """Training loss over the plane of the two leading Hessian eigenvectors of the global model (fig. 14)."""
+    m, train = run.moment(), run.job.federation.train
+    some = _subset(train, max(1, _SMOOTH // train.num_classes))
+    eigen = hessian_eigen(run.network, m.after, run.task, some)
+    grid = np.linspace(-1, 1, _SIDE)
+    surface = plane(run.network, m.after, run.task, some, eigen.vectors, grid)
+    rows = [[a, b, surface[i, j]] for i, a in enumerate(grid) for j, b in enumerate(grid)]
+    told = [[i + 1, v, r] for i, (v, r) in enumerate(zip(eigen.values, eigen.residuals, strict=True))]
+    return Finding(
+        maps.surface(grid, surface, eigen.values),
+        short(
+            f"Hessian of the global model after round {m.number}",
+            {"eigenvalue number": None, "value": amount, "||H v - value v||": amount}, told,
+        ),
+        [
+            numbers("landscape-hessian", ["along_first", "along_second", "loss"], rows),
+            numbers("landscape-hessian-eigenvalues", ["number", "value", "residual"], told),
+        ],
+        [f"{len(some):,} training examples, equally many of each class, always the same, not augmented. Eigenvalues of "
+         "largest magnitude; eigenvectors of unit norm, whose sign is arbitrary."],
+    )  # fmt: skip
+
+
+def _subset(examples: Examples, per_class: int) -> Examples:
+    return examples.select(balanced_rows(examples.y.cpu().numpy(), per_class))
+
+
+def _neighbours(points: Floats, labels: npt.NDArray[np.int64], k: int = 10) -> float:
+    """Mean share of a point's k nearest that have its label."""
+    total, squares = 0, np.square(points).sum(1)
+    for start in range(0, len(points), 500):
+        rows = slice(start, start + 500)
+        away = squares[rows, None] + squares - 2 * points[rows] @ points.T
+        away[np.arange(len(away)), np.arange(start, start + len(away))] = np.inf
+        near = np.argpartition(away, k, axis=1)[:, :k]
+        total += int((labels[near] == labels[rows, None]).sum())
+    return total / (k * len(points))

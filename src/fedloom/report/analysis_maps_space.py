@@ -1,0 +1,153 @@
+"""Figures of features and of the loss around a model, for analyses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.analysis import Noise, plane_density
+from fedloom.report.analysis_figures import bare, panels, title
+from fedloom.report.style import FAINT, INK, WIDE, colour, drawing, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def circles(
+    points: Mapping[str, Floats],
+    y: Ints,
+    classes: Sequence[int],
+    densities: Mapping[str, Mapping[int, Floats]],
+    grid: Floats,
+    counts: Mapping[str, Ints],
+) -> Figure:
+    """For each model its features in the plane, shaded by density, and the density of their angle by class.
+
+    `counts`: examples by class of the clients, by the names of their models.
+    """
+    from matplotlib.figure import Figure
+
+    side = np.linspace(-1.4, 1.4, 70)
+    at = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+    with drawing():
+        figure = Figure(figsize=(2.35 * len(points), 4.9), layout="constrained")
+        axes = figure.subplots(2, len(points), height_ratios=(1.25, 1), sharex="row", sharey="row")
+        for column, (name, found) in enumerate(points.items()):
+            top, low = axes[0][column], axes[1][column]
+            shown = np.isin(y, classes)
+            density = plane_density(found[shown], at)
+            if density is not None:
+                top.imshow(
+                    density.reshape(len(side), -1), extent=(-1.4, 1.4, -1.4, 1.4), origin="lower", cmap="Greys",
+                    vmax=density.max() * 1.6, interpolation="bilinear",
+                )  # fmt: skip
+            for i, c in enumerate(classes):
+                mine = found[y == c]
+                spread = 1.08 + 0.05 * i  # a ring for each class, so that none hides another
+                top.plot(*(mine.T * spread), "o", ms=2.2, mew=0, alpha=0.5, color=colour(i))
+                if c in densities[name]:
+                    low.plot(
+                        grid, densities[name][c], color=colour(i), lw=1.4, label=f"class {c}" if column == 0 else None
+                    )
+            top.plot(np.cos(grid), np.sin(grid), color=FAINT, lw=0.8)
+            top.set_aspect("equal")
+            top.set_xlim(-1.45, 1.45)
+            top.set_ylim(-1.45, 1.45)
+            bare(top)
+            top.set_xticks([])
+            top.set_yticks([])
+            held = counts.get(name)
+            has = "" if held is None else f"\nholds {', '.join(map(str, np.flatnonzero(held)[:6]))}"
+            title(top, plain(name + has))
+            low.set_xticks([-np.pi, 0, np.pi], ["−π", "0", "π"])
+            low.set_xlabel("angle")
+        axes[1][0].set_ylabel("density")
+        figure.legend(loc="outside lower center", ncols=len(classes))
+    return figure
+
+
+def embedding(at: Floats, y: Ints, where: Ints, names: Sequence[str]) -> Figure:
+    """The same points twice: coloured by class, and by model (the first, the global one, in black)."""
+    import matplotlib
+
+    many = matplotlib.colormaps["tab20"]
+    shuffled = np.random.default_rng(0).permutation(len(at))  # no group is drawn over all others
+    with drawing():
+        figure, axes = panels(2, (WIDE[0], 5.2))
+        labels = np.unique(y)
+        by_class = {int(c): many((2 * i + (i >= 10)) % 20) for i, c in enumerate(labels)}
+        by_model = {k: INK if k == 0 else many((2 * k - 2 + (k > 10)) % 20) for k in range(len(names))}
+        _groups(axes[0], at[shuffled], y[shuffled], by_class, [str(c) for c in labels], "by class")
+        _groups(axes[1], at[shuffled], where[shuffled], by_model, names, "by model")
+    return figure
+
+
+def _groups(
+    axes: Axes, at: Floats, group: Ints, colours: Mapping[int, Any], names: Sequence[str], heading: str
+) -> None:
+    axes.scatter(at[:, 0], at[:, 1], s=5, c=[colours[int(g)] for g in group], linewidths=0, alpha=0.8)
+    bare(axes)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    title(axes, heading)
+    if len(colours) <= 20:
+        for colour_of_one, name in zip(colours.values(), names, strict=True):
+            axes.scatter([], [], s=22, color=colour_of_one, label=plain(name))
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=5, handletextpad=0.1, columnspacing=1.0)
+
+
+def noise(found: Mapping[str, Noise]) -> Figure:
+    """Loss and accuracy against the strength of noise, mean and range over draws, of each kind."""
+    xlabels = {"relative": "noise, as a share of each tensor's norm", "absolute": "standard deviation of each weight"}
+    with drawing():
+        figure, axes = panels(len(found))
+        for ax, (kind, f) in zip(axes, found.items(), strict=True):
+            right = ax.twinx()
+            for a, values, number in ((ax, f.loss, 1), (right, f.accuracy * 100, 0)):
+                a.fill_between(f.sigma, values.min(1), values.max(1), color=colour(number), alpha=0.15, linewidth=0)
+                a.plot(f.sigma, values.mean(1), "o-", ms=3.5, color=colour(number))
+                a.set_ylim(bottom=0)
+            ax.set_xlabel(xlabels[kind])
+            ax.set_ylabel("loss", color=colour(1))
+            right.set_ylabel("accuracy (%)", color=colour(0))
+            right.set_ylim(0, 100)
+            right.grid(False)
+            title(ax, f"{kind} noise: mean and range over draws")
+    return figure
+
+
+def surface(grid: Floats, loss: Floats, eigenvalues: Floats) -> Figure:
+    """The loss over the plane of two eigenvectors, `loss[i, j]` with i along the first, and both cuts through 0."""
+    with drawing():
+        figure, axes = panels(2, (WIDE[0], 4.3))
+        # rows of a contour are its y, here the second direction: transposed
+        drawn = axes[0].contourf(grid, grid, loss.T, levels=24, cmap="YlGnBu_r")
+        axes[0].contour(grid, grid, loss.T, levels=24, colors="white", linewidths=0.3)
+        axes[0].plot([0], [0], "o", ms=6, mfc="white", mec="#B91C1C", mew=1.6)
+        axes[0].set_xlabel("along the first eigenvector")
+        axes[0].set_ylabel("along the second")
+        axes[0].set_aspect("equal")
+        bare(axes[0])
+        bar = figure.colorbar(drawn, ax=axes[0], pad=0.02, aspect=22)
+        bar.outline.set_visible(False)
+        title(axes[0], "training loss (ring: the model)")
+        middle = len(grid) // 2
+        for i, cut in enumerate((loss[:, middle], loss[middle])):
+            axes[1].plot(grid, cut, color=colour(i), label=f"eigenvector {i + 1}, eigenvalue {eigenvalues[i]:.3g}")
+            slope = (cut[middle + 1] - cut[middle - 1]) / (grid[middle + 1] - grid[middle - 1])
+            bent = cut[middle] + slope * grid + 0.5 * eigenvalues[i] * np.square(grid)
+            axes[1].plot(grid, bent, color=colour(i), lw=0.9, ls=(0, (3, 2)))
+        axes[1].set_ylim(0, float(max(loss[:, middle].max(), loss[middle].max())) * 1.1)
+        axes[1].set_xlabel("distance from the model")
+        axes[1].set_ylabel("training loss")
+        axes[1].axvline(0, color=FAINT, lw=0.8)
+        axes[1].legend(loc="upper center")
+        title(axes[1], "cuts through the model (dashed: second-order expansion)")
+    return figure
