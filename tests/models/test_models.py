@@ -137,6 +137,7 @@ def test_build_makes_what_the_name_says() -> None:
         "resnet18": ResNet18,
         "resnet18_gn": ResNet18,
         "resnet56": ResNet56,
+        "hypersphere_cnn": HypersphereCNN,
     }
     assert any(isinstance(m, nn.BatchNorm2d) for m in build("small_bn", (1, 8, 8), 2).modules())
     assert any(isinstance(m, nn.GroupNorm) for m in build("small_gn", (1, 8, 8), 2).modules())
