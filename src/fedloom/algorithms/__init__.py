@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedloom.algorithms.centralised import Centralised
+from fedloom.algorithms.fedalign import FedAlign
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedavgm import FedAvgM
 from fedloom.algorithms.fedbe import FedBE
@@ -33,6 +34,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "feddyn": FedDyn,
     "moon": MOON,
     "fedntd": FedNTD,
+    "fedalign": FedAlign,
     "kd_ntd": KDNTD,
     "fedntd_mse": FedNTDMSE,
     "feddf": FedDF,
@@ -48,6 +50,7 @@ __all__ = [
     "KDNTD",
     "MOON",
     "Centralised",
+    "FedAlign",
     "FedAvg",
     "FedAvgM",
     "FedBE",

@@ -50,6 +50,7 @@ class Model:
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self._by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
+        self._called_training = _Called(self._training)
         self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
 
     def __repr__(self) -> str:
@@ -110,7 +111,13 @@ class Model:
         """As `train`, but for (logits, features): what the method or layer `name` returned in the same pass, [B, D]."""
         return self._train(self._tapped_training, "module.", weights, batch, name)
 
-    def _train(self, module: nn.Module, prefix: str, weights: Weights, batch: Batch, *args: str) -> tuple[Any, Params]:
+    def train_calling(
+        self, weights: Weights, batch: Batch, call: Callable[[nn.Module, Tensor], Any]
+    ) -> tuple[Any, Params]:
+        """As `train`, but for what `call(network, batch.x)` returns, which may use any of the network's methods."""
+        return self._train(self._called_training, "module.", weights, batch, call)
+
+    def _train(self, module: nn.Module, prefix: str, weights: Weights, batch: Batch, *args: Any) -> tuple[Any, Params]:
         if self._drawing is not None:
             raise NotImplementedError(_UNGOVERNED.format(self._drawing))
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
@@ -144,6 +151,17 @@ class Features:
 
     def __call__(self, weights: Weights, x: Tensor) -> Tensor:
         return self.model.features(weights, x, self.name)
+
+
+class _Called(nn.Module):
+    """Reaches a module's other methods through `functional_call`, which calls `forward` alone."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor, call: Callable[[nn.Module, Tensor], Any]) -> Any:
+        return call(self.module, x)
 
 
 class _Tapped(nn.Module):

@@ -46,6 +46,16 @@ class MLP(nn.Module):
         """Input of the last layer."""
         return torch.tanh(self.hidden(x))
 
+    def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs and outputs of the last stage, logits."""
+        z = self.features(x)
+        return x, z, self.head(z)
+
+    def slim(self, before: Tensor, width: float) -> tuple[Tensor, Tensor]:
+        """The last stage on the first of its inputs, to the first of its outputs."""
+        x, n = before[:, : int(width * FEATURES)], int(width * len(self.hidden.bias))
+        return x, torch.tanh(F.linear(x, self.hidden.weight[:n, : x.shape[1]], self.hidden.bias[:n]))
+
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # type: ignore[no-any-return]
 
@@ -61,6 +71,16 @@ class Convolutional(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """Input of the last layer."""
         return torch.tanh(self.conv(x[:, None])).flatten(1)
+
+    def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs and outputs of the last stage, logits."""
+        z = torch.tanh(self.conv(x[:, None]))
+        return x[:, None], z, self.head(z.flatten(1))
+
+    def slim(self, before: Tensor, width: float) -> tuple[Tensor, Tensor]:
+        """The last stage on its one channel, to the first of its outputs."""
+        n = max(1, int(width * 3))
+        return before, torch.tanh(self.conv(before)[:, :n])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # type: ignore[no-any-return]
@@ -79,6 +99,18 @@ class Normalised(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """Input of the last layer."""
         return self.drop(torch.tanh(self.norm(self.hidden(x))))  # type: ignore[no-any-return]
+
+    def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs and outputs of the last stage, logits."""
+        z = self.features(x)
+        return x, z, self.head(z)
+
+    def slim(self, before: Tensor, width: float) -> tuple[Tensor, Tensor]:
+        """The last stage on the first of its inputs, to the first of its outputs; statistics of the batch."""
+        x, n = before[:, : int(width * FEATURES)], int(width * 8)
+        z = F.linear(x, self.hidden.weight[:n, : x.shape[1]], self.hidden.bias[:n])
+        z = F.batch_norm(z, None, None, self.norm.weight[:n], self.norm.bias[:n], training=True)
+        return x, torch.tanh(z)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # type: ignore[no-any-return]

@@ -1,0 +1,122 @@
+"""FedAlign: the last stage of the network and a slim version of it are to have the same Lipschitz constant.
+
+Mendieta, Yang, Wang, Lee, Ding, Chen. *Local Learning Matters: Rethinking Data Heterogeneity in Federated Learning.*
+CVPR 2022. https://arxiv.org/abs/2111.14213, eq. 3 and 4.
+
+    t2, t3       maps before and after the last stage;   s2 the first `width` of t2's channels, s3 the last stage on s2
+                 with the first `width` of its filters
+    TM(f1, f2)   f1 f2^T / P for each example: channels x channels; f1 is pooled to the P pixels of f2
+    L_lip        mean over the batch of (sigma(TM(s2, s3)) - sigma(TM(t2, t3)))^2       sigma: largest singular value
+    L            CE + mu * [CE / L_lip] * L_lip                                          [.] and t2, t3, s2 are constant
+
+The second term is always mu CE in value; its gradient is that of s3 alone. sigma^2 is found by ten power iterations on
+TM TM^T from the vector of ones.
+
+Down: the model. Up: the model. Kept by the client: nothing. mu = 0 is FedAvg.
+The paper trains with SGD(lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4, clip=10), batches of 64, 20 epochs.
+The network needs two methods, stages(x) -> (t2, t3, logits) and slim(t2, width) -> (s2, s3), as ResNets have them.
+Differences from the paper: short batches are kept; the division by L_lip is guarded by 1e-8. From the authors' code:
+momentum begins anew in every round, theirs goes on from client to client; weights n_k count all examples, not those of
+full batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
+from fedloom.core.fold import minimise
+from fedloom.core.model import Model
+from fedloom.core.types import Weighted, Weights, replace
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FedAlign(Algorithm[Weights, tuple[()]]):
+    """`mu` >= 0: weight of the alignment. `width` in (0, 1): share of the channels of the slim stage."""
+
+    mu: float = 0.45
+    width: float = 0.25
+    aggregation: Literal["samples", "uniform"] = "samples"
+
+    neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mu < 0 or not 0 < self.width < 1:
+            raise SettingError(f"FedAlign needs mu >= 0 and 0 < width < 1, got mu = {self.mu}, width = {self.width}")
+        if self.aggregation not in ("samples", "uniform"):
+            raise SettingError(f"aggregation is samples or uniform, got {self.aggregation!r}")
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        if not (model.offers("stages") and model.offers("slim")):
+            raise SettingError(
+                f"FedAlign slims the last stage of a network, and {model.name} cannot: use resnet10, resnet18 or "
+                "resnet56, or define stages(x) -> (before, after, logits) and slim(before, width) -> (s2, s3)"
+            )
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
+        return ()
+
+    @on_client
+    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+        model, task, mu, width = client.model, client.task, self.mu, self.width
+
+        def passes(network: Any, x: Tensor) -> tuple[Tensor, ...]:
+            t2, t3, logits = network.stages(x)
+            return logits, t2.detach(), t3.detach(), *network.slim(t2.detach(), width)
+
+        def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:
+            (logits, t2, t3, s2, s3), buffers = model.train_calling(weights, batch, passes)
+            ce = task.loss(logits, batch)
+            apart = sigma(transmitting(s2, s3)) - sigma(transmitting(t2, t3))
+            lip = batch.mean(apart.square())
+            return ce + mu * (ce / (lip + 1e-8)).detach() * lip, replace(weights, buffers=buffers)
+
+        w = minimise(loss, w, client.train, self.local.optimiser, lr=client.lr)
+        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
+        return (), Weighted(value=w, weight=weight)
+
+    def round(self, server: Weights, cohort: Cohort) -> Weights:
+        replies = cohort.reduce(self.local_update, broadcast=(server,))
+        return replies.mean if replies else server
+
+    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+        return server
+
+    @property
+    def personalises(self) -> bool:
+        return False
+
+    def global_weights(self, server: Weights) -> Weights:
+        return server
+
+
+def transmitting(f1: Tensor, f2: Tensor) -> Tensor:
+    """TM = f1 f2^T / P for each example, [B, C1, C2]; f1 [B, C1, H1, W1] is averaged to the size of f2 if larger."""
+    if f1.ndim == 4 and f1.shape[2] > f2.shape[2]:
+        f1 = F.adaptive_avg_pool2d(f1, (f2.shape[2], f2.shape[3]))
+    a, b = f1.reshape(*f1.shape[:2], -1), f2.reshape(*f2.shape[:2], -1)
+    return a @ b.mT / a.shape[-1]
+
+
+def sigma(matrix: Tensor, iterations: int = 10) -> Tensor:
+    """The largest singular value of each matrix [B, M, N], by power iterations on matrix matrix^T, from below; [B]."""
+    square = matrix @ matrix.mT
+    v = torch.ones_like(square[..., :1])
+    for _ in range(iterations):
+        v = square @ v
+        norm = (v.square().sum((-2, -1), keepdim=True) + 1e-30).sqrt()  # of zero maps it is not zero
+        v = v / norm
+    return norm[..., 0, 0].sqrt()
