@@ -94,9 +94,9 @@ def test_pfedsd_local_run(name: str, engine: Any) -> None:
     for steps in (1, 2, 3):
         local = Local(steps=steps, batch_size=4, optimiser=optimiser)
         run = engine(population, PFedSD(lam=float(g["lam"]), T=float(g["T"]), local=local))
-        run.states[1] = Kept(own=Weights(params={}), previous=Maybe.some(teacher))
+        run.states[1] = Kept(own=Weights(params={}), previous=(Maybe.some(teacher),))
         run.round({model.name: start}, (0, 1), 0)
-        kept = run.states[1].previous
+        kept = run.states[1].previous[0]
         assert bool(kept.present)
         assert_params(kept.value, weights_at(g, f"step{steps}."), **tolerance)
     (losses,) = run.last.losses

@@ -125,6 +125,10 @@ def test_going_on_from_an_older_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").read_bytes() == metrics
 
 
+def lines_in(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def _runner(directory: str, algorithm: Any, settings: RunSettings) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -137,7 +141,7 @@ def test_killed_twenty_times_at_random_moments(tmp_path: Path) -> None:
     algorithm = PFedSD(local=LOCAL)
     settings = RunSettings(rounds=150, cohort_size=4, engine="loop", threads=1, state_memory_mib=1, keep_every=20)
     whole = run(algorithm, federation(12), linear, settings, directory=tmp_path / "whole")
-    cut, rng, kills, rounds_seen = tmp_path / "cut", random.Random(0), 0, set()
+    cut, rng, kills, seen, rounds_seen = tmp_path / "cut", random.Random(0), 0, 0, set[int]()
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["fedloom"])
     deadline = time.monotonic() + 110
@@ -145,27 +149,25 @@ def test_killed_twenty_times_at_random_moments(tmp_path: Path) -> None:
         process = server.Process(target=_runner, args=(str(cut), algorithm, settings))
         process.start()
         if kills < 25:
-            # half of them soon after the start, while files are being read and written again
-            before = (cut / "timing.jsonl").stat().st_size if (cut / "timing.jsonl").exists() else 0
-            while not (cut / "timing.jsonl").exists() or (cut / "timing.jsonl").stat().st_size == before:
-                if not process.is_alive() or rng.random() < 0.002:
-                    break
+            # after some rounds, or soon after the start, while files are read and written again
+            more = rng.choice((0, 0, 1, 3, 8, 12))
+            while process.is_alive() and lines_in(cut / "metrics.jsonl") < seen + more:
                 time.sleep(0.001)
-            time.sleep(rng.random() * 0.06)
+            time.sleep(rng.random() * (0.05 if more else 0.5))
             if process.is_alive():
                 os.kill(process.pid or 0, signal.SIGKILL)
                 kills += 1
             process.join()
             assert process.exitcode in (-signal.SIGKILL, 0)
-            if (cut / "metrics.jsonl").exists():
-                rounds_seen.add((cut / "metrics.jsonl").read_bytes().count(b"\n"))
+            seen = lines_in(cut / "metrics.jsonl")
+            rounds_seen.add(seen)
         else:
             process.join()
             assert process.exitcode == 0
             break
         assert time.monotonic() < deadline, f"{kills} kills, rounds {sorted(rounds_seen)}"
     assert kills >= 20
-    assert len(rounds_seen) > 5  # at different rounds
+    assert len(rounds_seen) > 8  # at different rounds
     assert (cut / "metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
     resumed = run(algorithm, federation(12), linear, settings, directory=cut, resume=True)
     assert same_end(whole, resumed)
@@ -377,7 +379,7 @@ def test_a_checkpoint_gives_global_and_personal_models(tmp_path: Path) -> None:
     assert restored.round == 6
     assert same(restored.global_weights()["Linear"], history.server["Linear"])
     client = next(iter(history.clients))
-    assert same(restored.personal_weights(client), history.clients[client].previous.value)
+    assert same(restored.personal_weights(client), history.clients[client].previous[0].value)
     assert job.restore(tmp_path, 3).round == 3
     with pytest.raises(StorageError, match="no checkpoint of round 2"):
         job.restore(tmp_path, 2)

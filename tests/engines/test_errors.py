@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.algorithms import FedAvg, KTpFL, LocalOnly
+from fedloom.algorithms import FedAvg, KTpFL, LocalOnly, PFedSD
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
@@ -63,13 +63,13 @@ def test_a_loss_that_is_not_finite_names_client_round_and_batch(engine: Any, com
 @pytest.mark.parametrize("engine", ENGINES)
 def test_refused_clients_are_reported_and_left_out(engine: Any) -> None:
     settings = {"on_nonfinite": "refuse"}
-    run = engine(population({2: 5, 0: 4}), FedAvg(local=LOCAL), **settings)
+    run = engine(population({2: 5, 0: 4}), PFedSD(local=LOCAL), **settings)
     server = run.round(run.init(), (0, 1, 2, 3), 0)
     assert [f.client for f in run.traffic.failed] == [0, 2]
     assert [f.reason for f in run.traffic.failed] == ["the loss is nan at batch 1"] * 2
     assert sorted(run.states) == [1, 3]
     assert sorted(run.traffic.up) == sorted(run.traffic.down) == [0, 1, 2, 3]  # what is refused was sent all the same
-    others = engine(population({2: 5, 0: 4}), FedAvg(local=LOCAL))
+    others = engine(population({2: 5, 0: 4}), PFedSD(local=LOCAL))
     want = others.round(others.init(), (1, 3), 0)
     for name, value in want["tiny"].params.items():
         np.testing.assert_allclose(server["tiny"].params[name], value, rtol=1e-12)

@@ -27,7 +27,7 @@ class Kept:
     """What a client keeps between rounds."""
 
     own: Weights  # the tensors that are never shared
-    previous: Maybe[Weights]  # the whole model after its last round, where a term asks for it
+    previous: tuple[Maybe[Weights], ...]  # the whole model after its last round; none where no term asks for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +90,13 @@ class Averaging(Algorithm[Weights, Kept]):
             params={n: t for n, t in server.params.items() if n not in sent.params},
             buffers={n: t for n, t in server.buffers.items() if n not in sent.buffers},
         )
-        return Kept(own=own, previous=Maybe.none(server if self._keeps_previous else Weights(params={})))
+        return Kept(own=own, previous=(Maybe.none(server),) if self._keeps_previous else ())
 
     @on_client
     def local_update(self, client: Client[Kept], sent: Weights) -> tuple[Kept, Weighted[Weights]]:
         """Train from the global model; keep what is not shared, send the rest."""
-        start, previous, batches = sent.merge(client.state.own), client.state.previous, client.train
+        start, batches = sent.merge(client.state.own), client.train
+        previous = client.state.previous[0] if self._keeps_previous else Maybe.none(Weights(params={}))
         for term in self.terms:
             batches = term.annotate(client.model, batches, start, previous)
         loss = functools.partial(_objective, client.model, client.task, self.terms)
@@ -107,7 +108,7 @@ class Averaging(Algorithm[Weights, Kept]):
         up = self._travelling(trained)
         up = Weights(params=up.params) if self.buffers == "server" else up
         weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
-        kept = Kept(own=own, previous=Maybe.some(trained) if self._keeps_previous else previous)
+        kept = Kept(own=own, previous=(Maybe.some(trained),) if self._keeps_previous else ())
         return kept, Weighted(value=up, weight=weight)
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
@@ -116,7 +117,7 @@ class Averaging(Algorithm[Weights, Kept]):
 
     def personal(self, server: Weights, client: Client[Kept]) -> Weights:
         together = server.merge(client.state.own)
-        return client.state.previous.otherwise(together) if self.judged_by_previous else together
+        return client.state.previous[0].otherwise(together) if self.judged_by_previous else together
 
     def global_weights(self, server: Weights) -> Weights | None:
         return server if self.shared == "*" else None

@@ -79,13 +79,19 @@ class ClientStore(MutableMapping[int, Tree]):
 
         What it makes is not kept: being looked at has no consequences.
         """
-        rows = [self._read(k) if k in self else tree.flatten(fresh(k)) for k in clients]
+        rows: list[Flat] = []
+        for k in clients:
+            rows.append(self._read(k) if k in self else tree.flatten(fresh(k)))
+            if not rows[0][0]:  # a state without tensors: the same for all
+                break
         columns = zip(*(flat for flat, _ in rows), strict=True)
         return tree.unflatten([torch.stack(column) for column in columns], rows[0][1])
 
     def put(self, clients: Sequence[int], states: Tree, where: Sequence[int]) -> None:
         """Keep the states of `clients`, which stand at the places `where` of a stack."""
         flat, spec = tree.flatten(states)
+        if not flat:  # an algorithm whose clients keep nothing: a million of them take no memory
+            return
         for k, i in zip(clients, where, strict=True):
             self._keep(k, ([t[i].clone() for t in flat], spec))
             self._spill()

@@ -141,13 +141,18 @@ def only_the_cohort_moves(subject: Subject) -> str | None:
         for t, cohort in enumerate(subject.cohorts):
             before, after = trail.states[t], trail.states[t + 1]
             asked.update(cohort)
-            assert set(after) == asked, f"after round {t} states exist for {sorted(after)}, asked were {sorted(asked)}"
+            # states without tensors are not kept at all
+            assert set(after) in (asked, set()), (
+                f"after round {t} states exist for {sorted(after)}, asked: {sorted(asked)}"
+            )
             for k in set(before) - set(cohort):
                 same(before[k], after[k], f"client {k} was not asked in round {t}, its state must not change")
             server = differ(trail.servers[t], trail.servers[t + 1])
             still = [k for k in cohort if k in before and not differ(before[k], after[k])]
             assert server or not still, f"round {t}: neither the server nor the clients {still} moved"
-            assert server or before or any(tree.leaves(after[k]) for k in cohort), f"round {t} left nothing behind"
+            assert server or before or any(tree.leaves(state) for state in after.values()), (
+                f"round {t} left nothing behind"
+            )
     return None
 
 
@@ -245,7 +250,7 @@ def clients_may_vanish(subject: Subject) -> str | None:
                 0.0 if e == 0 else 1e-9,
             )
             missing = set(cohort) - set(trail.states[2]) - {lost}
-            assert not missing, f"clients {sorted(missing)} answered and have no state"
+            assert not missing or not trail.states[2], f"clients {sorted(missing)} answered and have no state"
             if exchanges == 1:
                 rest = [subject.cohorts[0], [k for k in cohort if k != lost]]
                 fewer = subject.run(kind, cohorts=rest)
