@@ -1,13 +1,18 @@
 """What a person looks at."""
 
+from fedloom.report.analyses import ANALYSES, analyse
 from fedloom.report.federation import FederationTable, Heterogeneity, draw_federation, heterogeneity
+from fedloom.report.studied import Studied
 from fedloom.report.table import algorithm_table, comparison_table, progress, table
 from fedloom.report.write import write_report
 
 __all__ = [
+    "ANALYSES",
     "FederationTable",
     "Heterogeneity",
+    "Studied",
     "algorithm_table",
+    "analyse",
     "comparison_table",
     "draw_federation",
     "heterogeneity",

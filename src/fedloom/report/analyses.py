@@ -12,7 +12,7 @@ from fedloom.report import analyses_models as models
 from fedloom.report import analyses_space as space
 from fedloom.report.finding import Finding
 from fedloom.report.studied import Studied
-from fedloom.report.style import rendered
+from fedloom.report.style import drawing, rendered
 
 ANALYSES: dict[str, Callable[[Studied], Finding]] = {
     "class-accuracy": accuracy.class_accuracy,
@@ -54,7 +54,8 @@ def analyse(run: Studied, name: str, out: str | os.PathLike[str]) -> tuple[Findi
     finding = ANALYSES[name](run)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    files = {f"{name}.{kind}": rendered(finding.figure, kind) for kind in ("png", "svg")}
+    with drawing():
+        files = {f"{name}.{kind}": rendered(finding.figure, kind) for kind in ("png", "svg")}
     files |= {f"{table.name}.csv": table.csv().encode("utf-8") for table in finding.tables}
     for file, data in files.items():
         (folder / file).write_bytes(data)

@@ -63,14 +63,19 @@ def circles(
             bare(top)
             top.set_xticks([])
             top.set_yticks([])
-            held = counts.get(name)
-            has = "" if held is None else f"\nholds {', '.join(map(str, np.flatnonzero(held)[:6]))}"
-            title(top, plain(name + has))
+            title(top, plain(name + _holds(counts.get(name))))
             low.set_xticks([-np.pi, 0, np.pi], ["−π", "0", "π"])
             low.set_xlabel("angle")
         axes[1][0].set_ylabel("density")
         figure.legend(loc="outside lower center", ncols=len(classes))
     return figure
+
+
+def _holds(counts: Ints | None) -> str:
+    """What stands below the name of a client's model."""
+    held = [] if counts is None else np.flatnonzero(counts).tolist()
+    listed = f"holds {', '.join(map(str, held))}" if len(held) <= 4 else f"holds {len(held)} classes"
+    return f"\n{listed}" if held else ""
 
 
 def embedding(at: Floats, y: Ints, where: Ints, names: Sequence[str]) -> Figure:

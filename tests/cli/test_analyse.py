@@ -1,0 +1,85 @@
+"""`fedloom analyse`, as a person uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedloom.cli.main import main
+from fedloom.report.analyses import ANALYSES
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("analyse")
+    rng, y = np.random.default_rng(0), np.arange(120) % 3
+    x = (rng.normal(size=(3, 6))[y] + rng.normal(size=(120, 6))).astype(np.float32)
+    np.savez(folder / "own.npz", x_train=x[:90], y_train=y[:90], x_test=x[90:], y_test=y[90:])
+    common = ["--clients", "6", "--cohort", "3", "--rounds", "3", "--epochs", "2", "--partition", "shards:2"]
+    argv = ["run", "fedavg", "--data", str(folder / "own.npz"), "--model", "mlp", *common, "--out", str(folder / "run")]
+    assert main(argv) == 0
+    return folder / "run"
+
+
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = main(["analyse", *argv])
+    return status, *capsys.readouterr()
+
+
+def test_the_list_names_all_and_what_they_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "--list")
+    assert status == 0
+    assert set(ANALYSES) <= {line.split()[0] for line in out.splitlines() if line.strip()}
+    assert "Hessian eigenvectors" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_table_is_shown_and_files_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out_folder = tmp_path / "found"
+    argv = ["consistency", "local-accuracy", "--rounds", "1,3", "--out", str(out_folder)]
+    status, out, err = call(capsys, str(run), *argv)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines if line.strip()[:1] in ("1", "3")][-2:] == ["1", "3"]
+    assert max(len(line) for line in lines if not line.startswith("files:")) <= 80
+    assert f"files: {out_folder / 'local-accuracy.png'}, local-accuracy.svg, local-accuracy.csv" in out
+    assert (out_folder / "consistency.svg").exists()
+
+
+def test_by_default_files_go_into_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, str(run), "weight-divergence", "--round", "2")[0] == 0
+    lines = (run / "analysis" / "weight-divergence.csv").read_text(encoding="utf-8").splitlines()
+    assert {line.split(",")[0] for line in lines[1:]} == {"2"}
+
+
+def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, str(run), "all", "--round", "1", "--out", str(tmp_path))
+    assert status == 0
+    assert "hypersphere does not apply: the circle needs features of 2 units" in " ".join(out.split())
+    assert {path.stem for path in tmp_path.glob("*.png")} == set(ANALYSES) - {"hypersphere"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "say which run and what to measure"),
+        (["RUN"], "say which run and what to measure"),
+        (["RUN", "alignmnt"], "there is no analysis 'alignmnt' (did you mean 'alignment'?)"),
+        (["RUN", "alignment", "--round", "9"], "has the rounds 1 to 3, got 9"),
+        (["RUN", "alignment", "--rounds", "1,x"], "--rounds must be of type int, got 'x'"),
+        (["RUN", "hypersphere"], "the circle needs features of 2 units"),
+        (["nowhere", "alignment"], "nowhere"),
+    ],
+)
+def test_errors(argv: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = call(capsys, *(str(run) if a == "RUN" else a for a in argv))
+    assert status == 2
+    assert message in err

@@ -1,0 +1,213 @@
+"""Analyses of small real runs: their files, and numbers that follow from elsewhere."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedloom import FedAvg, History, Local, RunSettings, from_arrays, iid, run
+from fedloom.cli.main import main
+from fedloom.core.errors import SettingError
+from fedloom.data import federate
+from fedloom.evaluate import forgetting
+from fedloom.models import MLP
+from fedloom.report.analyses import ANALYSES, analyse
+from fedloom.report.studied import FROM_LOG, Studied
+
+COMMON = ["--clients", "6", "--cohort", "3", "--rounds", "3", "--epochs", "2", "--batch-size", "8", "--threads", "1"]
+
+
+def images(n: int) -> tuple[Any, Any]:
+    """Three classes, each with a bright band of its own."""
+    y, rng = np.arange(n) % 3, np.random.default_rng(n)
+    x = rng.integers(0, 120, (n, 16, 16))
+    for i, c in enumerate(y):
+        x[i, 5 * c : 5 * c + 4] += 100
+    return x.astype(np.uint8), y
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`trained("fedntd", "--model", "lenet")`: the directory of a run, made once."""
+    folder, made = tmp_path_factory.mktemp("runs"), dict[tuple[str, ...], Path]()
+    (x, y), (x_test, y_test) = images(150), images(60)
+    np.savez(folder / "own.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+
+    def make(*argv: str) -> Path:
+        if argv not in made:
+            made[argv] = folder / str(len(made))
+            data = ["--data", str(folder / "own.npz"), "--partition", "shards:2"]
+            assert main(["run", *argv[:1], *COMMON, *data, *argv[1:], "--out", str(made[argv])]) == 0
+        return made[argv]
+
+    return make
+
+
+def rows(path: Path) -> list[dict[str, float | str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{k: _number(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return text
+
+
+@pytest.mark.parametrize("name", sorted(set(ANALYSES) - {"hypersphere"}))
+def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any, tmp_path: Path) -> None:
+    studied = Studied.of(trained("fedntd", "--model", "lenet"))
+    finding, files = analyse(studied, name, tmp_path)
+    assert [path.name for path in files[:3]] == [f"{name}.png", f"{name}.svg", f"{name}.csv"]
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
+    for table in finding.tables:
+        found = rows(tmp_path / f"{table.name}.csv")
+        assert len(found) == len(table.rows) > 0
+        numbers = [v for row in found for v in row.values() if isinstance(v, float)]
+        assert np.isfinite(numbers).mean() > 0.8  # few are unknown
+    assert finding.shown.rows
+
+
+@pytest.mark.parametrize("name", ["alignment", "local-accuracy", "tsne"])
+def test_the_same_run_gives_the_same_bytes(name: str, trained: Any, tmp_path: Path) -> None:
+    found = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        _, files = analyse(Studied.of(trained("fedntd", "--model", "lenet"), rounds=[3]), name, folder)
+        found.append({path.name: path.read_bytes() for path in files})
+    assert found[0] == found[1]
+
+
+def test_features_on_the_circle(trained: Any, tmp_path: Path) -> None:
+    studied = Studied.of(trained("fedavg", "--model", "hypersphere_cnn", "--rounds", "1"))
+    analyse(studied, "hypersphere", tmp_path)
+    points = rows(tmp_path / "hypersphere-points.csv")
+    assert {str(p["model"]) for p in points} == {
+        "global",
+        "aggregated",
+        *(f"client {k}" for k in studied.moment().clients),
+    }
+    np.testing.assert_allclose([np.hypot(p["x"], p["y"]) for p in points], 1, atol=1e-5)
+    with pytest.raises(ValueError, match="features of 2 units"):
+        analyse(Studied.of(trained("fedntd", "--model", "lenet")), "hypersphere", tmp_path)
+
+
+def test_numbers_are_those_that_the_run_has_logged(trained: Any, tmp_path: Path) -> None:
+    folder = trained("fedntd", "--model", "lenet")
+    history, studied = History.read(folder), Studied.of(folder)
+    for name in ("forgetting", "local-accuracy", "class-accuracy"):
+        analyse(studied, name, tmp_path)
+    logged = {m["round"]: m for m in history.metrics}
+    for row in rows(tmp_path / "forgetting.csv"):
+        expected = logged[row["round"]]["forgetting"]
+        assert row["forgetting_earlier"] == pytest.approx(np.nan if expected is None else expected, nan_ok=True)
+    assert [r["forgetting_earlier"] for r in rows(tmp_path / "forgetting-by-class.csv")] == pytest.approx(
+        forgetting(history.per_class).tolist()
+    )
+    found = rows(tmp_path / "local-accuracy-rounds.csv")
+    assert [r["round"] for r in found] == [1, 2, 3]
+    for row in found:  # the test set is balanced: class means are the accuracy
+        assert row["accuracy_aggregated"] == pytest.approx(logged[row["round"]]["global_accuracy"])
+    for row in rows(tmp_path / "local-accuracy.csv"):
+        assert row["client"] in logged[row["round"]]["clients"]
+        share = np.array(history.federation["train"][int(row["client"])])
+        share = share / share.sum()
+        before = np.array(logged[row["round"] - 1]["class_accuracy"])  # the round starts where the last one ended
+        assert row["in_before"] == pytest.approx(share @ before)
+        assert row["out_before"] == pytest.approx((1 - share) / 2 @ before)
+
+
+def test_local_epochs_end_where_local_accuracy_does(trained: Any, tmp_path: Path) -> None:
+    studied = Studied.of(trained("fedntd", "--model", "lenet"), rounds=[2])
+    analyse(studied, "local-epochs", tmp_path)
+    analyse(studied, "local-accuracy", tmp_path)
+    by_epoch = {(r["epoch"], r["client"]): r for r in rows(tmp_path / "local-epochs.csv")}
+    for row in rows(tmp_path / "local-accuracy.csv"):
+        for epoch, when in ((0, "before"), (2, "after")):
+            assert by_epoch[epoch, row["client"]]["in_local"] == row[f"in_{when}"]
+            assert by_epoch[epoch, row["client"]]["out_local"] == row[f"out_{when}"]
+
+
+def test_which_rounds(trained: Any) -> None:
+    folder = trained("fedntd", "--model", "lenet")
+    assert (Studied.of(folder).one, Studied.of(folder).several) == (3, [1, 2, 3])
+    assert (Studied.of(folder, [2]).one, Studied.of(folder, [3, 1]).several) == (2, [1, 3])
+    assert Studied.of(folder, []).several == [1, 2, 3]
+    with pytest.raises(SettingError, match="has the rounds 1 to 3, got 0, 4"):
+        Studied.of(folder, [0, 2, 4])
+
+
+def test_rounds_are_computed_once(trained: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    studied = Studied.of(trained("fedntd", "--model", "lenet"))
+    asked: list[int] = []
+    whole = type(studied.past).replay
+    monkeypatch.setattr(type(studied.past), "replay", lambda self, t: (asked.append(t), whole(self, t))[1])
+    for name in ("local-accuracy", "weight-divergence", "alignment"):
+        analyse(studied, name, tmp_path)
+    assert asked == [1, 2, 3]
+
+
+def test_several_architectures(trained: Any, tmp_path: Path) -> None:
+    folder = trained("fedavg", "--model", "mlp,logistic", "--cohort", "6")
+    with pytest.raises(SettingError, match="has the models mlp, logistic; choose one with --model"):
+        analyse(Studied.of(folder), "personalised", tmp_path)
+    with pytest.raises(SettingError, match="no model 'lenet'"):
+        analyse(Studied.of(folder, model="lenet"), "personalised", tmp_path)
+    analyse(Studied.of(folder, model="mlp"), "personalised", tmp_path)
+    assert [r["client"] for r in rows(tmp_path / "personalised.csv")] == [0, 2, 4]
+    with pytest.raises(ValueError, match="logistic has no non-linearity"):
+        analyse(Studied.of(folder, model="logistic"), "alignment", tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["local_only", "centralised"])
+def test_without_a_global_model_that_clients_train_from(algorithm: str, trained: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"has no global model that clients train from.*; class-accuracy, consistency"
+    ):
+        analyse(Studied.of(trained(algorithm, "--model", "mlp")), "alignment", tmp_path)
+
+
+def test_logs_are_enough_for_some(tmp_path: Path) -> None:
+    """A run from Python, whose objects have no names, and one without a test set."""
+    (x, y), local = images(60), Local(epochs=1, batch_size=10)
+    train = from_arrays(x, y)
+    settings = RunSettings(rounds=2, cohort_size=2)
+    for name, test in (("with", train), ("without", None)):
+        clients = federate(train, iid(y, 4, seed=0), test=test)
+        run(FedAvg(local=local), clients, lambda: MLP(256, 3), settings, directory=tmp_path / name)
+    for name in FROM_LOG:
+        analyse(Studied.of(tmp_path / "with"), name, tmp_path / "out")
+    with pytest.raises(SettingError, match="was started from Python"):
+        analyse(Studied.of(tmp_path / "with"), "alignment", tmp_path / "out")
+    with pytest.raises(SettingError, match="has logged no accuracy by class"):
+        analyse(Studied.of(tmp_path / "without"), "forgetting", tmp_path / "out")
+
+
+def test_what_cannot_be_analysed_is_refused(trained: Any, tmp_path: Path) -> None:
+    folder = trained("fedntd", "--model", "lenet")
+    with pytest.raises(SettingError, match=r"analyses are class-accuracy, .*; got 'loss'"):
+        analyse(Studied.of(folder), "loss", tmp_path)
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "metrics.jsonl").write_text(json.dumps({"round": 0}) + "\n", encoding="utf-8")
+    with pytest.raises(SettingError, match="has finished no round yet"):
+        Studied.of(begun)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("tsne", "sklearn.manifold"), ("landscape-hessian", "scipy.sparse.linalg")]
+)
+def test_a_missing_package_is_named(
+    name: str, package: str, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SettingError, match=r"pip install 'fedloom\[analysis\]'"):
+        analyse(Studied.of(trained("fedntd", "--model", "lenet")), name, tmp_path)
