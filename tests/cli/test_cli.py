@@ -272,8 +272,7 @@ OPENING = (
     [
         (
             "run fedavgg",
-            "unknown algorithm 'fedavgg' (did you mean 'fedavg'?); there are fedavg, scaffold, fedntd, pfedsd, kt_pfl, "
-            "local_only, centralised",
+            "unknown algorithm 'fedavgg' (did you mean 'fedavg'?); there are fedavg, ",
         ),
         ("run fedntd --set btea=1", "fedntd has no setting 'btea' (did you mean 'beta'?); it has "),
         ("run fedntd --set beta=much", "fedntd.beta must be of type float, got 'much'"),

@@ -328,13 +328,14 @@ def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run fedavg --settings tiny.toml --rounds 4 --out a")
     out = done(capsys, "replay a 3 --save local")
     assert out.splitlines()[0].strip() == "Local models of round 3"
-    assert out.splitlines()[-1] == "the same bits as the checkpoint of round 3"
+    agrees = "the same cohort, losses and bytes as the run wrote down"
+    assert out.splitlines()[-1] == f"{agrees}, and the same bits as the checkpoint of round 3"
     clients = History.read("a").metrics[3]["clients"]
     assert sorted(p.name for p in Path("local").iterdir()) == sorted(f"client-{k}.safetensors" for k in clients)
     out = done(capsys, "replay a 2")
-    assert out.splitlines()[-1] == "computed from the checkpoint of round 0; round 2 has none to compare with"
-    assert error(capsys, "replay a 5") == "the run in a has 4 rounds, got 5; resume gives it more"
-    assert error(capsys, "replay a 0") == "rounds to replay count from 1, got 0"
+    assert out.splitlines()[-1] == agrees  # round 2 has no checkpoint any more
+    assert error(capsys, "replay a 5") == "the run in a has the rounds 1 to 4 to replay, got 5"
+    assert error(capsys, "replay a 0") == "the run in a has the rounds 1 to 4 to replay, got 0"
 
 
 def test_models_are_exported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,8 @@ def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path) -> None:
     short = dataclasses.replace(SETTINGS, rounds=2)
     run(Scaffold(local=LOCAL), federation(), linear, short, directory=tmp_path)
     assert same_end(long, run(Scaffold(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path, resume=True))
+    for name in ("settings.json", "manifest.json"):  # the next one who resumes it need not know
+        assert json.loads((tmp_path / name).read_text())["run"]["rounds"] == 6
 
 
 def test_resuming_starts_what_was_never_begun(tmp_path: Path) -> None:
@@ -355,8 +357,9 @@ def test_a_past_round_is_computed_again(engine: Any, tmp_path: Path) -> None:
             mean = sum(parts) / float(sum(sizes[k] for k in trained))  # type: ignore[arg-type]
             torch.testing.assert_close(mean.float(), t)
     assert everything(tmp_path) == before
-    with pytest.raises(SettingError, match="count from 1"):
-        job.replay(tmp_path, 0)
+    for wrong in (0, 7):
+        with pytest.raises(SettingError, match=f"has the rounds 1 to 6 to replay, got {wrong}"):
+            job.replay(tmp_path, wrong)
 
 
 def test_a_replay_notices_that_the_code_has_changed(tmp_path: Path) -> None:
@@ -368,8 +371,12 @@ def test_a_replay_notices_that_the_code_has_changed(tmp_path: Path) -> None:
             return tree.scale(1.001, super().round(server, cohort))
 
     Changed.__name__ = "FedAvg"
+    changed = dataclasses.replace(job, algorithm=Changed(local=LOCAL))
     with pytest.raises(SettingError, match="round 5 came out otherwise"):
-        dataclasses.replace(job, algorithm=Changed(local=LOCAL)).replay(tmp_path, 5)
+        changed.replay(tmp_path, 5)
+    (tmp_path / "checkpoints/00000005.json").unlink()
+    with pytest.raises(SettingError, match=r"round 5 came out otherwise than in the run \(train_loss\)"):
+        changed.replay(tmp_path, 5)
 
 
 def test_a_checkpoint_gives_global_and_personal_models(tmp_path: Path) -> None:

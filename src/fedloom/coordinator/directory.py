@@ -71,6 +71,14 @@ class RunDirectory:
             files.write(self.path, f"{name}.json", (json.dumps(content, indent=2) + "\n").encode())
         self._open("wb")
 
+    def update(self, documents: Mapping[str, Any]) -> None:
+        """Write down settings that may differ when a run goes on, such as its number of rounds."""
+        stored = {name: self.document(name) for name in documents}
+        manifest = {**stored["manifest"], "run": documents["manifest"]["run"]}
+        for name, content in {**documents, "manifest": manifest}.items():
+            if content != stored[name]:
+                files.write(self.path, f"{name}.json", (json.dumps(content, indent=2) + "\n").encode())
+
     def record(self, metrics: Record, timing: Record) -> None:
         """Append a line to each log."""
         for file, line in zip(self._logs.values(), (metrics, timing), strict=True):

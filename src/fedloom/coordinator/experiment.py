@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import numpy as np
-
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator import catalogue
 from fedloom.coordinator.export import load_weights, module
@@ -24,10 +22,8 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
-from fedloom.core.task import Task
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
-from fedloom.evaluate import classify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +219,6 @@ class Experiment:
         task = catalogue.task(self.task)
         federation = self.federation() if federation is None else federation
         models = self.models(federation.train)
-        for model in models.values():
-            _try(model, task, federation.train)
         return Job(
             algorithm=algorithm,
             federation=federation,
@@ -309,19 +303,6 @@ def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingWarning)
         return catalogue.algorithm(name, local, settings)
-
-
-def _try(model: Model, task: Task, train: Examples) -> None:
-    """Raise SettingError unless a model takes one example of each class, and the task what it makes of them."""
-    first = np.unique(train.y.cpu().numpy(), return_index=True)[1]
-    try:
-        classify(model, model.init(0), task, train.select(first))
-    except Exception as error:
-        shape = " x ".join(map(str, train.shape))
-        raise SettingError(
-            f"model {model.name} and task {type(task).__name__} do not take the data, {shape} in {train.num_classes} "
-            f"classes: {type(error).__name__}: {error}"
-        ) from error
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

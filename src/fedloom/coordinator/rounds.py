@@ -115,6 +115,9 @@ class Rounds:
 
     def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
         """Compute rounds again up to one: its cohort, the server before and after it, and its exchanges."""
+        wrote = History.read(files.path).metrics
+        if not 1 <= until < len(wrote):
+            raise SettingError(f"the run in {files.path} has the rounds 1 to {len(wrote) - 1} to replay, got {until}")
         nearest = max((t for t in files.checkpoints.rounds() if t < until), default=-1)
         if not self._server or not nearest <= self._round < until:  # else it stands nearer already
             self.load(files, until - 1)
@@ -127,7 +130,18 @@ class Rounds:
             if self._round in files.checkpoints.rounds():
                 self._check_against(files)
             if self._round == until:
+                self._check_record(wrote[until], clients)
                 return clients, before, self._server, seen
+
+    def _check_record(self, wrote: Record, clients: list[int]) -> None:
+        """The same of what the run wrote down of a round: most rounds have no checkpoint."""
+        now = plain({"clients": clients, **self._traffic()})
+        changed = [name for name, value in now.items() if wrote.get(name) != value]
+        if changed:
+            raise SettingError(
+                f"round {self._round} came out otherwise than in the run ({', '.join(changed)}): the code of the "
+                "algorithm or the model has changed, or this machine computes otherwise"
+            )
 
     def _check_against(self, files: RunDirectory) -> None:
         """A replayed round must give what the run had, bit for bit."""

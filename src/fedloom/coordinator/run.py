@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -21,9 +22,10 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.task import Classification, Task
 from fedloom.core.types import Weights
-from fedloom.data import Federation
+from fedloom.data import Examples, Federation
 from fedloom.engines.population import Population
 from fedloom.engines.simulated import Exchange, Faults, Simulation
+from fedloom.evaluate import classify
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
 
@@ -103,6 +105,8 @@ class Job:
         begun = resume and (files.path / "manifest.json").exists()
         if not begun:
             check_free(directory)
+        for model in self.population.models.values():
+            _try(model, self.task, self.federation.train)
         rounds = Rounds(self, files if begun else None)  # what is wrong shows before anything is written
         if begun:
             files.compare(rounds.facts())
@@ -110,6 +114,7 @@ class Job:
             rounds.states_in(files.checkpoints.clients)
             if begun and (files.checkpoints.rounds() or at is not None):
                 rounds.go_on(files, at)
+                files.update(rounds.documents())
             else:
                 files.begin(rounds.documents())
             return rounds.go(files, on_start, on_round)
@@ -121,8 +126,6 @@ class Job:
             SettingError: there is no such round, or the run in `directory` is another one.
             StorageError: a file of the run is damaged.
         """
-        if round < 1:
-            raise SettingError(f"rounds to replay count from 1, got {round}")
         files = RunDirectory(directory)
         rounds = Rounds(self, files)
         files.compare(rounds.facts())
@@ -218,6 +221,19 @@ def run(
         faults=faults,
     )
     return job.run(directory, resume=resume, on_start=on_start, on_round=on_round)
+
+
+def _try(model: Model, task: Task, train: Examples) -> None:
+    """Raise SettingError unless a model takes one example of each class, and the task what it makes of them."""
+    first = np.unique(train.y.cpu().numpy(), return_index=True)[1]
+    try:
+        classify(model, model.init(0), task, train.select(first))
+    except Exception as error:
+        shape = " x ".join(map(str, train.shape))
+        raise SettingError(
+            f"model {model.name} and task {type(task).__name__} do not take the data, {shape} in {train.num_classes} "
+            f"classes: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _models(model: Models) -> dict[str, Model]:
