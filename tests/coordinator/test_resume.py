@@ -362,6 +362,17 @@ def test_a_past_round_is_computed_again(engine: Any, tmp_path: Path) -> None:
             job.replay(tmp_path, wrong)
 
 
+def test_a_replay_writes_nothing_even_where_states_are_on_disk(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, state_memory_mib=1)
+    model = functools.partial(mlp, 40_000)
+    job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=model, settings=settings)
+    whole = job.run(tmp_path)
+    before = everything(tmp_path)
+    job.replay(tmp_path, 5)
+    assert everything(tmp_path) == before
+    assert same_end(whole, job.run(tmp_path, resume=True))
+
+
 def test_a_replay_notices_that_the_code_has_changed(tmp_path: Path) -> None:
     job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=mlp, settings=SETTINGS)
     job.run(tmp_path)

@@ -84,8 +84,12 @@ class Rounds:
 
     def states_in(self, folder: Path | None) -> None:
         """Where clients' states beyond the memory budget go."""
+        self.engine.states = ClientStore(self._state_budget, folder)
+
+    @property
+    def _state_budget(self) -> int | None:
         mib = self.settings.state_memory_mib
-        self.engine.states = ClientStore(None if mib is None else int(mib * (1 << 20)), folder)
+        return None if mib is None else int(mib * (1 << 20))
 
     # ---- going on
 
@@ -93,7 +97,7 @@ class Rounds:
         """Stand where the newest checkpoint stands that is not after a round; nothing on disk changes."""
         checkpoint, like = files.checkpoint(round), self.engine.init()
         self._server, self._round = files.checkpoints.server(checkpoint, like), checkpoint.round
-        self.states_in(files.checkpoints.clients)
+        self.engine.states = ClientStore(None, files.checkpoints.clients)  # without a budget nothing is ever written
         self.engine.states.named = {f.name for f in checkpoint.clients.values()}
         self.engine.states.restore(checkpoint.clients, functools.partial(self.engine.fresh, like))
         return checkpoint
@@ -110,7 +114,9 @@ class Rounds:
 
     def go_on(self, files: RunDirectory, at: int | None) -> None:
         """Go on from a checkpoint: what was written after it is dropped."""
-        files.go_on_from(self.restore(files, at), self.history, self.engine.states)
+        checkpoint = self.restore(files, at)
+        self.engine.states.budget = self._state_budget
+        files.go_on_from(checkpoint, self.history, self.engine.states)
         self.history.server, self.history.clients = self._server, self.engine.states
 
     def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
