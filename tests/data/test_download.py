@@ -237,6 +237,7 @@ def link(name: str, target: str, kind: bytes) -> tarfile.TarInfo:
         (tarball(("a", b"1"), ("a", b"2")), "members must have different names, got a twice"),
         (zipped(("b", b"1")), "must hold a, got no a"),
     ],
+    ids=["symbolic", "hard", "device", "missing", "twice", "zip"],  # the bytes hold the time of day
 )
 def test_archives_that_are_not_what_they_should_be(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
