@@ -63,7 +63,7 @@ def test_by_default_files_go_into_the_run(run: Path, capsys: pytest.CaptureFixtu
 def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, str(run), "all", "--round", "1", "--out", str(tmp_path))
     assert status == 0
-    assert "hypersphere does not apply: the circle needs features of 2 units" in " ".join(out.split())
+    assert "not measured: hypersphere: the circle needs features of 2 units" in " ".join(out.split())
     assert {path.stem for path in tmp_path.glob("*.png")} == set(ANALYSES) - {"hypersphere"}
 
 

@@ -19,7 +19,7 @@ from fedloom.data import federate
 from fedloom.evaluate import forgetting
 from fedloom.models import MLP
 from fedloom.report.analyses import ANALYSES, analyse
-from fedloom.report.studied import FROM_LOG, Studied
+from fedloom.report.studied import Studied
 
 COMMON = ["--clients", "6", "--cohort", "3", "--rounds", "3", "--epochs", "2", "--batch-size", "8", "--threads", "1"]
 
@@ -169,9 +169,7 @@ def test_several_architectures(trained: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", ["local_only", "centralised"])
 def test_without_a_global_model_that_clients_train_from(algorithm: str, trained: Any, tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingError, match=r"has no global model that clients train from.*; class-accuracy, consistency"
-    ):
+    with pytest.raises(SettingError, match="has no global model that clients train from"):
         analyse(Studied.of(trained(algorithm, "--model", "mlp")), "alignment", tmp_path)
 
 
@@ -183,7 +181,7 @@ def test_logs_are_enough_for_some(tmp_path: Path) -> None:
     for name, test in (("with", train), ("without", None)):
         clients = federate(train, iid(y, 4, seed=0), test=test)
         run(FedAvg(local=local), clients, lambda: MLP(256, 3), settings, directory=tmp_path / name)
-    for name in FROM_LOG:
+    for name in ("class-accuracy", "consistency", "forgetting"):
         analyse(Studied.of(tmp_path / "with"), name, tmp_path / "out")
     with pytest.raises(SettingError, match="was started from Python"):
         analyse(Studied.of(tmp_path / "with"), "alignment", tmp_path / "out")

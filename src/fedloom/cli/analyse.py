@@ -58,19 +58,19 @@ def run(args: argparse.Namespace, console: Console) -> int:
         )
     studied = Studied.of(args.directory, _rounds(args), args.model)
     out = Path(args.directory, "analysis") if args.out is None else Path(args.out)
-    skipped: list[str] = []
+    skipped: dict[str, list[str]] = {}  # by reason
     for name in names:
         try:
             finding, files = analyse(studied, name, out)
         except (SettingError, ValueError) as error:
             if not every:
                 raise
-            skipped.append(f"{name} does not apply: {error}")
+            skipped.setdefault(str(error), []).append(name)
             continue
         _show(finding, files, console)
-    for line in skipped:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if len(skipped) == len(names):
+    for reason, whose in skipped.items():
+        console.print(f"not measured: {', '.join(whose)}: {reason}", markup=False, highlight=False, soft_wrap=True)
+    if sum(map(len, skipped.values())) == len(names):
         raise SettingError(f"nothing could be measured of the run in {args.directory}")
     return 0
 

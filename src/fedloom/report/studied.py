@@ -39,13 +39,11 @@ class Moment:
     def __init__(self, studied: Studied, number: int) -> None:
         replay, job = studied.past.replay(number), studied.job
         algorithm, name = job.algorithm, studied.model_name
-        key = "" if algorithm.mixed else name
-        start = algorithm.global_weights(replay.before[key]) if not algorithm.mixed else None
-        after = algorithm.global_weights(replay.after[key]) if not algorithm.mixed else None
+        models = job.population.models
+        start, after = (algorithm.global_models(s, models).get(name) for s in (replay.before, replay.after))
         if start is None or after is None or algorithm.pooled:
             raise SettingError(
-                f"{type(algorithm).__name__} has no global model that clients train from, which this analysis compares "
-                f"with; {', '.join(FROM_LOG)} need none"
+                f"{type(algorithm).__name__} has no global model that clients train from, which this compares with"
             )
         mine = {k: w for k, w in replay.trained().items() if job.population.assignment[k] == name}
         if not mine:
@@ -196,6 +194,3 @@ class Studied:
                 f"the run in {self.directory} has logged no accuracy by class: it has no global model or no test set"
             )
         return [int(m["round"]) for m in kept], self.history.per_class
-
-
-FROM_LOG = ("class-accuracy", "consistency", "forgetting")
