@@ -98,7 +98,7 @@ def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Job, "run", interrupted)
         status, out, err = sweep(argv)
-    assert (status, err) == (130, "interrupted\n")
+    assert (status, err) == (130, "interrupted; the same command with --resume goes on\n")
     assert out.splitlines()[-1] == "1 of 3 trials are done; go on with the same command and --resume"
     assert [row["status"] for row in rows(tmp_path)] == ["done", "waiting", "waiting"]
     assert "already holds a sweep; continue it (--resume)" in refused(sweep(argv))

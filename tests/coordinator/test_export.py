@@ -109,7 +109,9 @@ def test_files_of_tensors_come_back_and_load_strictly(name: str, suffix: str, tm
     assert set(tensors) == set(plain.state_dict())
     plain.load_state_dict(tensors, strict=True)
     x = inputs()
-    assert torch.equal(plain.eval()(x), model(weights, x))
+    # without running statistics, BatchNorm takes those of the real rows, and fedloom sums these itself
+    rounding = 1e-4 if name == "resnet10" else 0.0
+    torch.testing.assert_close(plain.eval()(x), model(weights, x), rtol=0, atol=rounding)
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing unfinished is left
 
 
