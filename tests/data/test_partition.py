@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import golden as read
 from fedloom.data import Partition, by_lists, dirichlet, iid, pooled, shards, split
 
 OFFICIAL_SEED = 19940817
@@ -59,6 +60,26 @@ def test_shards_gives_the_official_rows_in_the_official_order(golden: Golden) ->
     partition = shards(golden["small_lda_labels"], num_clients=10, shards_per_client=2, seed=123)
     for k in range(10):
         np.testing.assert_array_equal(partition.rows(k), golden[f"small_shard_client{k}"])
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_dirichlet_gives_the_rows_of_dense_too(alpha: float, seed: int) -> None:
+    g = read("ktpfl_dense/dense_dirichlet")
+    made = dirichlet(g["small/y"], 3, alpha, seed)
+    for client in range(3):
+        np.testing.assert_array_equal(made.rows(client), g[f"small/alpha{alpha}/seed{seed}/client{client}"])
+
+
+def test_a_plain_dirichlet_divides_each_class_on_its_own() -> None:
+    labels = np.repeat(np.arange(4), 500)
+    counts = dirichlet(labels, 20, 0.3, 3, min_size=2, capped=False).counts(labels, 4)
+    draws = np.random.RandomState(3)
+    for c in range(4):  # by hand: shuffle, draw, cut at the floors
+        draws.shuffle(np.arange(500))
+        cuts = (np.cumsum(draws.dirichlet(np.full(20, 0.3))) * 500).astype(int)[:-1]
+        np.testing.assert_array_equal(counts[:, c], np.diff(cuts, prepend=0, append=500))
+    assert (counts != dirichlet(labels, 20, 0.3, 3, min_size=2).counts(labels, 4)).any()
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,7 @@ def dirichlet(
     seed: int,
     min_size: int = 10,
     max_attempts: int = 20_000,
+    capped: bool = True,
 ) -> Partition:
     """Divide every class among the clients in proportions drawn from a symmetric Dirichlet distribution.
 
@@ -236,6 +237,8 @@ def dirichlet(
         seed: 0 to 2**32 - 1.
         min_size: examples that the smallest client must have.
         max_attempts: draws to make before giving up; 1,000 take about a second for K = 100 and 50,000 examples.
+        capped: False leaves out the cap, so that each class is divided on its own (Yurochkin et al., 2019; Hsu et al.,
+            2019); sizes then differ much more.
 
     Raises:
         ValueError: an argument is out of range, or no draw was accepted.
@@ -264,7 +267,9 @@ def dirichlet(
         for members in by_class:
             order = members.copy()
             generator.shuffle(order)
-            proportions = generator.dirichlet(concentration) * (sizes < mean_size)
+            proportions = generator.dirichlet(concentration)
+            if capped:
+                proportions = proportions * (sizes < mean_size)
             share = proportions.sum()
             if not share > 0:  # all mass on full clients, or lost to underflow at a tiny alpha: NaN in the original
                 break
@@ -281,7 +286,7 @@ def dirichlet(
                 indptr = _starts(sizes)
                 for a, b in itertools.pairwise(indptr.tolist()):
                     generator.shuffle(rows[a:b])
-                return Partition(indptr, rows, f"dirichlet alpha={alpha:g}", seed)
+                return Partition(indptr, rows, f"{'' if capped else 'plain '}dirichlet alpha={alpha:g}", seed)
             best = max(best, smallest)
     reached = (
         f"the best left {best} to its smallest client" if best >= 0 else "each found only full clients for a class"
