@@ -24,9 +24,21 @@ from fedloom.algorithms import (
     PFedSD,
     Scaffold,
 )
-from fedloom.coordinator import History, Job, RunSettings, run
+from fedloom.coordinator import (
+    Arriving,
+    Available,
+    BySize,
+    FixedList,
+    History,
+    Job,
+    RunSettings,
+    SeededByRound,
+    Uniform,
+    run,
+)
 from fedloom.coordinator.experiment import Experiment
 from fedloom.coordinator.export import export, load_weights, module
+from fedloom.coordinator.sweep import Range, Sweep
 from fedloom.coordinator.trackers import Tracker, track, tracker
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
@@ -53,6 +65,7 @@ from fedloom.data import (
     iid,
     shards,
 )
+from fedloom.engines.faults import Unreliable
 
 __version__ = "0.1.0"
 
@@ -63,10 +76,13 @@ __all__ = [
     "SGD",
     "Adam",
     "Algorithm",
+    "Arriving",
     "Augment",
+    "Available",
     "Averaging",
     "Batch",
     "Batches",
+    "BySize",
     "Centralised",
     "Classification",
     "Client",
@@ -86,6 +102,7 @@ __all__ = [
     "FedNova",
     "FedProx",
     "Federation",
+    "FixedList",
     "Hinge",
     "History",
     "Job",
@@ -96,13 +113,18 @@ __all__ = [
     "Model",
     "PFedSD",
     "Partition",
+    "Range",
     "Reduction",
     "Replies",
     "RunSettings",
     "Scaffold",
+    "SeededByRound",
+    "Sweep",
     "Task",
     "Term",
     "Tracker",
+    "Uniform",
+    "Unreliable",
     "Weighted",
     "Weights",
     "dirichlet",
