@@ -1,9 +1,9 @@
 """What each algorithm costs relative to FedAvg: seconds of training, peak memory, bytes down and up.
 
-    python benchmarks/cost.py              # prints a table; about fifteen minutes on two cores
+    python benchmarks/cost.py              # prints a table; about ten minutes
     python benchmarks/cost.py --repeat 1   # a first look
 
-FedNTD's network on random images of CIFAR-10's shape, four clients of 200 images, five epochs of batches of 50, loop
+FedNTD's network on random images of CIFAR-10's shape, two clients of 200 images, five epochs of batches of 50, loop
 engine, one thread. FedAlign needs another network: it stands beside FedAvg on that. Every algorithm runs in a process
 of its own; all of them in turn, several times, and the median of the ratios to FedAvg of the same turn counts. The
 first two rounds are not timed: everybody is asked every round, so all state exists after them.
@@ -24,7 +24,7 @@ import numpy as np
 import fedloom as fl
 from fedloom.coordinator.experiment import Experiment
 
-CLIENTS, IMAGES, WARM, TIMED = 4, 200, 2, 3
+CLIENTS, IMAGES, WARM, TIMED = 2, 200, 2, 3
 NAMES = (
     "fedavg", "fedavgm", "fedprox", "fednova", "scaffold", "feddyn", "fedcurv", "moon", "fedntd", "kd_ntd",
     "fedntd_mse", "feddf", "fedbe", "pfedsd",
