@@ -126,7 +126,7 @@ def test_alignment_moves_the_weights() -> None:
         ({"mu": -0.1}, "mu >= 0 and 0 < width < 1, got mu = -0.1"),
         ({"width": 0.0}, "width = 0.0"),
         ({"width": 1.0}, "width = 1.0"),
-        ({"aggregation": "median"}, "samples or uniform, got 'median'"),
+        ({"aggregation": "median"}, "aggregation must be one of samples, uniform, got 'median'"),
     ],
 )
 def test_refused_settings(settings: dict[str, Any], message: str) -> None:

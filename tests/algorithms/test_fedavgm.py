@@ -66,5 +66,5 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
 
 
 def test_unknown_aggregation_is_refused() -> None:
-    with pytest.raises(SettingError, match="aggregation is samples or uniform, got 'mean'"):
+    with pytest.raises(SettingError, match="aggregation must be one of samples, uniform, got 'mean'"):
         FedAvgM(aggregation="mean")  # type: ignore[arg-type]

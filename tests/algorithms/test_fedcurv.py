@@ -163,7 +163,7 @@ def test_settings() -> None:
     for settings in ({"lam": -1.0}, {"fisher_size": 0}):
         with pytest.raises(SettingError, match="FedCurv needs lam >= 0 and fisher_size >= 1"):
             FedCurv(**settings)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="aggregation must be samples or uniform"):
+    with pytest.raises(SettingError, match="aggregation must be one of samples, uniform"):
         FedCurv(aggregation="mean")  # type: ignore[arg-type]
 
 

@@ -140,8 +140,8 @@ def test_a_run_measures_the_global_model_of_each_architecture() -> None:
     [
         ({"steps": -1}, "needs steps >= 0 and T > 0, got steps = -1"),
         ({"T": 0.0}, "got steps = 200, T = 0.0"),
-        ({"scheme": "mean"}, "scheme is one of avg_logits, avg_probs, avg_losses.*'mean'"),
-        ({"aggregation": "median"}, "aggregation samples or uniform; got 'avg_logits', 'median'"),
+        ({"scheme": "mean"}, "scheme must be one of avg_logits, avg_probs, avg_losses, got 'mean'"),
+        ({"aggregation": "median"}, "aggregation must be one of samples, uniform, got 'median'"),
     ],
 )
 def test_refused_settings(settings: dict[str, Any], message: str) -> None:

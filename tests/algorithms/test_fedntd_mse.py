@@ -51,5 +51,5 @@ def test_gradient(reduction: str, divisor: int, real: int) -> None:
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(SettingError, match=r"FedNTD \(MSE\) needs beta >= 0, got -1"):
         FedNTDMSE(beta=-1.0)
-    with pytest.raises(SettingError, match="reduction is mean or class_sum, got 'sum'"):
+    with pytest.raises(SettingError, match="reduction must be one of mean, class_sum, got 'sum'"):
         FedNTDMSE(reduction="sum")  # type: ignore[arg-type]

@@ -424,7 +424,7 @@ def test_a_wrong_sweep_is_refused(more: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Range("linear", 0, 1), "a range is one of log, uniform, int, got 'linear'"),  # type: ignore[arg-type]
+        (lambda: Range("linear", 0, 1), "kind must be one of log, uniform, int, got 'linear'"),  # type: ignore[arg-type]
         (lambda: Range("uniform", 1, 1), "a range needs LOW < HIGH, both finite, got uniform:1:1"),
         (lambda: Range("uniform", 0, float("inf")), "a range needs LOW < HIGH, both finite, got uniform:0:inf"),
         (lambda: Range("uniform", -1e308, 1e308), "a range must not be wider than numbers reach, got uniform:-1e+308:"),

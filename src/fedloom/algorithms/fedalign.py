@@ -24,30 +24,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
-from fedloom.core.client import Client, on_client
+from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.model import Model
+from fedloom.core.one_model import OneModel
 from fedloom.core.types import Weighted, Weights, replace
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedAlign(Algorithm[Weights, tuple[()]]):
+class FedAlign(OneModel[Weights, tuple[()]]):
     """`mu` >= 0: weight of the alignment. `width` in (0, 1): share of the channels of the slim stage."""
 
     mu: float = 0.45
     width: float = 0.25
-    aggregation: Literal["samples", "uniform"] = "samples"
+    aggregation: Aggregation = "samples"
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 
@@ -55,8 +55,6 @@ class FedAlign(Algorithm[Weights, tuple[()]]):
         super().__post_init__()
         if self.mu < 0 or not 0 < self.width < 1:
             raise SettingError(f"FedAlign needs mu >= 0 and 0 < width < 1, got mu = {self.mu}, width = {self.width}")
-        if self.aggregation not in ("samples", "uniform"):
-            raise SettingError(f"aggregation is samples or uniform, got {self.aggregation!r}")
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         if not (model.offers("stages") and model.offers("slim")):
@@ -85,19 +83,12 @@ class FedAlign(Algorithm[Weights, tuple[()]]):
             return ce + mu * (ce / (lip + 1e-8)).detach() * lip, replace(weights, buffers=buffers)
 
         w = minimise(loss, w, client.train, self.local.optimiser, lr=client.lr)
-        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
+        weight = client.weight(self.aggregation)
         return (), Weighted(value=w, weight=weight)
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
         replies = cohort.reduce(self.local_update, broadcast=(server,))
         return replies.mean if replies else server
-
-    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
-        return server
-
-    @property
-    def personalises(self) -> bool:
-        return False
 
     def global_weights(self, server: Weights) -> Weights:
         return server

@@ -15,17 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, final
 
-import torch
-
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.client import Client, on_client
+from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
+from fedloom.core.one_model import OneModel
 from fedloom.core.tree import axpy, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights, state
 
@@ -38,12 +36,12 @@ class FedAvgMServer:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedAvgM(Algorithm[FedAvgMServer, tuple[()]]):
+class FedAvgM(OneModel[FedAvgMServer, tuple[()]]):
     """`momentum` in [0, 1): of the server. `server_lr` > 0: its step. `aggregation`: by `samples` or `uniform`."""
 
     momentum: float = 0.7
     server_lr: float = 1.0
-    aggregation: Literal["samples", "uniform"] = "samples"
+    aggregation: Aggregation = "samples"
 
     neutral: ClassVar[Mapping[str, Any]] = {"momentum": 0, "server_lr": 1}
 
@@ -53,8 +51,6 @@ class FedAvgM(Algorithm[FedAvgMServer, tuple[()]]):
             raise SettingError(
                 f"FedAvgM needs momentum in [0, 1) and server_lr > 0, got {self.momentum}, {self.server_lr}"
             )
-        if self.aggregation not in ("samples", "uniform"):
-            raise SettingError(f"aggregation is samples or uniform, got {self.aggregation!r}")
 
     def init(self, model: Model, key: int, *, num_clients: int) -> FedAvgMServer:
         w = model.init(key)
@@ -66,7 +62,7 @@ class FedAvgM(Algorithm[FedAvgMServer, tuple[()]]):
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
         w_k = minimise(task_loss(client.model, client.task), w, client.train, self.local.optimiser, lr=client.lr)
-        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
+        weight = client.weight(self.aggregation)
         return (), Weighted(value=w_k, weight=weight)
 
     def round(self, server: FedAvgMServer, cohort: Cohort) -> FedAvgMServer:
@@ -78,13 +74,6 @@ class FedAvgM(Algorithm[FedAvgMServer, tuple[()]]):
         reached = mean.params if step == 1.0 else axpy(-step, change, w)  # the mean itself: FedAvg to the last bit
         params = axpy(-step * self.momentum, server.v, reached)  # w - step * (momentum v + change)
         return FedAvgMServer(w=Weights(params=params, buffers=mean.buffers), v=axpy(self.momentum, server.v, change))
-
-    def personal(self, server: FedAvgMServer, client: Client[tuple[()]]) -> Weights:
-        return server.w
-
-    @property
-    def personalises(self) -> bool:
-        return False
 
     def global_weights(self, server: FedAvgMServer) -> Weights:
         return server.w

@@ -22,19 +22,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
-from fedloom.core.client import Client, on_client
+from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.continual import first_pass, fisher
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.model import Model
+from fedloom.core.one_model import OneModel
 from fedloom.core.tree import axpy, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights, replace, state
 
@@ -61,14 +61,14 @@ class FedCurvUpload:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedCurv(Algorithm[FedCurvServer, Report]):
+class FedCurv(OneModel[FedCurvServer, Report]):
     """`lam` >= 0: weight of the penalty. `fisher_size` >= 1: a client stops measuring F once it has seen more examples.
     `aggregation`: of the models.
     """
 
     lam: float = 1.0
     fisher_size: int = 500
-    aggregation: Literal["samples", "uniform"] = "samples"
+    aggregation: Aggregation = "samples"
 
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
@@ -78,8 +78,6 @@ class FedCurv(Algorithm[FedCurvServer, Report]):
             raise SettingError(
                 f"FedCurv needs lam >= 0 and fisher_size >= 1, got lam = {self.lam}, fisher_size = {self.fisher_size}"
             )
-        if self.aggregation not in ("samples", "uniform"):
-            raise SettingError(f"aggregation must be samples or uniform, got {self.aggregation!r}")
 
     def init(self, model: Model, key: int, *, num_clients: int) -> FedCurvServer:
         w = model.init(key)
@@ -100,9 +98,8 @@ class FedCurv(Algorithm[FedCurvServer, Report]):
         w = minimise(loss, w, client.train, self.local.optimiser, others, lr=client.lr)
         u = fisher(model, task, w, first_pass(client.train, batch_size, self.fisher_size))
         mine = Report(u=u, v={n: u[n] * p for n, p in w.params.items()})
-        one = torch.ones_like(client.num_examples)
-        weight = client.num_examples if self.aggregation == "samples" else one
-        change = Weighted(value=sub(mine, client.state), weight=one)
+        weight = client.weight(self.aggregation)
+        change = Weighted(value=sub(mine, client.state), weight=torch.ones_like(weight))
         return mine, FedCurvUpload(w=Weighted(value=w, weight=weight), change=change)
 
     def round(self, server: FedCurvServer, cohort: Cohort) -> FedCurvServer:
@@ -110,13 +107,6 @@ class FedCurv(Algorithm[FedCurvServer, Report]):
         if not replies:
             return server
         return FedCurvServer(w=replies.mean.w, total=axpy(len(replies.cohort.ids), replies.mean.change, server.total))
-
-    def personal(self, server: FedCurvServer, client: Client[Report]) -> Weights:
-        return server.w
-
-    @property
-    def personalises(self) -> bool:
-        return False
 
     def global_weights(self, server: FedCurvServer) -> Weights:
         return server.w

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, final, get_args
+from typing import Any, ClassVar, Literal, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.client import Client, Public, on_client
+from fedloom.core.client import Aggregation, Client, Public, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
@@ -54,7 +54,7 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
     steps: int = 200
     T: float = 1.0
     scheme: Scheme = "avg_logits"
-    aggregation: Literal["samples", "uniform"] = "samples"
+    aggregation: Aggregation = "samples"
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
@@ -64,11 +64,6 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
         super().__post_init__()
         if self.steps < 0 or self.T <= 0:
             raise SettingError(f"FedDF needs steps >= 0 and T > 0, got steps = {self.steps}, T = {self.T}")
-        if self.scheme not in get_args(Scheme) or self.aggregation not in ("samples", "uniform"):
-            raise SettingError(
-                f"scheme is one of {', '.join(get_args(Scheme))}, aggregation samples or uniform; "
-                f"got {self.scheme!r}, {self.aggregation!r}"
-            )
 
     def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> dict[str, Weights]:
         students = {m.name: m.init(key) for m in model.values()}
@@ -83,7 +78,7 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
         loss = task_loss(client.model, client.task)
         w = minimise(loss, w, client.train, self.local.optimiser, lr=client.lr)
-        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
+        weight = client.weight(self.aggregation)
         return (), Weighted(value=w, weight=weight)
 
     def round(self, server: dict[str, Weights], cohort: Cohort) -> dict[str, Weights]:

@@ -23,7 +23,6 @@ from typing import final
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
@@ -31,6 +30,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
+from fedloom.core.one_model import OneModel
 from fedloom.core.tree import axpy, dot, sq_norm, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights, state
 
@@ -43,7 +43,7 @@ class FedDynServer:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedDyn(Algorithm[FedDynServer, Params]):
+class FedDyn(OneModel[FedDynServer, Params]):
     """`alpha` > 0: weight of the regularisation."""
 
     alpha: float = 0.1
@@ -81,13 +81,6 @@ class FedDyn(Algorithm[FedDynServer, Params]):
         h = axpy(-self.alpha * share, sub(mean.params, server.w.params), server.h)
         w = Weights(params=axpy(-1.0 / self.alpha, h, mean.params), buffers=mean.buffers)
         return FedDynServer(w=w, h=h)
-
-    def personal(self, server: FedDynServer, client: Client[Params]) -> Weights:
-        return server.w
-
-    @property
-    def personalises(self) -> bool:
-        return False
 
     def global_weights(self, server: FedDynServer) -> Weights:
         return server.w

@@ -20,16 +20,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
-import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.client import Client, on_client
+from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
+from fedloom.core.one_model import OneModel
 from fedloom.core.optimiser import effective_steps
 from fedloom.core.tree import axpy, scale, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights
@@ -37,19 +35,11 @@ from fedloom.core.types import Params, Weighted, Weights
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedNova(Algorithm[Weights, Params]):
+class FedNova(OneModel[Weights, Params]):
     """`aggregation`: p_k by number of `samples`, or `uniform`. `variance_reduction`: `none`, `released` (see above)."""
 
-    aggregation: Literal["samples", "uniform"] = "samples"
+    aggregation: Aggregation = "samples"
     variance_reduction: Literal["none", "released"] = "none"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.aggregation not in ("samples", "uniform") or self.variance_reduction not in ("none", "released"):
-            raise SettingError(
-                "aggregation is samples or uniform, variance_reduction none or released; "
-                f"got {self.aggregation!r}, {self.variance_reduction!r}"
-            )
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
@@ -64,7 +54,7 @@ class FedNova(Algorithm[Weights, Params]):
         w_k = minimise(loss, w, client.train, optimiser, client.state, lr=client.lr, correct=correct)
         a = effective_steps(client.train.num_steps, getattr(optimiser, "momentum", 0.0))
         d = scale(1.0 / a, sub(w.params, w_k.params))
-        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
+        weight = client.weight(self.aggregation)
         kept = scale(1.0 / client.lr, d) if client.state else {}
         return kept, Weighted(value=(Weights(params=d, buffers=w_k.buffers), a), weight=weight)
 
@@ -74,13 +64,6 @@ class FedNova(Algorithm[Weights, Params]):
             return server
         d, tau_eff = replies.mean
         return Weights(params=axpy(-tau_eff, d.params, server.params), buffers=d.buffers)
-
-    def personal(self, server: Weights, client: Client[Params]) -> Weights:
-        return server
-
-    @property
-    def personalises(self) -> bool:
-        return False
 
     def global_weights(self, server: Weights) -> Weights:
         return server

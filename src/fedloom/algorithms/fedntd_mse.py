@@ -62,8 +62,6 @@ class FedNTDMSE(Averaging):
         super().__post_init__()
         if self.beta < 0:
             raise SettingError(f"FedNTD (MSE) needs beta >= 0, got {self.beta}")
-        if self.reduction not in ("mean", "class_sum"):
-            raise SettingError(f"reduction is mean or class_sum, got {self.reduction!r}")
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -22,17 +22,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
-from fedloom.core.client import Client, on_client
+from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.model import Features, Model
+from fedloom.core.one_model import OneModel
 from fedloom.core.types import Weighted, Weights, replace, state
 
 
@@ -44,7 +43,7 @@ class MOONServer:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MOON(Algorithm[MOONServer, Weights]):
+class MOON(OneModel[MOONServer, Weights]):
     """`mu` >= 0: weight of the contrastive term. `tau` > 0: its temperature. `feature`: name of the network's method
     or layer that returns z. `aggregation`, `previous`: see above.
     """
@@ -53,7 +52,7 @@ class MOON(Algorithm[MOONServer, Weights]):
     tau: float = 0.5
     feature: str = "features"
     previous: Literal["initial", "received", "random"] = "initial"
-    aggregation: Literal["samples", "uniform"] = "samples"
+    aggregation: Aggregation = "samples"
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 
@@ -61,11 +60,6 @@ class MOON(Algorithm[MOONServer, Weights]):
         super().__post_init__()
         if self.mu < 0 or self.tau <= 0:
             raise SettingError(f"MOON needs mu >= 0 and tau > 0, got mu = {self.mu}, tau = {self.tau}")
-        if self.previous not in ("initial", "received", "random") or self.aggregation not in ("samples", "uniform"):
-            raise SettingError(
-                "previous is initial, received or random, aggregation samples or uniform; "
-                f"got {self.previous!r}, {self.aggregation!r}"
-            )
 
     def init(self, model: Model, key: int, *, num_clients: int) -> MOONServer:
         if not model.offers(self.feature):
@@ -93,19 +87,12 @@ class MOON(Algorithm[MOONServer, Weights]):
             return task.loss(logits, batch) + mu * term, replace(weights, buffers=buffers)
 
         w = minimise(loss, w, batches, self.local.optimiser, lr=client.lr)
-        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
+        weight = client.weight(self.aggregation)
         return w, Weighted(value=w, weight=weight)
 
     def round(self, server: MOONServer, cohort: Cohort) -> MOONServer:
         replies = cohort.reduce(self.local_update, broadcast=(server.w,))
         return replace(server, w=replies.mean) if replies else server
-
-    def personal(self, server: MOONServer, client: Client[Weights]) -> Weights:
-        return server.w
-
-    @property
-    def personalises(self) -> bool:
-        return False
 
     def global_weights(self, server: MOONServer) -> Weights:
         return server.w

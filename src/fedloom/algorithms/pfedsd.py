@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, final
 
 from fedloom.core.averaging import Averaging
+from fedloom.core.client import Aggregation
 from fedloom.core.errors import SettingError
 from fedloom.core.terms import SelfDistillation, Term
 
@@ -30,7 +31,7 @@ from fedloom.core.terms import SelfDistillation, Term
 class PFedSD(Averaging):
     """`lam` >= 0: weight of the distillation. `T` > 0: its temperature."""
 
-    aggregation: Literal["samples", "uniform"] = "uniform"
+    aggregation: Aggregation = "uniform"
     lam: float = 1.0
     T: float = 1.0
 

@@ -22,13 +22,13 @@ from typing import Literal, final
 
 import torch
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.client import Client, on_client
+from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
+from fedloom.core.one_model import OneModel
 from fedloom.core.optimiser import effective_steps
 from fedloom.core.tree import add, axpy, scale, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights, state
@@ -53,22 +53,17 @@ class ScaffoldUpload:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(Algorithm[ScaffoldServer, ScaffoldClient]):
+class Scaffold(OneModel[ScaffoldServer, ScaffoldClient]):
     """`server_lr` > 0: the server's step. `aggregation`, `divisor`: see above."""
 
     server_lr: float = 1.0
-    aggregation: Literal["samples", "uniform"] = "samples"
+    aggregation: Aggregation = "samples"
     divisor: Literal["adaptive", "steps"] = "adaptive"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.server_lr <= 0:
             raise SettingError(f"SCAFFOLD needs server_lr > 0, got {self.server_lr}")
-        if self.aggregation not in ("samples", "uniform") or self.divisor not in ("adaptive", "steps"):
-            raise SettingError(
-                "aggregation is samples or uniform, divisor adaptive or steps; "
-                f"got {self.aggregation!r}, {self.divisor!r}"
-            )
 
     def init(self, model: Model, key: int, *, num_clients: int) -> ScaffoldServer:
         x = model.init(key)
@@ -88,7 +83,7 @@ class Scaffold(Algorithm[ScaffoldServer, ScaffoldClient]):
         momentum = getattr(optimiser, "momentum", 0.0) if self.divisor == "adaptive" else 0.0
         steps = effective_steps(client.train.num_steps, momentum)
         dc = axpy(-1.0, c, scale(1.0 / (steps * client.lr), sub(x.params, y.params)))  # l. 12: c_i+ - c_i
-        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
+        weight = client.weight(self.aggregation)
         up = ScaffoldUpload(y=Weighted(value=y, weight=weight), dc=Weighted(value=dc, weight=torch.ones_like(weight)))
         return ScaffoldClient(c_i=add(c_i, dc)), up
 
@@ -99,13 +94,6 @@ class Scaffold(Algorithm[ScaffoldServer, ScaffoldClient]):
         y, dc = replies.mean.y, replies.mean.dc
         x = y if self.server_lr == 1.0 else axpy(self.server_lr, sub(y, server.x), server.x)  # l. 16
         return ScaffoldServer(x=x, c=axpy(len(replies.cohort.ids) / cohort.num_clients, dc, server.c))  # l. 17
-
-    def personal(self, server: ScaffoldServer, client: Client[ScaffoldClient]) -> Weights:
-        return server.x
-
-    @property
-    def personalises(self) -> bool:
-        return False
 
     def global_weights(self, server: ScaffoldServer) -> Weights:
         return server.x

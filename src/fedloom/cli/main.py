@@ -173,7 +173,3 @@ def _demo(args: argparse.Namespace, console: Console) -> int:
     if failed:
         Console(stderr=True).print(f"[red]{failed} of {len(demo.EXPECTED)} numbers are out of their range[/]")
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

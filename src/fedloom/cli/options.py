@@ -9,12 +9,11 @@ from typing import Any, get_args, get_type_hints
 
 from fedloom.coordinator import catalogue
 from fedloom.coordinator.experiment import Experiment, read_settings
-from fedloom.coordinator.settings import MONITORS, RunSettings
+from fedloom.coordinator.settings import Monitor, RunSettings
 from fedloom.coordinator.words import coerce
 from fedloom.core.errors import SettingError
 from fedloom.models import MODELS
 
-_CHOICES = ("run.on_nonfinite", "run.dtype", "run.compilation", "run.engine")
 _FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, value's name, what it is
     "data and clients": (
         (
@@ -57,7 +56,7 @@ _FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, v
         ("--momentum", "local.momentum", "M", "of local SGD"),
         ("--weight-decay", "local.weight_decay", "W", "of local training"),
         ("--on-nonfinite", "run.on_nonfinite", "", "at a loss that is NaN: stop, or go on without that client"),
-        ("--monitor", "run.monitor", "NAME", f"what --target and --patience watch: {', '.join(MONITORS)}"),
+        ("--monitor", "run.monitor", "NAME", f"what --target and --patience watch: {', '.join(get_args(Monitor))}"),
         ("--target", "run.target", "X", "stop when it is reached"),
         ("--patience", "run.patience", "N", "stop after so many measurements without a better one"),
     ),
@@ -96,7 +95,7 @@ def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
         for flag, key, metavar, text in flags:
             if key == "run.bf16":
                 add(flag, dest=key, action="store_const", const=True, help=text)
-            elif key in _CHOICES:
+            elif not metavar:  # the annotation lists the words
                 add(flag, dest=key, choices=get_args(kinds[key.partition(".")[2]]), help=text)
             else:
                 add(flag, dest=key, metavar=metavar, help=text)

@@ -8,11 +8,12 @@ from typing import Literal
 import torch
 
 from fedloom.coordinator.history import lower_is_better
+from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.execution import Compilation
 from fedloom.engines.choose import EngineName
 
-MONITORS = ("global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy")
+Monitor = Literal["global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class RunSettings:
     rounds: int = 30
     cohort_size: int = 10
     seed: int = 0
-    monitor: str = "global_accuracy"
+    monitor: Monitor = "global_accuracy"
     target: float | None = None
     patience: int | None = None
     eval_every: int = 1
@@ -64,14 +65,7 @@ class RunSettings:
         for name in ("rounds", "cohort_size", "eval_every", "panel", "checkpoint_every", "keep_every"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be >= 1, got {getattr(self, name)}")
-        for name, known in (
-            ("dtype", ("float32", "float64")),
-            ("compilation", ("none", "trace", "compile")),
-            ("on_nonfinite", ("stop", "refuse")),
-            ("monitor", MONITORS),
-        ):
-            if getattr(self, name) not in known:
-                raise SettingError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        check_choices(self)
         try:
             device = torch.device(self.device)
         except RuntimeError:

@@ -28,6 +28,7 @@ from fedloom.coordinator.rounds import OnHistory, Rounds
 from fedloom.coordinator.run import Job
 from fedloom.coordinator.words import coerce, meant
 from fedloom.core import files
+from fedloom.core.choices import check_choices
 from fedloom.core.errors import ClientError, EngineWarning, FedloomError, SettingError, SettingWarning, StorageError
 from fedloom.core.random import generator
 
@@ -62,8 +63,7 @@ class Range:
     high: float
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise SettingError(f"a range is one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        check_choices(self)
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise SettingError(f"a range needs LOW < HIGH, both finite, got {self}")
         if not math.isfinite(self.high - self.low):

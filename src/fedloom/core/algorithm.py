@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
+from fedloom.core.choices import check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingWarning
@@ -23,7 +24,8 @@ S = TypeVar("S")
 class Algorithm(ABC, Generic[V, S]):
     """A federated algorithm: server state V, client state S (both pytrees of tensors).
 
-    Fields are hyper-parameters, named by the paper's symbols. Methods that run on a client are marked `@on_client` and
+    Fields are hyper-parameters, named by the paper's symbols; one that is annotated `Literal[...]` takes those values
+    alone. Methods that run on a client are marked `@on_client` and
     written for ONE client. State is returned, never assigned.
 
     Where clients have several architectures, the run keeps one server state for each and calls `round` once for each,
@@ -39,6 +41,7 @@ class Algorithm(ABC, Generic[V, S]):
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.neutral and all(getattr(self, name) == value for name, value in self.neutral.items()):
             setting = ", ".join(f"{name} = {value}" for name, value in self.neutral.items())
             warnings.warn(f"{type(self).__name__} with {setting} is FedAvg", SettingWarning, stacklevel=3)

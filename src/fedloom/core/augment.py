@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.random import uniform
 from fedloom.data import Normalise
@@ -36,8 +37,7 @@ class Augment:
     def __post_init__(self) -> None:
         if self.crop < 0 or self.cutout < 0:
             raise SettingError(f"crop and cutout must be >= 0 pixels, got {self.crop} and {self.cutout}")
-        if self.padding not in ("zero", "reflect"):
-            raise SettingError(f"padding must be 'zero' or 'reflect', got {self.padding!r}")
+        check_choices(self)
 
     @staticmethod
     def of(

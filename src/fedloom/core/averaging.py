@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
-from fedloom.core.client import Client, on_client
+from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
@@ -41,17 +40,11 @@ class Averaging(Algorithm[Weights, Kept]):
     Down: the shared tensors. Up: the same. Kept: the others, and the last local model where a term asks for it.
     """
 
-    aggregation: Literal["samples", "uniform"] = "samples"
+    aggregation: Aggregation = "samples"
     buffers: Literal["average", "server", "local"] = "average"
     shared: str = "*"
 
     judged_by_previous: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, known in (("aggregation", ("samples", "uniform")), ("buffers", ("average", "server", "local"))):
-            if getattr(self, name) not in known:
-                raise SettingError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -107,9 +100,8 @@ class Averaging(Algorithm[Weights, Kept]):
         )
         up = self._travelling(trained)
         up = Weights(params=up.params) if self.buffers == "server" else up
-        weight = client.num_examples if self.aggregation == "samples" else torch.ones_like(client.num_examples)
         kept = Kept(own=own, previous=(Maybe.some(trained),) if self._keeps_previous else ())
-        return kept, Weighted(value=up, weight=weight)
+        return kept, Weighted(value=up, weight=client.weight(self.aggregation))
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
         replies = cohort.reduce(self.local_update, broadcast=(self._travelling(server),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from fedloom.core.types import replace, state, static
 
 S = TypeVar("S")
 F = TypeVar("F", bound=Callable[..., Any])
+
+Aggregation = Literal["samples", "uniform"]  # how a mean over clients weighs them
 
 
 @state
@@ -66,6 +68,10 @@ class Client(Generic[S]):
     key: Tensor  # [] int64: its randomness in this exchange
     model: Model = static()
     task: Task = static()
+
+    def weight(self, aggregation: Aggregation) -> Tensor:
+        """What this client counts in a mean: its number of training examples, or 1; [] int64."""
+        return self.num_examples if aggregation == "samples" else torch.ones_like(self.num_examples)
 
 
 def on_client(method: F) -> F:

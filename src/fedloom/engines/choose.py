@@ -11,7 +11,7 @@ from torch.func import grad, vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch
-from fedloom.core.errors import EngineWarning, SettingError
+from fedloom.core.errors import EngineWarning
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights
@@ -33,8 +33,6 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     4. fewer than 3 clients in parallel per lock-step, by the sizes of the clients: loop;
     5. else stacked.
     """
-    if name not in ("auto", "loop", "stacked"):
-        raise SettingError(f"engine must be auto, loop or stacked, got {name!r}")
     if name == "loop":
         return Loop, "asked for"
     for label, model in population.models.items():

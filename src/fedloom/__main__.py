@@ -1,0 +1,5 @@
+"""`python -m fedloom` is `fedloom`."""
+
+from fedloom.cli.main import main
+
+raise SystemExit(main())
