@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import fedloom as fl
-from fedloom.coordinator.experiment import Experiment
+from fedloom.experiments.experiment import Experiment
 
 CLIENTS, IMAGES, WARM, TIMED = 2, 200, 2, 3
 NAMES = (

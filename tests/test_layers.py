@@ -13,6 +13,7 @@ LAYERS = [  # top first; those on one line may not import each other
     {"testing"},
     {"report"},
     {"recipes"},
+    {"experiments"},
     {"coordinator"},
     {"engines"},
     {"algorithms"},

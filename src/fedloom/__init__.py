@@ -36,10 +36,6 @@ from fedloom.coordinator import (
     Uniform,
     run,
 )
-from fedloom.coordinator.experiment import Experiment
-from fedloom.coordinator.export import export, load_weights, module
-from fedloom.coordinator.sweep import Range, Sweep
-from fedloom.coordinator.trackers import Tracker, track, tracker
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.averaging import Averaging
@@ -66,6 +62,10 @@ from fedloom.data import (
     shards,
 )
 from fedloom.engines.faults import Unreliable
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.export import export, load_weights, module
+from fedloom.experiments.sweep import Range, Sweep
+from fedloom.experiments.trackers import Tracker, track, tracker
 
 __version__ = "0.1.0"
 

@@ -17,7 +17,7 @@ from fedloom import Examples, FedAvg, RunSettings, federate, iid, run
 from fedloom.cli import main as cli
 from fedloom.cli.options import add_settings
 from fedloom.coordinator import History, Job
-from fedloom.coordinator.experiment import Experiment
+from fedloom.experiments.experiment import Experiment
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -380,7 +380,7 @@ def test_a_tracker_gets_every_run(capsys: pytest.CaptureFixture[str], monkeypatc
         def finish(self, status: str) -> None:
             seen.append((self.target, status))
 
-    monkeypatch.setitem(sys.modules["fedloom.coordinator.trackers"]._TRACKERS, "tensorboard", (Listening, "DIR"))
+    monkeypatch.setitem(sys.modules["fedloom.experiments.trackers"]._TRACKERS, "tensorboard", (Listening, "DIR"))
     done(capsys, "compare fedavg fedntd --settings tiny.toml --rounds 1 --track tensorboard:tb")
     assert seen == [
         *[("tb/fedavg", "fedavg"), ("tb/fedavg", 0, True), ("tb/fedavg", 1, True), ("tb/fedavg", "finished")],

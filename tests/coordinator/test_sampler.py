@@ -16,7 +16,6 @@ from fedloom.coordinator.sampler import (
     FixedList,
     SeededByRound,
     Uniform,
-    sampler,
 )
 from fedloom.core.errors import SettingError
 from fedloom.core.random import generator
@@ -225,44 +224,3 @@ def test_a_list_cannot_name_clients_that_are_not_there_yet() -> None:
 def test_impossible_arrivals(first: int, per_round: int) -> None:
     with pytest.raises(SettingError, match=rf"got first = {first}, per_round = {per_round}"):
         Arriving(Uniform(), first, per_round)
-
-
-# ---- by name
-
-
-@pytest.mark.parametrize(
-    ("text", "made"),
-    [
-        ("uniform", Uniform(5)),
-        ("by_round", SeededByRound()),
-        ("by_size", BySize(5)),
-        ("available:0.3:24", Available(0.3, 24, 5)),
-        ("list:0,1,2;;3", FixedList(((0, 1, 2), (), (3,)))),
-        ("uniform+arriving:20:5", Arriving(Uniform(5), 20, 5)),
-        ("available:1:2+arriving:20:0", Arriving(Available(1.0, 2, 5), 20, 0)),
-    ],
-)
-def test_samplers_by_name(text: str, made: DeviceSampler) -> None:
-    assert sampler(text, 5) == made
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("unifrom", "unknown sampler 'unifrom' (did you mean 'uniform'?); there are uniform, by_round, by_size, avail"),
-        ("", "unknown sampler ''; there are uniform"),
-        ("uniform:3", "is written uniform, got 'uniform:3'"),
-        ("available:0.3", "is written available:SHARE:PERIOD, got 'available:0.3'"),
-        ("available:0.3:1.5", "is written available:SHARE:PERIOD, got 'available:0.3:1.5'"),
-        ("available:2:24", "must be in (0, 1], got 2.0"),
-        ("list:1,x", "is written list:0,1,2;3,4,5, got 'list:1,x'"),
-        ("list:1,1", "distinct numbers"),
-        ("by_size+ariving:1:2", "unknown sampler 'by_size+ariving:1:2' (did you mean 'arriving'?); it may end in +arr"),
-        ("by_size+arriving:1", "is written by_size+arriving:FIRST:PER_ROUND, got 'by_size+arriving:1'"),
-        ("by_size+arriving:0:1", "got first = 0"),
-    ],
-)
-def test_names_that_are_wrong(text: str, message: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        sampler(text, 0)
-    assert message in str(caught.value)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from fedloom.cli.main import main
-from fedloom.coordinator.experiment import Experiment
+from fedloom.experiments.experiment import Experiment
 from fedloom.recipes import demo
 from fedloom.recipes.demo import Expected
 

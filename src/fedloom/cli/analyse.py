@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from fedloom.coordinator.words import coerce, meant
 from fedloom.core.errors import SettingError
+from fedloom.experiments.words import coerce, meant
 from fedloom.report import table
 from fedloom.report.analyses import ANALYSES, analyse
 from fedloom.report.finding import Finding

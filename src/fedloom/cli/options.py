@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, get_args, get_type_hints
 
-from fedloom.coordinator import catalogue
-from fedloom.coordinator.experiment import Experiment, read_settings
 from fedloom.coordinator.settings import Monitor, RunSettings
-from fedloom.coordinator.words import coerce
 from fedloom.core.errors import SettingError
+from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.words import coerce
 from fedloom.models import MODELS
 
 _FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, value's name, what it is

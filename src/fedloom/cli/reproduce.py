@@ -11,8 +11,8 @@ from rich.markup import escape
 
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job
-from fedloom.coordinator.words import coerce
 from fedloom.core.errors import SettingError
+from fedloom.experiments.words import coerce
 from fedloom.recipes import TABLES, Recipe, find, recipes
 from fedloom.recipes.reproduce import Outcome, export, reproduce, write
 from fedloom.recipes.results import Result, cells, order_lines, summary

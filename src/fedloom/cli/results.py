@@ -10,15 +10,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from fedloom.cli.options import experiments
-from fedloom.coordinator import catalogue
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.coordinator.experiment import from_directory
-from fedloom.coordinator.export import export as write_model
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.data.download import DOWNLOADS, download
 from fedloom.data.sources import SOURCES
 from fedloom.evaluate import classify
+from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import from_directory
+from fedloom.experiments.export import export as write_model
 from fedloom.report import FederationTable, draw_federation, table, write_report
 
 

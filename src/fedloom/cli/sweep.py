@@ -15,9 +15,9 @@ from fedloom.cli.options import add_settings, experiments, seeds
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
-from fedloom.coordinator.sweep import LAST, MEASURES, VALIDATION, Range, Sweep, Trial
-from fedloom.coordinator.trackers import tracker
 from fedloom.core.errors import SettingError
+from fedloom.experiments.sweep import LAST, MEASURES, VALIDATION, Range, Sweep, Trial
+from fedloom.experiments.trackers import tracker
 from fedloom.report import table
 
 _SHOWN = 20  # trials in the table; all of them are in sweep.csv

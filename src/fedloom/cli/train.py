@@ -12,14 +12,14 @@ from rich.console import Console
 
 from fedloom.cli.options import experiments, seeds, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
-from fedloom.coordinator.catalogue import label
-from fedloom.coordinator.experiment import Experiment, Federations, from_directory
 from fedloom.coordinator.history import runs_below
 from fedloom.coordinator.rounds import OnHistory
-from fedloom.coordinator.trackers import track, tracker
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.data import Federation
+from fedloom.experiments.catalogue import label
+from fedloom.experiments.experiment import Experiment, Federations, from_directory
+from fedloom.experiments.trackers import track, tracker
 from fedloom.report import comparison_table, progress
 
 Results = list[tuple[str, History]]

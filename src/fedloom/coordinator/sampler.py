@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedloom.coordinator.words import meant
 from fedloom.core.errors import SettingError
 from fedloom.core.random import derive, fold_in, generator
 
@@ -168,49 +165,3 @@ class Arriving:
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         there = sizes[: self.first + self.per_round * round]
         return self.sampler(round, there, min(cohort_size, len(there)))
-
-
-def sampler(text: str, seed: int) -> DeviceSampler:
-    """A sampler by name: `uniform`, `by_round`, `by_size`, `available:SHARE:PERIOD` or `list:0,1,2;3,4,5`.
-
-    Behind each, `+arriving:FIRST:PER_ROUND` lets clients join late. `seed`: of those that draw with one.
-
-    Raises:
-        SettingError: there is no such sampler, or a value is missing, malformed or out of range.
-    """
-    chosen, plus, late = text.partition("+")
-    name, *given = chosen.split(":")
-    if name not in _KINDS:
-        forms = ", ".join(form for form, _, _ in _KINDS.values())
-        raise SettingError(f"unknown sampler {text!r}{meant(name, _KINDS)}; there are {forms}")
-    form, kinds, make = _KINDS[name]
-    made = make(seed, *_values(given, kinds, text, form))
-    if not plus:
-        return made
-    name, *given = late.split(":")
-    if name != "arriving":
-        raise SettingError(f"unknown sampler {text!r}{meant(name, ['arriving'])}; it may end in {_ARRIVING}")
-    return Arriving(made, *_values(given, (int, int), text, form + _ARRIVING))
-
-
-def _values(given: list[str], kinds: tuple[Callable[[str], Any], ...], text: str, form: str) -> list[Any]:
-    if len(given) == len(kinds):
-        with suppress(ValueError):
-            return [kind(value) for kind, value in zip(kinds, given, strict=True)]
-    raise SettingError(f"a sampler of this kind is written {form}, got {text!r}")
-
-
-def _rounds(text: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(k) for k in clients.split(",") if clients) for clients in text.split(";"))
-
-
-_ARRIVING = "+arriving:FIRST:PER_ROUND"
-_KINDS: dict[str, tuple[str, tuple[Callable[[str], Any], ...], Callable[..., DeviceSampler]]] = {
-    "uniform": ("uniform", (), Uniform),
-    "by_round": ("by_round", (), lambda seed: SeededByRound()),
-    "by_size": ("by_size", (), BySize),
-    "available": (
-        "available:SHARE:PERIOD", (float, int), lambda seed, share, period: Available(share, period, seed),
-    ),
-    "list": ("list:0,1,2;3,4,5", (_rounds,), lambda seed, rounds: FixedList(rounds)),
-}  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from fedloom.coordinator.words import meant
 from fedloom.core.errors import SettingError
+from fedloom.experiments.words import meant
 from fedloom.recipes import fedntd
 from fedloom.recipes.fedntd_tables import ABOUT as TABLES
 from fedloom.recipes.recipe import Recipe

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedloom.coordinator import RunSettings
-from fedloom.coordinator.experiment import DataSettings, Experiment, LocalSettings
+from fedloom.experiments.experiment import DataSettings, Experiment, LocalSettings
 
 ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
-from fedloom.coordinator.experiment import ClientSettings, DataSettings, Experiment, LocalSettings
+from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment, LocalSettings
 from fedloom.recipes.fedntd_tables import NOTES, TABLES
 from fedloom.recipes.recipe import Recipe, same
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
-from fedloom.coordinator.experiment import Experiment, flat
 from fedloom.coordinator.facts import plain
+from fedloom.experiments.experiment import Experiment, flat
 from fedloom.models import MODELS
 
 UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells

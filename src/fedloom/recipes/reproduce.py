@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedloom.coordinator import Job
-from fedloom.coordinator.experiment import Experiment, Federations
 from fedloom.core import files
 from fedloom.core.errors import ClientError, FedloomError, SettingError, StorageError
+from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.recipes.recipe import Recipe
 from fedloom.recipes.results import FAILED, Result, Run, as_csv, as_markdown, read, runs
 

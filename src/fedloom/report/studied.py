@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import History, Job
-from fedloom.coordinator.experiment import from_directory
 from fedloom.coordinator.past import Past
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
@@ -21,6 +20,7 @@ from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Examples
 from fedloom.evaluate import classify
+from fedloom.experiments.experiment import from_directory
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator import History
-from fedloom.coordinator.catalogue import hyper_parameters
 from fedloom.core.optimiser import Local
+from fedloom.experiments.catalogue import hyper_parameters
 
 _COLUMNS = (
     ("global", "global_accuracy"),

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloom.coordinator import History, Job, catalogue
-from fedloom.coordinator.experiment import Experiment, read_settings
+from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
-from fedloom.coordinator.sweep import LAST, MEASURES, TEST_MEASURES, Range, Sweep, Trial
 from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.sweep import LAST, MEASURES, TEST_MEASURES, Range, Sweep, Trial
 
 LR = {"local.lr": [0.01, 0.1, 0.5]}
 

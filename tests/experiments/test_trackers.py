@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.coordinator.tiny import LOCAL, federation, linear
 
 from fedloom import FedAvg, History, RunSettings, run
-from fedloom.coordinator.trackers import MLflow, TensorBoard, TrackerWarning, WandB, scalars, track, tracker
 from fedloom.core.errors import SettingError
+from fedloom.experiments.trackers import MLflow, TensorBoard, TrackerWarning, WandB, scalars, track, tracker
+from tiny import LOCAL, federation, linear
 
 SETTINGS = {
     "algorithm": "fedavg",

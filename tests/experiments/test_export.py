@@ -19,15 +19,15 @@ import pytest
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
-from tests.coordinator.tiny import LOCAL, federation, mlp
 from torch import Tensor, nn
 
 from fedloom import FedAvg, Model, RunSettings, Weights, run
-from fedloom.coordinator.export import export, load_weights, module
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.data import Normalise
+from fedloom.experiments.export import export, load_weights, module
 from fedloom.models import MODELS, build
+from tiny import LOCAL, federation, mlp
 
 SHAPE = (3, 16, 16)
 

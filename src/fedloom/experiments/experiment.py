@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedloom.algorithms import ALGORITHMS
-from fedloom.coordinator import catalogue
-from fedloom.coordinator.export import load_weights, module
 from fedloom.coordinator.run import Job
-from fedloom.coordinator.sampler import sampler
 from fedloom.coordinator.settings import RunSettings
-from fedloom.coordinator.words import coerce, meant
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
+from fedloom.experiments import catalogue
+from fedloom.experiments.export import load_weights, module
+from fedloom.experiments.samplers import sampler
+from fedloom.experiments.words import coerce, meant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,18 +19,18 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 
 from fedloom.coordinator import reading
-from fedloom.coordinator.catalogue import label
 from fedloom.coordinator.directory import check_free
-from fedloom.coordinator.experiment import Experiment, Federations, flat
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History, lower_is_better
 from fedloom.coordinator.rounds import OnHistory, Rounds
 from fedloom.coordinator.run import Job
-from fedloom.coordinator.words import coerce, meant
 from fedloom.core import files
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import ClientError, EngineWarning, FedloomError, SettingError, SettingWarning, StorageError
 from fedloom.core.random import generator
+from fedloom.experiments.catalogue import label
+from fedloom.experiments.experiment import Experiment, Federations, flat
+from fedloom.experiments.words import coerce, meant
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
 VALIDATION = "val_accuracy"

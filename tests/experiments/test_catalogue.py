@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from fedloom import SGD, Examples, FedNTD, KTpFL, Local
-from fedloom.coordinator import History, catalogue
+from fedloom.coordinator import History
 from fedloom.core.errors import SettingError
 from fedloom.data import Dataset
+from fedloom.experiments import catalogue
 
 LOCAL = Local(epochs=3, optimiser=SGD(lr=0.2))
 

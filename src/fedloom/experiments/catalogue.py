@@ -12,7 +12,6 @@ import numpy as np
 from torch import nn
 
 from fedloom.algorithms import ALGORITHMS
-from fedloom.coordinator.words import by_python_name, coerce, meant
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
@@ -38,6 +37,7 @@ from fedloom.data import (
     shards,
 )
 from fedloom.data.sources import SOURCES
+from fedloom.experiments.words import by_python_name, coerce, meant
 from fedloom.models import MODELS, build
 
 DATA = "fashion_mnist_small"
