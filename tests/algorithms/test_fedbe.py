@@ -14,6 +14,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.losses import divergence
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.core.random import derive
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
@@ -88,6 +89,43 @@ def test_a_step_of_the_server_by_hand() -> None:
 
 
 @pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_a_round_by_hand(engine: Any) -> None:
+    """Drawn models, sharpening, short batches, momentum and the mean over models, in plain PyTorch."""
+    distill = Local(batch_size=8, optimiser=SGD(lr=0.3, momentum=0.9))
+    settings: dict[str, Any] = {"distill": distill, "swa_start": 4, "swa_every": 3, "num_sampled": 3, "T": 0.7}
+    found, sent, population = after(12, engine, **settings)
+    with pytest.warns(UserWarning, match="is FedAvg"):
+        mean, _, _ = after(0, engine)
+    start = engine(population, FedBE(local=LOCAL)).init()["mlp"].params
+    drawn = draws(start, [w.params for w in sent], 0.1, 3, derive(0, "server", 0, "draws"))
+    x = population.public.batches.x
+    teachers = [mean, *sent, *(Weights(params=p) for p in drawn)]
+    p = torch.stack([torch.softmax(MODEL(w, x), -1) for w in teachers]).mean(0) ** (1 / 0.7)
+    target = p / p.sum(-1, keepdim=True)
+    batches = population.public.shuffled(8, 12, derive(0, "server", 0, "public"))
+    params = {n: t.clone().requires_grad_() for n, t in mean.params.items()}
+    optimiser = torch.optim.SGD(params.values(), lr=0.3, momentum=0.9)
+    kept = []
+    for step in range(12):
+        rows = batches.order[step][batches.mask[step]]
+        logits = MODEL(Weights(params=params), x[rows])
+        optimiser.zero_grad()
+        (target[rows] * (target[rows].log() - torch.log_softmax(logits, -1))).mean().backward()
+        optimiser.step()
+        if step + 1 in (6, 9, 12):
+            kept.append({n: t.detach().clone() for n, t in params.items()})
+    for n in params:
+        want = torch.stack([k[n] for k in kept]).mean(0)
+        assert float((want - mean.params[n]).abs().max()) > 1e-3
+        np.testing.assert_allclose(found.params[n], want, rtol=0, atol=1e-12)
+
+
+def test_sharp_targets_do_not_underflow() -> None:
+    found, _, _ = after(3, T=1e-3)
+    assert all(bool(t.isfinite().all()) for t in found.params.values())
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_the_student_approaches_the_ensemble(engine: Any) -> None:
     local = Local(batch_size=10, optimiser=SGD(lr=0.3, momentum=0.9))
     student, sent, population = after(80, engine, distill=local, swa_start=40, swa_every=4, T=1.0)
@@ -125,6 +163,7 @@ def test_a_run() -> None:
         ({"swa_every": 0}, "swa_every >= 1"),
         ({"shared": "* !head.*"}, "whole models.*got '\\* !head.\\*' and 'average'"),
         ({"buffers": "local"}, "got '\\*' and 'local'"),
+        ({"buffers": "server"}, "got '\\*' and 'server'"),
     ],
 )
 def test_refused_settings(settings: dict[str, Any], message: str) -> None:

@@ -91,7 +91,7 @@ class Sum:
 
 
 @pytest.mark.parametrize("engine", [RecordingLoop, RecordingStacked])
-@pytest.mark.parametrize("case", ["sgd", "mom", "wd", "momwd"])
+@pytest.mark.parametrize("case", ["sgd", "mom", "wd", "momwd", "nest"])
 def test_normalised_direction_of_the_authors_optimiser(case: str, engine: Any) -> None:
     g = {n.removeprefix(f"{case}_"): v for n, v in golden("fedntd/fednova_jywa_optimizer").items()}
     # Client 1 takes the golden steps; client 0, with fewer of them, shares its stack.
@@ -101,7 +101,12 @@ def test_normalised_direction_of_the_authors_optimiser(case: str, engine: Any) -
         partition=Partition.from_lists([range(2), range(2, len(x))]),
     )
     population = InOrder(federation, {"vector": Model(Vector)}, task=Sum(), dtype=torch.float64)
-    optimiser = SGD(lr=float(g["lr"]), momentum=float(g["momentum"]), weight_decay=float(g["wd"]))
+    optimiser = SGD(
+        lr=float(g["lr"]),
+        momentum=float(g["momentum"]),
+        weight_decay=float(g["wd"]),
+        nesterov=bool(g["nesterov"]),
+    )
     run = engine(population, FedNova(local=Local(epochs=1, batch_size=1, optimiser=optimiser)))
     start = replace(run.init()["vector"], params={"w": torch.from_numpy(g["x0"])})
     run.round({"vector": start}, (0, 1), 0)

@@ -183,3 +183,6 @@ def test_refuses_what_it_cannot_compare() -> None:
     for bad in ({"previous": "none"}, {"aggregation": "mean"}):
         with pytest.raises(SettingError, match="must be one of"):
             MOON(**bad)  # type: ignore[arg-type]
+    module = Model(build("mlp", (12,), 10), name="given")
+    with pytest.raises(SettingError, match="cannot draw a random given from a module"):
+        MOON(previous="random").init(module, 0, num_clients=1)

@@ -43,6 +43,8 @@ def test_trajectory(case: str, engine: Any) -> None:
     run = engine(population, algorithm)
     server = run.init()
     start = unflat(population.models["tiny"], init)
+    sent: dict[int, Any] = {}
+    run.watch = lambda exchange: sent.update({exchange.client: exchange.upload})
     is_scaffold = isinstance(algorithm, Scaffold)
     if is_scaffold:
         server["tiny"] = type(server["tiny"])(x=start, c={n: torch.zeros_like(p) for n, p in start.params.items()})
@@ -59,5 +61,7 @@ def test_trajectory(case: str, engine: Any) -> None:
             for k in sampled:
                 np.testing.assert_allclose(flat(run.states[k].c_i), g[f"r{r}_k{k}_ci_after"], rtol=0, atol=1e-12)
         for k in sampled:
+            upload = sent[k].y if is_scaffold else sent[k]
+            np.testing.assert_allclose(flat(upload.value.params), g[f"r{r}_k{k}_local"], rtol=0, atol=1e-12)
             assert run.traffic.losses[k] == pytest.approx(g[f"r{r}_k{k}_step_losses"].mean(), abs=1e-12)
     assert 0 not in run.states  # client 0 never takes part

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.algorithms import FedNTD, KTpFL, PFedSD
@@ -21,14 +24,15 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import CHECKS, Subject
+from small import clients_of
 
 
 class Untracked(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, num_classes: int = 3) -> None:
         super().__init__()
         self.hidden = nn.Linear(12, 8)
         self.norm = nn.BatchNorm1d(8, track_running_stats=False)
-        self.head = nn.Linear(8, 3)
+        self.head = nn.Linear(8, num_classes)
 
     def features(self, x: Tensor) -> Tensor:
         return torch.tanh(self.norm(self.hidden(x)))
@@ -72,6 +76,32 @@ def test_evaluation_is_that_of_torch_on_the_real_rows() -> None:
         np.testing.assert_allclose(on_rows(mask, fn, weights, padded)[:5], theirs, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(model(weights, padded)[:5], want)  # without the mask the padding would count
     assert bool(model(weights, x[:1]).isfinite().all())  # a single row has variance 0
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_the_teacher_sees_the_students_batch(engine: Any) -> None:
+    rng = np.random.default_rng(0)
+    y = np.sort(rng.integers(4, size=18))  # sorted: the stored order has batches of one class
+    x = rng.normal(size=(18, 12)) + 2 * y[:, None]
+    model = Model(lambda: Untracked(4), name="untracked")
+    algorithm = FedNTD(local=Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1)))
+    run = engine(clients_of([(x, y)], model=model), algorithm)  # batches in stored order, the last a short one
+    start = run.init()
+    found = run.round(start, (0,), 0)["untracked"]
+    student = Untracked(4).double()
+    student.load_state_dict(start["untracked"].params)
+    teacher = copy.deepcopy(student).eval()
+    for rows in torch.arange(18).split(4):
+        xb, yb = torch.from_numpy(x)[rows], torch.from_numpy(y)[rows]
+        logits, others = student(xb), ~F.one_hot(yb, 4).bool()
+        z, t = (v[others].reshape(len(yb), -1) for v in (logits, teacher(xb).detach()))
+        ntd = F.kl_div(F.log_softmax(z, 1), F.softmax(t, 1), reduction="batchmean")
+        grads = torch.autograd.grad(F.cross_entropy(logits, yb) + ntd, list(student.parameters()))
+        with torch.no_grad():
+            for p, g in zip(student.parameters(), grads, strict=True):
+                p -= 0.1 * g
+    for n, p in student.named_parameters():
+        np.testing.assert_allclose(found.params[n], p.detach(), rtol=0, atol=1e-12)
 
 
 def test_teachers_of_augmented_images_see_real_rows_alone() -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom.algorithms import FedAvg
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Adam, Local, Optimiser, effective_steps
+from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser, effective_steps
 
 SHAPES = [(4, 3), (4,), (), (2, 3, 2)]
 CASES: dict[str, tuple[Optimiser, Any]] = {
@@ -149,6 +150,11 @@ def test_effective_steps_sum_what_momentum_does(momentum: float) -> None:
 def test_settings_are_checked(make: Any, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         make()
+
+
+def test_a_cosine_is_no_local_optimiser() -> None:
+    with pytest.raises(SettingError, match="Cosine is for training on the server"):
+        FedAvg(local=Local(optimiser=Cosine(of=SGD(lr=0.1), steps=3)))
 
 
 def test_rate_decays_by_round() -> None:

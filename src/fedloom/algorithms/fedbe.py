@@ -13,8 +13,9 @@ https://arxiv.org/abs/2009.01974, Algorithm 1.
 Down: the model. Up: the model. Kept by the client: nothing. The server holds the round's models and unlabelled public
 examples. steps = 0 is FedAvg.
 Differences from the paper: the number of steps is fixed (800 are the authors' 20 epochs of 5,000 examples). From the
-authors' code, whose description this follows (the code itself needs options that it does not define): BatchNorm
-statistics are averaged, not drawn; with the mean over models they are those of the last one.
+authors' code, whose description this follows (the code itself needs options that it does not define): no weight decay
+on the server (theirs is 1e-5); the clients' models always teach (there an option); BatchNorm statistics are averaged,
+not drawn, and with the mean over models they are those of the last one, not computed anew.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.averaging import Averaging
@@ -62,10 +64,10 @@ class FedBE(Averaging):
             raise SettingError(
                 f"FedBE needs T > 0, swa_every >= 1 and steps, num_sampled, spread, swa_start >= 0; got {self}"
             )
-        if self.shared != "*" or self.buffers == "local":
+        if self.shared != "*" or self.buffers != "average":
             raise SettingError(
-                f"FedBE's teachers are whole models: shared = '*' and buffers = 'average' or 'server'; "
-                f"got {self.shared!r} and {self.buffers!r}"
+                "FedBE's teachers are whole models, and distillation moves the server's buffers: "
+                f"shared = '*' and buffers = 'average', got {self.shared!r} and {self.buffers!r}"
             )
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
@@ -78,9 +80,9 @@ class FedBE(Averaging):
         model, clients = cohort.model, [mean.merge(upload.value) for upload in replies.values]
         drawn = draws(server.params, [w.params for w in clients], self.spread, self.num_sampled, cohort.key("draws"))
         teachers = [mean, *clients, *(Weights(params=p, buffers=mean.buffers) for p in drawn)]
-        p = cohort.public.consensus([(soft_prediction(model, 1.0), w) for w in teachers]) ** (1 / self.T)
+        p = cohort.public.consensus([(soft_prediction(model, 1.0), w) for w in teachers])
         batches = cohort.public.shuffled(self.distill.batch_size, self.steps, cohort.key("public"))
-        batches = batches.note("target", p / p.sum(-1, keepdim=True))
+        batches = batches.note("target", F.softmax(p.log() / self.T, -1))
         kl, optimiser = soft_target_loss(model, 1.0), self.distill.optimiser
 
         def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:

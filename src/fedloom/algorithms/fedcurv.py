@@ -15,7 +15,8 @@ lam = 0 is FedAvg.
 Differences from the paper: clients that are not asked keep their last report (there, all take part in every round). The
 Fisher information is that of FedNTD's code: gradients of batches, squared, over the `fisher_size` first examples of a
 pass. From FedNTD's code: it takes the sampled clients' own terms out of the sums in place, so that later clients of a
-round also lose those of earlier ones, which is a mistake; it looks at new augmentations, here those of the first epoch.
+round also lose those of earlier ones, which is a mistake; its measuring pass is shuffled and augmented
+anew, here it repeats the first epoch.
 """
 
 from __future__ import annotations

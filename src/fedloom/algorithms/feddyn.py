@@ -11,7 +11,7 @@ are over those that answered.
 
 Down: the model. Up: the model. Kept by the client: g_k (zero at first). No value of alpha gives FedAvg.
 Differences from the paper: the argmin is the run's local training, so g_k is near the gradient only; buffers are
-averaged. From the authors' code: it scales alpha by each client's share of the examples, here (as in the paper) all
+averaged. From the authors' code: it divides alpha by each client's share of the examples, here (as in the paper) all
 clients count the same. From the FedNTD authors' code: its mean of w_k is weighted by samples, while h is not.
 """
 

@@ -67,6 +67,10 @@ class MOON(OneModel[MOONServer, Weights]):
                 f"MOON compares features, and {model.name} has no method or layer {self.feature!r}: define "
                 f"features(x), which forward calls, or set feature to one of its layers, {', '.join(model.layers)}"
             )
+        if self.previous == "random" and not model.seeded:
+            raise SettingError(
+                f"MOON cannot draw a random {model.name} from a module: give fl.Model a function, or its class"
+            )
         w = model.init(key)
         return MOONServer(w=w, initial=w)
 

@@ -11,7 +11,8 @@ Down: x and c. Up: y and c_i+ - c_i. Kept by the client: c_i (zero at first). Wi
 and server_lr = 1 it is FedAvg.
 Differences from the paper: the mean of y is weighted by samples by default (`aggregation = "uniform"` is the paper's);
 `divisor = "adaptive"` (default, the FedNTD authors') divides by A = the steps that momentum amounts to, "steps" by the
-number of steps; without momentum both are the same. From the authors' code: |S| / N is formed from the clients that
+number of steps; without momentum both are the same; Nesterov's momentum counts like heavy-ball momentum. Buffers are
+averaged, whatever server_lr. From the authors' code: |S| / N is formed from the clients that
 answered.
 """
 
@@ -91,9 +92,10 @@ class Scaffold(OneModel[ScaffoldServer, ScaffoldClient]):
         replies = cohort.reduce(self.local_update, broadcast=(server.x, server.c))
         if not replies:
             return server
-        y, dc = replies.mean.y, replies.mean.dc
-        x = y if self.server_lr == 1.0 else axpy(self.server_lr, sub(y, server.x), server.x)  # l. 16
-        return ScaffoldServer(x=x, c=axpy(len(replies.cohort.ids) / cohort.num_clients, dc, server.c))  # l. 17
+        y, dc, x = replies.mean.y, replies.mean.dc, server.x.params
+        x = y.params if self.server_lr == 1.0 else axpy(self.server_lr, sub(y.params, x), x)  # l. 16
+        c = axpy(len(replies.cohort.ids) / cohort.num_clients, dc, server.c)  # l. 17
+        return ScaffoldServer(x=Weights(params=x, buffers=y.buffers), c=c)
 
     def global_weights(self, server: ScaffoldServer) -> Weights:
         return server.x

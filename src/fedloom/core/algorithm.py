@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from fedloom.core.choices import check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingWarning
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
+from fedloom.core.optimiser import Cosine, Local
 from fedloom.core.types import Weights
 
 V = TypeVar("V")
@@ -42,6 +42,8 @@ class Algorithm(ABC, Generic[V, S]):
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if isinstance(self.local.optimiser, Cosine):
+            raise SettingError("Cosine is for training on the server; local rates fall by Local.decay, round by round")
         if self.neutral and all(getattr(self, name) == value for name, value in self.neutral.items()):
             setting = ", ".join(f"{name} = {value}" for name, value in self.neutral.items())
             warnings.warn(f"{type(self).__name__} with {setting} is FedAvg", SettingWarning, stacklevel=3)

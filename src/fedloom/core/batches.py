@@ -55,7 +55,7 @@ class Batch:
 
 @state
 class Lazy:
-    """An annotation computed batch by batch, because inputs are augmented at random."""
+    """An annotation computed batch by batch."""
 
     context: Any
     fn: Callable[..., Tensor] = static()
@@ -82,9 +82,10 @@ class Batches:
     def annotate(self, name: str, fn: Callable[..., Tensor], *context: Any) -> Batches:
         """These batches, each with `batch.<name>` = fn(*context, batch.x), [B, ...]; no gradient flows into it.
 
-        Computed once for every example where inputs are deterministic, else for each batch.
+        Computed once for every example where that gives the same: not where inputs are augmented at random, nor by a
+        model that normalises by the batch (`fn.by_batch`).
         """
-        if self.augment is not None:
+        if self.augment is not None or getattr(fn, "by_batch", False):
             return replace(self, lazy={**self.lazy, name: Lazy(fn=fn, context=context)})
         return self.note(name, self.predict(fn, *context))
 

@@ -34,6 +34,7 @@ class Model:
     """
 
     def __init__(self, build: nn.Module | Callable[[], nn.Module], name: str | None = None) -> None:
+        self.seeded = not isinstance(build, nn.Module)  # whether the initial weights depend on the seed
         if isinstance(build, nn.Module):
             module = copy.deepcopy(build)
             self._build: Callable[[], nn.Module] = lambda: module
@@ -48,7 +49,7 @@ class Model:
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
         self._drawing = next((type(m).__name__ for m in module.modules() if _draws(m)), None)
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self._by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
+        self.by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
         self._called_training = _Called(self._training)
         self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
@@ -95,7 +96,7 @@ class Model:
             return functional_call(self._tapped_frozen, tensors, (x, name))[1]  # type: ignore[no-any-return]
 
     def _evaluation(self) -> contextlib.AbstractContextManager[Any]:
-        return _BatchStatistics() if self._by_batch else contextlib.nullcontext()
+        return _BatchStatistics() if self.by_batch else contextlib.nullcontext()
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
         """Logits [B, C] in training mode, and the buffers after this batch.
@@ -151,6 +152,10 @@ class Features:
 
     def __call__(self, weights: Weights, x: Tensor) -> Tensor:
         return self.model.features(weights, x, self.name)
+
+    @property
+    def by_batch(self) -> bool:
+        return self.model.by_batch
 
 
 class _Called(nn.Module):

@@ -167,8 +167,11 @@ class ResNet56(ResNet):
 
 
 def narrowed(channels: int, width: float) -> int:
-    """How many of the channels a slim pass uses: the nearest multiple of 8, at least 8, at most all of them."""
-    return min(channels, max(8, int(channels * width + 4) // 8 * 8))
+    """How many of the channels a slim pass uses: the nearest multiple of 8, the next where that loses more than 10 %
+    (the authors' `make_divisible`), at most all of them.
+    """
+    nearest = max(8, int(channels * width + 4) // 8 * 8)
+    return min(channels, nearest + 8 if nearest < 0.9 * channels * width else nearest)
 
 
 def _basic(blocks: int) -> list[list[list[tuple[int, int, int]]]]:
