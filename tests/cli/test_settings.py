@@ -224,7 +224,7 @@ def test_an_error_in_ones_own_code_is_placed(capsys: pytest.CaptureFixture[str],
     assert said == f"no arrays today ({folder / 'broken.py'}, line 16, in arrays)"
     for engine in ("loop", "stacked"):
         said = error(capsys, f"run broken:Mine --settings tiny.toml --engine {engine}")
-        assert "round 0, batch 0: NameError: name 'nothing' is not defined" in said
+        assert "round 1, batch 0: NameError: name 'nothing' is not defined" in said
         assert said.endswith(f"({folder / 'broken.py'}, line 8, in penalty)")
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import LOCAL, examples, federation, linear, mlp
 from torch import nn
 
 from fedloom import (
@@ -37,6 +36,7 @@ from fedloom.core import tree
 from fedloom.core.errors import NonFiniteError, SettingError, SettingWarning
 from fedloom.data import by_lists
 from fedloom.evaluate import classify, forgetting, in_local, out_local, rows_right
+from tiny import LOCAL, examples, federation, linear, mlp
 
 SETTINGS = RunSettings(rounds=3, cohort_size=3, engine="loop")
 ENGINES = ("loop", "stacked")
@@ -415,7 +415,7 @@ def test_an_unknown_engine() -> None:
 
 @pytest.mark.parametrize("clients", [[0, 0], [5, 6], [-1]])
 def test_a_sampler_that_names_impossible_clients(clients: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"a sampler must name distinct clients of 0\.\.5, got .* in round 0"):
+    with pytest.raises(ValueError, match=r"a sampler must name distinct clients of 0\.\.5, got .* in round 1"):
         run(FedAvg(local=LOCAL), federation(), linear, SETTINGS, sampler=lambda *_: clients)
 
 
@@ -453,9 +453,9 @@ def test_a_diverging_client_is_named_with_round_and_batch(engine: Any, tmp_path:
     settings = dataclasses.replace(SETTINGS, engine=engine)
     with pytest.raises(NonFiniteError) as error:
         run(FedAvg(local=wild), federation(), linear, settings, sampler=lambda *_: [4, 5], directory=tmp_path)
-    assert (error.value.client, error.value.round) == (4, 0)
+    assert (error.value.client, error.value.round) == (4, 1)
     assert error.value.batch in (1, 2)
-    assert str(error.value).startswith(f"client 4, round 0, batch {error.value.batch}: the loss is ")
+    assert str(error.value).startswith(f"client 4, round 1, batch {error.value.batch}: the loss is ")
     assert str(error.value).endswith("; a lower rate or clipping may help")
     assert len(lines(tmp_path / "metrics.jsonl")) == 1  # what was measured before is there
 
@@ -494,7 +494,7 @@ def test_refuse_goes_on_without_the_client_and_records_why(engine: Any, tmp_path
     for a, b in zip(tree.leaves(everyone.server), tree.leaves(without.server), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
     np.testing.assert_allclose(everyone.series("train_loss"), without.series("train_loss"), rtol=1e-6)
-    with pytest.raises(NonFiniteError, match=r"client 1, round 0, batch 0: the loss is (nan|inf)"):
+    with pytest.raises(NonFiniteError, match=r"client 1, round 1, batch 0: the loss is (nan|inf)"):
         run(FedAvg(local=LOCAL), poisoned(), linear, dataclasses.replace(settings, on_nonfinite="stop", cohort_size=6))
 
 
@@ -505,7 +505,7 @@ def test_an_upload_that_is_not_finite_is_refused_and_its_loss_not_counted(engine
     last = run(FedAvg(local=wild), poisoned(1e20), linear, settings, sampler=lambda *_: [0, 1, 2]).metrics[-1]
     assert last["failed"] == {"1": "the upload is not finite"}
     assert last["train_loss"] < 10  # client 1's is about 1e20
-    with pytest.raises(NonFiniteError, match="client 1, round 0: the upload is not finite; a lower rate"):
+    with pytest.raises(NonFiniteError, match="client 1, round 1: the upload is not finite; a lower rate"):
         run(
             FedAvg(local=wild),
             poisoned(1e20),

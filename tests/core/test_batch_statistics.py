@@ -12,14 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.algorithms import FedNTD, KTpFL, PFedSD
+from fedloom.algorithms import FedAvg, FedNTD, KTpFL, PFedSD
+from fedloom.coordinator import RunSettings, run
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.batches import on_rows
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.data import Federation, from_arrays, iid
+from fedloom.data import Federation, federate, from_arrays, iid
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -129,3 +130,30 @@ def test_teachers_of_augmented_images_see_real_rows_alone() -> None:
     for other in ends[1:]:
         for a, b in zip(tree.leaves(ends[0]), tree.leaves(other), strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_evaluation_goes_by_batches_of_fifty_and_by_client(engine: Any) -> None:
+    """An answer depends on the batch: 50 test examples, as in the FedNTD authors' code; a client's own, apart."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(240, 12)), rng.integers(3, size=240)
+    x += y[:, None]
+    train, test = from_arrays(x[:120], y[:120], num_classes=3), from_arrays(x[120:], y[120:], num_classes=3)
+    people = federate(train, iid(y[:120], 4, seed=0), test=test, test_fraction=0.4)
+    settings = RunSettings(rounds=1, cohort_size=4, engine=engine, dtype="float64")
+    local = Local(epochs=3, batch_size=6, optimiser=SGD(lr=0.1))
+    history = run(FedAvg(local=local), people, Untracked, settings)
+    network = Untracked().double()
+    network.load_state_dict(history.server["Untracked"].params)
+    network.train()
+
+    def right(x: Tensor, y: Tensor) -> float:
+        return float((network(x.double()).argmax(1) == y).double().mean())
+
+    parts = [right(xb, yb) * len(yb) for xb, yb in zip(test.x.split(50), test.y.split(50), strict=True)]
+    assert history.last("global_accuracy") == pytest.approx(sum(parts) / 120, abs=1e-12)
+    assert history.last("global_accuracy") != pytest.approx(right(test.x, test.y), abs=1e-12)
+    assert people.local_test is not None
+    for k, rate in history.metrics[-1]["personal_by_client"].items():
+        rows = torch.from_numpy(people.local_test.rows(int(k)).copy())
+        assert rate == pytest.approx(right(train.x[rows], train.y[rows]), abs=1e-12)

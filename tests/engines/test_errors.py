@@ -54,9 +54,9 @@ def population(bad: dict[int, int], task: Any = None) -> Any:
 def test_a_loss_that_is_not_finite_names_client_round_and_batch(engine: Any, compilation: Any, value: str) -> None:
     run = engine(population({2: 5}, Marked(float(value))), FedAvg(local=LOCAL), compilation=compilation)
     server = run.init()
-    with pytest.raises(NonFiniteError, match=rf"client 2, round 3, batch 1: the loss is {value}") as caught:
+    with pytest.raises(NonFiniteError, match=rf"client 2, round 4, batch 1: the loss is {value}") as caught:
         run.round(server, (0, 1, 2, 3), 3)
-    assert (caught.value.client, caught.value.round, caught.value.batch) == (2, 3, 1)
+    assert (caught.value.client, caught.value.round, caught.value.batch) == (2, 4, 1)
     assert 2 not in run.states
 
 
@@ -133,7 +133,7 @@ class KeepsNaN(Returns):
 @pytest.mark.parametrize(("kind", "what"), [(UploadsInfinity, "upload"), (KeepsNaN, "state")])
 def test_uploads_and_states_that_are_not_finite(engine: Any, kind: Any, what: str) -> None:
     run = engine(population({}), kind())
-    with pytest.raises(NonFiniteError, match=f"client 2, round 0: the {what} is not finite"):
+    with pytest.raises(NonFiniteError, match=f"client 2, round 1: the {what} is not finite"):
         run.round(run.init(), (0, 1, 2), 0)
     run = engine(population({}), kind(), on_nonfinite="refuse")
     run.round(run.init(), (0, 1, 2), 0)
@@ -154,16 +154,16 @@ class Raises(Classification):
 def test_an_exception_on_a_client_is_named_by_the_loop() -> None:
     run = Loop(population({2: 5}, Raises()), FedAvg(local=LOCAL))
     with pytest.raises(
-        ClientError, match=r"client 2, round 4, batch 1: ZeroDivisionError: the client's own code"
+        ClientError, match=r"client 2, round 5, batch 1: ZeroDivisionError: the client's own code"
     ) as caught:
         run.round(run.init(), (0, 1, 2, 3), 4)
-    assert (caught.value.client, caught.value.round, caught.value.batch) == (2, 4, 1)
+    assert (caught.value.client, caught.value.round, caught.value.batch) == (2, 5, 1)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_an_exception_in_a_stack_names_the_stack() -> None:
     run = Stacked(population({}, Raises()), FedAvg(local=LOCAL))
-    with pytest.raises(ClientError, match=r"^a stack of clients, round 4, batch 0: .*in a stack of clients \[1, 2\]"):
+    with pytest.raises(ClientError, match=r"^a stack of clients, round 5, batch 0: .*in a stack of clients \[1, 2\]"):
         run.round(run.init(), (1, 2), 4)
 
 

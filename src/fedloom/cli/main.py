@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from fedloom import __version__
 from fedloom.cli import analyse, reproduce, results, sweep, train
-from fedloom.cli.options import Help, add_settings
+from fedloom.cli.options import add_settings
 from fedloom.core.errors import FedloomError
 from fedloom.recipes import demo
 from fedloom.report import algorithm_table, comparison_table, table
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help: str, do: Callable[..., int], of: Any = commands) -> argparse.ArgumentParser:
-        made: argparse.ArgumentParser = of.add_parser(name, help=help, description=help, formatter_class=Help)
+        made: argparse.ArgumentParser = of.add_parser(name, help=help, description=help)
         made.set_defaults(do=do)
         return made
 

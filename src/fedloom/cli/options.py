@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, get_args, get_type_hints
 
@@ -77,22 +78,16 @@ _FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, v
 }  # fmt: skip
 
 
-class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Says the default of every setting that has one."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        default = _DEFAULTS.get(action.dest)
-        return action.help if default is None or default is False else f"{action.help} (default: {default})"
-
-
 def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
     """The flags of a run. None has a default of its own: what is not said stays as the settings file has it."""
-    kinds = get_type_hints(RunSettings)
+    kinds, plain = get_type_hints(RunSettings), Experiment()
     for group, flags in _FLAGS.items():
         add = parser.add_argument_group(group).add_argument
         if group == "data and clients":
             add("--settings", metavar="FILE", help="a .toml or .json file of settings, which flags override")
-        for flag, key, metavar, text in flags:
+        for flag, key, metavar, what in flags:
+            default: Any = functools.reduce(getattr, key.split("."), plain)
+            text = what if default is None or default is False else f"{what} (default: {default})"
             if key == "run.bf16":
                 add(flag, dest=key, action="store_const", const=True, help=text)
             elif not metavar:  # the annotation lists the words
@@ -106,7 +101,12 @@ def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
                 "settings file, local.clip=1; repeatable",
             )  # fmt: skip
             if seeds:
-                add("--seed", dest="seeds", metavar="N", help="of everything random; several with commas, one run each")
+                add(
+                    "--seed",
+                    dest="seeds",
+                    metavar="N",
+                    help="of everything random; several with commas, one run each (default: 0)",
+                )
         if group == "results" and seeds:
             add("--out", metavar="DIR", help="where settings, metrics, checkpoints and timing are written")
             add("--resume", action="store_true", help="go on with the runs that --out holds; start those it lacks")
@@ -176,18 +176,3 @@ def _with_pairs(experiment: Experiment, pairs: Sequence[str], labels: Sequence[s
         else:
             raise SettingError(f"--set {pair!r}: say whose it is, ALGORITHM.NAME=VALUE with one of {', '.join(labels)}")
     return experiment
-
-
-def _defaults() -> dict[str, Any]:
-    plain = Experiment()
-    out: dict[str, Any] = {"seeds": plain.run.seed}
-    for flags in _FLAGS.values():
-        for _, key, _, _ in flags:
-            value: Any = plain
-            for part in key.split("."):
-                value = getattr(value, part)
-            out[key] = value
-    return out
-
-
-_DEFAULTS = _defaults()

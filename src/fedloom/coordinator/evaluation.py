@@ -94,7 +94,8 @@ class Evaluation:
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
-        if self.algorithm.personalises or not weights:
+        alone = any(m.by_batch for m in p.models.values())  # an answer must not depend on another client's examples
+        if self.algorithm.personalises or not weights or alone:
             judged = self.engine.judge(server, self.panel, kind)
             return {k: right / total for k, (right, total) in judged.items() if total}
         rate: dict[int, float] = {}  # one model for all of them: each row once

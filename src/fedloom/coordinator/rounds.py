@@ -210,7 +210,7 @@ class Rounds:
         n = self.trained.num_clients
         clients = [int(k) for k in self.sampler(round, self.trained.sizes, self.cohort_size)]
         if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
-            raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round}")
+            raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round + 1}")
         return clients
 
     def _reason_to_stop(self, new: Record | None = None) -> str | None:

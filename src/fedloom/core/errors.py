@@ -20,7 +20,7 @@ class StorageError(FedloomError, OSError):
 
 
 class ClientError(FedloomError):
-    """Code of one client failed. Names the client, the round and, where known, the batch."""
+    """Code of one client failed. Names the client, the round (from 1) and, if known, the batch (from 0)."""
 
     def __init__(self, message: str, *, client: int, round: int, batch: int | None = None) -> None:
         who = f"client {client}" if client >= 0 else "a stack of clients"

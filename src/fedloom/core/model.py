@@ -68,6 +68,12 @@ class Model:
             buffers={n: cast(b) for n, b in module.named_buffers()},
         )
 
+    def evaluation_batch(self, many: int) -> int:
+        """How many examples to evaluate at a time: `many`, but 50 (as in the FedNTD authors' code) where an answer
+        depends on the rest of the batch.
+        """
+        return 50 if self.by_batch else many
+
     def skeleton(self) -> nn.Module:
         """A copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
         return copy.deepcopy(self._frozen)

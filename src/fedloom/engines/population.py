@@ -87,11 +87,15 @@ class Population:
         batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)
         return replace(batches, augment=self.federation.train.augment)
 
-    def held_out_batches(self, clients: Sequence[int], kind: HeldOut, batch_size: int = 200) -> Batches:
-        """One pass over what K clients hold out, stacked; num_examples = 0 for a client that holds out nothing."""
+    def held_out_batches(self, clients: Sequence[int], kind: HeldOut) -> Batches:
+        """One pass over what K clients of one architecture hold out, stacked.
+
+        num_examples = 0 for a client that holds out nothing.
+        """
         partition = self.federation.local_val if kind == "val" else self.federation.local_test
         own = [np.zeros(0, np.int64) if partition is None else partition.rows(k) for k in clients]
         sizes = np.array([len(r) for r in own], np.int64)
+        batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
         order, mask = plan(sizes, max(1, min(batch_size, int(sizes.max()))), None)
         return self._stack(own, order, mask, [0] * len(own), fallback=clients)
 

@@ -171,7 +171,7 @@ class Simulation(ABC):
                 message = f"{type(error).__name__}: {error}" + (
                     "" if who >= 0 else f" (in a stack of clients {list(ids)})"
                 )
-                raise ClientError(message, client=who, round=call.round, batch=execution.step) from error
+                raise ClientError(message, client=who, round=call.round + 1, batch=execution.step) from error
         if not (isinstance(out, tuple) and len(out) == 2):
             raise StackingError(f"{call.name} must return (new state, upload), got {type(out).__name__}")
         return out, execution
@@ -204,7 +204,7 @@ class Simulation(ABC):
         if bad and self.on_nonfinite == "stop":
             k, (where, what) = next(iter(bad.items()))
             remedy = "; a lower rate or clipping may help"
-            raise NonFiniteError(what + remedy, client=k, round=call.round, batch=where)
+            raise NonFiniteError(what + remedy, client=k, round=call.round + 1, batch=where)
         return {k: what if where is None else f"{what} at batch {where}" for k, (where, what) in bad.items()}
 
 

@@ -39,7 +39,7 @@ class ClassCounts:
             return self.right / np.where(self.total > 0, self.total, np.nan)
 
 
-def classify(model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 500) -> ClassCounts:
+def classify(model: Model, weights: Weights, task: Task, examples: Examples) -> ClassCounts:
     """Evaluate a model on examples, in evaluation mode, on the device and in the dtype of its weights.
 
     Raises:
@@ -47,7 +47,7 @@ def classify(model: Model, weights: Weights, task: Task, examples: Examples, bat
     """
     if examples.y.is_floating_point():
         raise ValueError(f"accuracy per class needs int64 labels, got targets of type {examples.y.dtype}")
-    right, loss = _evaluate(model, weights, task, examples, batch_size)
+    right, loss = _evaluate(model, weights, task, examples)
     y = examples.y.cpu().numpy().astype(np.int64)
     return ClassCounts(
         right=np.bincount(y[right], minlength=examples.num_classes).astype(np.int64),
@@ -56,15 +56,13 @@ def classify(model: Model, weights: Weights, task: Task, examples: Examples, bat
     )
 
 
-def rows_right(
-    model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 500
-) -> npt.NDArray[np.bool_]:
+def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -> npt.NDArray[np.bool_]:
     """Which examples a model gets right, [N].
 
     Raises:
         ValueError: there are no examples.
     """
-    return _evaluate(model, weights, task, examples, batch_size)[0]
+    return _evaluate(model, weights, task, examples)[0]
 
 
 def in_local(share: Floats, per_class: Floats) -> Floats:
@@ -90,12 +88,11 @@ def out_local(share: Floats, per_class: Floats) -> Floats:
     return in_local(1.0 - share, per_class)  # which divides by the sum, C - 1
 
 
-def _evaluate(
-    model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int
-) -> tuple[npt.NDArray[np.bool_], float]:
+def _evaluate(model: Model, weights: Weights, task: Task, examples: Examples) -> tuple[npt.NDArray[np.bool_], float]:
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
     like = next(iter(weights.params.values()))
+    batch_size = model.evaluation_batch(500)
     right, total = [], torch.zeros((), dtype=torch.float64, device=like.device)
     images = examples.x.ndim == 4 and like.device.type == "cpu"
     with torch.no_grad():

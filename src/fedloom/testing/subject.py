@@ -260,8 +260,8 @@ class Poisoned(Population):
         batches = super().train_batches(clients, local, round, exchange)
         return self._poison(batches)
 
-    def held_out_batches(self, clients: Sequence[int], kind: HeldOut, batch_size: int = 200) -> Batches:
-        return self._poison(super().held_out_batches(clients, kind, batch_size))
+    def held_out_batches(self, clients: Sequence[int], kind: HeldOut) -> Batches:
+        return self._poison(super().held_out_batches(clients, kind))
 
     def _poison(self, batches: Batches) -> Batches:
         f = self.federation
