@@ -17,8 +17,8 @@ from fedloom.data import (
     Partition,
     by_lists,
     federate,
-    federate_natural,
     iid,
+    natural,
     split,
 )
 
@@ -104,8 +104,14 @@ def natural_clients() -> Dataset:
     return Dataset(train, train.select(np.flatnonzero(held_out)), owners, held_out)
 
 
+def federated(dataset: Dataset, **settings: Any) -> Federation:
+    assert dataset.owners is not None
+    held_out = dataset.held_out
+    return federate(dataset.train, natural(dataset.owners), test=dataset.test, held_out=held_out, **settings)
+
+
 def test_natural_clients_keep_what_their_source_holds_out() -> None:
-    federation = federate_natural(natural_clients(), val_fraction=0.25)
+    federation = federated(natural_clients(), val_fraction=0.25)
     assert federation.local_test is not None
     assert federation.local_val is not None
     assert [federation.local_test.rows(k).tolist() for k in range(3)] == [[2, 5], [12], []]
@@ -116,25 +122,23 @@ def test_natural_clients_keep_what_their_source_holds_out() -> None:
 
 
 def test_natural_clients_without_held_out_rows_are_split() -> None:
-    federation = federate_natural(natural_clients()._replace(held_out=None), test_fraction=0.5)
+    federation = federated(natural_clients()._replace(held_out=None), test_fraction=0.5)
     assert federation.local_test is not None
     assert (federation.partition.sizes.tolist(), federation.local_test.sizes.tolist()) == ([5, 5, 2, 3],) * 2
     assert federation.partition.name == "natural"
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("held_out", "message"),
     [
-        ({"owners": None}, "an owner for each of the 30 training examples, got none: use iid, shards or dirichlet"),
-        ({"owners": np.zeros(29, np.int64)}, "an owner for each of the 30 training examples, got 29"),
-        ({"held_out": np.zeros(29, np.bool_)}, r"a boolean for each of the 30 training .* got bool of shape \(29,\)"),
-        ({"held_out": np.zeros(30)}, "got float64"),
-        ({"held_out": np.ones(30, np.bool_)}, "needs a row that is not held out"),
+        (np.zeros(29, np.bool_), r"a boolean for each of the 30 training .* got bool of shape \(29,\)"),
+        (np.zeros(30), "got float64"),
+        (np.ones(30, np.bool_), "needs a row that is not held out"),
     ],
 )
-def test_natural_clients_that_do_not_fit(change: dict[str, Any], message: str) -> None:
+def test_held_out_rows_that_do_not_fit(held_out: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        federate_natural(natural_clients()._replace(**change))
+        federated(natural_clients()._replace(held_out=held_out))
 
 
 def test_held_out_rows_are_rows_of_train() -> None:

@@ -88,14 +88,14 @@ class FixedList:
         for t, clients in enumerate(self.rounds):
             if len(set(clients)) < len(clients) or min(clients, default=0) < 0:
                 raise SettingError(
-                    f"a list of clients holds distinct numbers from 0, got {list(clients)} for round {t + 1}: correct it"
+                    f"a list of clients holds distinct numbers from 0, got {list(clients)} for round {t + 1}"
                 )
 
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         if round >= len(self.rounds):
             raise SettingError(
-                f"a list of clients needs an entry for every round, got {len(self.rounds)} for round {round + 1}"
-                f": add entries, or run {len(self.rounds)} rounds"
+                f"a list of clients needs an entry for every round, got {len(self.rounds)} for round {round + 1}: "
+                f"add entries, or run {len(self.rounds)} rounds"
             )
         clients = list(self.rounds[round])
         if max(clients, default=0) >= len(sizes):

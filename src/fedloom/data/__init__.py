@@ -7,7 +7,7 @@ from fedloom.data.arrays import read_npz
 from fedloom.data.download import download
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
-from fedloom.data.federation import Federation, federate, federate_natural
+from fedloom.data.federation import Federation, federate
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
 from fedloom.data.skews import balanced_dirichlet, lognormal, natural, pathological
 from fedloom.data.sources import load
@@ -25,7 +25,6 @@ __all__ = [
     "download",
     "fashion_mnist_small",
     "federate",
-    "federate_natural",
     "from_arrays",
     "from_huggingface",
     "from_torch",

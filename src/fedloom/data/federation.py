@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.examples import Dataset, Examples
+from fedloom.data.examples import Examples
 from fedloom.data.partition import Partition, _starts, split
-from fedloom.data.skews import natural
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,43 +155,6 @@ def federate(
     if val_fraction > 0:
         training, local_val = split(training, labels, val_fraction, seed, stream=1)
     return Federation(train, training, test, local_test, local_val, public)
-
-
-def federate_natural(
-    dataset: Dataset,
-    *,
-    test_fraction: float = 0.2,
-    val_fraction: float = 0.0,
-    public: Examples | None = None,
-    seed: int = 0,
-) -> Federation:
-    """Make a federation of the natural clients of a data set, in the order in which its rows first name them.
-
-    Rows that the source itself holds out are the local test sets; `test_fraction` is for sources that hold out none.
-
-    Args:
-        dataset: with `owners`.
-        test_fraction, val_fraction, public, seed: as of `federate`.
-
-    Raises:
-        ValueError: not every example has an owner, or what `federate` refuses.
-    """
-    train, test, owners, held_out = dataset
-    if owners is None or len(owners) != len(train):
-        raise ValueError(
-            f"natural clients need an owner for each of the {len(train)} training examples, got "
-            f"{'none' if owners is None else len(owners)}: use iid, shards or dirichlet"
-        )
-    return federate(
-        train,
-        natural(owners),
-        test=test,
-        test_fraction=test_fraction,
-        val_fraction=val_fraction,
-        held_out=held_out,
-        public=public,
-        seed=seed,
-    )
 
 
 def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: int) -> tuple[Partition, Partition]:
