@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.models.networks import FeatureClassifier
+from fedloom.models.networks import FeatureClassifier, convolutions
 
 
 class UnitCircle(nn.Module):
@@ -34,13 +34,7 @@ class HypersphereCNN(FeatureClassifier):
         if image_size < 4:
             raise ValueError(f"HypersphereCNN needs images of at least 4 pixels, got {image_size}: enlarge them")
         body = nn.Sequential(
-            nn.Conv2d(in_channels, 32, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
+            *convolutions(in_channels, 32, 64, padding=2),
             nn.Linear(64 * (image_size // 4) ** 2, 2),
             UnitCircle(),
         )

@@ -73,6 +73,14 @@ class MLP(FeatureClassifier):
         super().__init__(nn.Sequential(*layers), hidden[-1], num_classes)
 
 
+def convolutions(inputs: int, first: int, second: int, padding: int = 0) -> list[nn.Module]:
+    """Convolutions 5x5 to `first` and `second` channels, each followed by ReLU and max-pooling 2; then flat."""
+    layers: list[nn.Module] = []
+    for before, after in ((inputs, first), (first, second)):
+        layers += [nn.Conv2d(before, after, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+    return [*layers, nn.Flatten()]
+
+
 class LeNet(FeatureClassifier):
     """LeNet-5 with ReLU and max-pooling, as KT-pFL uses it (Zhang et al., NeurIPS 2021).
 
@@ -92,13 +100,7 @@ class LeNet(FeatureClassifier):
             raise ValueError(f"LeNet needs images of at least 16 pixels, got {image_size}: enlarge them")
         side = ((image_size - 4) // 2 - 4) // 2
         body = nn.Sequential(
-            nn.Conv2d(in_channels, 6, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
+            *convolutions(in_channels, 6, 16),
             nn.Linear(16 * side * side, 120),
             nn.ReLU(),
             nn.Linear(120, 84),
@@ -126,13 +128,7 @@ class FedNTDCNN(FeatureClassifier):
         if image_size < 4:
             raise ValueError(f"FedNTDCNN needs images of at least 4 pixels, got {image_size}: enlarge them")
         body = nn.Sequential(
-            nn.Conv2d(in_channels, 32, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
+            *convolutions(in_channels, 32, 64, padding=2),
             nn.Linear(64 * (image_size // 4) ** 2, 512),
             nn.ReLU(),
         )
