@@ -64,7 +64,7 @@ def export(
     path = Path(path)
     format = _format(path, format)
     if path.exists() and not (overwrite and path.is_file()):
-        raise SettingError(f"{path} exists; choose another name, or replace a file with overwrite=True")
+        raise SettingError(f"{path} exists; choose another name, or replace a file with overwrite=True (--overwrite)")
     if format != "onnx" and (normalise is not None or input_dtype is not None):
         raise SettingError(
             f"normalise and input_dtype are written to ONNX only, not to a {format} file: leave them out"
