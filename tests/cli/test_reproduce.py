@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
+import shutil
 import struct
 from pathlib import Path
 
@@ -116,7 +118,7 @@ def test_a_run_that_diverges_costs_no_other(data: str, tmp_path: Path, capsys: p
     argv = ["fedntd-table1", "--only", "mnist-s2", "--methods", "fedavg,fedprox", "--rounds", "2", "--threads", "1"]
     argv += ["--data", data, "--out", str(tmp_path), "--set", "fedprox.mu=1e30"]
     status, text, _ = call(capsys, *argv)
-    assert status == 0
+    assert status == 1  # one of two
     place = tmp_path / "fedntd-table1/mnist-s2/fedprox/seed-0"
     why = json.loads((place / "failed.json").read_text())["why"]
     assert f"mnist-s2/fedprox/seed-0 failed: {why}" in text
@@ -126,10 +128,25 @@ def test_a_run_that_diverges_costs_no_other(data: str, tmp_path: Path, capsys: p
     }
     assert f"mnist-s2 fedprox, seed 0: {why}" in (tmp_path / "fedntd-table1/results.md").read_text()
     status, text, _ = call(capsys, *argv)
-    assert status == 0
+    assert status == 1
     assert f"delete {place / 'failed.json'} to try again" in text
-    status, text, _ = call(capsys, *argv[:-4], "--out", str(tmp_path / "new"), "--known", str(tmp_path))
-    assert (status, f"(before, in {place})" in text) == (0, True)
+    status, text, _ = call(capsys, *argv, "--out", str(tmp_path / "new"), "--known", str(tmp_path))
+    assert (status, f"(before, in {place})" in text) == (1, True)
+    assert logs(tmp_path / "new") == {}
+    # With settings that have not failed it is another run.
+    assert call(capsys, *argv[:-2], "--out", str(tmp_path / "new"), "--known", str(tmp_path))[0] == 0
+    assert verdicts(tmp_path / "new")["mnist-s2/fedprox"] == "short run (2 of 200)"
+
+
+def test_a_run_that_fails_as_the_published_one_did_is_as_asked(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = [dataclasses.replace(r, failed=True) for r in find("fedntd-table1", ["mnist-s2"], ["fedprox"])]
+    monkeypatch.setattr("fedloom.cli.reproduce.find", lambda *_: failing)
+    status, text, _ = call(
+        capsys, "fedntd-table1", *SMALL, "--data", data, "--out", str(tmp_path), "--set", "fedprox.mu=1e30",
+    )  # fmt: skip
+    assert (status, "mnist-s2/fedprox/seed-0 failed: " in text) == (0, True)
 
 
 def test_what_cannot_be_run_is_said_and_costs_no_other(
@@ -138,7 +155,7 @@ def test_what_cannot_be_run_is_said_and_costs_no_other(
     monkeypatch.setattr("fedloom.recipes.recipe.ALGORITHMS", {k: v for k, v in ALGORITHMS.items() if k != "fedprox"})
     argv = ["fedntd-table1", "--only", "mnist-s2,cifar100-s10", "--methods", "fedprox,fedavg", "--rounds", "1"]
     status, text, _ = call(capsys, *argv, "--threads", "1", "--data", data, "--out", str(tmp_path))
-    assert status == 0
+    assert status == 1  # not all that was asked for
     assert "mnist-s2/fedprox/seed-0 skipped: there is no algorithm 'fedprox' in this version" in text
     assert "cifar100-s10/fedavg/seed-0 skipped: data cannot be made: " in text
     assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)"}
@@ -167,7 +184,7 @@ def test_exported_runs_count_as_done_and_do_not_go_on(
 
     status, text, _ = call(capsys, *argv, "--rounds", "2", "--out", str(kept))
     assert status == 2
-    assert "holds an exported run of 1 rounds, without checkpoints; run it in another directory" in text
+    assert "holds 1 rounds without checkpoints, which cannot go on (exported, or they were deleted); run it in" in text
     assert logs(kept) == logs(out)
 
     assert call(capsys, *argv, "--rounds", "2", "--out", str(tmp_path / "new"), "--known", str(kept))[0] == 0
@@ -205,9 +222,9 @@ def test_data_are_loaded_once_and_a_seed_of_every_cell_comes_first(data: str, tm
 def test_a_library_call_trains_without_a_terminal(data: str, tmp_path: Path) -> None:
     chosen = find("fedntd-table1", ["mnist-s2"], ["fedavg"])
     (outcome,) = reproduce(chosen, data, tmp_path, rounds=1, changes={"model": "logistic", "run.threads": "1"})
-    assert outcome.status == "done"
-    (outcome,) = reproduce(chosen, data, tmp_path, rounds=1)
-    assert outcome.status == "there"
+    assert (outcome.status, outcome.good) == ("done", True)
+    (outcome,) = reproduce(chosen, data, tmp_path, rounds=1, changes={"model": "logistic"})  # threads are free
+    assert (outcome.status, outcome.good) == ("there", True)
 
 
 def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -> None:
@@ -257,7 +274,10 @@ def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--seed", "1,1"), "each seed is named once"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--seeds", "0"), "--seeds must be >= 1, got 0"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "x"), "--rounds must be of type int, got 'x'"),
-        (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "0"), "rounds must be >= 1, got 0"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "0"), "rounds must be in 1..200, the published"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "202"), "published number, got 202: ask for no"),
+        (("fedntd-table1", "--out", "OUT", "--report-only", "--rounds", "202"), "the published number, got 202"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--seed", "0,-3"), "seed must be in 0..4294967295, got -3"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_written(
@@ -273,8 +293,36 @@ def test_mistakes_are_refused_before_anything_is_written(
 def test_other_settings_than_the_runs_that_are_there(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ("fedntd-table1", *SMALL, "--data", data, "--out", str(tmp_path))
+    out = tmp_path / "smoke"
+    argv = ("fedntd-table1", *SMALL, "--data", data)
+    changes = ("--set", "model=logistic", "--set", "local.lr=0.5")
+    assert call(capsys, *argv, *changes, "--out", str(out))[0] == 0
+    before = logs(out)
+    for rounds in ("1", "2"):  # as many as there are, and more
+        status, text, err = call(capsys, *argv, "--rounds", rounds, "--out", str(out))
+        assert (status, "were there already" in text) == (2, False)
+        told = 'holds a run with other settings: model was "logistic" and is "fedntd_cnn"; local.lr was 0.5 and is 0.01'
+        assert told in err
+        assert "Ask for what it was made with (--set), or name another directory" in err
+        status, _, err = call(capsys, *argv, *changes, "--set", "local.lr=0.1", "--rounds", rounds, "--out", str(out))
+        assert (status, "other settings: local.lr was 0.5 and is 0.1." in err) == (2, True)
+    assert logs(out) == before
+
+    # Elsewhere it neither counts nor stands in the way, except where the same is asked for.
+    real = ("--out", str(tmp_path / "real"), "--known", str(out))
+    assert call(capsys, *argv, *real)[0] == 0
+    assert verdicts(tmp_path / "real") == {"mnist-s2/fedavg": "short run (1 of 200)"}
+    status, text, _ = call(capsys, *argv, *changes, "--out", str(tmp_path / "same"), "--known", str(out))
+    assert (status, "1 of 1 runs were there already" in text) == (0, True)
+    assert verdicts(tmp_path / "same") == {"mnist-s2/fedavg": "other settings: model, local.lr"}
+
+
+def test_a_run_whose_checkpoints_were_deleted_stays_in_the_table_and_cannot_go_on(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("fedntd-table1", *SMALL, "--set", "model=logistic", "--data", data, "--out", str(tmp_path))
     assert call(capsys, *argv)[0] == 0
-    status, _, err = call(capsys, *argv, "--rounds", "2", "--set", "local.lr=0.1")
-    assert status == 2
-    assert "holds a run with other settings or data: hyper_parameters.local.optimiser.lr was 0.01 and is 0.1" in err
+    shutil.rmtree(tmp_path / FEDAVG / "seed-0" / "checkpoints")
+    assert call(capsys, *argv)[0] == 0
+    status, text, _ = call(capsys, *argv, "--rounds", "2")
+    assert (status, "without checkpoints, which cannot go on (exported, or they were deleted)" in text) == (2, True)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from fedloom.algorithms import ALGORITHMS
 from fedloom.core.errors import SettingError
 from fedloom.recipes import TABLES, Recipe, find, recipes
 from fedloom.recipes.fedntd import cells
-from fedloom.recipes.recipe import UNKNOWN_STD, noise, same
-from fedloom.recipes.reproduce import export, write
-from fedloom.recipes.results import FAILED, Result, as_csv, as_markdown, orderings, read
+from fedloom.recipes.recipe import LEAST_STD, UNKNOWN_STD, noise, same
+from fedloom.recipes.reproduce import check_rounds, export, reproduce, with_changes, write
+from fedloom.recipes.results import FAILED, Result, as_csv, as_markdown, orderings, read, runs
 
 COUNTS = {  # columns, rows, cells that are targets
     "fedntd-table1": (14, 7, 14 * 7 - 14 - 2),  # without FedNova, without SCAFFOLD's failed and damaged cells
-    "fedntd-table7": (14, 7, 14 * 7 - 14 - 2),
+    "fedntd-table7": (14, 7, 14 * 7 - 14 - 1),  # undamaged there
     "fedntd-table8": (5, 5, 20),
     "fedntd-table9": (5, 5, 20),
     "fedntd-table10": (5, 5, 18),
@@ -57,9 +58,11 @@ def test_every_cell_is_there(table: str) -> None:
 
 @pytest.mark.parametrize("table", ["fedntd-table1", "fedntd-table7"])
 def test_tables_1_and_7_print_the_same_accuracies(table: str) -> None:
-    """Two transcriptions of two tables."""
-    other = {(c.row, c.column): (c.accuracy, c.note) for c in cells("fedntd-table7")}
-    assert {(c.row, c.column): (c.accuracy, c.note) for c in cells("fedntd-table1")} == other
+    """Two transcriptions of two tables, of which only the first is damaged, in one cell."""
+    one, seven = ({(c.row, c.column): c for c in cells(t)} for t in ("fedntd-table1", "fedntd-table7"))
+    assert {place: c.accuracy for place, c in one.items()} == {place: c.accuracy for place, c in seven.items()}
+    assert [place for place, c in one.items() if c.note != seven[place].note] == [("scaffold", "cifar10-s5")]
+    assert {c.note for c in seven.values()} == {None, "failed"}
     assert {r.column for r in find(table)} == {*SHARDS, *LDA}
     assert all((r.std is None) == r.failed == (r.forgetting is None) for r in find(table))
 
@@ -153,20 +156,47 @@ def test_accuracy_and_forgetting_add_up_but_where_it_is_said() -> None:
                 assert "impossible" in (r.caveat or "")
 
 
-def test_damaged_cells_are_no_targets() -> None:
-    marked = {(r.table, r.column, r.row) for t in TABLES for r in find(t) if not r.target}
-    for place in [
-        ("fedntd-table1", "cifar10-s5", "scaffold"),
-        ("fedntd-table1", "cifar10-lda0.05", "scaffold"),
-        ("fedntd-table10", "cifar10-s2-r0.3", "scaffold"),
-        ("fedntd-table10", "cifar10-s2-r0.5", "fednova"),
-        ("fedntd-table11", "cifar10-lda0.1-r1.0", "scaffold"),
-        ("fedntd-resnet10", "cifar10-s5", "fedavg"),
-        ("fedntd-table12", "cifar10-lda0.1", "kd_ntd-1"),
-        ("fedntd-table14", "cifar10-s2", "fedntd_mse-0.3"),
-    ]:
-        assert place in marked
-    assert all(row == "fednova" for t, _, row in marked if t == "fedntd-table8")
+DAMAGED = {  # docs/reproduce.md names them
+    ("fedntd-table1", "cifar10-s5", "scaffold"),
+    *(("fedntd-table10", f"cifar10-s2-r{r}", row) for r in (0.3, 0.5) for row in ("fednova", "scaffold")),
+    ("fedntd-table11", "cifar10-lda0.1-r0.5", "fednova"),
+    ("fedntd-resnet10", "cifar10-s5", "fedavg"),
+    ("fedntd-table12", "cifar10-lda0.1", "kd_ntd-1"),
+}
+FAILED_THERE = {
+    *((f"fedntd-table{t}", "cifar10-lda0.05", row) for t in (1, 7) for row in ("fednova", "scaffold")),
+    ("fedntd-table9", "cifar10-lda0.1-e20", "fednova"),
+    ("fedntd-table11", "cifar10-lda0.1-r0.5", "scaffold"),
+    ("fedntd-table11", "cifar10-lda0.1-r1.0", "scaffold"),
+    ("fedntd-table14", "cifar10-s2", "fedntd_mse-0.3"),
+}
+
+
+def test_damaged_and_failed_cells_and_fednova_are_no_targets() -> None:
+    noted = {(t, c.column, c.row): c.note for t in TABLES for c in cells(t) if c.note is not None}
+    assert {place for place, note in noted.items() if note != "failed"} == DAMAGED
+    assert {place for place, note in noted.items() if note == "failed"} == FAILED_THERE
+    found = [r for t in TABLES for r in find(t)]
+    assert {(r.table, r.column, r.row) for r in found if r.failed} == FAILED_THERE
+    fednova = {(r.table, r.column, r.row) for r in found if r.row == "fednova"}
+    assert {(r.table, r.column, r.row) for r in found if not r.target} == DAMAGED | FAILED_THERE | fednova
+
+
+def test_what_is_doubtful_is_said_of_the_cells_it_is_about() -> None:
+    def about(text: str) -> set[tuple[str, str, str]]:
+        return {
+            (r.table, r.column, r.experiment.algorithm) for t in TABLES for r in recipes(t) if text in str(r.caveat)
+        }
+
+    mnist = {(f"fedntd-table{t}", f"mnist-{p}", "moon") for t in (1, 7) for p in ("s2", "lda0.1")}
+    resnet = {("fedntd-resnet10", column, "moon") for column in ("cifar10-s2", "cifar10-s5", "cifar10-lda0.1")}
+    assert about("MOON cannot run on this network as released") == mnist | resnet
+    interpolated = {("fedntd-table12", column, "kd_ntd") for column in ("cifar10-s2", "cifar10-lda0.1")}
+    assert about("lambdas between KD (0) and NTD (1) are reconstructed, and beta = tau = 1 is a guess") == interpolated
+    assert all("reconstructed" in str(r.caveat) for r in recipes("fedntd-table12"))
+    for text in ("means are weighted by all examples", "dropped neither in training nor in the test"):
+        assert {table for table, _, _ in about(text)} == {"fedntd-table13"}
+        assert all(text in str(r.caveat) for r in recipes("fedntd-table13"))
 
 
 # ---- settings
@@ -315,7 +345,10 @@ def result(r: Recipe, folder: Path, rounds: int | None = None) -> Result:
         (1.0, None, 1, 2 * math.sqrt(2)),  # ours taken from theirs
         (None, 2.0, 4, 2 * math.sqrt(4 + 1)),  # theirs taken from ours
         (None, None, 1, 2 * math.sqrt(2) * UNKNOWN_STD),
-        (0.0, 0.0, 3, 0.0),
+        (0.0, None, 1, 2 * math.sqrt(2) * LEAST_STD),
+        (0.0, 0.0, 3, 2 * LEAST_STD * math.sqrt(1 + 1 / 3)),
+        (None, 0.01, 2, 2 * LEAST_STD * math.sqrt(1 + 1 / 2)),
+        (1.0, 0.1, 1, 2 * math.sqrt(1 + LEAST_STD**2)),
     ],
 )
 def test_noise_by_hand(published: float | None, ours: float | None, seeds: int, band: float) -> None:
@@ -328,6 +361,16 @@ def test_the_unknown_std_is_that_of_the_partitions_it_stands_for() -> None:
     stds = [r.std for r in find("fedntd-table7", columns) if r.std is not None and r.column in columns]
     assert len(stds) == 14
     assert math.sqrt(sum(s**2 for s in stds) / 14) == pytest.approx(UNKNOWN_STD, abs=0.1)
+
+
+def test_the_least_std_is_the_lower_quartile_of_those_printed(tmp_path: Path) -> None:
+    stds = [c.std for c in cells("fedntd-table7") if c.std is not None]
+    assert (len(stds), min(stds)) == (96, 0.0)
+    assert statistics.quantiles(stds, n=4)[0] == pytest.approx(LEAST_STD, abs=0.005)
+    recipe = cell("fedntd-table1", "cifar10-lda0.5", "moon")  # 63.10 ± 0.00
+    made(tmp_path, recipe, 0, 63.7)
+    assert result(recipe, tmp_path).verdict == "within noise"
+    assert "none is taken to be less than 0.23" in as_markdown("Title", [result(recipe, tmp_path)])
 
 
 @pytest.mark.parametrize(
@@ -365,6 +408,50 @@ def test_short_runs_reproduce_nothing(tmp_path: Path) -> None:
     assert (found.verdict, found.seeds, found.rounds) == ("short run (40 of 200)", [0, 3], 40)
 
 
+def test_rounds_after_the_published_ones_do_not_count(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")  # 40.14 ± 1.15 after 200
+    place = made(tmp_path, recipe, 0, 40.14, rounds=250)
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    lines[200]["global_accuracy"] = 0.60
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for rounds in (None, 200, 250):
+        found = result(recipe, tmp_path, rounds)
+        assert (found.rounds, found.accuracy, found.verdict) == (200, pytest.approx(60.0), "higher"), rounds
+
+
+@pytest.mark.parametrize(("table", "rounds"), [("fedntd-table1", 201), ("fedntd-table13", 26), ("fedntd-table1", 0)])
+def test_no_more_rounds_than_published(table: str, rounds: int, tmp_path: Path) -> None:
+    published = find(table)[0].rounds
+    for refuse in (check_rounds, lambda n, found: reproduce(found, "data", tmp_path / "out", rounds=n)):
+        with pytest.raises(
+            SettingError, match=rf"rounds must be in 1\.\.{published}, the published number, got {rounds}"
+        ):
+            refuse(rounds, find(table))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("seed", [-3, 2**32])
+def test_seeds_that_no_folder_could_be_counted_by_are_refused(seed: int, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=rf"seed must be in 0\.\.4294967295, got {seed}"):
+        reproduce(find("fedntd-table1", ["mnist-s2"]), "data", tmp_path / "out", seeds=(0, seed))
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_of_other_folders_count_with_the_settings_that_are_asked_for(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    fedprox = cell("fedntd-table1", "cifar10-s2", "fedprox")
+    asked, _ = with_changes([recipe, fedprox], {"local.lr": "0.5", "fedprox.mu": "1.0", "run.threads": "1"})
+    out, known = tmp_path / "out", tmp_path / "known"
+    made(out, recipe, 0, 30.0, rounds=3)
+    made(known, recipe, 0, 40.0, local__lr=0.5)
+    made(known, recipe, 1, 41.0, local__lr=0.5)
+    made(known, recipe, 2, 42.0, run__threads=8)
+    assert {seed: run.rounds for seed, run in runs(recipe, [out, known]).items()} == {0: 3, 2: 200}
+    assert {seed: run.rounds for seed, run in runs(asked, [out, known]).items()} == {0: 200, 1: 200}
+    assert {seed: run.rounds for seed, run in runs(asked, [out]).items()} == {0: 3}  # and its verdict says so
+    assert result(asked, known).verdict == "other settings: local.lr"
+
+
 def test_other_settings_reproduce_nothing(tmp_path: Path) -> None:
     recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
     made(tmp_path, recipe, 0, 40.14, run__threads=1, run__checkpoint_every=20)
@@ -373,6 +460,8 @@ def test_other_settings_reproduce_nothing(tmp_path: Path) -> None:
     assert result(recipe, tmp_path).verdict == "other settings: local.lr, run.bf16"
     place = made(tmp_path / "other", recipe, 0, 40.14, data__source="mnist:/some/where")
     assert result(recipe, tmp_path / "other").verdict == "other settings: data.source"
+    made(tmp_path / "warm", recipe, 0, 40.14, start="weights.pt")
+    assert result(recipe, tmp_path / "warm").verdict == "other settings: start"
     (place / "settings.json").write_text('{"algorithm": "FedNTD", "run": {}}')  # started from Python
     assert result(recipe, tmp_path / "other").verdict == "other settings: algorithm, data.source"
 

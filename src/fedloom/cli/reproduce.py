@@ -14,7 +14,7 @@ from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.experiments.words import coerce
 from fedloom.recipes import TABLES, Recipe, find, recipes
-from fedloom.recipes.reproduce import Outcome, export, reproduce, write
+from fedloom.recipes.reproduce import Outcome, check_rounds, export, reproduce, with_changes, write
 from fedloom.recipes.results import Result, cells, order_lines, summary
 from fedloom.report import table
 
@@ -37,7 +37,7 @@ def add_command(command: Any) -> None:
     add(
         "--rounds",
         metavar="N",
-        help="only so many, of the same schedule: a later call can go on (default: as published)",
+        help="only so many, of the same schedule: a later call can go on (default, and most: as published)",
     )
     many = parser.add_mutually_exclusive_group()
     many.add_argument("--seeds", metavar="S", help="seeds 0 to S - 1 (default: 1)")
@@ -49,14 +49,14 @@ def add_command(command: Any) -> None:
     )  # fmt: skip
     add(
         "--known", action="append", default=[], metavar="DIR",
-        help="other results, also exported ones, whose runs count as done; repeatable",
+        help="other results, also exported ones, whose runs with the same settings count as done; repeatable",
     )  # fmt: skip
     add("--report-only", action="store_true", help="run nothing, only compare what is there")
     add("--export", metavar="DIR", help="copy settings and logs of finished runs there, without weights")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Run, write and show."""
+    """Run, write and show; 0: all is there that was asked for, 1: some of it is not, 2: nothing could be run."""
     if args.table is None and not args.list:
         raise SettingError("name a table; fedloom reproduce --list shows all")
     if args.list:
@@ -68,20 +68,27 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if missing := [folder for folder in folders[1:] if not folder.is_dir()]:
         raise SettingError(f"--known {missing[0]} is no folder; name one with results")
     rounds = None if args.rounds is None else int(coerce(args.rounds, int, "--rounds"))
+    if rounds is not None:
+        check_rounds(rounds, chosen)
+    chosen = with_changes(chosen, _changes(args))
+    asked = {(r.row, r.column): r for r in chosen}
+    whole = [asked.get((r.row, r.column), r) for r in recipes(args.table)]
     done: list[Outcome] = []
     try:
         if not args.report_only:
             _run(args, chosen, folders, rounds, done, console)
     finally:  # what an interrupted call has done is still worth a look
         if done or args.report_only:
-            results = write(_title(args.table), recipes(args.table), folders, rounds)
+            results = write(_title(args.table), whole, folders, rounds)
             _show([r for r in results if r.recipe in chosen and r.runs], console)
             console.print(f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}", soft_wrap=True)
     if args.export is not None:
         copied = export(recipes(args.table), folders[0], Path(args.export), rounds)
         write(_title(args.table), recipes(args.table), [Path(args.export)])
         console.print(f"{len(copied)} runs copied to {args.export}", markup=False, soft_wrap=True)
-    return 2 if done and all(outcome.status.startswith("skipped") for outcome in done) else 0
+    if done and all(outcome.skipped for outcome in done):
+        return 2
+    return 0 if all(outcome.good for outcome in done) else 1
 
 
 def _run(
@@ -94,11 +101,6 @@ def _run(
 ) -> None:
     if args.data is None:
         raise SettingError("the data are needed; name the folder of the original files with --data FOLDER")
-    pairs = [pair.partition("=") for pair in args.set]
-    if wrong := [pair for pair, (key, _, value) in zip(args.set, pairs, strict=True) if not (key and value)]:
-        raise SettingError(f"--set takes NAME=VALUE, got {wrong[0]!r}")
-    changes = {key: value for key, _, value in pairs}
-    changes |= {} if args.threads is None else {"run.threads": args.threads}
     last: list[object] = [None]
 
     def with_progress(name: str, job: Job, directory: Path) -> object:
@@ -119,13 +121,20 @@ def _run(
         folders[0],
         seeds=_seeds(args),
         rounds=rounds,
-        changes=changes,
         known=folders[1:],
         train=with_progress,
         tell=tell,
     )
     if there := sum(outcome.status == "there" for outcome in done):
         console.print(f"{there} of {len(done)} runs were there already")
+
+
+def _changes(args: argparse.Namespace) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in args.set]
+    if wrong := [pair for pair, (key, _, value) in zip(args.set, pairs, strict=True) if not (key and value)]:
+        raise SettingError(f"--set takes NAME=VALUE, got {wrong[0]!r}")
+    changes = {key: value for key, _, value in pairs}
+    return changes | ({} if args.threads is None else {"run.threads": args.threads})
 
 
 def _title(name: str) -> str:

@@ -47,13 +47,18 @@ _CAVEATS = {
     "fedcurv": "the released code loses other clients' terms in place; this one does not",
     "fedprox": "mu = 0.1 of the paper's Table 5; the released configuration has 1.0 (fedprox-config)",
     "moon": "mu = 1.0 of the paper's Table 5; the released configuration has 0.1 (moon-config)",
-    "fednova": "plain FedNova, which under shards of equal size is FedAvg exactly; the published numbers cannot come "
-    "from it (fednova-released)",
+    "fednova": "plain FedNova, which is not what was run: where all clients take equally many steps (CIFAR-10, s = 5) "
+    "it is FedAvg exactly, and the numbers printed there differ (fednova-released)",
     "fedntd_mse": "mean over not-true classes; the paper does not say (fedntd_mse-BETA-sum)",
+    "kd_ntd": "the lambdas between KD (0) and NTD (1) are reconstructed, and beta = tau = 1 is a guess",
 }
+_NO_FEATURE_CAVEAT = (
+    "MOON cannot run on this network as released, which returns no feature; the input of its last layer is a guess"
+)
 _FEDALIGN_CAVEAT = (
-    "the number of rounds is not given (25 is FedAlign's default); batches that are not full are not dropped, the "
-    "optimiser's momentum is new for every client and round, clients are drawn otherwise, and beta = tau = 1 is a guess"
+    "the number of rounds is not given (25 is FedAlign's default); batches that are not full are dropped neither in "
+    "training nor in the test, means are weighted by all examples instead of those in full batches, the optimiser's "
+    "momentum is new for every client and round, clients are drawn otherwise, and beta = tau = 1 is a guess"
 )
 
 _CELL = re.compile(
@@ -113,6 +118,8 @@ def recipes() -> dict[str, list[Recipe]]:
                 place, std = first.setdefault(same(experiment), (f"{table}/{cell.column}/{row}", cell.std))
                 notes = [NOTES[cell.note]] if cell.note else []
                 notes += [caveat] if caveat else []
+                if method == "moon" and (cell.column.startswith("mnist-") or table == "fedntd-resnet10"):
+                    notes += [_NO_FEATURE_CAVEAT]
                 notes += [_FEDALIGN_CAVEAT] if table == "fedntd-table13" else []
                 out[table].append(
                     Recipe(

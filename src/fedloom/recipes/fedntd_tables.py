@@ -1,4 +1,4 @@
-"""The published numbers of FedNTD (Lee et al., NeurIPS 2022): accuracy after the last round in %, and how it was meant.
+"""The published numbers of FedNTD (Lee et al., NeurIPS 2022): accuracy in %, taken to be that after the last round.
 
 A cell is an accuracy, (forgetting), ± the standard deviation over repetitions, "failed" for a run that diverged, and
 the letter of a note. A column is DATA-sS (S shards for each client) or DATA-ldaALPHA, then what is not as usual: -eE
@@ -47,7 +47,7 @@ TABLES = {
     fedcurv  78.56 ± 0.23 | 44.52 ± 0.44 | 49.00 ± 0.41 | 54.61 ± 0.20   | 62.19 ± 0.47 | 22.89 ± 0.66 | 40.45 ± 0.25
     fedprox  78.26 ± 0.28 | 41.48 ± 1.08 | 51.65 ± 0.53 | 56.88 ± 0.15   | 64.65 ± 0.61 | 25.10 ± 0.67 | 41.47 ± 0.99
     fednova  77.04 ± 0.98 | 42.62 ± 1.32 | 52.03 ± 1.49 | 62.14 ± 0.74   | 66.97 ± 0.39 | 26.96 ± 0.59 | 42.55 ± 0.10
-    scaffold 81.05 ± 0.26 | 44.60 ± 2.24 | 54.26 ± 0.22 | 65.74 ± 0.36 a | 68.97 ± 0.34 | 30.82 ± 0.31 | 42.66 ± 0.92
+    scaffold 81.05 ± 0.26 | 44.60 ± 2.24 | 54.26 ± 0.22 | 65.74 ± 0.36   | 68.97 ± 0.34 | 30.82 ± 0.31 | 42.66 ± 0.92
     moon     76.56 ± 0.24 | 38.51 ± 0.96 | 50.47 ± 0.15 | 56.69 ± 0.11   | 65.30 ± 0.51 | 25.29 ± 0.24 | 37.07 ± 0.24
     fedntd   84.44 ± 0.43 | 52.61 ± 1.00 | 58.18 ± 1.42 | 64.93 ± 0.34   | 68.56 ± 0.24 | 31.69 ± 0.13 | 48.07 ± 0.36
         """,
@@ -184,7 +184,7 @@ ABOUT = {
 }
 
 NOTES = {  # a cell with one of these is no target
-    "a": "the paper's texts disagree: Table 1 has 57.4, Table 7 65.74, which fits the printed forgetting",
+    "a": "Table 1 has 57.4, which Table 7's 65.74 contradicts; 65.74 fits the printed forgetting",
     "b": "FedNova's and SCAFFOLD's cells are equal in accuracy and forgetting: one of them is very likely copied",
     "c": "impossible as printed: accuracy + forgetting > 1",
     "d": "doubtful: 3 points above s = 2, where the small CNN gains 17",

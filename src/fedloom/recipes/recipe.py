@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
@@ -15,11 +15,11 @@ from fedloom.experiments.experiment import Experiment, flat
 from fedloom.models import MODELS
 
 UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells
+LEAST_STD = 0.23  # % points, the lower quartile of Table 7: few repetitions give 0.00 by chance, which no run can meet
 
 _FREE = {  # in which a run may differ from the recipe and still be a run of it; all others count
     *(f"run.{name}" for name in ("rounds", "seed", "eval_every", "panel", "checkpoint_every", "keep_every")),
     *(f"run.{name}" for name in ("state_memory_mib", "engine", "compilation", "chunk", "device", "threads")),
-    "data.source",  # compared without its folder
 }
 
 
@@ -32,7 +32,8 @@ class Recipe:
     of the global model after the last round, in %. `forgetting`: a fraction. None: not published. `failed`: the
     published run diverged. `caveat`: what is doubtful about the number or the settings. `target`: whether runs should
     give this number; damaged, impossible and failed ones are none. `variant`: it takes another reading of the settings
-    than the table's row and is run where it is asked for by its name.
+    than the table's row and is run where it is asked for by its name. `changes`: settings that are asked for otherwise,
+    by their names in a settings file; those of other algorithms are left alone.
     """
 
     table: str
@@ -47,6 +48,7 @@ class Recipe:
     caveat: str | None = None
     target: bool = True
     variant: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -61,20 +63,39 @@ class Recipe:
             return f"there is no algorithm {e.algorithm!r} in this version"
         return None if e.model in MODELS else f"there is no model {e.model!r} in this version"
 
+    @property
+    def asked(self) -> Experiment:
+        """The experiment with its changes."""
+        out = self.experiment
+        for key, value in self.changes.items():
+            if Experiment.knows(key) or key.startswith(f"{out.algorithm}."):
+                out = out.changed(key, value)
+        return out
+
     def with_data(self, folder: str, seed: int) -> Experiment:
-        """The run with a seed, on data in a folder."""
-        experiment = self.experiment.changed("data.source", f"{self.experiment.data.source}:{folder}")
-        return experiment.changed("run.seed", seed)
+        """The run that is asked for, with a seed, on data in a folder."""
+        source = f"{self.experiment.data.source}:{folder}"
+        return self.asked.changed("data.source", source).changed("run.seed", seed)
 
     def changed(self, settings: Mapping[str, Any]) -> list[str]:
-        """Names of settings in which a run (its settings.json) is none of this recipe; one that the file lacks is as it
-        was when the run was made.
-        """
-        asked, got = flat(plain(self.experiment.described())), flat(settings)
-        out = [key for key in asked if key not in _FREE and key in got and asked[key] != got[key]]
-        if asked["data.source"] != str(got.get("data.source")).partition(":")[0]:
-            out.append("data.source")
-        return out + (["start"] if "start" in got else [])
+        """Names of settings in which a run (its settings.json) is none of what was published."""
+        return [] if self.missing is not None else list(_differences(settings, self.experiment))
+
+    def unasked(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Settings in which a run is not the one that is asked for, and in words how."""
+        if self.missing is not None:
+            return {}
+        found = _differences(settings, self.asked)
+        return {key: f"was {json.dumps(got)} and is {json.dumps(asked)}" for key, (got, asked) in found.items()}
+
+
+def _differences(settings: Mapping[str, Any], asked: Experiment) -> dict[str, tuple[Any, Any]]:
+    """What differs between settings.json and an experiment; a setting that the file lacks is as it was then."""
+    got, said = flat(settings), flat(plain(asked.described()))
+    for d in (got, said):
+        d["data.source"] = str(d.get("data.source")).partition(":")[0]  # wherever the data are
+        d.setdefault("start", None)
+    return {key: (got[key], said[key]) for key in said if key not in _FREE and key in got and got[key] != said[key]}
 
 
 def noise(published_std: float | None, our_std: float | None, seeds: int) -> float:
@@ -83,10 +104,11 @@ def noise(published_std: float | None, our_std: float | None, seeds: int) -> flo
         2 sqrt(published_std^2 + our_std^2 / seeds)
 
     An unknown `published_std` is taken from ours, an unknown `our_std` (one seed) from theirs; both: `UNKNOWN_STD`.
-    How many repetitions a published mean is of is not known, so its own error is taken as that of one.
+    How many repetitions a published mean is of is not known, so its own error is taken as that of one. None is taken
+    to be less than `LEAST_STD`.
     """
     known = next((s for s in (published_std, our_std) if s is not None), UNKNOWN_STD)
-    theirs, ours = (known if s is None else s for s in (published_std, our_std))
+    theirs, ours = (max(known if s is None else s, LEAST_STD) for s in (published_std, our_std))
     return 2 * math.sqrt(theirs**2 + ours**2 / seeds)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,15 @@ class Outcome(NamedTuple):
     seed: int
     status: str  # "done", "there", "failed: why" or "skipped: why"
 
+    @property
+    def skipped(self) -> bool:
+        return self.status.startswith("skipped")
+
+    @property
+    def good(self) -> bool:
+        """Whether the run is there, or failed as the published one did."""
+        return self.status in ("done", "there") or (self.recipe.failed and self.status.startswith("failed"))
+
 
 def reproduce(
     recipes: Sequence[Recipe],
@@ -48,14 +58,21 @@ def reproduce(
 
     A run of fewer `rounds` than published has the same rates in the same rounds: it is the beginning of the longer
     one, and goes on when more are asked for. `data`: the folder with the original files. `changes`: settings other
-    than the recipes', by their names in a settings file. `known`: other folders of results, whose runs count as done.
+    than the recipes', by their names in a settings file. `known`: other folders of results, whose runs with the
+    settings that are asked for count as done.
 
     Raises:
-        SettingError: a change is no setting, or a run in `out` is another than is asked for.
+        SettingError: a change is no setting, there are more rounds than published, a seed is out of range, or a run in
+            `out` has other settings than are asked for.
         StorageError: a file cannot be written, or one of a run is damaged.
     """
     outcomes: list[Outcome] = []
-    _check_changes(changes or {}, recipes)
+    if rounds is not None:
+        check_rounds(rounds, recipes)
+    for seed in seeds:
+        if not 0 <= seed < 2**32:
+            raise SettingError(f"seed must be in 0..{2**32 - 1}, got {seed}: choose one in this range")
+    recipes = with_changes(recipes, changes or {})
     for source in dict.fromkeys(r.experiment.data.source for r in recipes):
         federations = Federations()  # of one data set at a time
         unmade: dict[str, str] = {}
@@ -64,8 +81,7 @@ def reproduce(
                 if recipe.column in unmade:
                     status = unmade[recipe.column]
                 else:
-                    experiment = recipe.with_data(data, seed) if recipe.missing is None else recipe.experiment
-                    status = _run(recipe, experiment, out, rounds, changes or {}, known, federations, train or _train)
+                    status = _run(recipe, data, seed, out, rounds, known, federations, train or _train)
                     if status.startswith("skipped: data"):
                         unmade[recipe.column] = status
                 outcomes.append(Outcome(recipe, seed, status))
@@ -76,33 +92,38 @@ def reproduce(
 
 def _run(
     recipe: Recipe,
-    experiment: Experiment,
+    data: str,
+    seed: int,
     out: Path,
     rounds: int | None,
-    changes: Mapping[str, str],
     known: Sequence[Path],
     federations: Federations,
     train: Train,
 ) -> str:
     if recipe.missing is not None:
         return f"skipped: {recipe.missing}"
-    seed, wanted = experiment.run.seed, recipe.rounds if rounds is None else rounds
-    place = out / recipe.place / f"seed-{seed}"
-    if (old := runs(recipe, known).get(seed)) is not None and (old.failed is not None or old.rounds >= wanted):
-        return "there" if old.failed is None else f"failed: {old.failed} (before, in {old.folder})"
-    if (run := runs(recipe, [out]).get(seed)) is not None:
-        if run.failed is not None:
-            return f"failed: {run.failed} (before; delete {place / FAILED} to try again)"
-        if run.rounds >= wanted:
-            return "there"
-        if not run.resumable:
-            return (
-                f"skipped: {place} holds an exported run of {run.rounds} rounds, without checkpoints; run it in "
+    wanted, place = recipe.rounds if rounds is None else rounds, out / recipe.place / f"seed-{seed}"
+    here = runs(recipe, [out]).get(seed)
+    for run in (runs(recipe, [out, *known]).get(seed), here):
+        if run is not None and not recipe.unasked(run.history.settings):
+            if run.failed is not None:
+                remedy = f"; delete {place / FAILED} to try again" if run.folder == place else f", in {run.folder}"
+                return f"failed: {run.failed} (before{remedy})"
+            if run.rounds >= wanted:
+                return "there"
+    if here is not None:
+        if others := recipe.unasked(here.history.settings):
+            listing = "; ".join(f"{key} {how}" for key, how in others.items())
+            raise SettingError(
+                f"{place} holds a run with other settings: {listing}. Ask for what it was made with (--set), or name "
                 "another directory"
             )
-    for key, value in {**changes, "run.rounds": str(wanted)}.items():
-        if Experiment.knows(key) or key.startswith(f"{experiment.algorithm}."):
-            experiment = experiment.changed(key, value)
+        if not here.resumable:
+            return (
+                f"skipped: {place} holds {here.rounds} rounds without checkpoints, which cannot go on (exported, or "
+                "they were deleted); run it in another directory"
+            )
+    experiment = recipe.with_data(data, seed).changed("run.rounds", wanted)
     try:
         federation = federations.of(experiment)
     except (ValueError, OSError) as error:
@@ -121,7 +142,19 @@ def _train(name: str, job: Job, directory: Path) -> object:
     return job.run(directory, resume=True)
 
 
-def _check_changes(changes: Mapping[str, str], recipes: Sequence[Recipe]) -> None:
+def check_rounds(rounds: int, recipes: Sequence[Recipe]) -> None:
+    """Raise SettingError unless so many rounds can be compared with what was published."""
+    published = min((r.rounds for r in recipes), default=rounds)
+    if not 1 <= rounds <= published:
+        raise SettingError(f"rounds must be in 1..{published}, the published number, got {rounds}: ask for no more")
+
+
+def with_changes(recipes: Sequence[Recipe], changes: Mapping[str, str]) -> list[Recipe]:
+    """Recipes of which some settings are asked for otherwise.
+
+    Raises:
+        SettingError: a change is no setting of them, or one that is asked for in another way.
+    """
     for key, value in changes.items():
         if key in _ELSEWHERE:
             raise SettingError(f"{key} is not changed by --set but by {_ELSEWHERE[key]}, got {value!r}")
@@ -131,6 +164,7 @@ def _check_changes(changes: Mapping[str, str], recipes: Sequence[Recipe]) -> Non
             raise SettingError(f"no recipe that is run has a setting {key!r}; there are run.NAME, {', '.join(known)}")
         if Experiment.knows(key) or owners[0].missing is None:
             owners[0].experiment.changed(key, value)  # raises if there is no such setting
+    return [dataclasses.replace(r, changes={**r.changes, **changes}) for r in recipes]
 
 
 def write(title: str, recipes: Sequence[Recipe], folders: Sequence[Path], rounds: int | None = None) -> list[Result]:

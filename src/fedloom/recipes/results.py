@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedloom.coordinator import History, reading
-from fedloom.recipes.recipe import UNKNOWN_STD, Recipe, noise
+from fedloom.recipes.recipe import LEAST_STD, UNKNOWN_STD, Recipe, noise
 
 FAILED = "failed.json"  # why a run ended early, beside its logs
 
@@ -35,7 +35,7 @@ class Run:
 
     @property
     def resumable(self) -> bool:
-        """Whether it can go on: an exported one lacks checkpoints."""
+        """Whether it can go on; an exported one has no checkpoints, and those of a finished one may be deleted."""
         return self.rounds == 0 or any((self.folder / "checkpoints").glob("*.json"))
 
     def after(self, round: int, name: str) -> float | None:
@@ -43,13 +43,16 @@ class Run:
         return next((m.get(name) for m in self.history.metrics if m["round"] == round), None)
 
 
-def runs(recipe: Recipe, folders: Iterable[Path]) -> dict[int, Run]:
-    """The runs of a recipe below some folders, by seed; of two with a seed the longer one, of equals the first.
+def runs(recipe: Recipe, folders: Sequence[Path]) -> dict[int, Run]:
+    """The runs of a recipe below some folders, by seed; behind the first folder only those with the settings asked for.
+
+    Of two with a seed one with these settings, then the longer one, then the first.
 
     Raises:
         SettingError: a file is damaged; names it.
     """
     out: dict[int, Run] = {}
+    ranks: dict[int, tuple[bool, int]] = {}
     for folder in folders:
         places = [p for p in (folder / recipe.place).glob("seed-*") if p.name.removeprefix("seed-").isdecimal()]
         for place in places:
@@ -59,8 +62,9 @@ def runs(recipe: Recipe, folders: Iterable[Path]) -> dict[int, Run]:
             run = Run(
                 int(place.name.removeprefix("seed-")), place, History.read(place), None if why is None else str(why)
             )
-            if run.seed not in out or run.rounds > out[run.seed].rounds:
-                out[run.seed] = run
+            rank = (not recipe.unasked(run.history.settings), run.rounds)
+            if (folder == folders[0] or rank[0]) and (run.seed not in out or rank > ranks[run.seed]):
+                out[run.seed], ranks[run.seed] = run, rank
     return dict(sorted(out.items()))
 
 
@@ -79,8 +83,8 @@ class Result:
 
     @cached_property
     def rounds(self) -> int:
-        """After how many rounds numbers are taken: the longest run's, at most `until`."""
-        wanted = self.recipe.rounds if self.until is None else self.until
+        """After how many rounds numbers are taken: the longest run's, at most `until` and as many as published."""
+        wanted = self.recipe.rounds if self.until is None else min(self.until, self.recipe.rounds)
         return min(wanted, max((r.rounds for r in self.runs.values() if r.failed is None), default=0))
 
     @cached_property
@@ -125,8 +129,6 @@ class Result:
     @cached_property
     def changed(self) -> list[str]:
         """Settings in which runs are no runs of the recipe."""
-        if self.recipe.missing is not None:
-            return []
         return list(dict.fromkeys(key for r in self.runs.values() for key in self.recipe.changed(r.history.settings)))
 
     @property
@@ -246,8 +248,8 @@ def as_markdown(title: str, results: Sequence[Result]) -> str:
         "",
         "Accuracy of the global model in %, mean ± standard deviation over seeds after the rounds named; F is "
         "forgetting. Within noise: the difference is at most 2 sqrt(published std^2 + our std^2 / seeds). An unknown "
-        f"standard deviation is taken from the other side, {UNKNOWN_STD:g} where both are unknown. A run with fewer "
-        "rounds than the published one is never more than a short run.",
+        f"standard deviation is taken from the other side, {UNKNOWN_STD:g} where both are unknown; none is taken to be "
+        f"less than {LEAST_STD:g}. A run with fewer rounds than the published one is never more than a short run.",
         "",
         summary(results),
     ]
