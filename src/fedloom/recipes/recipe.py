@@ -15,7 +15,7 @@ from fedloom.experiments.experiment import Experiment, flat
 from fedloom.models import MODELS
 
 UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells
-LEAST_STD = 0.23  # % points, the lower quartile of Table 7: few repetitions give 0.00 by chance, which hardly a run can meet
+LEAST_STD = 0.23  # % points, the lower quartile of Table 7: a few repetitions agree by chance, down to 0.00
 
 _FREE = {  # in which a run may differ from the recipe and still be a run of it; all others count
     *(f"run.{name}" for name in ("rounds", "seed", "eval_every", "panel", "checkpoint_every", "keep_every")),
