@@ -36,7 +36,9 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, run, print; the exit status: 0, 1 (demo: a number is off), 2 (an error), 130 (interrupted)."""
+    """Parse, run, print; the exit status: 0; 1 (demo: a number is off; reproduce: something asked for is missing);
+    2 (an error, or nothing could be run); 130 (interrupted).
+    """
     args = _parser().parse_args(argv)
     console, errors = Console(), Console(stderr=True)
 
