@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +24,12 @@ Ints = npt.NDArray[np.int64]
 def class_activations(model: Model, weights: Weights, examples: Examples, batch_size: int = 250) -> dict[str, Floats]:
     """h_c: mean activation of each neuron over the examples of each class, [neurons, C] by layer, in evaluation mode.
 
-    Activations are taken after ReLU (or another non-linearity), and bear the name of the layer before it. A channel of
-    a convolution is one neuron: the mean over its pixels. NaN for a class without examples.
+    Activations are taken after ReLU (or another non-linearity), and bear the name of the layer before it; the second
+    of one layer is "NAME (2)". A channel of a convolution is one neuron: the mean over its pixels. NaN for a class
+    without examples.
 
     Raises:
-        ValueError: the network has no non-linearity.
+        ValueError: the network has no non-linearity of those that are known.
     """
     like = next(iter(weights.params.values()))
     classes, skeleton = examples.num_classes, model.skeleton()
@@ -39,11 +39,13 @@ def class_activations(model: Model, weights: Weights, examples: Examples, batch_
         x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
         own = F.one_hot(examples.y[rows].to(like.device), classes).to(like.dtype)  # [B, C]
         for name, h in _activations(skeleton, weights, x).items():
-            per_neuron = h.flatten(2).mean(2) if h.ndim > 2 else h  # [B, neurons]
-            total = (per_neuron.T @ own).double()
+            total = (h.T @ own).double()
             sums[name] = sums[name] + total if name in sums else total
     if not sums:
-        raise ValueError(f"{model.name} has no non-linearity between its layers: alignment is about hidden neurons")
+        raise ValueError(
+            f"{model.name} has no non-linearity that is known ({', '.join(_KNOWN)}): alignment is about hidden neurons "
+            "after one of these"
+        )
     count = examples.class_counts().astype(np.float64)
     return {name: total.cpu().numpy() / np.where(count > 0, count, np.nan) for name, total in sums.items()}
 
@@ -89,14 +91,17 @@ def alignment(a: Floats, b: Floats) -> Alignment:
     )
 
 
-_NONLINEAR: tuple[Callable[..., Any], ...] = (
-    F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu,
-    torch.tanh, Tensor.tanh, torch.sigmoid, Tensor.sigmoid,
+_KNOWN = (
+    "relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus",
+    "hardswish", "hardtanh", "hardsigmoid", "tanh", "sigmoid", "logsigmoid", "softsign",
 )  # fmt: skip
+_HOMES: tuple[Any, ...] = (F, torch, Tensor)
+# under each of its names, in place too; those of torch.nn call one of these
+_NONLINEAR = {getattr(home, n) for name in _KNOWN for n in (name, f"{name}_") for home in _HOMES if hasattr(home, n)}
 
 
 class _Watch(TorchFunctionMode):
-    """Keeps what non-linearities give, by the layer that came before."""
+    """Keeps what non-linearities give, [B, neurons], by the layer that came before."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
@@ -104,12 +109,15 @@ class _Watch(TorchFunctionMode):
         self.found: dict[str, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for value in (*args, *(kwargs or {}).values()):
+        for value in () if func in _NONLINEAR else (*args, *(kwargs or {}).values()):  # PReLU has a parameter too
             if isinstance(value, Tensor) and id(value) in self.names:
                 self.newest = self.names[id(value)]
         out = func(*args, **(kwargs or {}))
         if func in _NONLINEAR:
-            self.found[self.newest] = out
+            earlier = sum(name == self.newest or name.startswith(f"{self.newest} (") for name in self.found)
+            name = f"{self.newest} ({earlier + 1})" if earlier else self.newest
+            # a tensor of its own: the network may go on to change this one in place
+            self.found[name] = out.flatten(2).mean(2) if out.ndim > 2 else out.clone()
         return out
 
 

@@ -74,15 +74,15 @@ class LocalAccuracy:
 
     def mean(self) -> tuple[float, float]:
         """(in, out), every client alike."""
-        return _mean(self.inside), _mean(self.outside)
+        return known_mean(self.inside), known_mean(self.outside)
 
     def std(self) -> tuple[float, float]:
         """(in, out): standard deviation over clients, unbiased; NaN for fewer than two."""
-        return _std(self.inside), _std(self.outside)
+        return known_std(self.inside), known_std(self.outside)
 
     def weighted(self) -> tuple[float, float]:
         """(in, out), clients weighted by their number of examples."""
-        return _mean(self.inside, self.sizes), _mean(self.outside, self.sizes)
+        return known_mean(self.inside, self.sizes), known_mean(self.outside, self.sizes)
 
 
 def local_accuracy(counts: npt.ArrayLike, per_class: npt.ArrayLike) -> LocalAccuracy:
@@ -122,13 +122,15 @@ def personalised(model: Model, weights: Weights, task: Task, own: Examples, per_
     return Personalised(own=found.accuracy, test=float(in_local(shares(found.total), per_class)))
 
 
-def _mean(values: Floats, weights: npt.ArrayLike | None = None) -> float:
+def known_mean(values: Floats, weights: npt.ArrayLike | None = None) -> float:
+    """Mean of those of [N] that are finite; NaN where none is."""
     known = np.isfinite(values)
     if not known.any():
         return float("nan")
     return float(np.average(values[known], weights=None if weights is None else np.asarray(weights)[known]))
 
 
-def _std(values: Floats) -> float:
+def known_std(values: Floats) -> float:
+    """Standard deviation of those of [N] that are finite, unbiased; NaN for fewer than two."""
     known = values[np.isfinite(values)]
     return float(known.std(ddof=1)) if len(known) > 1 else float("nan")

@@ -31,16 +31,19 @@ def weight_divergence(start: Weights, trained: Weights) -> Distance:
 def distribution_distance(per_class: npt.ArrayLike, share: npt.ArrayLike) -> Distance:
     """||A-hat - p|| between a model's accuracies as shares of their sum, and a client's class distribution, [C] each.
 
-    Classes without test examples are left out.
+    Classes without test examples are left out of both, which sum to 1 over the others. NaN for a client that has no
+    other classes.
     """
     known = normalised_rows(per_class)
-    apart = (known - np.asarray(share, np.float64))[np.isfinite(known)]
+    there = np.isfinite(known)
+    p = np.asarray(share, np.float64)[there]
+    apart = known[there] - p / (p.sum() if p.sum() > 0 else np.nan)
     return Distance(l1=float(np.abs(apart).sum()), l2=float(np.sqrt(np.square(apart).sum())))
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of two measured numbers over n pairs; NaN where one of them does not vary."""
+    """Of two measured numbers over n pairs of finite numbers; NaN where one of them does not vary."""
 
     pearson: float
     spearman: float
@@ -48,10 +51,12 @@ class Correlation:
 
 
 def correlation(x: npt.ArrayLike, y: npt.ArrayLike) -> Correlation:
-    """Pearson's and Spearman's coefficients of pairs, [n] and [n]."""
+    """Pearson's and Spearman's coefficients of pairs, [N] and [N]; pairs with a NaN are left out."""
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if a.shape != b.shape or a.ndim != 1:
         raise ValueError(f"a correlation needs pairs, [n] and [n], got shapes {a.shape} and {b.shape}")
+    both = np.isfinite(a) & np.isfinite(b)
+    a, b = a[both], b[both]
     return Correlation(pearson=_pearson(a, b), spearman=_pearson(_ranks(a), _ranks(b)), n=len(a))
 
 

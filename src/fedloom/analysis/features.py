@@ -77,21 +77,24 @@ def angle_density(angle: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
     return np.asarray(np.exp(-np.square(away) / 2).sum((1, 2)) / (len(a) * width * np.sqrt(2 * np.pi)))
 
 
-def plane_density(points: npt.ArrayLike, at: npt.ArrayLike) -> Floats | None:
+def plane_density(points: npt.ArrayLike, at: npt.ArrayLike, blur: float = 0.0) -> Floats | None:
     """Gaussian kernel density (Scott's rule) of points [N, 2] at places [M, 2]; None where points lie on a line.
 
-    Raises:
-        SettingError: scipy is not installed.
+    Args:
+        points: [N, 2].
+        at: [M, 2].
+        blur: standard deviation of a smoothing on top. That of a pixel's width makes a raster's sum right, which
+            kernels narrower than a pixel would fall through; with it points may lie on a line.
     """
-    try:
-        from scipy.stats import gaussian_kde
-    except ImportError:
-        raise SettingError("densities in the plane need scipy: pip install 'fedloom[analysis]'") from None
-    table = np.asarray(points, np.float64)
+    table, places = np.asarray(points, np.float64), np.asarray(at, np.float64)
     spread = np.linalg.svd(table - table.mean(0), compute_uv=False) if len(table) > 2 else np.zeros(1)
-    if spread[-1] <= 1e-6 * spread[0]:
+    if spread[-1] <= 1e-6 * spread[0] and not (blur > 0 and len(table)):
         return None
-    return np.asarray(gaussian_kde(table.T)(np.asarray(at, np.float64).T), np.float64)
+    kernel = np.cov(table.T) * len(table) ** (-1 / 3) if len(table) > 1 else np.zeros((2, 2))
+    white = np.linalg.inv(np.linalg.cholesky(kernel + blur**2 * np.eye(2)))
+    a, b = table @ white.T, places @ white.T
+    chunks = [np.exp(-np.square(part[:, None] - a).sum(2) / 2).mean(1) for part in np.array_split(b, len(b) // 500 + 1)]
+    return np.asarray(np.concatenate(chunks) * np.linalg.det(white) / (2 * np.pi))
 
 
 def tsne(points: npt.ArrayLike, seed: int = 0, perplexity: float = 30.0) -> Floats:
