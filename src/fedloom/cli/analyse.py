@@ -25,11 +25,13 @@ def add_command(command: Any) -> None:
     parser.add_argument("directory", nargs="?", help="a run")
     parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure, as --list names it; or all")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--round", type=int, metavar="T", help="the round to look at (default: the last)")
+    which.add_argument(
+        "--round", type=int, metavar="T", help="the round to look at (default: the last in which clients trained)"
+    )
     which.add_argument(
         "--rounds",
         metavar="A,B,C",
-        help="rounds for curves, or all (default: ten, evenly); others take the last of them",
+        help="rounds of curves, or all (default: ten, evenly); others take the last of them",
     )
     parser.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
     parser.add_argument("--out", metavar="DIR", help="where figures and numbers go (default: analysis/ in the run)")
@@ -51,6 +53,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             "say which run and what to measure: fedloom analyse RUN NAME; fedloom analyse --list names all"
         )
     every = args.names == ["all"]
+    if "all" in args.names and not every:
+        raise SettingError(f"all names every analysis by itself, got {' '.join(args.names)}: fedloom analyse RUN all")
     names = list(ANALYSES) if every else list(dict.fromkeys(args.names))
     if unknown := next((name for name in names if name not in ANALYSES), None):
         raise SettingError(
@@ -80,7 +84,12 @@ def _rounds(args: argparse.Namespace) -> list[int] | None:
         return [args.round]
     if args.rounds is None:
         return None
-    return [] if args.rounds == "all" else [int(coerce(part, int, "--rounds")) for part in args.rounds.split(",")]
+    if args.rounds == "all":
+        return []
+    parts = args.rounds.split(",")
+    if "all" in parts:
+        raise SettingError(f"--rounds takes numbers, as in 1,50,100, or all by itself, got {args.rounds}")
+    return [int(coerce(part, int, "--rounds")) for part in parts]
 
 
 def _show(finding: Finding, files: list[Path], console: Console) -> None:

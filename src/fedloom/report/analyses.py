@@ -52,6 +52,11 @@ def analyse(run: Studied, name: str, out: str | os.PathLike[str]) -> tuple[Findi
     if name not in ANALYSES:
         raise SettingError(f"analyses are {', '.join(ANALYSES)}; got {name!r}")
     finding = ANALYSES[name](run)
+    return finding, write(finding, name, out)
+
+
+def write(finding: Finding, name: str, out: str | os.PathLike[str]) -> list[Path]:
+    """Write NAME.png, NAME.svg and the tables as CSV into the folder `out`, and return the files."""
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     with drawing():
@@ -59,4 +64,4 @@ def analyse(run: Studied, name: str, out: str | os.PathLike[str]) -> tuple[Findi
     files |= {f"{table.name}.csv": table.csv().encode("utf-8") for table in finding.tables}
     for file, data in files.items():
         (folder / file).write_bytes(data)
-    return finding, [folder / file for file in files]
+    return [folder / file for file in files]

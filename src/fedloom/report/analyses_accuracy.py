@@ -14,6 +14,8 @@ from fedloom.analysis import (
     consistency,
     correlation,
     distribution_distance,
+    known_mean,
+    known_std,
     local_accuracy,
     normalised_rows,
     personalised,
@@ -21,6 +23,7 @@ from fedloom.analysis import (
     shares,
     weight_divergence,
 )
+from fedloom.core.errors import SettingError
 from fedloom.evaluate import forgetting, relative_forgetting
 from fedloom.report import analysis_figures as figures
 from fedloom.report.comparison import percent
@@ -32,32 +35,39 @@ Floats = npt.NDArray[np.float64]
 
 def class_accuracy(run: Studied) -> Finding:
     """Accuracy of the global model by class and round, and the same as shares of its sum (fig. 10)."""
-    rounds, per_class = run.logged
+    log = run.logged()
+    rounds = [t for t, shown in zip(log.rounds, log.shown, strict=True) if shown]
+    per_class = log.per_class[log.shown]
     parts = normalised_rows(per_class)
     classes = per_class.shape[1]
     names = ["round", *(f"accuracy_{c}" for c in range(classes)), *(f"share_{c}" for c in range(classes))]
     table = numbers("class-accuracy", names, [[t, *a, *p] for t, a, p in zip(rounds, per_class, parts, strict=True)])
-    rows = [[c, per_class[-1, c], per_class[:, c].max(), parts[-1, c]] for c in range(classes)]
+    rows = [[c, per_class[-1, c], log.per_class[:, c].max(), parts[-1, c]] for c in range(classes)]
     last = rounds[-1]
     heads = {"class": None, f"round {last}, %": percent, "best, %": percent, "share of the sum, %": percent}
-    return Finding(figures.class_maps(rounds, per_class, parts), short("Accuracy by class", heads, rows), [table])
+    shown = short("Accuracy by class", heads, rows)
+    return Finding(figures.class_maps(rounds, per_class, parts), shown, [table], log.said)
 
 
 def steadiness(run: Studied) -> Finding:
     """Cosine between the accuracies by class of neighbouring rounds (fig. 2b)."""
-    rounds, per_class = run.logged
-    cosine = consistency(per_class)
-    table = numbers("consistency", ["round", "cosine"], list(zip(rounds[1:], cosine, strict=True)))
+    log = run.logged()
+    if not log.shown[1:].any():
+        raise SettingError(f"consistency compares rounds with the one before: name one after {log.rounds[0]}")
+    cosine = consistency(log.per_class)[log.shown[1:]]
+    rounds = [t for t, shown in zip(log.rounds[1:], log.shown[1:], strict=True) if shown]
+    table = numbers("consistency", ["round", "cosine"], list(zip(rounds, cosine, strict=True)))
     finite = cosine[np.isfinite(cosine)]
     ends = [finite.mean(), finite.min(), finite.max()] if len(finite) else [np.nan] * 3
     shown = short("Consistency", {"mean": ratio, "lowest": ratio, "highest": ratio}, [ends])
     said = ["1: neighbouring rounds know the same classes. Left out: rounds in which no class was ever right."]
-    return Finding(figures.consistency(rounds[1:], cosine), shown, [table], said)
+    return Finding(figures.consistency(rounds, cosine), shown, [table], [*said, *log.said])
 
 
 def forgotten(run: Studied) -> Finding:
     """Forgetting F over rounds and by class, in both conventions and relative to the mean peak (eq. 5)."""
-    rounds, per_class = run.logged
+    log = run.logged()
+    per_class = log.per_class
     rows = [
         [
             t,
@@ -66,7 +76,8 @@ def forgotten(run: Studied) -> Finding:
             relative_forgetting(per_class[: i + 1]) if i else np.nan,
             np.nanmean(per_class[i]),
         ]
-        for i, t in enumerate(rounds)
+        for i, t in enumerate(log.rounds)
+        if log.shown[i]
     ]
     lost = forgetting(per_class)
     names = ["round", "forgetting_earlier", "forgetting_all", "relative_to_peak", "accuracy"]
@@ -77,7 +88,7 @@ def forgotten(run: Studied) -> Finding:
     ]
     end = rows[-1]
     shown = short(
-        f"Forgetting after round {rounds[-1]}",
+        f"Forgetting after round {log.rounds[-1]}",
         {
             "F (t < T), points": percent, "F (t <= T), points": percent, "final accuracy, %": percent,
             "mean peak, %": percent, "F / mean peak, %": percent,
@@ -85,44 +96,43 @@ def forgotten(run: Studied) -> Finding:
         [[end[1], end[2], end[4], end[1] + end[4], end[3]]],
     )  # fmt: skip
     said = ["F + final accuracy = mean peak: F alone falls wherever accuracy rises, so compare F / mean peak too."]
-    return Finding(figures.forgetting(np.array(rows, np.float64), lost), shown, tables, said)
+    return Finding(figures.forgetting(np.array(rows, np.float64), lost), shown, tables, [*said, *log.said])
 
 
 def local(run: Studied) -> Finding:
     """Accuracy on in-local and out-local distributions before and after local training (eq. 6 and 7; fig. 4 and 7)."""
     rows: list[list[Any]] = []
-    curve: list[list[float]] = []
-    told: list[list[Any]] = []
+    means: list[dict[str, Any]] = []
     last: tuple[Sequence[int], LocalAccuracy, LocalAccuracy] | None = None
-    for t in run.several:
-        m = run.moment(t)
+    for m in run.moments():
         before, after = local_accuracy(m.counts, m.start_accuracy), local_accuracy(m.counts, m.trained_accuracy)
-        together = pooled_accuracy(m.counts, m.after_accuracy)
         four = zip(before.inside, after.inside, before.outside, after.outside, strict=True)
-        rows += [[t, k, int(n), *values] for k, n, values in zip(m.clients, before.sizes, four, strict=True)]
-        whole = float(np.nanmean(m.after_accuracy))
-        means = [*before.mean(), *after.mean(), *after.std(), *before.weighted(), *after.weighted()]
-        told.append([t, *means, *together, whole])
-        curve.append([means[0], means[2], means[1], means[3], *together, whole])
+        rows += [[m.number, k, int(n), *values] for k, n, values in zip(m.clients, before.sizes, four, strict=True)]
+        both: dict[str, tuple[float, float]] = {}
+        for when, found in (("before", before), ("after", after)):
+            both |= {f"{when}_mean": found.mean(), f"{when}_std": found.std(), f"{when}_weighted": found.weighted()}
+        both["aggregated"] = pooled_accuracy(m.counts, m.after_accuracy)
+        row = {f"{where}_{name}": pair[i] for name, pair in both.items() for i, where in enumerate(("in", "out"))}
+        means.append({"round": m.number} | row | {"accuracy_aggregated": float(np.nanmean(m.after_accuracy))})
         last = (m.clients, before, after)
-    assert last is not None  # a run has rounds
+    assert last is not None  # else `moments` has raised
     names = ["round", "client", "examples", "in_before", "in_after", "out_before", "out_after"]
-    both = ("in", "out")
-    summary = [
-        f"{w}_{s}"
-        for s in ("before_mean", "after_mean", "after_std", "before_weighted", "after_weighted")
-        for w in both
-    ]
-    summary += ["in_aggregated", "out_aggregated", "accuracy_aggregated"]
-    tables = [numbers("local-accuracy", names, rows), numbers("local-accuracy-rounds", ["round", *summary], told)]
-    heads = ["round", "in: before", "after", "aggregated", "out: before", "after ", "aggregated "]
+    curves = {name: np.array([row[name] for row in means]) for name in means[0]}
+    summary = [list(row.values()) for row in means]
+    tables = [numbers("local-accuracy", names, rows), numbers("local-accuracy-rounds", list(curves), summary)]
+    heads = {
+        "round": "round",
+        "in: before": "in_before_mean", "after": "in_after_mean", "aggregated": "in_aggregated",
+        "out: before": "out_before_mean", "after ": "out_after_mean", "aggregated ": "out_aggregated",
+    }  # fmt: skip
     shown = short(
         "Accuracy on clients' own classes (in) and the others (out), %, mean over clients",
         {h: None if h == "round" else percent for h in heads},
-        [[t[0], t[1], t[3], t[11], t[2], t[4], t[12]] for t in told],
+        [[row[name] for name in heads.values()] for row in means],
     )
     said = ["Aggregated: the global model after the round, on the pooled classes of the round's clients."]
-    return Finding(figures.local_accuracy(*last, run.several, np.array(curve)), shown, tables, said)
+    said += run.left_out(row["round"] for row in means)
+    return Finding(figures.local_accuracy(*last, curves), shown, tables, said)
 
 
 def by_epoch(run: Studied) -> Finding:
@@ -145,12 +155,13 @@ def by_epoch(run: Studied) -> Finding:
 def divergence(run: Studied) -> Finding:
     """How far local models move, against how unlike the client's classes are what the global model knows (fig. 8)."""
     rows: list[list[Any]] = []
-    for t in run.several:
-        m = run.moment(t)
+    for m in run.moments():
         for k, counts, trained in zip(m.clients, m.counts, m.trained, strict=True):
             w, p = weight_divergence(m.start, trained), distribution_distance(m.start_accuracy, shares(counts))
-            rows.append([t, k, p.l1, p.l2, w.l1, w.l2])
+            rows.append([m.number, k, p.l1, p.l2, w.l1, w.l2])
     table = np.array(rows, np.float64)
+    if not np.isfinite(table).all(1).any():
+        raise SettingError("no client has training examples of a class that is in the test set: name other rounds")
     found: dict[str, Correlation] = {
         name: correlation(table[:, i], table[:, i + 2]) for i, name in ((2, "L1"), (3, "L2"))
     }
@@ -160,7 +171,10 @@ def divergence(run: Studied) -> Finding:
         figures.divergence(table, found["L2"]),
         short("Correlation", {"norm": None, "Pearson": ratio, "Spearman": ratio, "pairs": None}, told),
         [numbers("weight-divergence", names, rows)],
-        ["Distances move over rounds too: what both share with time is part of this correlation."],
+        [
+            "Distances move over rounds too: what both share with time is part of this correlation.",
+            *run.left_out(row[0] for row in rows),
+        ],
     )
 
 
@@ -178,8 +192,7 @@ def personal(run: Studied) -> Finding:
         "test, own classes: before, %": percent, "after, % ": percent
     }  # fmt: skip
     table = np.array([row[2:] for row in rows], np.float64)
-    std = table.std(0, ddof=1) if len(table) > 1 else np.full(4, np.nan)
-    told = [["mean", *np.nanmean(table, 0)], ["std", *std]]
+    told = [[name, *(of(column) for column in table.T)] for name, of in (("mean", known_mean), ("std", known_std))]
     return Finding(
         figures.personal(m.clients, table),
         short(f"Personalised performance in round {m.number}, {len(rows)} clients", heads, told),

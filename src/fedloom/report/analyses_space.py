@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedloom.analysis import (
     angle_density,
     angles,
     balanced_rows,
     features,
+    gradient,
     hessian_eigen,
     perturbed,
     plane,
     to_circle,
     tsne,
 )
+from fedloom.core.errors import SettingError
+from fedloom.core.types import Weights
 from fedloom.data import Examples
 from fedloom.report import analysis_maps_space as maps
 from fedloom.report.comparison import amount, percent
@@ -28,7 +34,7 @@ _CLASSES = 6  # shown on the circle: more colours cannot be told apart
 _POINTS = 4000  # for t-SNE, whose time grows faster than they do
 _LOCALS = 10  # models of clients in t-SNE
 _SMOOTH = 500  # training examples for the Hessian, and for the plane
-_SIDE = 21  # points of the plane on a side
+_SIDE = 41  # points of the plane on a side, from -1 to 1
 _STRENGTHS = (0.0, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0)
 _SIGMAS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
 
@@ -72,9 +78,28 @@ def hypersphere(run: Studied) -> Finding:
 
 def embedding(run: Studied) -> Finding:
     """One t-SNE of the test features of the global and the local models of a round (fig. 19 to 21)."""
-    m = run.moment()
-    chosen = list(zip(m.clients, m.trained, strict=True))[:_LOCALS]
-    models = {"global": m.start, **{f"client {k}": w for k, w in chosen}}
+    return joint({"client": run})
+
+
+def joint(runs: Mapping[str, Studied]) -> Finding:
+    """One t-SNE of the local models of several runs and of the one model that their clients received (fig. 19 to 21).
+
+    Args:
+        runs: by a word that stands before the numbers of their clients. Up to 10 clients of each are taken.
+
+    Raises:
+        SettingError: their clients did not receive the same model.
+    """
+    moments = {name: run.moment() for name, run in runs.items()}
+    (run, m), *others = zip(runs.values(), moments.values(), strict=True)
+    if not all(_same(other.start, m.start) for _, other in others):
+        raise SettingError(
+            f"one t-SNE of the runs {', '.join(runs)} needs clients that received the same model: begin all of them "
+            "with the same --start, and look at round 1"
+        )
+    models = {"global": m.start}
+    for name, one in moments.items():
+        models |= {f"{name} {k}": w for k, w in list(zip(one.clients, one.trained, strict=True))[:_LOCALS]}
     classes = len(np.unique(run.test.y.cpu().numpy()))
     each = max(2, min(100, _POINTS // (len(models) * classes)))
     test = _subset(run.test, each)
@@ -95,10 +120,10 @@ def embedding(run: Studied) -> Finding:
 
 def noise(run: Studied) -> Finding:
     """Loss and accuracy of the global model after a round under Gaussian noise (fig. 14)."""
-    m = run.moment()
+    number, model = run.aggregated()
     test = _subset(run.test, max(1, 1000 // run.test.num_classes))
     found = {
-        kind: perturbed(run.network, m.after, run.task, test, at, relative=kind == "relative")
+        kind: perturbed(run.network, model, run.task, test, at, relative=kind == "relative")
         for kind, at in (("relative", _STRENGTHS), ("absolute", _SIGMAS))
     }
     rows = [
@@ -115,7 +140,7 @@ def noise(run: Studied) -> Finding:
     heads = {"noise": None, "strength": None, "loss": amount, "accuracy, %": percent}
     return Finding(
         maps.noise(found),
-        short(f"Global model after round {m.number} under noise, mean of 5 draws", heads, told),
+        short(f"Global model after round {number} under noise, mean of 5 draws", heads, told),
         [numbers("landscape-noise", ["noise", "strength", "draw", "loss", "accuracy"], rows)],
         [f"Relative: as a share of each tensor's norm. Absolute: standard deviation of each weight. {len(test):,} test "
          "examples, equally many of each class."],
@@ -124,26 +149,33 @@ def noise(run: Studied) -> Finding:
 
 def curvature(run: Studied) -> Finding:
     """Training loss over the plane of the two leading Hessian eigenvectors of the global model (fig. 14)."""
-    m, train = run.moment(), run.job.federation.train
+    (number, model), train = run.aggregated(), run.job.federation.train
     some = _subset(train, max(1, _SMOOTH // train.num_classes))
-    eigen = hessian_eigen(run.network, m.after, run.task, some)
+    eigen = hessian_eigen(run.network, model, run.task, some)
+    slopes = (eigen.vectors @ gradient(run.network, model, run.task, some)).double().cpu().numpy()
     grid = np.linspace(-1, 1, _SIDE)
-    surface = plane(run.network, m.after, run.task, some, eigen.vectors, grid)
+    surface = plane(run.network, model, run.task, some, eigen.vectors, grid)
     rows = [[a, b, surface[i, j]] for i, a in enumerate(grid) for j, b in enumerate(grid)]
-    told = [[i + 1, v, r] for i, (v, r) in enumerate(zip(eigen.values, eigen.residuals, strict=True))]
+    each = zip(eigen.values, slopes, eigen.residuals, strict=True)
+    told = [[i + 1, *values] for i, values in enumerate(each)]
     return Finding(
-        maps.surface(grid, surface, eigen.values),
+        maps.surface(grid, surface, slopes, eigen.values),
         short(
-            f"Hessian of the global model after round {m.number}",
-            {"eigenvalue number": None, "value": amount, "||H v - value v||": amount}, told,
+            f"Hessian of the global model after round {number}",
+            {"eigenvalue number": None, "value": amount, "gradient . v": amount, "||H v - value v||": amount}, told,
         ),
         [
             numbers("landscape-hessian", ["along_first", "along_second", "loss"], rows),
-            numbers("landscape-hessian-eigenvalues", ["number", "value", "residual"], told),
+            numbers("landscape-hessian-eigenvalues", ["number", "value", "slope", "residual"], told),
         ],
         [f"{len(some):,} training examples, equally many of each class, always the same, not augmented. Eigenvalues of "
          "largest magnitude; eigenvectors of unit norm, whose sign is arbitrary."],
     )  # fmt: skip
+
+
+def _same(a: Weights, b: Weights) -> bool:
+    one, other = ({**w.params, **w.buffers} for w in (a, b))
+    return one.keys() == other.keys() and all(torch.equal(t, other[name]) for name, t in one.items())
 
 
 def _subset(examples: Examples, per_class: int) -> Examples:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.analysis import Correlation, LocalAccuracy
+from fedloom.analysis import Correlation, LocalAccuracy, known_mean
 from fedloom.report.style import FAINT, INK, WIDE, colour, drawing
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 IN, OUT, WHOLE = 0, 1, 6  # colours of in-local, out-local and all classes
+_DOTS = (0, (1, 1.2))
 
 
 def panels(count: int, size: tuple[float, float] = WIDE, **more: Any) -> tuple[Figure, list[Axes]]:
@@ -34,11 +35,14 @@ def title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=10.5, color=INK)
 
 
-def whole_ticks(axes: Axes) -> None:
-    """Rounds, epochs and clients have no fractions."""
+def whole_ticks(axes: Axes, values: Sequence[int] | npt.NDArray[Any]) -> None:
+    """Rounds and epochs have no fractions: ticks at the first, at the last and at even steps between them."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    first, last = int(values[0]), int(values[-1])
+    steps = MaxNLocator(8, integer=True).tick_values(first, last)
+    apart = (steps[1] - steps[0]) / 2
+    axes.set_xticks([first, *(t for t in steps if first + apart < t < last - apart), *[last] * (last > first)])
 
 
 def bare(axes: Axes) -> None:
@@ -55,21 +59,25 @@ def class_maps(rounds: Sequence[int], per_class: Floats, parts: Floats) -> Figur
     shades = matplotlib.colormaps["YlGnBu"].with_extremes(bad="#d1d5db")
     with drawing():
         figure, axes = panels(2, (WIDE[0], min(6.0, 1.6 + 0.2 * per_class.shape[1])), sharey=True)
-        extent = (rounds[0] - 0.5, rounds[-1] + 0.5, per_class.shape[1] - 0.5, -0.5)
+        t = np.asarray(rounds, np.float64)  # not every round needs to be among them
+        between = (t[1:] + t[:-1]) / 2
+        edges = np.array([t[0] - 0.5, *between, t[-1] + 0.5])
+        sides = np.arange(per_class.shape[1] + 1) - 0.5
         for ax, table, text, top in (
             (axes[0], per_class, "accuracy (%)", 1.0),
             (axes[1], parts, "share of the sum over classes (%)", max(float(np.nanmax(parts)), 1e-9)),
         ):
-            image = ax.imshow(
-                table.T * 100, aspect="auto", cmap=shades, interpolation="none", vmin=0, vmax=100 * top, extent=extent
+            image = ax.pcolormesh(
+                edges, sides, np.ma.masked_invalid(table.T * 100), cmap=shades, vmin=0, vmax=100 * top, rasterized=True
             )
             bare(ax)
             title(ax, text)
-            whole_ticks(ax)
+            whole_ticks(ax, rounds)
             ax.set_xlabel("round")
             bar = figure.colorbar(image, ax=ax, pad=0.02, aspect=18)
             bar.outline.set_visible(False)
         axes[0].set_ylabel("class")
+        axes[0].set_ylim(per_class.shape[1] - 0.5, -0.5)
         if per_class.shape[1] <= 20:
             axes[0].set_yticks(range(per_class.shape[1]))
     return figure
@@ -80,11 +88,11 @@ def consistency(rounds: Sequence[int], cosine: Floats) -> Figure:
     with drawing():
         figure, (axes,) = panels(1, (WIDE[0] * 0.62, WIDE[1]))
         axes.axhline(1, color=FAINT, lw=0.8, ls=(0, (4, 3)))
-        axes.plot(rounds, cosine, "o-", ms=3.5, color=colour(0))
+        axes.plot(rounds, cosine, "o-", ms=3.5, color=colour(0), clip_on=False)
         axes.set_ylim(min(0.0, float(np.nanmin(cosine, initial=0.0))), 1.04)
         axes.set_xlabel("round")
         axes.set_ylabel("cosine with the round before")
-        whole_ticks(axes)
+        whole_ticks(axes, rounds)
     return figure
 
 
@@ -94,7 +102,10 @@ def forgetting(curve: Floats, by_class: Floats) -> Figure:
         figure, axes = panels(2)
         lines = ((1, "F, over earlier rounds (t < T)", 0, "-"), (2, "F, over all rounds (t ≤ T)", 5, (0, (4, 2))))
         for column, label, number, dash in (*lines, (3, "F / mean peak", 1, "-")):
-            axes[0].plot(curve[:, 0], curve[:, column] * 100, color=colour(number), ls=dash, label=label)
+            dots = "o" if len(curve) <= 12 else None
+            axes[0].plot(
+                curve[:, 0], curve[:, column] * 100, color=colour(number), ls=dash, marker=dots, ms=3.5, label=label
+            )
         axes[0].legend(loc="lower right")
         axes[0].axhline(0, color=FAINT, lw=0.8)
         low, high = axes[0].get_ylim()
@@ -103,7 +114,7 @@ def forgetting(curve: Floats, by_class: Floats) -> Figure:
         )  # of the first rounds, of which little is known, the share can be anything
         axes[0].set_xlabel("round T")
         axes[0].set_ylabel("points, and % of the peak")
-        whole_ticks(axes[0])
+        whole_ticks(axes[0], curve[:, 0])
         title(axes[0], "forgetting over rounds")
         axes[1].bar(range(len(by_class)), by_class * 100, color=[colour(0 if f >= 0 else 2) for f in by_class])
         axes[1].axhline(0, color=FAINT, lw=0.8)
@@ -116,12 +127,13 @@ def forgetting(curve: Floats, by_class: Floats) -> Figure:
 
 
 def local_accuracy(
-    clients: Sequence[int], before: LocalAccuracy, after: LocalAccuracy, rounds: Sequence[int], curve: Floats
+    clients: Sequence[int], before: LocalAccuracy, after: LocalAccuracy, curves: Mapping[str, Floats]
 ) -> Figure:
-    """Left: the clients of the last round; right, of several rounds, means: `curve` [T, 7].
+    """Left: the clients of the last round; right, where there are several, means by `round`, [T] each.
 
-    Columns of `curve`: in before, in after, out before, out after, in aggregated, out aggregated, accuracy.
+    Drawn of `curves`: {in,out}_{before_mean,after_mean,aggregated} and accuracy_aggregated.
     """
+    rounds = curves["round"]
     with drawing():
         figure, axes = panels(2 if len(rounds) > 1 else 1)
         moves(
@@ -129,18 +141,21 @@ def local_accuracy(
         )
         title(axes[0], f"clients of round {rounds[-1]}: before (ring) and after (dot)")
         axes[0].set_ylabel("accuracy (%)")
+        for when, style in (("before_mean", (0, (4, 2))), ("after_mean", "-"), ("aggregated", _DOTS)):
+            for where, number in (("in", IN), ("out", OUT)):
+                line, name = curves[f"{where}_{when}"] * 100, f"{where}-local, {when.removesuffix('_mean')}"
+                if len(rounds) > 1:
+                    axes[1].plot(rounds, line, ls=style, color=colour(number), label=name)
+                if when == "aggregated":
+                    axes[0].axhline(line[-1], ls=style, lw=1.3, color=colour(number), label=name)
         if len(rounds) > 1:
-            for name, first, number in (("in-local", 0, IN), ("out-local", 2, OUT)):
-                axes[1].plot(rounds, curve[:, first + 1] * 100, "-", color=colour(number), label=f"{name}, after")
-                axes[1].plot(
-                    rounds, curve[:, first] * 100, ls=(0, (4, 2)), color=colour(number), label=f"{name}, before"
-                )
-            axes[1].plot(rounds, curve[:, 6] * 100, color=colour(WHOLE), lw=1.3, label="aggregated, all classes")
+            whole = curves["accuracy_aggregated"] * 100
+            axes[1].plot(rounds, whole, color=colour(WHOLE), lw=1.3, label="all classes, aggregated")
             axes[1].set_xlabel("round")
             axes[1].set_ylim(0, 102)
-            whole_ticks(axes[1])
+            whole_ticks(axes[1], rounds)
             title(axes[1], "mean over the clients of a round")
-        figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower right", ncols=5, handlelength=2.4)
+        figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower right", ncols=4, handlelength=2.4)
     return figure
 
 
@@ -151,11 +166,12 @@ def by_epoch(inside: Floats, outside: Floats) -> Figure:
         epochs = np.arange(len(inside))
         for table, name, number in ((inside, "in-local", IN), (outside, "out-local", OUT)):
             axes.plot(epochs, table * 100, color=colour(number), lw=0.7, alpha=0.35)
-            axes.plot(epochs, np.nanmean(table, 1) * 100, "o-", ms=4, color=colour(number), label=f"{name}, mean")
+            mean = np.array([known_mean(row) for row in table])
+            axes.plot(epochs, mean * 100, "o-", ms=4, color=colour(number), label=f"{name}, mean")
         axes.set_xlabel("local epochs (0: the global model)")
         axes.set_ylabel("accuracy (%)")
         axes.set_ylim(0, 102)
-        whole_ticks(axes)
+        whole_ticks(axes, epochs)
         figure.legend(loc="outside lower right", ncols=2)
     return figure
 
@@ -187,7 +203,11 @@ def moves(axes: Axes, clients: Sequence[int], series: dict[str, tuple[Floats, Fl
 
 
 def divergence(table: Floats, found: Correlation) -> Figure:
-    """Round, client, L1 and L2 of the distributions' distance, L1 and L2 of the weights', [n, 6]."""
+    """Round, client, L1 and L2 of the distributions' distance, L1 and L2 of the weights', [n, 6].
+
+    Clients without a distance of distributions, a NaN, are left out.
+    """
+    table = table[np.isfinite(table).all(1)]
     rounds = np.unique(table[:, 0])
     with drawing():
         figure, axes = panels(2)
@@ -206,6 +226,6 @@ def divergence(table: Floats, found: Correlation) -> Figure:
         axes[1].set_ylabel(f"mean, as a multiple of round {rounds[0]:.0f}")
         axes[1].set_ylim(bottom=0)
         axes[1].legend(loc="best")
-        whole_ticks(axes[1])
+        whole_ticks(axes[1], rounds)
         title(axes[1], "both over rounds")
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.report.analysis_figures import bare, panels, title, whole_ticks
-from fedloom.report.style import FAINT, WIDE, colour, drawing
+from fedloom.report.style import FAINT, INK, WIDE, colour, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ def diversity(curve: Floats, clients: Sequence[int], between: Floats) -> Figure:
         axes[0].set_ylim(bottom=0)
         axes[0].set_xlabel("round")
         axes[0].set_ylabel("gradient diversity Λ")
-        whole_ticks(axes[0])
+        whole_ticks(axes[0], curve[:, 0])
         title(axes[0], "at the model that the clients receive (1: all agree)")
         cosine_map(figure, axes[1], between, [str(k) for k in clients], "client")
         title(axes[1], f"cosine between clients' gradients, round {curve[-1, 0]:.0f}")
@@ -95,7 +95,7 @@ def proposition_2(clients: Sequence[int], table: Floats, by_class: Floats) -> Fi
         x = np.arange(len(clients))
         for i, (column, label, number) in enumerate(((1, "true part", 0), (2, "not-true part", 1), (6, "NTD loss", 2))):
             axes[0].bar(x + (i - 1) * 0.26, table[:, column], 0.24, color=colour(number), label=label)
-        axes[0].plot(x, table[:, 0], "_", ms=22, mew=2, color="#1f2328", label="KL: their sum")
+        axes[0].hlines(table[:, 0], x - 0.39, x + 0.39, color=INK, lw=2, label="KL: true + not-true part")
         step = max(1, -(-len(clients) // 20))
         axes[0].set_xticks(x[::step], [str(k) for k in clients[::step]])
         axes[0].set_xlabel("client")
@@ -107,6 +107,7 @@ def proposition_2(clients: Sequence[int], table: Floats, by_class: Floats) -> Fi
             axes[1].bar(places + (i - 0.5) * 0.36, by_class[i], 0.34, color=colour(number))
         axes[1].axhline(0, color=FAINT, lw=0.8)
         axes[1].set_xlabel("class")
+        axes[1].set_ylabel("nats")
         if len(places) <= 20:
             axes[1].set_xticks(places)
         title(axes[1], "the same by class, mean over clients")
@@ -119,7 +120,8 @@ def proposition_3(steps: Floats, lines: Mapping[str, Floats], wrong: Floats) -> 
     with drawing():
         figure, axes = panels(2, sharex=True)
         for i, (name, line) in enumerate(lines.items()):
-            axes[0].plot(steps, line, color=colour(i), label=f"towards {name}")
+            dash = "-" if i + 1 < len(lines) else (0, (4, 3))  # a client of two classes goes where two classes do
+            axes[0].plot(steps, line, color=colour(i), ls=dash, label=f"towards {name}")
         axes[0].legend(loc="best")
         title(axes[0], "equidistant optima: uniform p is best")
         axes[1].plot(steps, wrong, color=colour(1))

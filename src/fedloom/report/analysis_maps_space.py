@@ -35,6 +35,8 @@ def circles(
     from matplotlib.figure import Figure
 
     side = np.linspace(-1.4, 1.4, 70)
+    cell = float(side[1] - side[0])
+    edge = 1.4 + cell / 2
     at = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     with drawing():
         figure = Figure(figsize=(2.35 * len(points), 4.9), layout="constrained")
@@ -42,10 +44,10 @@ def circles(
         for column, (name, found) in enumerate(points.items()):
             top, low = axes[0][column], axes[1][column]
             shown = np.isin(y, classes)
-            density = plane_density(found[shown], at)
+            density = plane_density(found[shown], at, blur=cell)  # a kernel may be far narrower than a cell
             if density is not None:
                 top.imshow(
-                    density.reshape(len(side), -1), extent=(-1.4, 1.4, -1.4, 1.4), origin="lower", cmap="Greys",
+                    density.reshape(len(side), -1), extent=(-edge, edge, -edge, edge), origin="lower", cmap="Greys",
                     vmax=density.max() * 1.6, interpolation="bilinear",
                 )  # fmt: skip
             for i, c in enumerate(classes):
@@ -102,7 +104,7 @@ def _groups(
     axes.set_xticks([])
     axes.set_yticks([])
     title(axes, heading)
-    if len(colours) <= 20:
+    if len(colours) <= 21:
         for colour_of_one, name in zip(colours.values(), names, strict=True):
             axes.scatter([], [], s=22, color=colour_of_one, label=plain(name))
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=5, handletextpad=0.1, columnspacing=1.0)
@@ -128,8 +130,11 @@ def noise(found: Mapping[str, Noise]) -> Figure:
     return figure
 
 
-def surface(grid: Floats, loss: Floats, eigenvalues: Floats) -> Figure:
-    """The loss over the plane of two eigenvectors, `loss[i, j]` with i along the first, and both cuts through 0."""
+def surface(grid: Floats, loss: Floats, slopes: Floats, eigenvalues: Floats) -> Figure:
+    """The loss over the plane of two eigenvectors, `loss[i, j]` with i along the first, and both cuts through 0.
+
+    `slopes`: of the loss along both at the model, [2].
+    """
     with drawing():
         figure, axes = panels(2, (WIDE[0], 4.3))
         # rows of a contour are its y, here the second direction: transposed
@@ -146,8 +151,7 @@ def surface(grid: Floats, loss: Floats, eigenvalues: Floats) -> Figure:
         middle = len(grid) // 2
         for i, cut in enumerate((loss[:, middle], loss[middle])):
             axes[1].plot(grid, cut, color=colour(i), label=f"eigenvector {i + 1}, eigenvalue {eigenvalues[i]:.3g}")
-            slope = (cut[middle + 1] - cut[middle - 1]) / (grid[middle + 1] - grid[middle - 1])
-            bent = cut[middle] + slope * grid + 0.5 * eigenvalues[i] * np.square(grid)
+            bent = cut[middle] + slopes[i] * grid + 0.5 * eigenvalues[i] * np.square(grid)
             axes[1].plot(grid, bent, color=colour(i), lw=0.9, ls=(0, (3, 2)))
         axes[1].set_ylim(0, float(max(loss[:, middle].max(), loss[middle].max())) * 1.1)
         axes[1].set_xlabel("distance from the model")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,11 +30,17 @@ _CURVE = 10  # rounds of a curve, where none are named: each costs a round of tr
 _ROOM = 1 << 30  # bytes of models of past rounds to keep: several analyses look at the same ones
 
 
+class NobodyTrainedError(SettingError):
+    """A round in which no client of an architecture trained: none was sampled, or none of those answered."""
+
+
 class Moment:
     """One round, with the clients of one architecture that trained in it: what they got, made of it, and what came out.
 
+    `clients` may be empty; `Studied.moment` and `Studied.moments` give none such.
+
     Raises:
-        SettingError: the run has no global model, or none of this architecture's clients trained in this round.
+        SettingError: the run has no global model that clients train from.
     """
 
     def __init__(self, studied: Studied, number: int) -> None:
@@ -46,15 +53,14 @@ class Moment:
                 f"{type(algorithm).__name__} has no global model that clients train from, which this compares with"
             )
         mine = {k: w for k, w in replay.trained().items() if job.population.assignment[k] == name}
-        if not mine:
-            raise SettingError(f"no client with the model {name} trained in round {number}; name another round")
         self._studied, self.number = studied, number
         self.start, self.after = start, after
         self.clients, self.trained = list(mine), list(mine.values())
         y, classes = job.federation.train.y, job.federation.num_classes
         self.rows = [job.federation.partition.rows(k) for k in self.clients]
         own = [y[rows.copy()].cpu().numpy() for rows in self.rows]
-        self.counts: Ints = np.array([np.bincount(labels, minlength=classes) for labels in own], np.int64)  # [K, C]
+        counted = [np.bincount(labels, minlength=classes) for labels in own]
+        self.counts: Ints = np.array(counted, np.int64).reshape(-1, classes)  # [K, C]
 
     @cached_property
     def start_accuracy(self) -> Floats:
@@ -80,7 +86,8 @@ class Moment:
 class Studied:
     """The run in a directory.
 
-    `rounds`: which rounds to look at (all: an empty list; None: the last, and for curves ten of them, evenly).
+    `rounds`: which rounds to look at (all: an empty list; None: the last in which somebody trained, and for curves ten
+    of them, evenly).
     `model`: which architecture, where the run has several.
     """
 
@@ -120,7 +127,7 @@ class Studied:
 
     @property
     def one(self) -> int:
-        """The round for analyses of one round: the last one asked for."""
+        """The last round asked for, or of the run."""
         return max(self.rounds) if self.rounds else self.last_round
 
     @property
@@ -139,7 +146,7 @@ class Studied:
         if self.model is None and len(names) > 1:
             raise SettingError(f"the run has the models {', '.join(names)}; choose one with --model")
         if self.model is not None and self.model not in names:
-            raise SettingError(f"the run has no model {self.model!r}; it has {', '.join(names)}")
+            raise SettingError(_unknown(self.model, names))
         return self.model or names[0]
 
     @property
@@ -167,30 +174,122 @@ class Studied:
         return classify(self.network, weights, self.task, self.test).per_class
 
     def moment(self, number: int | None = None) -> Moment:
-        """A round computed again; the round for analyses of one where none is named. Kept while there is room."""
-        at = self.one if number is None else number
-        if at in self._moments:
-            return self._moments[at]
-        made = Moment(self, at)
+        """A round computed again, kept while there is room; by default the one for analyses of one round.
+
+        That is the last one asked for, or else the last in which somebody trained.
+
+        Raises:
+            NobodyTrainedError: nobody did in this round, or, where none is named, in any.
+        """
+        if number is None and not self.rounds:
+            for t in range(self.last_round, 0, -1):
+                with suppress(NobodyTrainedError):
+                    return self.moment(t)
+            raise NobodyTrainedError(f"no client with the model {self.model_name} trained in any round of this run")
+        return self._with_clients(self._again(self.one if number is None else number))
+
+    def moments(self) -> Iterator[Moment]:
+        """The rounds for analyses of many, in rising order, without those in which nobody trained.
+
+        Raises:
+            NobodyTrainedError: a round that was named is one of these, or all of them are.
+        """
+        empty = True
+        for t in self.several:
+            made = self._again(t)
+            if made.clients or self.rounds:
+                yield self._with_clients(made)
+                empty = False
+        if empty:
+            raise NobodyTrainedError(
+                f"no client with the model {self.model_name} trained in the rounds {_listed(self.several)}; "
+                "name others with --rounds"
+            )
+
+    def left_out(self, seen: Iterable[int]) -> list[str]:
+        """A sentence about the rounds that `moments` has left out, given those that it gave."""
+        without = sorted(set(self.several) - set(seen))
+        if not without:
+            return []
+        return [f"Left out: no client with the model {self.model_name} trained in {_rounds(without)}."]
+
+    def aggregated(self) -> tuple[int, Weights]:
+        """The last round, or the last one asked for, and the global model after it, whoever trained in it."""
+        made = self._again(self.one)
+        return made.number, made.after
+
+    def _with_clients(self, made: Moment) -> Moment:
+        if not made.clients:
+            raise NobodyTrainedError(
+                f"no client with the model {self.model_name} trained in round {made.number}; name another round"
+            )
+        return made
+
+    def _again(self, number: int) -> Moment:
+        if number in self._moments:
+            return self._moments[number]
+        made = Moment(self, number)
         models = sum(len(m.trained) + 2 for m in (*self._moments.values(), made))
         if models * tree.nbytes(made.start) <= _ROOM:
-            self._moments[at] = made
+            self._moments[number] = made
         return made
 
     @cached_property
     def _moments(self) -> dict[int, Moment]:
         return {}
 
-    @property
-    def logged(self) -> tuple[list[int], Floats]:
-        """Rounds after training began whose accuracies by class were logged, and these, [T, C].
+    def logged(self) -> Logged:
+        """The accuracies by class that the run has logged, after the rounds since training began.
+
+        One round asked for: those until it, as if the run had ended there. Several: all until the last of them, of
+        which these are `shown`.
 
         Raises:
-            SettingError: there are none.
+            SettingError: there are none, or none after a round that was named; or one of several models is named, of
+                whose mean they are.
         """
-        kept = [m for m in self.history.metrics if m["round"] > 0 and m.get("class_accuracy") is not None]
+        kept = [int(m["round"]) for m in self.history.metrics if m["round"] > 0 and m.get("class_accuracy") is not None]
         if not kept:
             raise SettingError(
                 f"the run in {self.directory} has logged no accuracy by class: it has no global model or no test set"
             )
-        return [int(m["round"]) for m in kept], self.history.per_class
+        names = list(self.history.manifest.get("models", ()))
+        if self.model is not None and self.model not in names:
+            raise SettingError(_unknown(self.model, names))
+        if self.model is not None and len(names) > 1:
+            raise SettingError(
+                f"the run has logged accuracies by class as a mean over the models {', '.join(names)}, and not of "
+                f"{self.model} alone: leave --model out"
+            )
+        if absent := sorted(set(self.rounds or ()) - set(kept)):
+            raise SettingError(
+                f"the run did not evaluate after {_rounds(absent)}; it did after the rounds {_listed(kept)}"
+            )
+        until = kept.index(max(self.rounds)) + 1 if self.rounds else len(kept)
+        asked = set(self.rounds or ()) if self.rounds and len(set(self.rounds)) > 1 else set(kept)
+        said = [f"Mean over the models {', '.join(names)}, weighted by their clients."] if len(names) > 1 else []
+        rounds = kept[:until]
+        return Logged(rounds, self.history.per_class[:until], np.array([t in asked for t in rounds]), said)
+
+
+@dataclass(frozen=True, eq=False)
+class Logged:
+    """Accuracies of the global model by class as the run has logged them."""
+
+    rounds: list[int]  # [T]
+    per_class: Floats  # [T, C]
+    shown: npt.NDArray[np.bool_]  # [T], which rounds were asked for
+    said: list[str]  # of which model they are, where there are several
+
+
+def _unknown(name: str, names: Iterable[str]) -> str:
+    return f"the run has no model {name!r}; it has {', '.join(names)}"
+
+
+def _listed(rounds: Sequence[int]) -> str:
+    """1, 2, 3; of many: 1, 2, 3, ... 50."""
+    return ", ".join(map(str, rounds)) if len(rounds) <= 12 else f"{', '.join(map(str, rounds[:3]))}, ... {rounds[-1]}"
+
+
+def _rounds(rounds: Sequence[int]) -> str:
+    return f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"
