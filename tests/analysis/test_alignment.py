@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -71,5 +73,57 @@ def test_functional_non_linearities_count_too() -> None:
     data = Examples(torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 2, 2)
     assert {n: h.shape for n, h in class_activations(model, model.init(0), data).items()} == {"norm": (5, 2)}
     plain = Model(lambda: LogisticRegression(3, 2), name="logistic")
-    with pytest.raises(ValueError, match="logistic has no non-linearity"):
+    with pytest.raises(ValueError, match=r"logistic has no non-linearity that is known \(relu, .*, softsign\)"):
         class_activations(plain, plain.init(0), data)
+
+
+NON_LINEARITIES = [
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
+    nn.Softplus, nn.Hardswish, nn.Hardtanh, nn.Hardsigmoid, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softsign,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NON_LINEARITIES)
+def test_all_of_pytorchs_non_linearities_count(kind: type[nn.Module]) -> None:
+    network = nn.Sequential(nn.Linear(3, 5), kind(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    model = Model(network, name="mixed")
+    x, y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(8) % 2
+    found = class_activations(model, model.init(0, torch.float64), Examples(x, y, 2))
+    assert list(found) == ["0", "2"]
+    with torch.no_grad():
+        h = network.eval()[:2](x)
+    np.testing.assert_allclose(found["0"], means(h.numpy(), y.numpy()), atol=1e-12)
+
+
+@pytest.mark.parametrize("change", [torch.relu_, F.elu_, lambda x: F.silu(x, inplace=True)])
+def test_what_the_network_does_in_place_afterwards_changes_no_activation(change: Any) -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(3, 5), nn.Linear(5, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = change(self.fc1(x))
+            h += 100
+            return self.fc2(h)
+
+    model = Model(InPlace)
+    data = Examples(torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 2, 2)
+    assert np.abs(class_activations(model, model.init(0), data)["fc1"]).max() < 10
+
+
+def test_two_non_linearities_after_one_layer_are_both_kept() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(3, 5), nn.Linear(5, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc2(torch.tanh(torch.relu(self.fc1(x)) - 1))
+
+    model = Model(Twice)
+    data = Examples(torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 2, 2)
+    for batch_size in (2, 250):
+        found = class_activations(model, model.init(0), data, batch_size)
+        assert list(found) == ["fc1", "fc1 (2)"]
+        assert found["fc1"].min() >= 0 > found["fc1 (2)"].min()

@@ -24,6 +24,19 @@ def test_distributions_are_apart_by_the_accuracies_as_shares() -> None:
     assert found.l2 == pytest.approx(np.sqrt(0.25**2 + 0.5**2 + 0.25**2))
 
 
+def test_classes_without_a_test_example_are_left_out_of_both_distributions() -> None:
+    found = distribution_distance([0.5, 0.5, np.nan], [0.0, 0.2, 0.8])  # (1/2, 1/2) against (0, 1)
+    assert (found.l1, found.l2) == pytest.approx((1.0, np.sqrt(0.5)))
+    alone = distribution_distance([0.5, 0.5, np.nan], [0.0, 0.0, 1.0])
+    assert np.isnan([alone.l1, alone.l2]).all()
+
+
+def test_pairs_that_are_not_known_are_left_out() -> None:
+    x, y = np.array([1.0, np.nan, 2.0, 3.0, 5.0]), np.array([2.0, 9.0, 1.0, 4.0, np.nan])
+    assert correlation(x, y) == correlation([1, 2, 3], [2, 1, 4])
+    assert correlation(x, y).n == 3
+
+
 def test_correlations_are_scipys() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 6, 40).astype(float)  # with ties

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.stats import gaussian_kde
 
 from fedloom import Examples, Model
 from fedloom.analysis import angle_density, angles, balanced_rows, features, plane_density, to_circle, tsne
@@ -74,8 +75,24 @@ def test_the_density_in_the_plane() -> None:
     assert density is not None
     assert density.sum() * 0.1**2 == pytest.approx(1, abs=1e-2)
     assert np.abs(at[density.argmax()]).max() < 0.3
+    np.testing.assert_allclose(density, gaussian_kde(points.T)(at.T), rtol=1e-9, atol=1e-300)
     assert plane_density(np.ones((9, 2)), at) is None
     assert plane_density(np.array([[0.0, 0], [1, 1], [2, 2]]), at) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_a_blurred_density_does_not_fall_through_the_raster(count: int) -> None:
+    points = np.array([0.01, 0.99]) + 1e-4 * np.random.default_rng(0).normal(size=(count, 2))
+    side, cell = np.linspace(-1.4, 1.4, 70, retstep=True)
+    at = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+    density = plane_density(points, at, blur=float(cell))
+    assert density is not None
+    assert density.sum() * cell**2 == pytest.approx(1, abs=1e-3)
+    assert np.abs(at[density.argmax()] - points.mean(0)).max() <= cell / 2
+    if count > 2:  # as it is without: nothing, or far too much
+        sharp = plane_density(points, at)
+        assert sharp is not None
+        assert abs(sharp.sum() * cell**2 - 1) > 0.5
 
 
 def test_rows_are_balanced_and_the_same_every_time() -> None:

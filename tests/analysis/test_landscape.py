@@ -102,7 +102,10 @@ def test_relative_noise_follows_the_norm_of_each_tensor(reference: Any) -> None:
         for name, t in weights.params.items():
             away = (seen[0].params[name] - t).norm()
             size = 0.5 * (float(t.norm()) if relative else t.numel() ** 0.5)
-            assert float(away) == pytest.approx(size, rel=1e-9 if relative else 0.8)
+            if relative:
+                assert float(away) == pytest.approx(size, rel=1e-9)
+            elif name == "fc.weight":  # 288 Gaussian values: their norm is within some 4 % of what is expected
+                assert float(away) == pytest.approx(size, rel=0.15)
 
 
 def test_too_many_eigenvectors_are_refused(reference: Any) -> None:

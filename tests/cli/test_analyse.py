@@ -51,7 +51,8 @@ def test_a_table_is_shown_and_files_are_named(run: Path, tmp_path: Path, capsys:
     assert [line.split()[0] for line in lines if line.strip()[:1] in ("1", "3")][-2:] == ["1", "3"]
     assert max(len(line) for line in lines if not line.startswith("files:")) <= 80
     assert f"files: {out_folder / 'local-accuracy.png'}, local-accuracy.svg, local-accuracy.csv" in out
-    assert (out_folder / "consistency.svg").exists()
+    found = (out_folder / "consistency.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[0] for line in found] == ["round", "3"]  # round 1 has none before it
 
 
 def test_by_default_files_go_into_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,8 +61,16 @@ def test_by_default_files_go_into_the_run(run: Path, capsys: pytest.CaptureFixtu
     assert {line.split(",")[0] for line in lines[1:]} == {"2"}
 
 
+def test_a_round_cuts_what_was_logged(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, str(run), "forgetting", "--round", "2", "--out", str(tmp_path))
+    assert status == 0
+    assert "Forgetting after round 2" in out
+    found = (tmp_path / "forgetting.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[0] for line in found[1:]] == ["1", "2"]
+
+
 def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, str(run), "all", "--round", "1", "--out", str(tmp_path))
+    status, out, _ = call(capsys, str(run), "all", "--round", "2", "--out", str(tmp_path))
     assert status == 0
     assert "not measured: hypersphere: the circle needs features of 2 units" in " ".join(out.split())
     assert {path.stem for path in tmp_path.glob("*.png")} == set(ANALYSES) - {"hypersphere"}
@@ -75,6 +84,13 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
         (["RUN", "alignmnt"], "there is no analysis 'alignmnt' (did you mean 'alignment'?)"),
         (["RUN", "alignment", "--round", "9"], "has the rounds 1 to 3, got 9"),
         (["RUN", "alignment", "--rounds", "1,x"], "--rounds must be of type int, got 'x'"),
+        (["RUN", "alignment", "--rounds", "all,2"], "takes numbers, as in 1,50,100, or all by itself, got all,2"),
+        (
+            ["RUN", "all", "forgetting"],
+            "all names every analysis by itself, got all forgetting: fedloom analyse RUN all",
+        ),
+        (["RUN", "forgetting", "--model", "nonsense"], "the run has no model 'nonsense'; it has mlp"),
+        (["RUN", "consistency", "--round", "1"], "compares rounds with the one before: name one after 1"),
         (["RUN", "hypersphere"], "the circle needs features of 2 units"),
         (["nowhere", "alignment"], "nowhere"),
     ],

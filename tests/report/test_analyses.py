@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from analysed import images, maker, rows
 
 from fedloom import FedAvg, History, Local, RunSettings, from_arrays, iid, run
-from fedloom.cli.main import main
 from fedloom.core.errors import SettingError
 from fedloom.data import federate
 from fedloom.evaluate import forgetting
@@ -21,45 +20,11 @@ from fedloom.models import MLP
 from fedloom.report.analyses import ANALYSES, analyse
 from fedloom.report.studied import Studied
 
-COMMON = ["--clients", "6", "--cohort", "3", "--rounds", "3", "--epochs", "2", "--batch-size", "8", "--threads", "1"]
 
-
-def images(n: int) -> tuple[Any, Any]:
-    """Three classes, each with a bright band of its own."""
-    y, rng = np.arange(n) % 3, np.random.default_rng(n)
-    x = rng.integers(0, 120, (n, 16, 16))
-    for i, c in enumerate(y):
-        x[i, 5 * c : 5 * c + 4] += 100
-    return x.astype(np.uint8), y
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`trained("fedntd", "--model", "lenet")`: the directory of a run, made once."""
-    folder, made = tmp_path_factory.mktemp("runs"), dict[tuple[str, ...], Path]()
-    (x, y), (x_test, y_test) = images(150), images(60)
-    np.savez(folder / "own.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
-
-    def make(*argv: str) -> Path:
-        if argv not in made:
-            made[argv] = folder / str(len(made))
-            data = ["--data", str(folder / "own.npz"), "--partition", "shards:2"]
-            assert main(["run", *argv[:1], *COMMON, *data, *argv[1:], "--out", str(made[argv])]) == 0
-        return made[argv]
-
-    return make
-
-
-def rows(path: Path) -> list[dict[str, float | str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{k: _number(v) for k, v in row.items()} for row in csv.DictReader(file)]
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text or "nan")
-    except ValueError:
-        return text
+    return maker(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.parametrize("name", sorted(set(ANALYSES) - {"hypersphere"}))

@@ -245,8 +245,7 @@ class Studied:
         which these are `shown`.
 
         Raises:
-            SettingError: there are none, or none after a round that was named; or one of several models is named, of
-                whose mean they are.
+            SettingError: there are none, or one of several models is named, of whose mean they are.
         """
         kept = [int(m["round"]) for m in self.history.metrics if m["round"] > 0 and m.get("class_accuracy") is not None]
         if not kept:
@@ -254,22 +253,19 @@ class Studied:
                 f"the run in {self.directory} has logged no accuracy by class: it has no global model or no test set"
             )
         names = list(self.history.manifest.get("models", ()))
-        if self.model is not None and self.model not in names:
-            raise SettingError(_unknown(self.model, names))
+        if names and self.model not in (None, *names):
+            raise SettingError(_unknown(str(self.model), names))
         if self.model is not None and len(names) > 1:
             raise SettingError(
                 f"the run has logged accuracies by class as a mean over the models {', '.join(names)}, and not of "
                 f"{self.model} alone: leave --model out"
             )
-        if absent := sorted(set(self.rounds or ()) - set(kept)):
-            raise SettingError(
-                f"the run did not evaluate after {_rounds(absent)}; it did after the rounds {_listed(kept)}"
-            )
-        until = kept.index(max(self.rounds)) + 1 if self.rounds else len(kept)
-        asked = set(self.rounds or ()) if self.rounds and len(set(self.rounds)) > 1 else set(kept)
+        until = sum(t <= max(self.rounds) for t in kept) if self.rounds else len(kept)
+        named = set(self.rounds or ())
+        shown = named if len(named) > 1 else set(kept)
         said = [f"Mean over the models {', '.join(names)}, weighted by their clients."] if len(names) > 1 else []
         rounds = kept[:until]
-        return Logged(rounds, self.history.per_class[:until], np.array([t in asked for t in rounds]), said)
+        return Logged(rounds, self.history.per_class[:until], np.array([t in shown for t in rounds]), said)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,132 @@
+"""What figures of analyses show, read back from them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedloom.analysis import correlation, local_accuracy
+from fedloom.report import analysis_figures as figures
+from fedloom.report import analysis_maps as maps
+from fedloom.report import analysis_maps_space as space
+from fedloom.report.style import drawing
+
+
+@pytest.mark.parametrize(
+    "rounds", [[1], [1, 2, 3], list(range(1, 31)), list(range(2, 201)), [1, 50, 100, 200], [7, 9], list(range(9))]
+)
+def test_round_axes_begin_with_the_first_and_end_with_the_last(rounds: list[int]) -> None:
+    with drawing():
+        _, (axes,) = figures.panels(1)
+        axes.plot(rounds, rounds)
+        figures.whole_ticks(axes, rounds)
+    ticks = axes.get_xticks()
+    assert (ticks[0], ticks[-1]) == (rounds[0], rounds[-1])
+    assert (ticks == np.round(ticks)).all()
+    assert len(ticks) <= 12
+    assert len(ticks) < 3 or np.diff(ticks).min() >= 0.5 * np.median(np.diff(ticks))
+
+
+def test_accuracies_stand_at_their_rounds() -> None:
+    per_class = np.array([[0.1, np.nan], [0.2, 0.6], [0.9, 0.0]])
+    figure = figures.class_maps([1, 2, 6], per_class, per_class)
+    mesh = figure.axes[0].collections[0]
+    np.testing.assert_allclose(np.ma.filled(mesh.get_array(), np.nan), 100 * per_class.T)
+    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 4.0, 6.5]
+    assert figure.axes[0].get_ylim() == (1.5, -0.5)  # class 0 on top
+
+
+def test_marks_at_zero_are_whole() -> None:
+    (_, line) = figures.consistency([2, 3], np.array([0.0, 0.4])).axes[0].get_lines()
+    assert not line.get_clip_on()
+
+
+def test_aggregated_values_are_drawn() -> None:
+    found = local_accuracy([[2, 1], [1, 1]], [0.5, 0.25])
+    names = [f"{w}_{s}" for s in ("before_mean", "after_mean", "aggregated") for w in ("in", "out")]
+    curves = {name: np.array([0.1 * i, 0.1 * i + 0.05]) for i, name in enumerate([*names, "accuracy_aggregated"], 1)}
+    for count, panel in ((2, 1), (1, 0)):
+        some = {"round": np.array([3, 4][-count:])} | {n: c[-count:] for n, c in curves.items()}
+        lines = figures.local_accuracy([0, 5], found, found, some).axes[panel].get_lines()
+        drawn = {line.get_label(): np.asarray(line.get_ydata()) for line in lines}
+        for where in ("in", "out"):
+            np.testing.assert_allclose(drawn[f"{where}-local, aggregated"][-1], 100 * curves[f"{where}_aggregated"][-1])
+    assert len(figures.local_accuracy([0, 5], found, found, {"round": np.array([3, 4])} | curves).axes) == 2
+
+
+def test_clients_that_are_not_known_give_no_warning_and_no_mark() -> None:
+    table = np.array([[1, 0, 0.5, 0.6, 3, 4], [2, 1, np.nan, np.nan, 9, 9], [2, 0, 0.2, 0.3, 1, 2]], float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = figures.divergence(table, correlation(table[:, 3], table[:, 5]))
+        figures.by_epoch(np.full((3, 1), np.nan), np.ones((3, 1)))
+    assert figure.axes[0].collections[0].get_offsets().tolist() == [[0.6, 4.0], [0.3, 2.0]]
+    assert figure.axes[1].get_lines()[0].get_ydata().tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("clients", [1, 30])
+def test_each_client_has_its_own_mark_of_the_whole_divergence(clients: int) -> None:
+    table = np.arange(clients * 8, dtype=float).reshape(clients, 8)
+    axes = maps.proposition_2(list(range(clients)), table, np.ones((2, 3))).axes
+    (marks,) = (c for c in axes[0].collections if c.get_label().startswith("KL"))
+    ends = np.array([s[:, 0] for s in marks.get_segments()])
+    assert (ends[1:, 0] > ends[:-1, 1]).all()  # none reaches the next
+    assert (ends[:, 0] < np.arange(clients) - 0.3).all()
+    assert (ends[:, 1] > np.arange(clients) + 0.3).all()
+    assert [s[0, 1] for s in marks.get_segments()] == table[:, 0].tolist()
+    assert [ax.get_ylabel() for ax in axes] == ["nats", "nats"]
+
+
+def test_lines_that_may_coincide_can_be_told_apart() -> None:
+    steps = np.linspace(0, 1, 3)
+    lines = {"a class": steps, "two classes": steps, "a client": steps}
+    drawn = maps.proposition_3(steps, lines, steps).axes[0].get_lines()
+    assert [line.get_linestyle() for line in drawn] == ["-", "-", "--"]
+
+
+def test_the_shading_is_a_density_where_the_points_are() -> None:
+    rng, grid = np.random.default_rng(0), np.linspace(-np.pi, np.pi, 5)
+    points = {}
+    for name, width in (("wide", 0.6), ("narrow", 2e-3)):
+        a = 1.2 + width * rng.normal(size=200)
+        points[name] = np.stack([np.cos(a), np.sin(a)], 1)
+    flat = {name: {0: np.ones(5)} for name in points}
+    figure = space.circles(points, np.zeros(200, np.int64), [0], flat, grid, {})
+    for axes, (name, found) in zip(figure.axes[:2], points.items(), strict=True):
+        (image,) = axes.images
+        density, (left, right, *_) = np.asarray(image.get_array()), image.get_extent()
+        cell = (right - left) / len(density)
+        assert density.sum() * cell**2 == pytest.approx(1, abs=0.1), name
+        centres = left + cell * (np.arange(len(density)) + 0.5)
+        assert (centres[0], centres[-1]) == pytest.approx((-1.4, 1.4))
+        y, x = np.unravel_index(density.argmax(), density.shape)
+        if name == "narrow":
+            assert np.abs([centres[x], centres[y]] - found.mean(0)).max() <= cell
+
+
+def test_the_expansion_has_the_slope_that_it_is_given() -> None:
+    grid = np.linspace(-1, 1, 5)
+    a, b = np.meshgrid(grid, grid, indexing="ij")
+    slopes, values = np.array([0.7, -0.2]), np.array([6.0, 2.0])
+    loss = 3 + slopes[0] * a + slopes[1] * b + values[0] * a**2 / 2 + values[1] * b**2 / 2 + 9 * a**3
+    lines = space.surface(grid, loss, slopes, values).axes[1].get_lines()
+    for i, line in enumerate((lines[1], lines[3])):
+        expected = 3 + slopes[i] * grid + values[i] * grid**2 / 2  # without the third order, which bends the loss alone
+        np.testing.assert_allclose(line.get_ydata(), expected)
+
+
+def legend(figure: Any, panel: int) -> list[str]:
+    found = figure.axes[panel].get_legend()
+    return [] if found is None else [text.get_text() for text in found.get_texts()]
+
+
+def test_a_global_model_and_twenty_others_have_a_legend() -> None:
+    names = ["global", *(f"a {k}" for k in range(10)), *(f"b {k}" for k in range(10))]
+    where = np.arange(21).astype(np.int64)
+    figure = space.embedding(np.zeros((21, 2)), where % 3, where, names)
+    assert legend(figure, 1) == names
+    colours = {tuple(c) for c in figure.axes[1].collections[0].get_facecolors()}
+    assert len(colours) == 21
