@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -16,9 +19,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def features(model: Model, weights: Weights, examples: Examples, batch_size: int = 250) -> Floats:
+def features(model: Model, weights: Weights, examples: Examples) -> Floats:
     """What the last layer gets for each example, in evaluation mode, [N, D]."""
-    like = next(iter(weights.params.values()))
+    like, batch_size = next(iter(weights.params.values())), model.evaluation_batch(250)
     out = []
     with torch.no_grad():
         for start in range(0, len(examples), batch_size):
@@ -64,6 +67,7 @@ def angle_density(angle: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
     uniform angles, pi / sqrt(3), where it is larger.
 
     Raises:
+        SettingError: scikit-learn is not installed.
         ValueError: there are no angles.
     """
     a, grid = np.asarray(angle, np.float64), np.asarray(at, np.float64)
@@ -73,8 +77,8 @@ def angle_density(angle: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
     spread = min(np.sqrt(-2 * np.log(R)) if R > 0 else np.inf, np.pi / np.sqrt(3))
     width = max(float(spread) * len(a) ** -0.2, 1e-2)  # equal angles: a narrow peak, not an infinite one
     turns = 2 * np.pi * np.arange(-2, 3)
-    away = (grid[:, None, None] - a[:, None] + turns) / width
-    return np.asarray(np.exp(-np.square(away) / 2).sum((1, 2)) / (len(a) * width * np.sqrt(2 * np.pi)))
+    around = (a[:, None] + turns).reshape(-1, 1)  # each angle and its copies, a turn apart
+    return np.asarray(len(turns) / width * _gaussians(around / width, grid[:, None] / width))
 
 
 def plane_density(points: npt.ArrayLike, at: npt.ArrayLike, blur: float = 0.0) -> Floats | None:
@@ -85,6 +89,9 @@ def plane_density(points: npt.ArrayLike, at: npt.ArrayLike, blur: float = 0.0) -
         at: [M, 2].
         blur: standard deviation of a smoothing on top. That of a pixel's width makes a raster's sum right, which
             kernels narrower than a pixel would fall through; with it points may lie on a line.
+
+    Raises:
+        SettingError: scikit-learn is not installed.
     """
     table, places = np.asarray(points, np.float64), np.asarray(at, np.float64)
     spread = np.linalg.svd(table - table.mean(0), compute_uv=False) if len(table) > 2 else np.zeros(1)
@@ -92,9 +99,7 @@ def plane_density(points: npt.ArrayLike, at: npt.ArrayLike, blur: float = 0.0) -
         return None
     kernel = np.cov(table.T) * len(table) ** (-1 / 3) if len(table) > 1 else np.zeros((2, 2))
     white = np.linalg.inv(np.linalg.cholesky(kernel + blur**2 * np.eye(2)))
-    a, b = table @ white.T, places @ white.T
-    chunks = [np.exp(-np.square(part[:, None] - a).sum(2) / 2).mean(1) for part in np.array_split(b, len(b) // 500 + 1)]
-    return np.asarray(np.concatenate(chunks) * np.linalg.det(white) / (2 * np.pi))
+    return float(np.linalg.det(white)) * _gaussians(table @ white.T, places @ white.T)
 
 
 def tsne(points: npt.ArrayLike, seed: int = 0, perplexity: float = 30.0) -> Floats:
@@ -106,14 +111,24 @@ def tsne(points: npt.ArrayLike, seed: int = 0, perplexity: float = 30.0) -> Floa
         SettingError: scikit-learn is not installed.
         ValueError: there are too few points for the perplexity.
     """
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError:
-        raise SettingError("t-SNE needs scikit-learn: pip install 'fedloom[analysis]'") from None
     table = np.asarray(points, np.float32)
     if len(table) <= perplexity:
         raise ValueError(f"t-SNE needs more points than its perplexity {perplexity:g}, got {len(table)}: give more")
     if table.shape[1] < 2:
         raise ValueError(f"t-SNE starts from two principal components, got features of {table.shape[1]} unit")
-    made = TSNE(n_components=2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed)
+    made = _sklearn("manifold").TSNE(
+        n_components=2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed
+    )
     return np.asarray(made.fit_transform(table), np.float64)
+
+
+def _gaussians(points: Floats, at: Floats) -> Floats:
+    """The mean of Gaussians of width 1 around points [N, D] at places [M, D]; it integrates to 1."""
+    return np.asarray(np.exp(_sklearn("neighbors").KernelDensity(bandwidth=1.0).fit(points).score_samples(at)))
+
+
+def _sklearn(module: str) -> Any:
+    try:
+        return importlib.import_module(f"sklearn.{module}")
+    except ImportError:
+        raise SettingError("t-SNE and densities need scikit-learn: pip install 'fedloom[analysis]'") from None
