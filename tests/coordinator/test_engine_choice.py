@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
 from torch import Tensor, nn
 
 from fedloom import FedAvg, Federation, Model, RunSettings, run
@@ -21,6 +20,7 @@ from fedloom.engines.choose import choose
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
 
 
 class Item(nn.Linear):

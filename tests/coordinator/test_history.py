@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from fedloom import FedAvg, RunSettings, run
 from fedloom.coordinator.history import History, Reached, runs_below
 from fedloom.core.errors import SettingError

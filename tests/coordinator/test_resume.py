@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import LOCAL, federation, linear, mlp
 
 from fedloom import FedAvg, FedNTD, PFedSD, RunSettings, Scaffold, run
 from fedloom.coordinator import History, Job
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning, StorageError
+from tiny import LOCAL, federation, linear, mlp
 
 SETTINGS = RunSettings(rounds=6, cohort_size=3, engine="loop", threads=1, keep_every=3)
 ENGINES = ("loop", "stacked")
