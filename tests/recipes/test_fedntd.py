@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -17,8 +18,8 @@ from fedloom.core.errors import SettingError
 from fedloom.recipes import TABLES, Recipe, find, recipes
 from fedloom.recipes.fedntd import cells
 from fedloom.recipes.recipe import LEAST_STD, UNKNOWN_STD, noise, same
-from fedloom.recipes.reproduce import check_rounds, export, reproduce, with_changes, write
-from fedloom.recipes.results import FAILED, Result, as_csv, as_markdown, orderings, read, runs
+from fedloom.recipes.reproduce import check_known, check_rounds, export, reproduce, standing, with_changes, write
+from fedloom.recipes.results import FAILED, Result, as_csv, as_markdown, orderings, read, runs, summary
 
 COUNTS = {  # columns, rows, cells that are targets
     "fedntd-table1": (14, 7, 14 * 7 - 14 - 2),  # without FedNova, without SCAFFOLD's failed and damaged cells
@@ -419,12 +420,20 @@ def test_rounds_after_the_published_ones_do_not_count(tmp_path: Path) -> None:
         assert (found.rounds, found.accuracy, found.verdict) == (200, pytest.approx(60.0), "higher"), rounds
 
 
-@pytest.mark.parametrize(("table", "rounds"), [("fedntd-table1", 201), ("fedntd-table13", 26), ("fedntd-table1", 0)])
-def test_no_more_rounds_than_published(table: str, rounds: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "rounds", "remedy"),
+    [
+        ("fedntd-table1", 201, "ask for no more"),
+        ("fedntd-table13", 26, "ask for no more"),
+        ("fedntd-table1", 0, "ask for at least one"),
+        ("fedntd-table1", -5, "ask for at least one"),
+    ],
+)
+def test_no_more_rounds_than_published(table: str, rounds: int, remedy: str, tmp_path: Path) -> None:
     published = find(table)[0].rounds
     for refuse in (check_rounds, lambda n, found: reproduce(found, "data", tmp_path / "out", rounds=n)):
         with pytest.raises(
-            SettingError, match=rf"rounds must be in 1\.\.{published}, the published number, got {rounds}"
+            SettingError, match=rf"rounds must be in 1\.\.{published}, the published number, got {rounds}: {remedy}$"
         ):
             refuse(rounds, find(table))
     assert not (tmp_path / "out").exists()
@@ -450,6 +459,71 @@ def test_runs_of_other_folders_count_with_the_settings_that_are_asked_for(tmp_pa
     assert {seed: run.rounds for seed, run in runs(asked, [out, known]).items()} == {0: 200, 1: 200}
     assert {seed: run.rounds for seed, run in runs(asked, [out]).items()} == {0: 3}  # and its verdict says so
     assert result(asked, known).verdict == "other settings: local.lr"
+
+
+def test_known_folders_hold_the_folders_of_the_table(tmp_path: Path) -> None:
+    made(tmp_path / "kept", cell("fedntd-table1", "cifar10-s2", "fedavg"), 0, 40.0)
+    found = find("fedntd-table1", ["mnist-s2"])
+    for known in (tmp_path, tmp_path / "kept" / "fedntd-table1", tmp_path / "nowhere"):
+        with pytest.raises(
+            SettingError, match=f"{known} holds no results of fedntd-table1; name the folder that holds fedntd-table1/$"
+        ):
+            reproduce(found, "data", tmp_path / "out", known=[tmp_path / "kept", known])
+    assert not (tmp_path / "out").exists()
+    check_known([tmp_path / "kept"], found)  # though it has none of these cells
+    check_known([tmp_path / "kept"], find("fedntd-table7"))  # whose runs stand there
+    check_known([tmp_path / "kept"], find("fedntd-table8"))
+    with pytest.raises(SettingError, match="of fedntd-table8; name the folder that holds fedntd-table8/ or fedntd-tab"):
+        check_known([tmp_path], find("fedntd-table8"))
+
+
+def test_runs_that_are_there_need_no_data(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path / "kept", recipe, 0, 40.0)
+    place = made(tmp_path / "kept", recipe, 1, 40.0, rounds=3)
+    (place / FAILED).write_text('{"why": "the loss is NaN"}')
+    (there, failed) = reproduce([recipe], None, tmp_path / "out", seeds=(0, 1), known=[tmp_path / "kept"])
+    assert (there.status, there.good) == ("there", True)
+    assert (failed.status, failed.good) == (f"failed: the loss is NaN (before, in {place})", False)
+    trained: list[str] = []
+    with pytest.raises(SettingError, match=r"cifar10-s2/fedprox/seed-0 must be run, and the data are needed; name the"):
+        reproduce(
+            [recipe, cell("fedntd-table1", "cifar10-s2", "fedprox")],
+            None,
+            tmp_path / "out",
+            known=[tmp_path / "kept"],
+            train=lambda name, job, directory: trained.append(name),
+        )
+    assert not trained
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_that_are_there_count_also_where_the_data_are_not(tmp_path: Path) -> None:
+    recipe, other = (cell("fedntd-table1", "cifar10-s2", row) for row in ("fedntd", "fedavg"))
+    made(tmp_path, recipe, 0, 40.0)
+    outcomes = reproduce([other, recipe], str(tmp_path / "nowhere"), tmp_path)
+    assert [o.status.partition(": ")[0] for o in outcomes] == ["skipped", "there"]
+
+
+def test_what_stands_without_running(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    failing = dataclasses.replace(cell("fedntd-table1", "cifar10-s2", "fedprox"), failed=True)
+    made(tmp_path / "out", recipe, 0, 40.0)
+    made(tmp_path / "out", recipe, 1, 40.0, rounds=199)
+    made(tmp_path / "known", recipe, 2, 40.0)
+    made(tmp_path / "out", recipe, 3, 40.0, local__lr=0.5)
+    for seed in range(4):
+        place = made(tmp_path / "known", failing, seed, 40.0, rounds=2)
+        (place / FAILED).write_text('{"why": "the loss is NaN"}')
+
+    def good(rounds: int | None = None) -> list[bool]:
+        found = standing([recipe, failing], tmp_path / "out", seeds=range(4), rounds=rounds, known=[tmp_path / "known"])
+        assert [o.seed for o in found] == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert all(o.good for o in found[1::2])  # as published
+        return [o.good for o in found[::2]]
+
+    assert good() == [True, False, True, False]
+    assert good(199) == [True, True, True, False]
 
 
 def test_other_settings_reproduce_nothing(tmp_path: Path) -> None:
@@ -481,9 +555,22 @@ def test_failures(tmp_path: Path) -> None:
     made(tmp_path, recipe, 1, 30.0)
     found = result(recipe, tmp_path)
     assert (found.verdict, found.seeds) == ("1 of 2 failed", [1])
+    assert summary([found]) == "1 of 1 cells have runs, 1 with some seeds failed."
     text = as_markdown("Some title", [found])
     assert "- cifar10-lda0.05 scaffold, seed 0: client 3, round 7: the loss is NaN" in text
     assert "- cifar10-lda0.05 scaffold: the published run failed." in text
+
+
+def test_a_run_without_a_round_is_no_run(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    place = made(tmp_path, recipe, 0, 40.0, rounds=0)
+    found = result(recipe, tmp_path)
+    assert (found.runs, found.verdict) == ({}, "not run")
+    assert summary([found]) == "0 of 1 cells have runs."
+    made(tmp_path, recipe, 1, 40.0)
+    assert result(recipe, tmp_path).seeds == list(result(recipe, tmp_path).runs) == [1]
+    (place / FAILED).write_text('{"why": "the loss is NaN"}')
+    assert result(recipe, tmp_path).verdict == "1 of 2 failed"
 
 
 def test_orders_are_between_targets_after_equal_rounds(tmp_path: Path) -> None:
@@ -550,6 +637,94 @@ def test_exports_are_exact_without_weights_and_without_folders(tmp_path: Path) -
     (found,) = (r for r in write("Title", recipes("fedntd-table1"), [tmp_path / "to"]) if r.runs)
     assert found.seeds == [0]
     assert "1 of 98 cells have runs, 1 within noise." in (tmp_path / "to/fedntd-table1/results.md").read_text()
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_copies_follow_the_runs(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    out, to = tmp_path / "out", tmp_path / "to"
+    place = made(out, recipe, 0, 40.0)
+    (copy,) = export([recipe], out, to)
+    before = files_of(copy)
+
+    # Measured anew, with more threads: the same run.
+    (place / "timing.jsonl").write_text('{"round": 0, "seconds": {"evaluate": 9.0}}\n')
+    settings = json.loads((place / "settings.json").read_text())
+    settings["run"]["threads"] = 8
+    (place / "settings.json").write_text(json.dumps(settings))
+    assert export([recipe], out, to) == []
+    assert files_of(copy) == before
+
+    # Other numbers, other settings, a failure, and a failure that is no more: each is copied, once.
+    lines = (place / "metrics.jsonl").read_text()
+
+    def renumber() -> None:
+        (place / "metrics.jsonl").write_text(lines.replace('"global_accuracy": 0.4', '"global_accuracy": 0.5'))
+
+    def reset() -> None:
+        settings["local"]["lr"] = 0.5
+        (place / "settings.json").write_text(json.dumps(settings))
+
+    def fail() -> None:
+        (place / FAILED).write_text('{"why": "client 3, round 201: the loss is NaN"}')
+
+    for change in (renumber, reset, fail, (place / FAILED).unlink):
+        change()
+        assert export([recipe], out, to) == [copy], change
+        assert files_of(copy).keys() == files_of(place).keys()
+        assert (copy / "metrics.jsonl").read_bytes() == (place / "metrics.jsonl").read_bytes()
+        assert json.loads((copy / "settings.json").read_text())["local"] == settings["local"]
+        assert export([recipe], out, to) == [], change
+
+
+def test_a_longer_run_replaces_its_copy_and_a_shorter_one_does_not(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    to = tmp_path / "to"
+    made(tmp_path / "40", recipe, 0, 40.0, rounds=40, run__rounds=40)
+    place = made(tmp_path / "200", recipe, 0, 40.0)
+    (copy,) = export([recipe], tmp_path / "40", to, rounds=40)
+    assert export([recipe], tmp_path / "200", to) == [copy]
+    assert (copy / "metrics.jsonl").read_bytes() == (place / "metrics.jsonl").read_bytes()
+    assert export([recipe], tmp_path / "40", to, rounds=40) == []  # its beginning
+    assert (copy / "metrics.jsonl").read_bytes() == (place / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "changes", "failed", "difference"),
+    [
+        (41.0, {}, None, "other numbers from round 1 on"),
+        (40.0, {"local__lr": 0.5}, None, r"other settings \(local.lr\)"),
+        (
+            40.0,
+            {},
+            "the loss is NaN",
+            r"the copy has not failed, the run has failed \(the loss is NaN\)",
+        ),
+    ],
+)
+def test_a_longer_copy_with_other_numbers_is_not_lost(
+    accuracy: float, changes: dict[str, Any], failed: str | None, difference: str, tmp_path: Path
+) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    out, to = tmp_path / "out", tmp_path / "to"
+    made(tmp_path / "long", recipe, 1, 40.0)
+    (copy,) = export([recipe], tmp_path / "long", to)
+    before = files_of(copy)
+    made(out, recipe, 0, 40.0, rounds=40)
+    place = made(out, recipe, 1, accuracy, rounds=40, **changes)
+    if failed is not None:
+        (place / FAILED).write_text(json.dumps({"why": failed}))
+    with pytest.raises(
+        SettingError,
+        match=f"{copy} holds a copy of 200 rounds, and {place} a run of 40 that is not their beginning: {difference}. "
+        "Delete the copy, or name another folder",
+    ):
+        export([recipe], out, to, rounds=40)
+    assert files_of(copy) == before
+    assert [p.name for p in copy.parent.iterdir()] == ["seed-1"]  # nothing is copied
 
 
 def test_of_two_runs_with_a_seed_the_longer_one_counts(tmp_path: Path) -> None:

@@ -79,19 +79,22 @@ class Recipe:
 
     def changed(self, settings: Mapping[str, Any]) -> list[str]:
         """Names of settings in which a run (its settings.json) is none of what was published."""
-        return [] if self.missing is not None else list(_differences(settings, self.experiment))
+        return [] if self.missing is not None else list(differences(settings, self.experiment.described()))
 
     def unasked(self, settings: Mapping[str, Any]) -> dict[str, str]:
         """Settings in which a run is not the one that is asked for, and in words how."""
         if self.missing is not None:
             return {}
-        found = _differences(settings, self.asked)
+        found = differences(settings, self.asked.described())
         return {key: f"was {json.dumps(got)} and is {json.dumps(asked)}" for key, (got, asked) in found.items()}
 
 
-def _differences(settings: Mapping[str, Any], asked: Experiment) -> dict[str, tuple[Any, Any]]:
-    """What differs between settings.json and an experiment; a setting that the file lacks is as it was then."""
-    got, said = flat(settings), flat(plain(asked.described()))
+def differences(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ between settings.json and what is asked for, but for how it is computed.
+
+    A setting that one of them lacks is as it was then.
+    """
+    got, said = flat(settings), flat(plain(asked))
     for d in (got, said):
         d["data.source"] = str(d.get("data.source")).partition(":")[0]  # wherever the data are
         d.setdefault("start", None)

@@ -12,10 +12,11 @@ from fedloom.coordinator import Job
 from fedloom.core import files
 from fedloom.core.errors import ClientError, FedloomError, SettingError, StorageError
 from fedloom.experiments.experiment import Experiment, Federations
-from fedloom.recipes.recipe import Recipe
+from fedloom.recipes.recipe import Recipe, differences
 from fedloom.recipes.results import FAILED, Result, Run, as_csv, as_markdown, read, runs
 
 EXPORTED = ("settings.json", "manifest.json", "metrics.jsonl", "timing.jsonl", FAILED)
+NO_DATA = "skipped: data cannot be made: "  # how the status of a run begins whose data are not there
 _ELSEWHERE = {"run.rounds": "--rounds", "run.seed": "--seed", "data.source": "--data", "algorithm": "--methods"}
 
 
@@ -30,7 +31,7 @@ class Outcome(NamedTuple):
 
     recipe: Recipe
     seed: int
-    status: str  # "done", "there", "failed: why" or "skipped: why"
+    status: str  # "done", "there", "failed: why", "skipped: why" or "not run"
 
     @property
     def skipped(self) -> bool:
@@ -44,7 +45,7 @@ class Outcome(NamedTuple):
 
 def reproduce(
     recipes: Sequence[Recipe],
-    data: str,
+    data: str | None,
     out: Path,
     *,
     seeds: Sequence[int] = (0,),
@@ -57,32 +58,41 @@ def reproduce(
     """Run recipes below `out`, in PLACE/seed-S; a run that fails, or whose data are not there, costs no other.
 
     A run of fewer `rounds` than published has the same rates in the same rounds: it is the beginning of the longer
-    one, and goes on when more are asked for. `data`: the folder with the original files. `changes`: settings other
-    than the recipes', by their names in a settings file. `known`: other folders of results, whose runs with the
-    settings that are asked for count as done.
+    one, and goes on when more are asked for. `data`: the folder with the original files; None will do where all runs
+    are there. `changes`: settings other than the recipes', by their names in a settings file. `known`: other folders
+    of results, whose runs with the settings that are asked for count as done.
 
     Raises:
-        SettingError: a change is no setting, there are more rounds than published, a seed is out of range, or a run in
-            `out` has other settings than are asked for.
+        SettingError: a change is no setting, there are more rounds than published, a seed is out of range, one of
+            `known` holds no results of the table, a run must be made without data, or a run in `out` has other
+            settings than are asked for.
         StorageError: a file cannot be written, or one of a run is damaged.
     """
     outcomes: list[Outcome] = []
     if rounds is not None:
         check_rounds(rounds, recipes)
-    for seed in seeds:
-        if not 0 <= seed < 2**32:
-            raise SettingError(f"seed must be in 0..{2**32 - 1}, got {seed}: choose one in this range")
+    check_seeds(seeds)
+    check_known(known, recipes)
     recipes = with_changes(recipes, changes or {})
+    if data is None:  # said before hours of work
+        for seed in seeds:
+            for recipe in recipes:
+                if _settled(recipe, seed, out, rounds, known) is None:
+                    raise SettingError(
+                        f"{recipe.column}/{recipe.row}/seed-{seed} must be run, and the data are needed; name the "
+                        "folder of the original files with --data FOLDER"
+                    )
     for source in dict.fromkeys(r.experiment.data.source for r in recipes):
         federations = Federations()  # of one data set at a time
         unmade: dict[str, str] = {}
         for seed in seeds:  # one seed of every cell tells more than all seeds of one cell
             for recipe in [r for r in recipes if r.experiment.data.source == source]:
-                if recipe.column in unmade:
-                    status = unmade[recipe.column]
-                else:
-                    status = _run(recipe, data, seed, out, rounds, known, federations, train or _train)
-                    if status.startswith("skipped: data"):
+                status = _settled(recipe, seed, out, rounds, known) or unmade.get(recipe.column)
+                if status is None:
+                    experiment = recipe.with_data(data or "", seed).changed("run.rounds", _wanted(recipe, rounds))
+                    name, place = f"{recipe.column}/{recipe.row}/seed-{seed}", _place(recipe, seed, out)
+                    status = _run(experiment, name, place, federations, train or _train)
+                    if status.startswith(NO_DATA):
                         unmade[recipe.column] = status
                 outcomes.append(Outcome(recipe, seed, status))
                 if tell is not None:
@@ -90,27 +100,42 @@ def reproduce(
     return outcomes
 
 
-def _run(
-    recipe: Recipe,
-    data: str,
-    seed: int,
+def standing(
+    recipes: Sequence[Recipe],
     out: Path,
-    rounds: int | None,
-    known: Sequence[Path],
-    federations: Federations,
-    train: Train,
-) -> str:
-    if recipe.missing is not None:
-        return f"skipped: {recipe.missing}"
-    wanted, place = recipe.rounds if rounds is None else rounds, out / recipe.place / f"seed-{seed}"
-    here = runs(recipe, [out]).get(seed)
-    for run in (runs(recipe, [out, *known]).get(seed), here):
+    *,
+    seeds: Sequence[int] = (0,),
+    rounds: int | None = None,
+    known: Sequence[Path] = (),
+) -> list[Outcome]:
+    """What `reproduce` would find, where nothing is run: runs that are there, that failed, and those that are not."""
+    return [
+        Outcome(recipe, seed, _there(recipe, seed, out, rounds, known) or "not run")
+        for seed in seeds
+        for recipe in recipes
+    ]
+
+
+def _there(recipe: Recipe, seed: int, out: Path, rounds: int | None, known: Sequence[Path]) -> str | None:
+    """How a run ended that is there as asked, None where there is none or not all of it."""
+    place = _place(recipe, seed, out)
+    for run in (runs(recipe, [out, *known]).get(seed), runs(recipe, [out]).get(seed)):
         if run is not None and not recipe.unasked(run.history.settings):
             if run.failed is not None:
                 remedy = f"; delete {place / FAILED} to try again" if run.folder == place else f", in {run.folder}"
                 return f"failed: {run.failed} (before{remedy})"
-            if run.rounds >= wanted:
+            if run.rounds >= _wanted(recipe, rounds):
                 return "there"
+    return None
+
+
+def _settled(recipe: Recipe, seed: int, out: Path, rounds: int | None, known: Sequence[Path]) -> str | None:
+    """The status of a run for which there is nothing to do, or nothing that can be done; None where it must be run."""
+    if recipe.missing is not None:
+        return f"skipped: {recipe.missing}"
+    if status := _there(recipe, seed, out, rounds, known):
+        return status
+    here, place = runs(recipe, [out]).get(seed), _place(recipe, seed, out)
     if here is not None:
         if others := recipe.unasked(here.history.settings):
             listing = "; ".join(f"{key} {how}" for key, how in others.items())
@@ -123,19 +148,30 @@ def _run(
                 f"skipped: {place} holds {here.rounds} rounds without checkpoints, which cannot go on (exported, or "
                 "they were deleted); run it in another directory"
             )
-    experiment = recipe.with_data(data, seed).changed("run.rounds", wanted)
+    return None
+
+
+def _run(experiment: Experiment, name: str, place: Path, federations: Federations, train: Train) -> str:
     try:
         federation = federations.of(experiment)
     except (ValueError, OSError) as error:
         if isinstance(error, FedloomError):
             raise
-        return f"skipped: data cannot be made: {error}"
+        return f"{NO_DATA}{error}"
     try:
-        train(f"{recipe.column}/{recipe.row}/seed-{seed}", experiment.job(federation), place)
+        train(name, experiment.job(federation), place)
     except ClientError as error:
         files.write(place, FAILED, (json.dumps({"why": str(error)}) + "\n").encode())
         return f"failed: {error}"
     return "done"
+
+
+def _wanted(recipe: Recipe, rounds: int | None) -> int:
+    return recipe.rounds if rounds is None else rounds
+
+
+def _place(recipe: Recipe, seed: int, out: Path) -> Path:
+    return out / recipe.place / f"seed-{seed}"
 
 
 def _train(name: str, job: Job, directory: Path) -> object:
@@ -146,7 +182,29 @@ def check_rounds(rounds: int, recipes: Sequence[Recipe]) -> None:
     """Raise SettingError unless so many rounds can be compared with what was published."""
     published = min((r.rounds for r in recipes), default=rounds)
     if not 1 <= rounds <= published:
-        raise SettingError(f"rounds must be in 1..{published}, the published number, got {rounds}: ask for no more")
+        remedy = "ask for no more" if rounds > published else "ask for at least one"
+        raise SettingError(f"rounds must be in 1..{published}, the published number, got {rounds}: {remedy}")
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raise SettingError unless all seeds can be used."""
+    for seed in seeds:
+        if not 0 <= seed < 2**32:
+            raise SettingError(f"seed must be in 0..{2**32 - 1}, got {seed}: choose one in this range")
+
+
+def check_known(known: Sequence[Path], recipes: Sequence[Recipe]) -> None:
+    """Raise SettingError unless each folder has one of the folders in which runs of these recipes stand.
+
+    One too high or too low would count for nothing, and all would be computed again.
+    """
+    tables = dict.fromkeys(Path(r.place).parts[0] for r in recipes)
+    for folder in known:
+        if tables and not any((folder / table).is_dir() for table in tables):
+            raise SettingError(
+                f"{folder} holds no results of {recipes[0].table}; name the folder that holds "
+                f"{' or '.join(f'{table}/' for table in tables)}"
+            )
 
 
 def with_changes(recipes: Sequence[Recipe], changes: Mapping[str, str]) -> list[Recipe]:
@@ -190,29 +248,56 @@ def write(title: str, recipes: Sequence[Recipe], folders: Sequence[Path], rounds
 def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = None) -> list[Path]:
     """Copy settings, facts and logs of finished and failed runs, without weights: small enough to be committed.
 
-    A copy counts as done when it is read, but cannot go on. Settings name the data without their folder. A copy that
-    is there and has as many rounds stays.
+    A copy counts as done when it is read, but cannot go on. Settings name the data without their folder. A copy stays
+    where it begins with the run's numbers and ended alike, however long both took; it gives way to a run with other
+    numbers and as many rounds, as of corrected code.
 
     Raises:
+        SettingError: a copy has other numbers and more rounds than the run; nothing is copied then.
         StorageError: a file cannot be written.
     """
-    copied = []
+    found: list[tuple[Run, Path]] = []
     for recipe in recipes:
-        there = runs(recipe, [to])
+        copies = runs(recipe, [to])
         for seed, run in runs(recipe, [out]).items():
-            done = run.failed is not None or run.rounds >= (recipe.rounds if rounds is None else rounds)
-            if not done or (seed in there and there[seed].rounds >= run.rounds):
+            copy = copies.get(seed)
+            if run.failed is None and run.rounds < _wanted(recipe, rounds):
                 continue
-            folder = to / recipe.place / f"seed-{seed}"
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                _copy(run, folder)
-            except OSError as error:
-                if isinstance(error, StorageError):
-                    raise
-                raise StorageError(f"cannot copy {run.folder} to {folder}: {error.strerror}") from error
-            copied.append(folder)
-    return copied
+            if copy is not None and copy.rounds >= run.rounds:
+                difference = _difference(run, copy)
+                if difference is None:
+                    continue
+                if copy.rounds > run.rounds:
+                    raise SettingError(
+                        f"{copy.folder} holds a copy of {copy.rounds} rounds, and {run.folder} a run of {run.rounds} "
+                        f"that is not their beginning: {difference}. Delete the copy, or name another folder"
+                    )
+            found.append((run, _place(recipe, seed, to)))
+    for run, folder in found:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _copy(run, folder)
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"cannot copy {run.folder} to {folder}: {error.strerror}") from error
+    return [folder for _, folder in found]
+
+
+def _difference(run: Run, copy: Run) -> str | None:
+    """In what a copy is neither this run nor one that goes on from it, None if in nothing."""
+    if settings := differences(copy.history.settings, run.history.settings):
+        return f"other settings ({', '.join(settings)})"
+    for ours, theirs in zip(run.history.metrics, copy.history.metrics, strict=False):
+        if ours != theirs:
+            return f"other numbers from round {min(ours['round'], theirs['round'])} on"
+    if run.failed != copy.failed:
+        return f"the copy {_ended(copy)}, the run {_ended(run)}"
+    return None
+
+
+def _ended(run: Run) -> str:
+    return "has not failed" if run.failed is None else f"has failed ({run.failed})"
 
 
 def _copy(run: Run, folder: Path) -> None:

@@ -157,8 +157,15 @@ class Result:
 
 
 def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None = None) -> list[Result]:
-    """What is there of each recipe. `rounds`: take numbers after so many where runs are longer."""
-    return [Result(recipe, runs(recipe, folders), rounds) for recipe in recipes]
+    """What is there of each recipe; a run that was interrupted in its first round is nothing yet.
+
+    `rounds`: take numbers after so many where runs are longer.
+    """
+    out = []
+    for recipe in recipes:
+        begun = {s: run for s, run in runs(recipe, folders).items() if run.rounds or run.failed is not None}
+        out.append(Result(recipe, begun, rounds))
+    return out
 
 
 class Ordering(NamedTuple):
@@ -273,9 +280,14 @@ def as_markdown(title: str, results: Sequence[Result]) -> str:
 
 def summary(results: Sequence[Result]) -> str:
     """How many cells came out how."""
-    counts = Counter(r.verdict.partition(" (")[0].partition(":")[0] for r in results if r.runs)
+    counts = Counter(_kind(r.verdict) for r in results if r.runs)
     said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
     return f"{sum(counts.values())} of {len(results)} cells have runs{said}."
+
+
+def _kind(verdict: str) -> str:
+    """A verdict without its numbers and names."""
+    return "with some seeds failed" if verdict.endswith(" failed") else verdict.partition(" (")[0].partition(":")[0]
 
 
 def order_lines(results: Sequence[Result]) -> list[str]:
