@@ -111,6 +111,15 @@ def test_every_figure_is_described_and_lies_beside_the_page(comparison: Path) ->
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_curves_are_of_one_size(comparison: Path) -> None:
+    figures = comparison / "report/figures"
+    accuracy, forgetting = (
+        ElementTree.parse(figures / f"{n}.svg").getroot() for n in ("global_accuracy", "forgetting")
+    )
+    assert accuracy.get("viewBox") == forgetting.get("viewBox")
+    assert "forgetting F (points)" in (figures / "forgetting.svg").read_text(encoding="utf-8")
+
+
 def test_the_summary_says_what_ran(comparison: Path) -> None:
     text = read(comparison / "report/report.html").text
     assert "2 methods on made_up" in text

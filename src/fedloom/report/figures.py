@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedloom.report.style import FAINT, HALF, INK, WIDE, canvas, colour, dashes, drawing, label_ends, plain
+from fedloom.report.style import FAINT, HALF, INK, WIDE, canvas, colour, dashes, drawing, even_step, label_ends, plain
 from fedloom.report.summary import Curve, Floats, Method
 
 if TYPE_CHECKING:
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 MOST_BANDS = 8  # of as many methods; more would hide each other
 _MOST_LABELS = 8  # lines named at their ends; more get a legend
+_COLUMNS = 2  # of that legend
 MOST_POINTS = 300  # of a row of clients; more are shown as so many quantiles
 
 
 def curves(
-    methods: Sequence[Method], name: str, ylabel: str, *, x: str = "round", percent: bool = True, wide: bool = False
+    methods: Sequence[Method], name: str, ylabel: str, *, x: str = "round", percent: bool = True
 ) -> Figure | None:
     """A measured number over rounds, bytes (`x="bytes"`) or seconds: mean over seeds, and from lowest to highest.
 
@@ -33,10 +34,9 @@ def curves(
         return None
     with drawing():
         named = 1 < len(methods) <= _MOST_LABELS
-        columns = 4 if wide else 2
-        width, height = WIDE if wide else HALF
+        width, height = HALF
         if len(methods) > 1 and not (named and x == "round"):
-            height += 0.22 * -(-len(found) // columns)
+            height += 0.22 * -(-len(found) // _COLUMNS)
         figure, axes = canvas((width, height))
         banded = len(methods) <= MOST_BANDS
         for method, curve in found:
@@ -48,7 +48,7 @@ def curves(
         if named and x == "round":
             label_ends(axes, [(c.x[-1], c.mean[-1] * scale, m.number, m.label) for m, c in found])
         elif len(methods) > 1:
-            figure.legend(loc="outside lower left", ncols=columns, handlelength=2.2)
+            figure.legend(loc="outside lower left", ncols=_COLUMNS, handlelength=2.2)
     return figure
 
 
@@ -82,7 +82,7 @@ def class_map(method: Method) -> Figure | None:
         bar.outline.set_visible(False)
         bar.set_label("accuracy (%)", fontsize=9)
         axes.grid(False)
-        shown = [i for i, t in enumerate(rounds) if t % _step(rounds[-1]) == 0]
+        shown = [i for i, t in enumerate(rounds) if t % even_step(rounds[-1]) == 0]
         axes.set_xticks(shown, [str(rounds[i]) for i in shown])
         if classes <= 20:
             axes.set_yticks(range(classes))
@@ -169,12 +169,6 @@ def _shades() -> Any:
     import matplotlib
 
     return matplotlib.colormaps["YlGnBu"].with_extremes(bad="#d1d5db")
-
-
-def _step(rounds: int) -> int:
-    """A round number of rounds between ticks, at most seven of them."""
-    steps = (int(digit + "0" * zeros) for zeros in range(20) for digit in "125")
-    return next(step for step in steps if rounds / step <= 7)
 
 
 def _short(label: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.algorithms import ALGORITHMS
 from fedloom.core.errors import SettingError
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, told apart by colour-blind readers; without yellow, which is too light for a line
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)))
+# as many as colours: the methods that papers compare most; each has a colour that no other of them has
+_COMPARED = {"fedavg", "fedprox", "fednova", "fedcurv", "scaffold", "moon", "fedntd"}
+_OWN = {name.replace("_", ""): i for i, name in enumerate(sorted(ALGORITHMS, key=lambda name: name not in _COMPARED))}
 INK, FAINT, GRID = "#1f2328", "#6b7280", "#e5e7eb"
 HALF, WIDE = (5.2, 3.5), (10.6, 3.9)  # inches
 
@@ -81,6 +85,34 @@ def canvas(size: tuple[float, float] = HALF) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
+def looks(names: Sequence[str]) -> list[int]:
+    """Numbers for `colour` and `dashes`, different ones, of methods that are compared: by algorithm, then by place.
+
+    An algorithm of this package has the same colour in every comparison, unless one that is compared more often has
+    it there. Names may be those of runs: fednova-released, mine/fedntd/seed-1. A second method of an algorithm, and
+    others, get the colours that are left.
+    """
+    places = [_place(name) for name in names]
+    found: dict[int, int] = {}
+    used = [0] * len(COLOURS)
+    for i in sorted(range(len(names)), key=lambda i: (places[i], i)):
+        own = places[i] % len(COLOURS)
+        if places[i] < len(_OWN) and not used[own]:
+            found[i], used[own] = own, 1
+    for i in range(len(names)):
+        if i not in found:
+            free = min(range(len(COLOURS)), key=lambda c: (used[c], c))
+            found[i] = free + used[free] * len(COLOURS)
+            used[free] += 1
+    return [found[i] for i in range(len(names))]
+
+
+def _place(name: str) -> int:
+    """Of the algorithm that a method's name names first, or the one after all."""
+    words = (word.replace("_", "") for word in re.split(r"[^a-z0-9_]+", name.lower()))
+    return next((_OWN[word] for word in words if word in _OWN), len(_OWN))
+
+
 def colour(number: int) -> str:
     """The colour of a method."""
     return COLOURS[number % len(COLOURS)]
@@ -89,6 +121,12 @@ def colour(number: int) -> str:
 def dashes(number: int) -> Any:
     """The line style of a method: another one where the colours begin again."""
     return DASHES[number // len(COLOURS) % len(DASHES)]
+
+
+def even_step(span: int) -> int:
+    """A round number that goes at most seven times into a number of rounds: from tick to tick."""
+    steps = (int(digit + "0" * zeros) for zeros in range(20) for digit in "125")
+    return next(step for step in steps if span / step <= 7)
 
 
 def plain(text: str) -> str:

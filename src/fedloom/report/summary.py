@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fedloom.coordinator import RunSettings
 from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.core.errors import SettingError
+from fedloom.report.style import looks
 
 Floats = npt.NDArray[np.float64]
 
@@ -114,7 +115,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Method:
-    """Runs that differ in their seed only. `number` chooses colour and line style."""
+    """Runs that differ in their seed only. `number` chooses colour and line style; `looks` gives it."""
 
     label: str
     number: int
@@ -191,9 +192,10 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
     for run in runs:
         groups.setdefault(run.key(), []).append(run)
     ordered = [sorted(group, key=lambda run: -1 if run.seed is None else run.seed) for group in groups.values()]
+    labels = _labels(ordered)
+    numbers = looks([_algorithm(group[0]) or label for label, group in zip(labels, ordered, strict=True)])
     methods = [
-        Method(label, number, tuple(group))
-        for number, (label, group) in enumerate(zip(_labels(ordered), ordered, strict=True))
+        Method(label, number, tuple(group)) for label, number, group in zip(labels, numbers, ordered, strict=True)
     ]
     return methods, remarks + [remark for method in methods for remark in _remarks(method)]
 
@@ -246,7 +248,7 @@ def _seedy(name: str) -> bool:
 
 def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     """The algorithm; where that leaves twins, what differs in their settings if it is little, or the folder."""
-    names = [printable(str(run.history.settings.get("algorithm") or run.history.algorithm)) for run, *_ in groups]
+    names = [_algorithm(run) for run, *_ in groups]
     out = []
     for name, group in zip(names, groups, strict=True):
         twins = [other for other, n in zip(groups, names, strict=True) if n == name]
@@ -262,6 +264,11 @@ def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
             out.append(folders.pop() if len(folders) == 1 else name)
     out = [label or "run" for label in out]
     return [label if out.count(label) == 1 else f"{label} ({out[: i + 1].count(label)})" for i, label in enumerate(out)]
+
+
+def _algorithm(run: Run) -> str:
+    """As the settings name it, or the class of one from Python; "" where nothing is known."""
+    return printable(str(run.history.settings.get("algorithm") or run.history.algorithm))
 
 
 def _method_folder(folder: str) -> str:

@@ -33,7 +33,7 @@ CURVES = {  # heading, label of the axis, caption
     ),
     "forgetting": (
         "Forgetting",
-        "points",
+        "forgetting F (points)",
         "Drop of a class from its best earlier round, mean over classes. Lower is better.",
     ),
     "in_local_accuracy": (
@@ -196,10 +196,13 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if not hours else f"{hours:,} h {left} min"
 
 
-def file_name(what: str, method: Method) -> str:
-    """A name of a file that tells the method, of letters, digits and underscores whatever its label is."""
+def file_name(what: str, place: int, method: Method) -> str:
+    """A name of a file that tells the method, of letters, digits and underscores whatever its label is.
+
+    `place`: among the methods, from 1.
+    """
     label = re.sub(r"[^a-z0-9]+", "_", method.label.lower()).strip("_")[:40]
-    return f"{what}_{method.number + 1}" + (f"_{label}" if label else "")
+    return f"{what}_{place}" + (f"_{label}" if label else "")
 
 
 def partition_of(method: Method) -> str:

@@ -142,17 +142,17 @@ def _cost(page: Page, methods: Sequence[Method]) -> None:
 
 def _classes(page: Page, methods: Sequence[Method]) -> None:
     page.section("classes", "Classes: learned and forgotten")
-    drawn = [(m, figure) for m in methods if (figure := figures.class_map(m)) is not None]
+    drawn = [(i, m, figure) for i, m in enumerate(methods, 1) if (figure := figures.class_map(m)) is not None]
     if drawn:
-        lowest = ", in the run of the lowest seed" if any(len(m.counted) > 1 for m, _ in drawn) else ""
+        lowest = ", in the run of the lowest seed" if any(len(m.counted) > 1 for _, m, _ in drawn) else ""
         page.text(
             f"Accuracy of the global model by class and round{lowest}. A row that turns light is a class that was "
             f"forgotten; a row that stays dark is remembered.{words.absent(methods, 'global_accuracy')}"
         )
         several = len(methods) > 1
         maps = [
-            page.figure(figure, words.file_name("classes", m), m.label if several else "By class", words.weakest(m))
-            for m, figure in drawn
+            page.figure(figure, words.file_name("classes", i, m), m.label if several else "By class", words.weakest(m))
+            for i, m, figure in drawn
         ]
     else:
         maps = []
@@ -161,8 +161,7 @@ def _classes(page: Page, methods: Sequence[Method]) -> None:
         _grid(page, methods, ["forgetting"], beside=maps)
     else:
         page.grid(maps)
-        _grid(page, methods, ["forgetting"], wide=True)
-        _grid(page, methods, ["in_local_accuracy", "out_local_accuracy"])
+        _grid(page, methods, ["forgetting", "in_local_accuracy", "out_local_accuracy"])
 
 
 def _clients(page: Page, methods: Sequence[Method]) -> None:
@@ -244,24 +243,19 @@ def _settings(page: Page, methods: Sequence[Method]) -> None:
     )
 
 
-def _grid(
-    page: Page, methods: Sequence[Method], names: Sequence[str], *, wide: bool = False, beside: Sequence[str] = ()
-) -> None:
+def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, beside: Sequence[str] = ()) -> None:
     """Figures of numbers over rounds, `beside` others, or a line about why there is none."""
     drawn, missing = list(beside), []
     for name in names:
         heading, ylabel, caption = words.CURVES[name]
-        figure = figures.curves(methods, name, ylabel, percent=not name.endswith("loss"), wide=wide)
+        figure = figures.curves(methods, name, ylabel, percent=not name.endswith("loss"))
         if figure is None:
             missing.append(f"{heading} is not shown: no run has measured it.")
             continue
         if name in _ENDS and len(methods) > 1:
             caption += words.ending(methods, name)
         caption = caption.rstrip() + words.absent(methods, name) + words.band(methods)
-        drawn.append(page.figure(figure, name, heading, caption, wide))
-    if wide:
-        page.add("".join(drawn))
-    else:
-        page.grid(drawn)
+        drawn.append(page.figure(figure, name, heading, caption))
+    page.grid(drawn)
     for sentence in missing:
         page.text(sentence, "missing")
