@@ -18,16 +18,17 @@ from fedloom.report.style import drawing
 @pytest.mark.parametrize(
     "rounds", [[1], [1, 2, 3], list(range(1, 31)), list(range(2, 201)), [1, 50, 100, 200], [7, 9], list(range(9))]
 )
-def test_round_axes_begin_with_the_first_and_end_with_the_last(rounds: list[int]) -> None:
+def test_ticks_of_round_axes_are_whole_and_evenly_spaced(rounds: list[int]) -> None:
     with drawing():
         _, (axes,) = figures.panels(1)
         axes.plot(rounds, rounds)
         figures.whole_ticks(axes, rounds)
     ticks = axes.get_xticks()
-    assert (ticks[0], ticks[-1]) == (rounds[0], rounds[-1])
+    assert rounds[0] <= ticks[0]
+    assert ticks[-1] <= rounds[-1]
     assert (ticks == np.round(ticks)).all()
-    assert len(ticks) <= 12
-    assert len(ticks) < 3 or np.diff(ticks).min() >= 0.5 * np.median(np.diff(ticks))
+    assert min(len(rounds), 2) <= len(ticks) <= 8
+    assert len(set(np.diff(ticks))) <= 1
 
 
 def test_accuracies_stand_at_their_rounds() -> None:
@@ -52,9 +53,23 @@ def test_aggregated_values_are_drawn() -> None:
         some = {"round": np.array([3, 4][-count:])} | {n: c[-count:] for n, c in curves.items()}
         lines = figures.local_accuracy([0, 5], found, found, some).axes[panel].get_lines()
         drawn = {line.get_label(): np.asarray(line.get_ydata()) for line in lines}
+        assert count == 1 or {line.get_marker() for line in lines} == {"o"}  # rounds that lie far from each other
         for where in ("in", "out"):
             np.testing.assert_allclose(drawn[f"{where}-local, aggregated"][-1], 100 * curves[f"{where}_aggregated"][-1])
     assert len(figures.local_accuracy([0, 5], found, found, {"round": np.array([3, 4])} | curves).axes) == 2
+
+
+def test_before_is_seen_where_after_is_the_same() -> None:
+    (axes,) = figures.personal([0, 5], np.full((2, 4), 0.5)).axes
+    for dot, ring in zip(axes.get_lines()[::2], axes.get_lines()[1::2], strict=True):
+        assert (dot.get_markerfacecolor(), ring.get_markerfacecolor()) == (ring.get_markeredgecolor(), "none")
+        assert ring.get_markersize() - 2 * ring.get_markeredgewidth() > dot.get_markersize()
+
+
+def test_a_correlation_of_few_pairs_is_a_dash() -> None:
+    table = np.array([[1, 0, 0.5, 0.6, 3, 4]], float)
+    title = figures.divergence(table, correlation(table[:, 3], table[:, 5])).axes[0].get_title(loc="left")
+    assert title.startswith("Pearson –, Spearman –;")
 
 
 def test_clients_that_are_not_known_give_no_warning_and_no_mark() -> None:
@@ -77,7 +92,18 @@ def test_each_client_has_its_own_mark_of_the_whole_divergence(clients: int) -> N
     assert (ends[:, 0] < np.arange(clients) - 0.3).all()
     assert (ends[:, 1] > np.arange(clients) + 0.3).all()
     assert [s[0, 1] for s in marks.get_segments()] == table[:, 0].tolist()
-    assert [ax.get_ylabel() for ax in axes] == ["nats", "nats"]
+    assert [ax.get_ylabel() for ax in axes] == ["nats", "nats", "nats"]
+
+
+def test_a_distillation_loss_far_below_kl_is_seen() -> None:
+    table = np.array([[4.9, -0.1, 5.0, -0.1, 5.0, 4.8, 0.026, 0.02]])
+    axes = maps.proposition_2([3], table, np.ones((2, 3))).axes
+    (bar,) = axes[1].patches
+    low, high = axes[1].get_ylim()
+    assert bar.get_height() == 0.026
+    assert bar.get_height() > 0.8 * (high - low)
+    assert axes[2].get_xlabel() == "output class"
+    assert axes[2].get_title(loc="left").startswith("contribution to KL of each output class")
 
 
 def test_lines_that_may_coincide_can_be_told_apart() -> None:
@@ -112,7 +138,10 @@ def test_the_expansion_has_the_slope_that_it_is_given() -> None:
     a, b = np.meshgrid(grid, grid, indexing="ij")
     slopes, values = np.array([0.7, -0.2]), np.array([6.0, 2.0])
     loss = 3 + slopes[0] * a + slopes[1] * b + values[0] * a**2 / 2 + values[1] * b**2 / 2 + 9 * a**3
-    lines = space.surface(grid, loss, slopes, values).axes[1].get_lines()
+    figure = space.surface(grid, loss, slopes, values)
+    lines = figure.axes[1].get_lines()
+    assert not legend(figure, 1)  # below: within, curves and the line at 0 run through it
+    assert [text.get_text()[:13] for text in figure.legends[0].get_texts()] == ["eigenvector 1", "eigenvector 2"]
     for i, line in enumerate((lines[1], lines[3])):
         expected = 3 + slopes[i] * grid + values[i] * grid**2 / 2  # without the third order, which bends the loss alone
         np.testing.assert_allclose(line.get_ydata(), expected)
@@ -126,7 +155,25 @@ def legend(figure: Any, panel: int) -> list[str]:
 def test_a_global_model_and_twenty_others_have_a_legend() -> None:
     names = ["global", *(f"a {k}" for k in range(10)), *(f"b {k}" for k in range(10))]
     where = np.arange(21).astype(np.int64)
-    figure = space.embedding(np.zeros((21, 2)), where % 3, where, names)
+    figure = space.embedding(np.zeros((21, 2)), where % 3, where, names, [name.split(" ")[0] for name in names])
     assert legend(figure, 1) == names
     colours = {tuple(c) for c in figure.axes[1].collections[0].get_facecolors()}
     assert len(colours) == 21
+
+
+@pytest.mark.parametrize(("runs", "named"), [(2, 5), (3, 7), (11, 12)])
+def test_points_show_the_run_of_their_model(runs: int, named: int) -> None:
+    """Of eleven runs, whose models are too many for a legend, the legend names the runs."""
+    names = ["global", *(f"{run} {k}" for run in range(runs) for k in (0, 1))]
+    where = np.arange(len(names), dtype=np.int64)
+    at = np.stack([where, where], 1).astype(float)
+    figure = space.embedding(at, where % 3, where, names, [name.split(" ")[0] for name in names])
+    points = figure.axes[1].collections[0]
+    shapes = {
+        int(x): path.vertices.tobytes() for (x, _), path in zip(points.get_offsets(), points.get_paths(), strict=True)
+    }
+    assert all(shapes[1 + 2 * run] == shapes[2 + 2 * run] for run in range(runs))
+    assert len({shapes[1 + 2 * run] for run in range(runs)}) == min(runs, 6)
+    assert legend(figure, 1) == (names if named < 12 else ["global", *map(str, range(11))])
+    keys = figure.axes[1].get_legend().legend_handles
+    assert len({handle.get_paths()[0].vertices.tobytes() for handle in keys}) == min(runs, 6)

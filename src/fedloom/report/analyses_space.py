@@ -72,7 +72,8 @@ def hypersphere(run: Studied) -> Finding:
             numbers("hypersphere-points", ["model", "example", "class", "x", "y"], flat),
         ],
         ["Concentration: length of the mean direction of a class, mean over the classes shown; 1 is one direction. "
-         "Classes shown: those that the three clients hold most of. Bandwidth: Scott's rule."],
+         "Classes shown: those that the three clients hold most of. Bandwidth: Scott's rule. Classes are drawn on "
+         "rings outside the circle so that none hides another; the radius means nothing."],
     )  # fmt: skip
 
 
@@ -97,9 +98,11 @@ def joint(runs: Mapping[str, Studied]) -> Finding:
             f"one t-SNE of the runs {', '.join(runs)} needs clients that received the same model: begin all of them "
             "with the same --start, and look at round 1"
         )
-    models = {"global": m.start}
+    models, whose = {"global": m.start}, [""]
     for name, one in moments.items():
-        models |= {f"{name} {k}": w for k, w in list(zip(one.clients, one.trained, strict=True))[:_LOCALS]}
+        mine = {f"{name} {k}": w for k, w in list(zip(one.clients, one.trained, strict=True))[:_LOCALS]}
+        models |= mine
+        whose += [name] * len(mine)
     classes = len(np.unique(run.test.y.cpu().numpy()))
     each = max(2, min(100, _POINTS // (len(models) * classes)))
     test = _subset(run.test, each)
@@ -110,7 +113,7 @@ def joint(runs: Mapping[str, Studied]) -> Finding:
     rows = [[names[k], int(c), *xy] for k, c, xy in zip(where, y, at, strict=True)]
     told = [["class", _neighbours(at, y)], ["model", _neighbours(at, where)]]
     return Finding(
-        maps.embedding(at, y, where, names),
+        maps.embedding(at, y, where, names, whose),
         short(f"t-SNE of {len(at):,} features, round {m.number}", {"10 nearest of the same": None, "%": percent}, told),
         [numbers("tsne", ["model", "class", "x", "y"], rows)],
         [f"{each} test examples of each class through each of {len(models)} models; perplexity 30, PCA start, seed 0. "

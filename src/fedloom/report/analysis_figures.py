@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.analysis import Correlation, LocalAccuracy, known_mean
-from fedloom.report.style import FAINT, INK, WIDE, colour, drawing
+from fedloom.report.style import FAINT, INK, WIDE, colour, drawing, even_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,13 +36,10 @@ def title(axes: Axes, text: str) -> None:
 
 
 def whole_ticks(axes: Axes, values: Sequence[int] | npt.NDArray[Any]) -> None:
-    """Rounds and epochs have no fractions: ticks at the first, at the last and at even steps between them."""
-    from matplotlib.ticker import MaxNLocator
-
+    """Rounds and epochs have no fractions: ticks at the multiples of a round number, from the first to the last."""
     first, last = int(values[0]), int(values[-1])
-    steps = MaxNLocator(8, integer=True).tick_values(first, last)
-    apart = (steps[1] - steps[0]) / 2
-    axes.set_xticks([first, *(t for t in steps if first + apart < t < last - apart), *[last] * (last > first)])
+    step = even_step(last - first)
+    axes.set_xticks(range(-(-first // step) * step, last + 1, step))
 
 
 def bare(axes: Axes) -> None:
@@ -106,7 +103,7 @@ def forgetting(curve: Floats, by_class: Floats) -> Figure:
             axes[0].plot(
                 curve[:, 0], curve[:, column] * 100, color=colour(number), ls=dash, marker=dots, ms=3.5, label=label
             )
-        axes[0].legend(loc="lower right")
+        figure.legend(loc="outside lower left", ncols=3)
         axes[0].axhline(0, color=FAINT, lw=0.8)
         low, high = axes[0].get_ylim()
         axes[0].set_ylim(
@@ -145,12 +142,14 @@ def local_accuracy(
             for where, number in (("in", IN), ("out", OUT)):
                 line, name = curves[f"{where}_{when}"] * 100, f"{where}-local, {when.removesuffix('_mean')}"
                 if len(rounds) > 1:
-                    axes[1].plot(rounds, line, ls=style, color=colour(number), label=name)
+                    axes[1].plot(rounds, line, ls=style, marker="o", ms=3.5, color=colour(number), label=name)
                 if when == "aggregated":
                     axes[0].axhline(line[-1], ls=style, lw=1.3, color=colour(number), label=name)
         if len(rounds) > 1:
             whole = curves["accuracy_aggregated"] * 100
-            axes[1].plot(rounds, whole, color=colour(WHOLE), lw=1.3, label="all classes, aggregated")
+            axes[1].plot(
+                rounds, whole, marker="o", ms=3.5, color=colour(WHOLE), lw=1.3, label="all classes, aggregated"
+            )
             axes[1].set_xlabel("round")
             axes[1].set_ylim(0, 102)
             whole_ticks(axes[1], rounds)
@@ -194,8 +193,8 @@ def moves(axes: Axes, clients: Sequence[int], series: dict[str, tuple[Floats, Fl
     for i, (name, (before, after)) in enumerate(series.items()):
         at = x + (i - (len(series) - 1) / 2) * 0.28
         axes.vlines(at, before * 100, after * 100, color=colour(i), lw=1.2, alpha=0.6)
-        axes.plot(at, before * 100, "o", ms=5, mfc="white", mec=colour(i), clip_on=False)
-        axes.plot(at, after * 100, "o", ms=5.5, color=colour(i), label=name, clip_on=False)
+        axes.plot(at, after * 100, "o", ms=5, mew=0, color=colour(i), label=name, clip_on=False)
+        axes.plot(at, before * 100, "o", ms=8.5, mfc="none", mec=colour(i), clip_on=False)  # seen around an equal dot
     step = max(1, -(-len(clients) // 20))
     axes.set_xticks(x[::step], [str(k) for k in clients[::step]])
     axes.set_xlabel("client")
@@ -216,7 +215,8 @@ def divergence(table: Floats, found: Correlation) -> Figure:
         axes[0].set_xlabel("distance of distributions, L2: ‖Â − p‖")
         axes[0].set_ylabel("divergence of weights, L2: ‖w − wₖ‖")
         axes[0].grid(True, axis="x")
-        title(axes[0], f"Pearson {found.pearson:.2f}, Spearman {found.spearman:.2f}; darker: later rounds")
+        pearson, spearman = (f"{r:.2f}" if np.isfinite(r) else "–" for r in (found.pearson, found.spearman))
+        title(axes[0], f"Pearson {pearson}, Spearman {spearman}; darker: later rounds")
         for column, name, number in ((5, "weights", 0), (3, "distributions", 1)):
             mean = np.array([table[table[:, 0] == t, column].mean() for t in rounds])
             axes[1].plot(

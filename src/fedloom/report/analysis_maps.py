@@ -89,29 +89,34 @@ def proposition_1(betas: Floats, curves: Floats, classes: Sequence[int], between
 
 
 def proposition_2(clients: Sequence[int], table: Floats, by_class: Floats) -> Figure:
-    """`table` [K, 8]: full, true, not true, ...; `by_class`: true and not-true part, mean over clients, [2, C]."""
+    """`table` [K, 8]: full, true, not true, ...; `by_class`: true and not-true part, mean over clients, [2, C].
+
+    The NTD loss is far smaller than KL: it has a panel and a scale of its own.
+    """
     with drawing():
-        figure, axes = panels(2)
+        figure, axes = panels(3, width_ratios=(1.3, 1, 1.3))
         x = np.arange(len(clients))
-        for i, (column, label, number) in enumerate(((1, "true part", 0), (2, "not-true part", 1), (6, "NTD loss", 2))):
-            axes[0].bar(x + (i - 1) * 0.26, table[:, column], 0.24, color=colour(number), label=label)
+        for i, (column, label) in enumerate(((1, "true part"), (2, "not-true part"))):
+            axes[0].bar(x + (i - 0.5) * 0.36, table[:, column], 0.34, color=colour(i), label=label)
         axes[0].hlines(table[:, 0], x - 0.39, x + 0.39, color=INK, lw=2, label="KL: true + not-true part")
-        step = max(1, -(-len(clients) // 20))
-        axes[0].set_xticks(x[::step], [str(k) for k in clients[::step]])
-        axes[0].set_xlabel("client")
-        axes[0].set_ylabel("nats")
-        axes[0].axhline(0, color=FAINT, lw=0.8)
-        title(axes[0], "KL(global ‖ local) on each client's examples")
+        title(axes[0], "KL(global ‖ local), each client's examples")
+        axes[1].bar(x, table[:, 6], 0.68, color=colour(2), label="NTD loss")
+        title(axes[1], "NTD loss, the same examples")
+        for ax, most in ((axes[0], 12), (axes[1], 8)):
+            step = max(1, -(-len(clients) // most))
+            ax.set_xticks(x[::step], [str(k) for k in clients[::step]])
+            ax.set_xlabel("client")
         places = np.arange(by_class.shape[1])
-        for i, number in ((0, 0), (1, 1)):
-            axes[1].bar(places + (i - 0.5) * 0.36, by_class[i], 0.34, color=colour(number))
-        axes[1].axhline(0, color=FAINT, lw=0.8)
-        axes[1].set_xlabel("class")
-        axes[1].set_ylabel("nats")
+        for i in (0, 1):
+            axes[2].bar(places + (i - 0.5) * 0.36, by_class[i], 0.34, color=colour(i))
+        axes[2].set_xlabel("output class")
         if len(places) <= 20:
-            axes[1].set_xticks(places)
-        title(axes[1], "the same by class, mean over clients")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=4)
+            axes[2].set_xticks(places)
+        title(axes[2], "contribution to KL of each output class,\nmean over clients")
+        for ax in axes:
+            ax.set_ylabel("nats")
+            ax.axhline(0, color=FAINT, lw=0.8)
+        figure.legend(loc="outside lower right", ncols=4)
     return figure
 
 

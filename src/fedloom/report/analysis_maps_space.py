@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+_SHAPES = "o^sDvP"  # of runs
+_MOST_NAMES = 21  # in a legend: a global model and ten of each of two runs
 
 
 def circles(
@@ -80,33 +84,61 @@ def _holds(counts: Ints | None) -> str:
     return f"\n{listed}" if held else ""
 
 
-def embedding(at: Floats, y: Ints, where: Ints, names: Sequence[str]) -> Figure:
-    """The same points twice: coloured by class, and by model (the first, the global one, in black)."""
+def embedding(at: Floats, y: Ints, where: Ints, names: Sequence[str], runs: Sequence[str]) -> Figure:
+    """The same points twice: coloured by class, and by model.
+
+    `where`: the model of each point; `names` and `runs`: of the models. The first is the global one, of no run (""), in
+    black. Each run has a shape of its own; lightness goes with it in turn, so that two runs differ in both.
+    """
     import matplotlib
 
-    many = matplotlib.colormaps["tab20"]
+    many = matplotlib.colormaps["tab20"]  # ten colours, dark and light
     shuffled = np.random.default_rng(0).permutation(len(at))  # no group is drawn over all others
+    labels, known = np.unique(y), list(dict.fromkeys(runs[1:]))
+    classes = {int(c): _Look(many((2 * i + (i >= 10)) % 20), "o", str(c)) for i, c in enumerate(labels)}
+    models = {0: _Look(INK, "o", names[0])}
+    for k, (name, run) in enumerate(zip(names[1:], runs[1:], strict=True), 1):
+        number, place = known.index(run), runs[1:k].count(run)
+        models[k] = _Look(many((2 * place + number % 2) % 20), _SHAPES[number % len(_SHAPES)], name)
+    named = list(models.values())
+    if len(named) > _MOST_NAMES:
+        named = [named[0], *(_Look(FAINT, _SHAPES[i % len(_SHAPES)], run) for i, run in enumerate(known))]
     with drawing():
         figure, axes = panels(2, (WIDE[0], 5.2))
-        labels = np.unique(y)
-        by_class = {int(c): many((2 * i + (i >= 10)) % 20) for i, c in enumerate(labels)}
-        by_model = {k: INK if k == 0 else many((2 * k - 2 + (k > 10)) % 20) for k in range(len(names))}
-        _groups(axes[0], at[shuffled], y[shuffled], by_class, [str(c) for c in labels], "by class")
-        _groups(axes[1], at[shuffled], where[shuffled], by_model, names, "by model")
+        several = [*classes.values()] if len(classes) <= _MOST_NAMES else []
+        _groups(axes[0], at[shuffled], y[shuffled], classes, several, "by class")
+        _groups(axes[1], at[shuffled], where[shuffled], models, named, "by model")
     return figure
 
 
+@dataclass(frozen=True)
+class _Look:
+    colour: Any
+    shape: str
+    name: str
+
+    @property
+    def path(self) -> Any:
+        from matplotlib.markers import MarkerStyle
+
+        style = MarkerStyle(self.shape)
+        return style.get_path().transformed(style.get_transform())
+
+
 def _groups(
-    axes: Axes, at: Floats, group: Ints, colours: Mapping[int, Any], names: Sequence[str], heading: str
+    axes: Axes, at: Floats, group: Ints, looks: Mapping[int, _Look], named: Sequence[_Look], heading: str
 ) -> None:
-    axes.scatter(at[:, 0], at[:, 1], s=5, c=[colours[int(g)] for g in group], linewidths=0, alpha=0.8)
+    size = 5 if len({look.shape for look in looks.values()}) == 1 else 9  # shapes are to be told apart
+    points = axes.scatter(at[:, 0], at[:, 1], s=size, c=[looks[int(g)].colour for g in group], linewidths=0, alpha=0.8)
+    paths = {g: look.path for g, look in looks.items()}
+    points.set_paths([paths[int(g)] for g in group])
     bare(axes)
     axes.set_xticks([])
     axes.set_yticks([])
     title(axes, heading)
-    if len(colours) <= 21:
-        for colour_of_one, name in zip(colours.values(), names, strict=True):
-            axes.scatter([], [], s=22, color=colour_of_one, label=plain(name))
+    for look in named:
+        axes.scatter([], [], s=22, color=look.colour, marker=look.shape, label=plain(look.name))
+    if named:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=5, handletextpad=0.1, columnspacing=1.0)
 
 
@@ -157,6 +189,6 @@ def surface(grid: Floats, loss: Floats, slopes: Floats, eigenvalues: Floats) -> 
         axes[1].set_xlabel("distance from the model")
         axes[1].set_ylabel("training loss")
         axes[1].axvline(0, color=FAINT, lw=0.8)
-        axes[1].legend(loc="upper center")
+        figure.legend(loc="outside lower right", ncols=2)
         title(axes[1], "cuts through the model (dashed: second-order expansion)")
     return figure
