@@ -76,6 +76,16 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
     assert {path.stem for path in tmp_path.glob("*.png")} == set(ANALYSES) - {"hypersphere"}
 
 
+def test_one_that_does_not_apply_costs_no_other(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["hypersphere", "consistency", "forgetting", "--round", "1", "--out", str(tmp_path)]
+    status, out, err = call(capsys, str(run), *argv)
+    assert status == 2
+    assert "Forgetting after round 1" in out
+    assert "error: not measured: hypersphere: the circle needs features of 2 units" in err
+    assert "not measured: consistency: consistency compares rounds with the one before" in err
+    assert {path.stem for path in tmp_path.glob("*.png")} == {"forgetting"}
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

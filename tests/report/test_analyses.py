@@ -6,17 +6,22 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from analysed import images, maker, rows
+from analysed import COMMON, images, maker, rows
+from torch import Tensor, nn
 
-from fedloom import FedAvg, History, Local, RunSettings, from_arrays, iid, run
+from fedloom import FedAvg, History, Local, Model, RunSettings, from_arrays, iid, run
+from fedloom.cli.main import main
 from fedloom.core.errors import SettingError
+from fedloom.core.types import Weights
 from fedloom.data import federate
 from fedloom.evaluate import forgetting
 from fedloom.models import MLP
+from fedloom.report import analyses_models
 from fedloom.report.analyses import ANALYSES, analyse
 from fedloom.report.studied import Studied
 
@@ -53,7 +58,7 @@ def test_the_same_run_gives_the_same_bytes(name: str, trained: Any, tmp_path: Pa
 
 def test_features_on_the_circle(trained: Any, tmp_path: Path) -> None:
     studied = Studied.of(trained("fedavg", "--model", "hypersphere_cnn", "--rounds", "1"))
-    analyse(studied, "hypersphere", tmp_path)
+    finding, _ = analyse(studied, "hypersphere", tmp_path)
     points = rows(tmp_path / "hypersphere-points.csv")
     assert {str(p["model"]) for p in points} == {
         "global",
@@ -61,6 +66,7 @@ def test_features_on_the_circle(trained: Any, tmp_path: Path) -> None:
         *(f"client {k}" for k in studied.moment().clients),
     }
     np.testing.assert_allclose([np.hypot(p["x"], p["y"]) for p in points], 1, atol=1e-5)
+    assert "the radius means nothing" in finding.said[0]
     with pytest.raises(ValueError, match="features of 2 units"):
         analyse(Studied.of(trained("fedntd", "--model", "lenet")), "hypersphere", tmp_path)
 
@@ -130,6 +136,35 @@ def test_several_architectures(trained: Any, tmp_path: Path) -> None:
     assert [r["client"] for r in rows(tmp_path / "personalised.csv")] == [0, 2, 4]
     with pytest.raises(ValueError, match="logistic has no non-linearity"):
         analyse(Studied.of(folder, model="logistic"), "alignment", tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_propositions_need_two_classes(number: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp() / "one-class"
+    if not folder.exists():
+        (x, _), y = images(60), np.zeros(60, np.int64)
+        folder.mkdir()
+        np.savez(folder / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        argv = ["run", "fedavg", "--model", "mlp", "--data", str(folder / "own.npz"), "--partition", "iid"]
+        assert main([*argv, *COMMON, "--out", str(folder / "run")]) == 0
+    with pytest.raises(ValueError, match=f"proposition {number} needs at least two classes, got 1"):
+        analyse(Studied.of(folder / "run"), f"proposition-{number}", folder / "out")
+
+
+def test_logits_go_in_the_batches_that_the_network_is_evaluated_in() -> None:
+    (x, y), seen = images(120), list[int]()
+
+    class ByBatch(Model):
+        def __call__(self, weights: Weights, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return super().__call__(weights, x)
+
+    normed: Callable[[], nn.Module] = lambda: nn.Sequential(  # noqa: E731
+        nn.Flatten(), nn.Linear(256, 3), nn.BatchNorm1d(3, track_running_stats=False)
+    )
+    network = ByBatch(normed)
+    found = analyses_models._logits(SimpleNamespace(network=network), network.init(0), from_arrays(x, y))
+    assert (seen, len(found)) == ([50, 50, 20], 120)
 
 
 @pytest.mark.parametrize("algorithm", ["local_only", "centralised"])

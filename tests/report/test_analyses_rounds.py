@@ -116,6 +116,13 @@ def test_one_round_ends_what_was_logged(trained: Any, tmp_path: Path) -> None:
         analyse(Studied.of(folder, [1]), "consistency", tmp_path)
 
 
+def test_a_run_of_one_round_has_no_consistency(trained: Any, tmp_path: Path) -> None:
+    folder = trained("fedavg", "--model", "mlp", "--rounds", "1")
+    for asked in (None, [1]):
+        with pytest.raises(SettingError, match="and this run has one round only"):
+            analyse(Studied.of(folder, asked), "consistency", tmp_path)
+
+
 def test_several_rounds_are_picked_of_what_was_logged(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
     for name, expected in (("class-accuracy", [1, 3]), ("consistency", [3]), ("forgetting", [1, 3])):

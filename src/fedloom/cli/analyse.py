@@ -62,18 +62,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
         )
     studied = Studied.of(args.directory, _rounds(args), args.model)
     out = Path(args.directory, "analysis") if args.out is None else Path(args.out)
-    skipped: dict[str, list[str]] = {}  # by reason
+    skipped: dict[str, list[str]] = {}  # by reason: one that does not apply costs no other
     for name in names:
         try:
             finding, files = analyse(studied, name, out)
         except (SettingError, ValueError) as error:
-            if not every:
+            if len(names) == 1:
                 raise
             skipped.setdefault(str(error), []).append(name)
             continue
         _show(finding, files, console)
-    for reason, whose in skipped.items():
-        console.print(f"not measured: {', '.join(whose)}: {reason}", markup=False, highlight=False, soft_wrap=True)
+    lines = [f"not measured: {', '.join(whose)}: {reason}" for reason, whose in skipped.items()]
+    if lines and not every:
+        raise SettingError("\n".join(lines))
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if sum(map(len, skipped.values())) == len(names):
         raise SettingError(f"nothing could be measured of the run in {args.directory}")
     return 0

@@ -52,6 +52,8 @@ def class_accuracy(run: Studied) -> Finding:
 def steadiness(run: Studied) -> Finding:
     """Cosine between the accuracies by class of neighbouring rounds (fig. 2b)."""
     log = run.logged()
+    if log.whole == 1:
+        raise SettingError("consistency compares rounds with the one before, and this run has one round only")
     if not log.shown[1:].any():
         raise SettingError(f"consistency compares rounds with the one before: name one after {log.rounds[0]}")
     cosine = consistency(log.per_class)[log.shown[1:]]

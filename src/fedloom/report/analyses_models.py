@@ -28,6 +28,7 @@ from fedloom.analysis import (
     relabelled,
     shares,
 )
+from fedloom.core.errors import SettingError
 from fedloom.core.types import Weights
 from fedloom.data import Examples
 from fedloom.report import analysis_maps as maps
@@ -105,6 +106,7 @@ def proposition_1(run: Studied) -> Finding:
 
 def proposition_2(run: Studied) -> Finding:
     """Distillation on each client's examples after training, in its true and not-true parts (proposition 2)."""
+    _several_classes(run, 2)
     m = run.moment()
     parts: list[Parts] = []
     for i, trained in enumerate(m.trained):
@@ -149,6 +151,7 @@ def proposition_2(run: Studied) -> Finding:
 
 def proposition_3(run: Studied) -> Finding:
     """Expected distance to clients' optima as p leaves uniform, with its assumption and without (proposition 3)."""
+    _several_classes(run, 3)
     m = run.moment()
     steps = np.linspace(0, 1, 41)
     C = m.counts.shape[1]
@@ -217,13 +220,18 @@ def neurons(run: Studied) -> Finding:
     )
 
 
+def _several_classes(run: Studied, proposition: int) -> None:
+    if (C := run.job.federation.num_classes) < 2:
+        raise SettingError(f"proposition {proposition} needs at least two classes, got {C}")
+
+
 def _counterexample() -> tuple[Floats, Floats]:
     return COUNTEREXAMPLE.clients, COUNTEREXAMPLE.optima
 
 
 def _logits(run: Studied, weights: Weights, examples: Examples) -> Tensor:
     like = next(iter(weights.params.values()))
-    edges = [*range(0, len(examples), 250), len(examples)]
+    edges = [*range(0, len(examples), run.network.evaluation_batch(250)), len(examples)]
     with torch.no_grad():
         parts = [
             run.network(weights, examples.normalise(examples.x[a:b].to(like.device), like.dtype))

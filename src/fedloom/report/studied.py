@@ -265,7 +265,7 @@ class Studied:
         shown = named if len(named) > 1 else set(kept)
         said = [f"Mean over the models {', '.join(names)}, weighted by their clients."] if len(names) > 1 else []
         rounds = kept[:until]
-        return Logged(rounds, self.history.per_class[:until], np.array([t in shown for t in rounds]), said)
+        return Logged(rounds, self.history.per_class[:until], np.array([t in shown for t in rounds]), len(kept), said)
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,6 +275,7 @@ class Logged:
     rounds: list[int]  # [T]
     per_class: Floats  # [T, C]
     shown: npt.NDArray[np.bool_]  # [T], which rounds were asked for
+    whole: int  # rounds in the log, those after T included
     said: list[str]  # of which model they are, where there are several
 
 
