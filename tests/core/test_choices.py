@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pytest
 
-from fedloom.core.choices import check_choices
+from fedloom.core.choices import annotations, check_choices
 from fedloom.core.errors import SettingError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Derived(Base):
 class Unresolved:
     word: Literal["a", "b"] = "a"
     names: Mapping[str, int] | None = None
+    many: ClassVar[bool] = False
 
 
 @pytest.mark.parametrize("settings", [{}, {"word": "b", "free": "c", "size": 2}])
@@ -51,5 +52,8 @@ def test_others_are_refused(settings: dict[str, Any], message: str) -> None:
         check_choices(Derived(**settings))
 
 
-def test_annotations_for_type_checkers_alone_are_no_error() -> None:
+def test_annotations_for_type_checkers_alone_hide_no_others() -> None:
     check_choices(Unresolved(word="a"))
+    with pytest.raises(SettingError, match="word must be one of a, b, got 'c'"):
+        check_choices(Unresolved(word="c"))  # type: ignore[arg-type]
+    assert annotations(Unresolved) == {"word": Literal["a", "b"], "names": Any, "many": ClassVar[bool]}

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from fedloom import __version__
 from fedloom.cli import analyse, reproduce, results, sweep, train
-from fedloom.cli.options import add_settings
+from fedloom.cli.options import add_settings, directory
 from fedloom.core.errors import FedloomError
 from fedloom.recipes import demo
 from fedloom.report import algorithm_table, comparison_table, table
@@ -97,21 +97,25 @@ def _parser() -> argparse.ArgumentParser:
     add_settings(many)
 
     again = command("resume", "go on with the runs in a directory, bit for bit", train.resume)
-    again.add_argument("directory", help="what --out named")
+    again.add_argument("directory", type=directory, help="what --out named")
     again.add_argument("--rounds", type=int, metavar="N", help="more rounds than they were started with")
     again.add_argument("--at", type=int, metavar="ROUND", help="from this checkpoint instead of the newest")
 
     past = command("replay", "compute a past round again and look at its local models", results.replay)
-    past.add_argument("directory", help="a run")
+    past.add_argument("directory", type=directory, help="a run")
     past.add_argument("round", type=int, help="which round, from 1")
-    past.add_argument("--save", metavar="DIR", help="write the local models there")
+    past.add_argument("--save", type=directory, metavar="DIR", help="write the local models there")
 
     page = command("report", "one page with figures and tables about all runs in some directories", results.report)
-    page.add_argument("directories", nargs="+", metavar="directory", help="a run, or a folder with runs below it")
-    page.add_argument("--out", metavar="DIR", help="where the report goes (default: report/ in the directory)")
+    page.add_argument(
+        "directories", nargs="+", type=directory, metavar="directory", help="a run, or a folder with runs below it"
+    )
+    page.add_argument(
+        "--out", type=directory, metavar="DIR", help="where the report goes (default: report/ in the directory)"
+    )
 
     model = command("export", "write a run's global model, or one client's", results.export)
-    model.add_argument("directory", help="a run")
+    model.add_argument("directory", type=directory, help="a run")
     model.add_argument("file", help="NAME.safetensors, NAME.pt (a state_dict) or NAME.onnx")
     model.add_argument("--client", type=int, metavar="K", help="the personal model of this client")
     model.add_argument("--model", metavar="NAME", help="which architecture, where there are several")

@@ -78,6 +78,13 @@ _FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, v
 }  # fmt: skip
 
 
+def directory(text: str) -> str:
+    """The type of a flag that names a directory: an empty one, as of a variable that is not set, is none."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; name a directory")
+    return text
+
+
 def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
     """The flags of a run. None has a default of its own: what is not said stays as the settings file has it."""
     kinds, plain = get_type_hints(RunSettings), Experiment()
@@ -108,7 +115,12 @@ def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
                     help="of everything random; several with commas, one run each (default: 0)",
                 )
         if group == "results" and seeds:
-            add("--out", metavar="DIR", help="where settings, metrics, checkpoints and timing are written")
+            add(
+                "--out",
+                type=directory,
+                metavar="DIR",
+                help="where settings, metrics, checkpoints and timing are written",
+            )
             add("--resume", action="store_true", help="go on with the runs that --out holds; start those it lacks")
             add(
                 "--track", action="append", default=[], metavar="TRACKER",
@@ -124,8 +136,12 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
     chosen = list(names) or ([str(described["algorithm"])] if "algorithm" in described else [])
     if not chosen:
         raise SettingError("say which algorithm: fedloom run NAME, or algorithm = NAME in the settings file")
-    if twice := [name for name in dict.fromkeys(chosen) if chosen.count(name) > 1]:
-        raise SettingError(f"each algorithm is named once, got {', '.join(twice)} more often; drop the repeats")
+    labels = [catalogue.label(name) for name in chosen]
+    if twice := [name for name in chosen if labels.count(catalogue.label(name)) > 1]:
+        raise SettingError(
+            f"each algorithm is named once, since results stand under its name, got {' and '.join(twice)}: drop the "
+            "repeats, or rename your own"
+        )
     # Tables of algorithms from outside the package are known as such only where one of these names them.
     outside = {catalogue.label(name) for name in (*chosen, str(described.get("algorithm", ""))) if ":" in name}
     out = []
@@ -142,7 +158,7 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
             if value is not None:
                 experiment = experiment.changed(key, value)
         out.append(experiment)
-    return [_with_pairs(e, args.set, [catalogue.label(name) for name in chosen]) for e in out]
+    return [_with_pairs(e, args.set, labels) for e in out]
 
 
 def seeds(text: str | None, experiment: Experiment) -> list[int]:

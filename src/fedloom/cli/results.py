@@ -62,6 +62,8 @@ def export(args: argparse.Namespace, console: Console) -> int:
     restored = job.restore(args.directory, args.at)
     p, train = job.population, job.federation.train
     if args.client is not None:
+        if args.model is not None:
+            raise SettingError(f"a client has one model: give --client {args.client} or --model {args.model}, not both")
         weights, name = restored.personal_weights(args.client), p.assignment[args.client]
     else:
         found = restored.global_weights()

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import sys
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedloom.core.errors import SettingError
+
+
+@functools.cache
+def annotations(kind: type) -> dict[str, Any]:
+    """The types of a class's fields, inherited ones too; `Any` where one names what only type checkers import."""
+    out: dict[str, Any] = {}
+    for owner in reversed(kind.__mro__):
+        known = vars(sys.modules[owner.__module__])
+        for name, said in inspect.get_annotations(owner).items():
+            try:  # one by one: what a class of somebody else's leaves open must not hide the others
+                out |= get_type_hints(type(owner.__name__, (), {"__annotations__": {name: said}}), known)
+            except NameError:
+                out[name] = Any
+    return out
 
 
 def check_choices(settings: Any) -> None:
@@ -14,10 +31,7 @@ def check_choices(settings: Any) -> None:
     Raises:
         SettingError: a value is not among those that the annotation lists.
     """
-    try:
-        hints = get_type_hints(type(settings))
-    except NameError:  # a class of somebody else's, annotated with a name that only type checkers import
-        return
+    hints = annotations(type(settings))
     for field in dataclasses.fields(settings):
         kind, value = hints[field.name], getattr(settings, field.name)
         if get_origin(kind) is Literal and value not in get_args(kind):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
 from torch import nn
@@ -14,6 +14,7 @@ from torch import nn
 from fedloom.algorithms import ALGORITHMS
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
+from fedloom.core.choices import annotations
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
@@ -67,10 +68,12 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
 
 
 def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[Any, Any]:
-    """An algorithm by name, with settings as typed or as in a file (`{"beta": "0.5"}`, `{"distill.lr": 0.01}`)."""
-    made, owner = kind(name), label(name)
-    types = get_type_hints(made)
-    known = [f.name for f in dataclasses.fields(made) if f.name != "local"]
+    """An algorithm by name, with settings as typed or as in a file (`{"beta": "0.5"}`, `{"distill.lr": 0.01}`).
+
+    Raises:
+        SettingError: a setting is unknown or of another type, or has neither a value nor a default.
+    """
+    owner, known, types = label(name), _own(name), annotations(kind(name))
     values: dict[str, Any] = {}
     for key, value in settings.items():
         field, _, part = key.partition(".")
@@ -79,7 +82,7 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
                 f"{owner} has no setting {key!r}{meant(key, known)}; it has {', '.join(known) or 'none'}"
             )
         if part:  # e.g. distill.lr of KT-pFL
-            base = values.get(field, hyper_parameters(name)[field])
+            base = values.get(field, hyper_parameters(name).get(field))
             if not isinstance(base, Local):
                 raise SettingError(f"{owner}.{field} has no parts; give it as {field}=VALUE")
             values[field] = _with_local(base, f"{owner}.{field}", part, value)
@@ -87,12 +90,31 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
             raise SettingError(f"{owner}.{field} has parts: set {field}.lr, {field}.epochs or {field}.batch_size")
         else:
             values[field] = coerce(value, types[field], f"{owner}.{field}")
-    return made(local=local, **values)
+    if missing := lacking(name, values):
+        raise SettingError(
+            f"{owner} has settings without a default: give {', '.join(f'{key}=VALUE' for key in missing)} (--set)"
+        )
+    return kind(name)(local=local, **values)
+
+
+def lacking(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """An algorithm's settings that have neither a default nor a value in `settings`."""
+    return [key for key in _own(name) if key not in settings and key not in hyper_parameters(name)]
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
-    """An algorithm's own settings and their defaults."""
-    return {key: value for key, value in vars(kind(name)()).items() if key != "local"}
+    """An algorithm's own settings that have a default, and these."""
+    out: dict[str, Any] = {}
+    for key, field in _own(name).items():
+        if field.default is not dataclasses.MISSING:
+            out[key] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            out[key] = field.default_factory()
+    return out
+
+
+def _own(name: str) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(kind(name)) if field.name != "local"}
 
 
 def written(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
@@ -110,7 +132,7 @@ def written(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
 def _with_local(local: Local, owner: str, part: str, value: Any) -> Local:
     """A `Local` with one of its (or its optimiser's) settings changed."""
     optimiser = local.optimiser
-    own, inner = get_type_hints(Local), get_type_hints(type(optimiser))
+    own, inner = annotations(Local), annotations(type(optimiser))
     choices = [f.name for f in dataclasses.fields(local) if f.name != "optimiser"]
     choices += [f.name for f in dataclasses.fields(optimiser)]
     if part not in choices:

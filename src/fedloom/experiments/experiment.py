@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.run import Job
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.choices import annotations, check_choices
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
@@ -53,7 +54,7 @@ class LocalSettings:
     epochs: int = 5
     steps: int | None = None
     batch_size: int = 50
-    optimiser: str = "sgd"
+    optimiser: Literal["sgd", "adam"] = "sgd"
     lr: float = 0.01
     momentum: float = 0.9
     nesterov: bool = False
@@ -61,10 +62,11 @@ class LocalSettings:
     clip: float | None = None
     decay: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_choices(self)
+
     def made(self) -> Local:
         """The same as an object."""
-        if self.optimiser not in ("sgd", "adam"):
-            raise SettingError(f"local.optimiser must be sgd or adam, got {self.optimiser!r}")
         common = {"lr": self.lr, "weight_decay": self.weight_decay, "clip": self.clip}
         optimiser: Optimiser = (
             SGD(momentum=self.momentum, nesterov=self.nesterov, **common)  # type: ignore[arg-type]
@@ -121,6 +123,8 @@ class Experiment:
             out = out.changed("algorithm", described["algorithm"])
         for key, value in described.items():
             if isinstance(value, Mapping):
+                if not value and key not in {*_SECTIONS, *ALGORITHMS, catalogue.label(out.algorithm)}:
+                    out.changed(f"{key}.", None)  # raises
                 for inner, v in flat(value).items():
                     out = out.changed(f"{key}.{inner}", v)
             elif key != "algorithm":
@@ -134,10 +138,14 @@ class Experiment:
             SettingError: there is no such setting, or the value is of another type.
         """
         section, dot, name = key.partition(".")
+        if key == "algorithm" and (taken := catalogue.label(str(value))) in {*_SECTIONS, *_TOP}:
+            raise SettingError(
+                f"algorithm {value!r} would have its settings under {taken!r}, where others stand: rename it"
+            )
         if not dot and section in _TOP:
             return dataclasses.replace(self, **{section: coerce(value, _TOP[section], section)})
         if dot and section in _SECTIONS:
-            kinds = get_type_hints(_SECTIONS[section])
+            kinds = annotations(_SECTIONS[section])
             if name not in kinds:
                 close = meant(name, kinds)
                 raise SettingError(f"{section} has no setting {name!r}{close}; it has {', '.join(kinds)}")
@@ -146,9 +154,11 @@ class Experiment:
         own = catalogue.label(self.algorithm)
         if dot and (section == own or section in ALGORITHMS):
             table = {**self.settings.get(section, {}), name: value}
-            _quietly(self.algorithm if section == own else section, self.local.made(), table)
+            whose = self.algorithm if section == own else section
+            if not catalogue.lacking(whose, table):  # else the others may still come
+                _quietly(whose, self.local.made(), table)
             return dataclasses.replace(self, settings={**self.settings, section: table})
-        known = [*_TOP, *(f"{s}.{n}" for s, kind in _SECTIONS.items() for n in get_type_hints(kind)), *ALGORITHMS]
+        known = [*_TOP, *(f"{s}.{n}" for s, kind in _SECTIONS.items() for n in annotations(kind)), *ALGORITHMS]
         whole = {k.rpartition(".")[2]: k for k in known}
         close = meant(whole.get(key, key), known)
         raise SettingError(
@@ -178,6 +188,12 @@ class Experiment:
         """
         dataset, public = self.dataset() if found is None else found
         d, seed = self.data, self.partition_seed
+        if public is not None and d.partition.startswith("lists"):
+            raise SettingError(
+                f"data.public takes {d.public} rows out and renumbers the others, so the rows in {d.partition} would "
+                "be others: leave public rows out of the lists and call fedloom.federate(..., public=examples), or use "
+                "another partition"
+            )
         partition = catalogue.partition(d.partition, dataset, d.clients, seed)
         return federate(
             dataset.train,
@@ -185,7 +201,7 @@ class Experiment:
             test=dataset.test,
             test_fraction=d.test_fraction,
             val_fraction=d.val_fraction,
-            held_out=dataset.held_out if d.partition == "natural" else None,
+            held_out=dataset.held_out,
             public=public,
             seed=seed,
         )
