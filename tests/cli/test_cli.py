@@ -289,7 +289,10 @@ OPENING = (
             "compare fedavg fedntd --set beta=0.5",
             "--set 'beta=0.5': say whose it is, ALGORITHM.NAME=VALUE with one of fedavg, fedntd",
         ),
-        ("compare fedavg fedntd fedavg", "each algorithm is named once, got fedavg more often; drop the repeats"),
+        (
+            "compare fedavg fedntd fedavg",
+            "each algorithm is named once, since results stand under its name, got fedavg and fedavg: drop the repeats",
+        ),
         ("run kt_pfl", "kt_pfl needs public examples, got none; take some out with data.public (--public 500)"),
         ("run fedavg --model lenett", "unknown model 'lenett' (did you mean 'lenet'?); there are logistic, mlp, lenet"),
         ("run fedavg --model mlp,mlp", "each model is named once, got 'mlp,mlp'; clients get them in turn"),
@@ -433,7 +436,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"fedloom {__version__}\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["train"], ["compare"], ["run", "fedavg", "--engine", "ray"]])
+@pytest.mark.parametrize(
+    "argv", [[], ["train"], ["compare"], ["run", "fedavg", "--engine", "ray"], ["run", "fedavg", "--out", ""]]
+)
 def test_usage_errors_have_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(argv)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from fedloom import Examples, FedAvg, RunSettings, federate, iid, run
 from fedloom.cli import main as cli
 from fedloom.cli.options import add_settings
 from fedloom.coordinator import History, Job
-from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.experiment import Experiment, from_directory
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -38,12 +39,21 @@ threads = 1
 beta = 0.25
 """
 OWN = """
+from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
 import fedloom as fl
 
 class Mine(fl.Averaging):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class Asks(fl.Averaging):
+    mu: float
+    nu: float
+
+class run(fl.Averaging):
     pass
 
 def arrays():
@@ -174,6 +184,7 @@ def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]
         ('[run]\nengine = "ray"', "run.engine must be one of auto, loop, stacked, got 'ray'"),
         ("[local]\nlr = nan", "local.lr must be finite, got nan"),
         ("[dta]\nclients = 3", "there is no setting 'dta.clients' (did you mean 'data.clients'?); settings are "),
+        ("[locl]", "there is no setting 'locl.' (did you mean 'local.lr'?); settings are "),
         ("[fedntd]\nbtea = 1", "fedntd has no setting 'btea' (did you mean 'beta'?); it has "),
         ("rounds = 3", "there is no setting 'rounds' (did you mean 'run.rounds'?)"),
         ("lr = 3", "there is no setting 'lr' (did you mean 'local.lr'?)"),
@@ -241,6 +252,47 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(capsys:
     assert not Path("o").exists()
 
 
+def test_a_mistake_in_one_of_several_runs_shows_before_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    said = error(capsys, "compare fedavg moon --settings tiny.toml --set moon.feature=nope --out o")
+    assert "'nope'" in said
+    assert not Path("o").exists()
+    said = error(capsys, "run moon --settings tiny.toml --set feature=nope --out o")
+    assert "'nope'" in said
+    assert not Path("o").exists()
+
+
+def test_names_under_which_two_things_would_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.py").write_text("import fedloom as fl\nclass Mine(fl.Averaging):\n    pass\n")
+    said = error(capsys, "compare own:Mine broken:Mine --settings tiny.toml")
+    assert said.endswith("got own:Mine and broken:Mine: drop the repeats, or rename your own")
+    said = error(capsys, "run own:run --settings tiny.toml")
+    assert said == "tiny.toml: algorithm 'own:run' would have its settings under 'run', where others stand: rename it"
+
+
+def test_an_algorithm_may_have_settings_without_a_default(capsys: pytest.CaptureFixture[str]) -> None:
+    said = error(capsys, "run own:Asks --settings tiny.toml --set mu=1")
+    assert said == "Asks has settings without a default: give nu=VALUE (--set)"
+    done(capsys, "run own:Asks --settings tiny.toml --set mu=1 --set nu=2 --out a")
+    assert settings("a")["Asks"]["nu"] == 2.0
+
+
+def test_rows_that_the_source_holds_out_are_not_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{i % 7},{i % 5},{i % 2},{i % 4},{'test' if i % 4 == 3 else 'train'}" for i in range(80)]
+    Path("t.csv").write_text("\n".join(["a,b,label,who,split", *rows]) + "\n")
+    Path("lists.json").write_text(json.dumps([list(range(k, 80, 8)) for k in range(8)]))
+    for partition in ("natural", "iid", "shards:2", "lists:lists.json"):
+        text = f"t.csv?client=who&split=split --partition {partition} --clients 4 --cohort 1 --epochs 1 --rounds 1"
+        done(capsys, f"run fedavg --model logistic --data {text} --out {partition[:3]}")
+        federation = from_directory(partition[:3]).federation()
+        held_out = np.arange(80) % 4 == 3
+        assert sorted(federation.train.y[held_out].tolist()) == [1] * 20
+        assert not held_out[federation.partition.indices].any()
+        assert federation.local_test is not None
+        assert held_out[federation.local_test.indices].all()
+    said = error(capsys, f"run fedavg --model logistic --data {text} --public 5")
+    assert said.startswith("data.public takes 5 rows out and renumbers the others, so the rows in lists:lists.json ")
+
+
 def test_a_table_says_how_its_columns_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("t.csv").write_text("a,b,kind\n" + "1,2,x\n3,4,y\n" * 30)
     said = error(capsys, "run fedavg --data t.csv")
@@ -260,6 +312,8 @@ def test_several_seeds_are_several_runs(capsys: pytest.CaptureFixture[str]) -> N
         assert f"\n{name} " in out
     shared = [History.read(f"runs/{n}/seed-1").manifest["federation"]["parts"] for n in ("fedavg", "fedntd")]
     assert shared[0] == shared[1] != History.read("runs/fedavg/seed-2").manifest["federation"]["parts"]
+    said = error(capsys, "run fedavg --settings tiny.toml --out runs/fedavg")
+    assert said.startswith("runs/fedavg holds several runs (seed-1, seed-2), and one beside them would be lost among ")
     assert error(capsys, "run fedavg --settings tiny.toml --seed 1,1") == "each seed is named once, got --seed 1,1"
 
 
@@ -350,6 +404,9 @@ def test_models_are_exported(capsys: pytest.CaptureFixture[str]) -> None:
     assert not torch.equal(found[0]["weight"], found[2]["weight"])
     assert "first.pt" in error(capsys, "export a first.pt")
     assert error(capsys, "export a b.pt --client 6") == "client must be in 0..5, got 6"
+    assert error(capsys, "export a b.pt --client 0 --model network") == (
+        "a client has one model: give --client 0 or --model network, not both"
+    )
     assert error(capsys, "export a b.pt --model mlp") == "the run has no model 'mlp'; it has network"
     shutil.rmtree("a")
     done(capsys, "run local_only --settings tiny.toml --out a")

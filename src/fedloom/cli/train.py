@@ -38,6 +38,8 @@ def compare(args: argparse.Namespace, names: Sequence[str], console: Console) ->
         tracker(text)  # a wrong name shows before any work
     federations = Federations()
     jobs = {place: federations.job(experiment) for place, experiment in runs.items()}
+    for job in jobs.values():  # what does not fit shows before the first of them trains
+        job.check()
     first = next(iter(jobs.values()))
     introduce(first.federation, first.population.models, first.settings, console)
     results: Results = []

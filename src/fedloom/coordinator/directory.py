@@ -31,6 +31,11 @@ def check_free(directory: str | os.PathLike[str]) -> None:
         raise SettingError(
             f"{directory} already holds a run; continue it (resume), choose another directory, or move it away"
         )
+    if below := sorted(path.parent.name for path in Path(directory).glob("*/manifest.json")):
+        raise SettingError(
+            f"{directory} holds several runs ({', '.join(below[:3])}{', ...' * (len(below) > 3)}), and one beside them "
+            "would be lost among these; choose another directory, or go on with one of them"
+        )
 
 
 class RunDirectory:
@@ -162,11 +167,17 @@ class RunDirectory:
             path, size = self.path / name, checkpoint.logs.get(name, 0)
             try:
                 data = path.read_bytes()[:size]
-                lines = [json.loads(line) for line in data.splitlines()]
             except OSError as error:
                 raise StorageError(f"cannot read {path}: {error.strerror}") from None
-            except ValueError as error:
-                raise StorageError(f"{path} is damaged: {error}") from None
+            lines: list[Record] = []
+            for line in data.splitlines():
+                try:
+                    lines.append(json.loads(line))
+                except (ValueError, RecursionError) as error:
+                    raise StorageError(
+                        f"{path}, line {len(lines) + 1}, is damaged: {error}; the checkpoints are untouched: bring "
+                        "the log back, or export the model"
+                    ) from None
             if len(data) < size or [r.get("round") for r in lines] != list(range(checkpoint.round + 1)):
                 raise StorageError(
                     f"{path} must hold rounds 0 to {checkpoint.round} in its first {size:,} bytes, but does not: "

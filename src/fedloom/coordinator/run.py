@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +88,14 @@ class Job:
             dtype=getattr(torch, self.settings.dtype),
         )
 
+    def check(self) -> None:
+        """Raise SettingError where algorithm, model, task and data do not fit; nothing is trained or written."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # whoever runs it is warned then
+            for model in self.population.models.values():
+                _try(model, self.task, self.federation.train)
+            Rounds(self).engine.init()
+
     def run(
         self,
         directory: str | os.PathLike[str] | None = None,
@@ -100,14 +109,14 @@ class Job:
         if directory is None:
             if resume:
                 raise SettingError("a run can be resumed from its directory only: give directory")
+            self.check()
             return Rounds(self).go(None, on_start, on_round)
         files = RunDirectory(directory, self.settings.keep_every)
         begun = resume and (files.path / "manifest.json").exists()
         if not begun:
             check_free(directory)
-        for model in self.population.models.values():
-            _try(model, self.task, self.federation.train)
-        rounds = Rounds(self, files if begun else None)  # what is wrong shows before anything is written
+        self.check()
+        rounds = Rounds(self, files if begun else None)
         if begun:
             files.compare(rounds.facts())
         with files:

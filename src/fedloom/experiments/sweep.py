@@ -22,11 +22,11 @@ from fedloom.coordinator import reading
 from fedloom.coordinator.directory import check_free
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History, lower_is_better
-from fedloom.coordinator.rounds import OnHistory, Rounds
+from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core import files
 from fedloom.core.choices import check_choices
-from fedloom.core.errors import ClientError, EngineWarning, FedloomError, SettingError, SettingWarning, StorageError
+from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, StorageError
 from fedloom.core.random import generator
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
@@ -309,10 +309,8 @@ class Sweep:
                 )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SettingWarning)
-                warnings.simplefilter("ignore", EngineWarning)
                 job = experiment.job(federation)
-                if experiment is experiments[0]:
-                    Rounds(job)
+            job.check()
 
     # ---- what is in the directory
 
