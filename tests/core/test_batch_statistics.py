@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.algorithms import FedAvg, FedNTD, KTpFL, PFedSD
+from fedloom.algorithms import Centralised, FedAvg, FedNTD, KTpFL, PFedSD
+from fedloom.analysis import class_activations, class_gradients
+from fedloom.analysis.flat import losses
 from fedloom.coordinator import RunSettings, run
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
@@ -20,10 +22,12 @@ from fedloom.core.augment import Augment
 from fedloom.core.batches import on_rows
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.core.task import Classification
 from fedloom.data import Federation, federate, from_arrays, iid
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.evaluate import classify
 from fedloom.testing import CHECKS, Subject
 from small import clients_of
 
@@ -157,3 +161,40 @@ def test_evaluation_goes_by_batches_of_fifty_and_by_client(engine: Any) -> None:
     for k, rate in history.metrics[-1]["personal_by_client"].items():
         rows = torch.from_numpy(people.local_test.rows(int(k)).copy())
         assert rate == pytest.approx(right(train.x[rows], train.y[rows]), abs=1e-12)
+
+
+def test_pooled_training_is_judged_by_client_too() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=120)
+    train = from_arrays(rng.normal(size=(120, 12)) + y[:, None], y, num_classes=3)
+    people = federate(train, iid(y, 4, seed=0), test_fraction=0.4)
+    history = run(Centralised(), people, Untracked, RunSettings(rounds=1, cohort_size=2, dtype="float64"))
+    network = Untracked().double()
+    network.load_state_dict(history.server["Untracked"].params)
+    assert people.local_test is not None
+    for k, rate in history.metrics[-1]["personal_by_client"].items():
+        rows = torch.from_numpy(people.local_test.rows(int(k)).copy())
+        assert rate == pytest.approx(
+            float((network(train.x[rows].double()).argmax(1) == train.y[rows]).double().mean())
+        )
+
+
+def test_analyses_see_the_function_that_is_evaluated() -> None:
+    """Fifty examples at a time, like accuracy and loss; class by class there is no such function."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=120)
+    test = from_arrays(rng.normal(size=(120, 12)) + y[:, None], y, num_classes=3)
+    model, task = Model(Untracked, name="untracked"), Classification()
+    weights = model.init(0, torch.float64)
+    shares = [(share, float(loss(weights.params))) for share, loss in losses(model, weights, task, test)]
+    assert [share for share, _ in shares] == pytest.approx([50 / 120, 50 / 120, 20 / 120])
+    assert sum(share * loss for share, loss in shares) == pytest.approx(classify(model, weights, task, test).loss)
+    network = Untracked().double()
+    network.load_state_dict(weights.params)
+    after = torch.cat([network.features(x.double()) for x in test.x.split(50)]).detach()
+    means = [after[test.y == c].mean(0).tolist() for c in range(3)]
+    (found,) = class_activations(model, weights, test).values()
+    np.testing.assert_allclose(found.T, means, rtol=0, atol=1e-12)
+    assert class_activations(model, weights, test.select(np.arange(101)))  # whose last batch has one example
+    with pytest.raises(ValueError, match="a class has no gradient of its own"):
+        class_gradients(model, weights, task, test)

@@ -31,14 +31,16 @@ def class_activations(model: Model, weights: Weights, examples: Examples, batch_
     Raises:
         ValueError: the network has no non-linearity of those that are known.
     """
-    like = next(iter(weights.params.values()))
+    like, batch_size = next(iter(weights.params.values())), model.evaluation_batch(batch_size)
     classes, skeleton = examples.num_classes, model.skeleton()
     sums: dict[str, Tensor] = {}
     for start in range(0, len(examples), batch_size):
         rows = slice(start, start + batch_size)
         x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
         own = F.one_hot(examples.y[rows].to(like.device), classes).to(like.dtype)  # [B, C]
-        for name, h in _activations(skeleton, weights, x).items():
+        with model.evaluation():
+            found = _activations(skeleton, weights, x)
+        for name, h in found.items():
             total = (h.T @ own).double()
             sums[name] = sums[name] + total if name in sums else total
     if not sums:

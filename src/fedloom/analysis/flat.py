@@ -40,7 +40,7 @@ def losses(
     """
     if not len(examples):
         raise ValueError("a loss needs examples, got none: give at least one")
-    like = next(iter(weights.params.values()))
+    like, batch_size = next(iter(weights.params.values())), model.evaluation_batch(batch_size)
     for start in range(0, len(examples), batch_size):
         rows = slice(start, start + batch_size)
         x = examples.normalise(examples.x[rows].to(like.device), like.dtype)

@@ -35,7 +35,17 @@ def gradient_diversity(gradients: Tensor | npt.ArrayLike) -> float:
 def class_gradients(
     model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250
 ) -> tuple[Tensor, Tensor]:
-    """g_c: the gradient of the mean loss over the examples of each class that has some, [C', d], and those classes."""
+    """g_c: the gradient of the mean loss over the examples of each class that has some, [C', d], and those classes.
+
+    Raises:
+        ValueError: the model normalises by the batch in evaluation too: among their own class alone, examples would
+            meet another function than in a mixed batch.
+    """
+    if model.by_batch:
+        raise ValueError(
+            f"{model.name} takes BatchNorm statistics of the batch in evaluation too, so that a class has no gradient "
+            "of its own; look at a network with running statistics, or with GroupNorm"
+        )
     y = examples.y.cpu()
     there = torch.unique(y)
     rows = [torch.nonzero(y == c).flatten() for c in there]

@@ -94,16 +94,20 @@ class Evaluation:
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
-        alone = any(m.by_batch for m in p.models.values())  # an answer must not depend on another client's examples
-        if self.algorithm.personalises or not weights or alone:
+        if self.algorithm.personalises or not weights:
             judged = self.engine.judge(server, self.panel, kind)
             return {k: right / total for k, (right, total) in judged.items() if total}
         rate: dict[int, float] = {}  # one model for all of them: each row once
         for name, w in weights.items():
             held_out, spans = self._held_out(name, kind, partition)
-            if held_out is not None:
+            if held_out is None:
+                continue
+            if p.models[name].by_batch:  # an answer must not depend on another client's examples
+                parts = [held_out.select(np.arange(a, b)) for _, a, b in spans if b > a]
+                right = np.concatenate([rows_right(p.models[name], w, p.task, part) for part in parts])
+            else:
                 right = rows_right(p.models[name], w, p.task, held_out)
-                rate.update({k: float(right[a:b].mean()) for k, a, b in spans if b > a})
+            rate.update({k: float(right[a:b].mean()) for k, a, b in spans if b > a})
         return rate
 
     def _held_out(self, name: str, kind: HeldOut, partition: Partition) -> tuple[Examples | None, Spans]:

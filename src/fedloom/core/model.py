@@ -83,7 +83,7 @@ class Model:
 
         BatchNorm that keeps no running statistics uses those of x; inside a fold, of the real rows of its batch.
         """
-        with self._evaluation():
+        with self.evaluation():
             return functional_call(self._frozen, _tensors(weights), (x,))  # type: ignore[no-any-return]
 
     @property
@@ -98,10 +98,11 @@ class Model:
     def features(self, weights: Weights, x: Tensor, name: str = "features") -> Tensor:
         """What the network's method or layer `name` returns in a pass in evaluation mode, flattened to [B, D]."""
         tensors = {f"module.{n}": t for n, t in _tensors(weights).items()}
-        with self._evaluation():
+        with self.evaluation():
             return functional_call(self._tapped_frozen, tensors, (x, name))[1]  # type: ignore[no-any-return]
 
-    def _evaluation(self) -> contextlib.AbstractContextManager[Any]:
+    def evaluation(self) -> contextlib.AbstractContextManager[Any]:
+        """While this is open, the network itself (`skeleton`) computes as the model does in evaluation mode."""
         return _BatchStatistics() if self.by_batch else contextlib.nullcontext()
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
