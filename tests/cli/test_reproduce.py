@@ -8,12 +8,14 @@ import json
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli import main as cli
+from fedloom.cli.train import train
 from fedloom.coordinator import History, Job
 from fedloom.recipes import find
 from fedloom.recipes.reproduce import Outcome, reproduce
@@ -71,6 +73,18 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "methods: fedavg, fedntd_mse-0.001, " in out
     assert "other readings: fedntd_mse-0.001-sum, " in out
     assert "fedntd_mse-0.3: the published run failed" in out
+
+
+def test_list_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "fedntd-table1", "--list", "--only", "cifar10-s2", "--methods", "fedavg,fedprox")
+    assert status == 0
+    assert out.splitlines()[:2] == ["columns: cifar10-s2", "methods: fedavg, fedprox"]
+    assert "other readings" not in out
+    status, out, _ = call(capsys, "fedntd-table1", "--list", "--only", "mnist")
+    assert out.splitlines()[0] == "columns: mnist-s2, mnist-lda0.1"
+    assert "other readings: fedprox-config, " in out
+    status, out, _ = call(capsys, "fedntd-table1", "--list", "--methods", "fedprox-config")
+    assert out.splitlines()[1] == "other readings: fedprox-config"
 
 
 def test_run_and_compare(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +171,7 @@ def test_what_cannot_be_run_is_said_and_costs_no_other(
     status, text, _ = call(capsys, *argv, "--threads", "1", "--data", data, "--out", str(tmp_path))
     assert status == 1  # not all that was asked for
     assert "mnist-s2/fedprox/seed-0 skipped: there is no algorithm 'fedprox' in this version" in text
-    assert "cifar100-s10/fedavg/seed-0 skipped: data cannot be made: " in text
+    assert "cifar100-s10 left out: data cannot be made: " in text
     assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)"}
     status, text, _ = call(
         capsys, "fedntd-table1", "--only", "cifar10-s2", "--data", data, "--out", str(tmp_path / "none")
@@ -166,18 +180,38 @@ def test_what_cannot_be_run_is_said_and_costs_no_other(
     assert verdicts(tmp_path / "none") == {}
 
 
+def test_missing_data_are_said_once(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["fedntd-table1", *SMALL, "--data", data, "--out", str(tmp_path), "--seeds", "2"]
+    assert call(capsys, *argv)[0] == 0
+    status, text, _ = call(capsys, *argv, "--methods", "fedavg,fedprox", "--only", "cifar10-s2,cifar10-s3,cifar100-s10")
+    assert status == 2
+    said = [line.partition(": ")[0] for line in text.splitlines() if "left out" in line]
+    assert said == ["cifar10-s2 left out", "cifar10-s3 left out, as cifar10-s2 is", "cifar100-s10 left out"]
+    assert "skipped" not in text
+    status, text, _ = call(capsys, *argv, "--only", "mnist-s2,cifar10-s2,cifar10-s3")
+    assert (status, text.count("left out"), "2 of 6 runs were there already" in text) == (1, 2, True)
+
+
 def test_exported_runs_count_as_done_and_do_not_go_on(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, kept = tmp_path / "out", tmp_path / "kept"
     argv = ("fedntd-table1", *SMALL, "--data", data)
     status, text, _ = call(capsys, *argv, "--out", str(out), "--export", str(kept))
-    assert (status, f"1 runs copied to {kept}" in text.replace("\n", "")) == (0, True)
+    assert (status, f"\n1 run copied to {kept}\n" in text) == (0, True)
     assert logs(kept) == logs(out)
     assert verdicts(kept) == {"mnist-s2/fedavg": "short run (1 of 200)"}
     assert not list(kept.rglob("checkpoints"))
 
-    status, text, _ = call(capsys, *argv, "--out", str(tmp_path / "new"), "--known", str(kept))
+    status, text, _ = call(capsys, *argv, "--out", str(out), "--seeds", "2", "--export", str(kept))
+    assert (status, f"\n1 run copied to {kept}\n" in text) == (0, True)
+    status, text, _ = call(capsys, *argv, "--out", str(out), "--seeds", "2", "--export", str(kept))
+    assert (status, f"\n0 runs copied to {kept}\n" in text) == (0, True)
+    status, text, _ = call(capsys, *argv, "--out", str(out), "--seeds", "2", "--export", str(tmp_path / "other"))
+    assert (status, f"\n2 runs copied to {tmp_path / 'other'}\n" in text) == (0, True)
+
+    # Without data too: nothing must be run.
+    status, text, _ = call(capsys, *argv[:-2], "--out", str(tmp_path / "new"), "--known", str(kept))
     assert (status, "1 of 1 runs were there already" in text) == (0, True)
     assert verdicts(tmp_path / "new") == verdicts(out)
     assert logs(tmp_path / "new") == {}
@@ -195,11 +229,26 @@ def test_report_only_runs_nothing(data: str, tmp_path: Path, capsys: pytest.Capt
     assert call(capsys, "fedntd-table1", *SMALL, "--rounds", "2", "--data", data, "--out", str(tmp_path))[0] == 0
     before = logs(tmp_path)
     (tmp_path / "fedntd-table1/results.csv").unlink()
-    status, text, _ = call(capsys, "fedntd-table1", "--report-only", "--rounds", "1", "--out", str(tmp_path))
-    assert status == 0
+    argv = ("fedntd-table1", "--report-only", "--out", str(tmp_path))
+    status, text, _ = call(capsys, *argv, "--rounds", "1")
+    assert (status, "\n1 of 98 runs asked for are there\n" in text) == (1, True)
     assert "seed-0" not in text
     assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)"}
+    argv = (*argv, *SMALL)
+    for more, expected, words in (
+        ((), 0, "1 of 1 runs"),
+        (("--rounds", "2"), 0, "1 of 1 runs"),
+        (("--rounds", "3"), 1, "0 of 1 runs"),
+        (("--seeds", "5"), 1, "1 of 5 runs"),
+        (("--seed", "1"), 1, "0 of 1 runs"),
+        (("--set", "local.lr=0.5"), 1, "0 of 1 runs"),
+    ):
+        status, text, _ = call(capsys, *argv, *more)
+        assert (status, f"\n{words} asked for are there\n" in text) == (expected, True), more
     assert logs(tmp_path) == before
+    (tmp_path / FEDAVG / "seed-0" / "failed.json").write_text('{"why": "the loss is NaN"}')
+    status, text, _ = call(capsys, *argv, "--seeds", "2")
+    assert (status, "\n0 of 2 runs asked for are there, 1 failed\n" in text) == (1, True)
 
 
 def test_data_are_loaded_once_and_a_seed_of_every_cell_comes_first(data: str, tmp_path: Path) -> None:
@@ -248,6 +297,25 @@ def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -
     assert logs(tmp_path / "a") == logs(tmp_path / "b")
 
 
+def test_the_same_command_goes_on_after_ctrl_c(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **more: Any) -> History:
+        def stop(history: History) -> None:
+            if history.metrics[-1]["round"] == 7:
+                raise KeyboardInterrupt
+
+        return train(*args, **more, on_round=stop)
+
+    argv = ("fedntd-table1", *SMALL, "--rounds", "8", "--set", "model=logistic", "--data", data, "--out", str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr("fedloom.cli.reproduce.train", interrupted)
+        assert call(capsys, *argv)[::2] == (130, "interrupted\n")
+    status, text, _ = call(capsys, *argv)
+    assert (status, ", from round 5\n" in text) == (0, True)  # the last checkpoint
+    assert logs(tmp_path)[f"{FEDAVG}/seed-0/metrics.jsonl"].count(b"\n") == 9
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -257,6 +325,20 @@ def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -
         (("fedntd-table1",), "results need a directory; name it with --out DIR"),
         (("fedntd-table1", "--out", "OUT"), "name the folder of the original files with --data FOLDER"),
         (("fedntd-table1", "--out", "OUT", "--known", "nowhere"), "--known nowhere is no folder"),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--known", "."),
+            ". holds no results of fedntd-table1; name the folder that holds fedntd-table1/",
+        ),
+        (("fedntd-table1", "--out", "OUT", "--report-only"), "is no folder; with --report-only name one with results"),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--methods", ","),
+            "--methods names nothing, got ','; leave it out for all",
+        ),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--methods", ""), "--methods names nothing, got ''"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--only", ","), "--only names nothing, got ','"),
+        (("fedntd-table1", "--list", "--only", ""), "--only names nothing, got ''"),
+        (("--list", "--only", "cifar10"), "--only and --methods choose from a table; name it"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--seeds", ""), "--seeds must be of type int, got ''"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.bf16"), "--set takes NAME=VALUE"),
         (
             ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.seed=1"),
@@ -274,7 +356,10 @@ def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--seed", "1,1"), "each seed is named once"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--seeds", "0"), "--seeds must be >= 1, got 0"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "x"), "--rounds must be of type int, got 'x'"),
-        (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "0"), "rounds must be in 1..200, the published"),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "0"),
+            "published number, got 0: ask for at least",
+        ),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "202"), "published number, got 202: ask for no"),
         (("fedntd-table1", "--out", "OUT", "--report-only", "--rounds", "202"), "the published number, got 202"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--seed", "0,-3"), "seed must be in 0..4294967295, got -3"),
@@ -287,6 +372,17 @@ def test_mistakes_are_refused_before_anything_is_written(
     status, _, err = call(capsys, *(str(out) if a == "OUT" else a for a in argv))
     assert status == 2
     assert any(part in " ".join(err.split()) for part in message.split("|"))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("flag", ["--out", "--known", "--export", "--data"])
+def test_empty_folders_are_refused(flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a variable of the shell that is not set."""
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as stopped:
+        call(capsys, "fedntd-table1", *SMALL, "--data", "D", "--out", str(out), flag, "")
+    assert stopped.value.code == 2
+    assert f"argument {flag}: is empty; name a directory" in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -9,12 +9,24 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from fedloom.cli.options import directory
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.experiments.words import coerce
 from fedloom.recipes import TABLES, Recipe, find, recipes
-from fedloom.recipes.reproduce import Outcome, check_rounds, export, reproduce, with_changes, write
+from fedloom.recipes.reproduce import (
+    NO_DATA,
+    Outcome,
+    check_known,
+    check_rounds,
+    check_seeds,
+    export,
+    reproduce,
+    standing,
+    with_changes,
+    write,
+)
 from fedloom.recipes.results import Result, cells, order_lines, summary
 from fedloom.report import table
 
@@ -26,12 +38,18 @@ def add_command(command: Any) -> None:
     parser = command("reproduce", "run the published experiments of a table and compare the numbers", run)
     add = parser.add_argument
     add("table", nargs="?", help="a name that --list shows")
-    add("--list", action="store_true", help="the tables; of one that is named, its columns and methods")
-    add("--data", metavar="FOLDER", help="with the original files of the data sets")
-    add("--out", metavar="DIR", help="where runs and results go; what is done there is not done again")
-    add("--only", default="", metavar="COLUMN", help="cifar10-s2, or all that begin so (cifar10); several with commas")
     add(
-        "--methods", default="", metavar="NAME",
+        "--list", action="store_true",
+        help="the tables; of one that is named, its columns and methods, or those of --only and --methods",
+    )  # fmt: skip
+    add(
+        "--data", type=directory, metavar="FOLDER",
+        help="with the original files of the data sets; needed where something must be run",
+    )  # fmt: skip
+    add("--out", type=directory, metavar="DIR", help="where runs and results go; what is done there is not done again")
+    add("--only", metavar="COLUMN", help="cifar10-s2, or all that begin so (cifar10); several with commas")
+    add(
+        "--methods", metavar="NAME",
         help="of the table, or those in other readings of the settings (fedprox-config); several with commas",
     )  # fmt: skip
     add(
@@ -48,20 +66,28 @@ def add_command(command: Any) -> None:
         help="another setting by its name in a settings file, run.device=cuda; repeatable; results say so",
     )  # fmt: skip
     add(
-        "--known", action="append", default=[], metavar="DIR",
+        "--known", action="append", default=[], type=directory, metavar="DIR",
         help="other results, also exported ones, whose runs with the same settings count as done; repeatable",
     )  # fmt: skip
     add("--report-only", action="store_true", help="run nothing, only compare what is there")
-    add("--export", metavar="DIR", help="copy settings and logs of finished runs there, without weights")
+    add(
+        "--export", type=directory, metavar="DIR",
+        help="copy settings and logs of finished runs there, without weights",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Run, write and show; 0: all is there that was asked for, 1: some of it is not, 2: nothing could be run."""
-    if args.table is None and not args.list:
-        raise SettingError("name a table; fedloom reproduce --list shows all")
+    only, methods = _names("--only", args.only), _names("--methods", args.methods)
+    if args.table is None:
+        if not args.list:
+            raise SettingError("name a table; fedloom reproduce --list shows all")
+        if only or methods:
+            raise SettingError("--only and --methods choose from a table; name it: fedloom reproduce TABLE --list")
+        return _list_tables(console)
+    chosen = find(args.table, only, methods)
     if args.list:
-        return _list(args.table, console)
-    chosen = find(args.table, _names(args.only), _names(args.methods))
+        return _list(chosen if methods else _with_variants(chosen), console)
     if args.out is None:
         raise SettingError("results need a directory; name it with --out DIR")
     folders = [Path(args.out), *map(Path, args.known)]
@@ -70,37 +96,47 @@ def run(args: argparse.Namespace, console: Console) -> int:
     rounds = None if args.rounds is None else int(coerce(args.rounds, int, "--rounds"))
     if rounds is not None:
         check_rounds(rounds, chosen)
+    seeds = _seeds(args)
+    check_seeds(seeds)
+    check_known(folders[1:], chosen)
+    if args.report_only and not folders[0].is_dir():
+        raise SettingError(f"--out {folders[0]} is no folder; with --report-only name one with results")
     chosen = with_changes(chosen, _changes(args))
     asked = {(r.row, r.column): r for r in chosen}
     whole = [asked.get((r.row, r.column), r) for r in recipes(args.table)]
     done: list[Outcome] = []
     try:
-        if not args.report_only:
-            _run(args, chosen, folders, rounds, done, console)
+        if args.report_only:
+            done += standing(chosen, folders[0], seeds=seeds, rounds=rounds, known=folders[1:])
+        else:
+            _run(args.data, chosen, folders, seeds, rounds, done, console)
     finally:  # what an interrupted call has done is still worth a look
-        if done or args.report_only:
+        if done:
             results = write(_title(args.table), whole, folders, rounds)
             _show([r for r in results if r.recipe in chosen and r.runs], console)
             console.print(f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}", soft_wrap=True)
+    if args.report_only:
+        there, failed = (sum(o.status.startswith(word) for o in done) for word in ("there", "failed"))
+        console.print(f"{there} of {len(done)} runs asked for are there" + f", {failed} failed" * bool(failed))
     if args.export is not None:
         copied = export(recipes(args.table), folders[0], Path(args.export), rounds)
         write(_title(args.table), recipes(args.table), [Path(args.export)])
-        console.print(f"{len(copied)} runs copied to {args.export}", markup=False, soft_wrap=True)
+        many = "run" if len(copied) == 1 else "runs"
+        console.print(f"{len(copied)} {many} copied to {args.export}", markup=False, soft_wrap=True)
     if done and all(outcome.skipped for outcome in done):
         return 2
     return 0 if all(outcome.good for outcome in done) else 1
 
 
 def _run(
-    args: argparse.Namespace,
+    data: str | None,
     chosen: list[Recipe],
     folders: list[Path],
+    seeds: list[int],
     rounds: int | None,
     done: list[Outcome],
     console: Console,
 ) -> None:
-    if args.data is None:
-        raise SettingError("the data are needed; name the folder of the original files with --data FOLDER")
     last: list[object] = [None]
 
     def with_progress(name: str, job: Job, directory: Path) -> object:
@@ -109,17 +145,27 @@ def _run(
         last[0] = job.federation
         return train(name, job, console, directory, resume=True)
 
+    left_out: dict[str, str] = {}  # columns without data, and why
+
     def tell(outcome: Outcome) -> None:
         done.append(outcome)
-        if outcome.status not in ("done", "there"):
-            text = f"{outcome.recipe.column}/{outcome.recipe.row}/seed-{outcome.seed} {outcome.status}"
+        column = outcome.recipe.column
+        if outcome.status.startswith(NO_DATA):
+            if column not in left_out:  # the same for each of its methods and seeds
+                why = outcome.status.removeprefix("skipped: ")
+                first = next((other for other, theirs in left_out.items() if theirs == why), None)
+                text = f"{column} left out: {why}" if first is None else f"{column} left out, as {first} is"
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
+                left_out[column] = why
+        elif outcome.status not in ("done", "there"):
+            text = f"{column}/{outcome.recipe.row}/seed-{outcome.seed} {outcome.status}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     reproduce(
         chosen,
-        args.data,
+        data,
         folders[0],
-        seeds=_seeds(args),
+        seeds=seeds,
         rounds=rounds,
         known=folders[1:],
         train=with_progress,
@@ -141,8 +187,12 @@ def _title(name: str) -> str:
     return f"{name}: {TABLES[name]}"
 
 
-def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
+def _names(flag: str, text: str | None) -> list[str]:
+    """What a flag names; nothing only where it is not given, so that an empty variable of a shell is not all."""
+    names = [name for name in (text or "").split(",") if name]
+    if text is not None and not names:
+        raise SettingError(f"{flag} names nothing, got {text!r}; leave it out for all")
+    return names
 
 
 def _seeds(args: argparse.Namespace) -> list[int]:
@@ -151,23 +201,30 @@ def _seeds(args: argparse.Namespace) -> list[int]:
         if len(set(found)) < len(found):
             raise SettingError(f"each seed is named once, got --seed {args.seed}")
         return found
-    count = int(coerce(args.seeds or "1", int, "--seeds"))
+    count = int(coerce("1" if args.seeds is None else args.seeds, int, "--seeds"))
     if count < 1:
         raise SettingError(f"--seeds must be >= 1, got {count}")
     return list(range(count))
 
 
-def _list(name: str | None, console: Console) -> int:
-    if name is None:
-        out = table("Published tables", "fedloom reproduce TABLE --list shows columns and methods")
-        for heading in ("table", "about", "cells", "rounds"):
-            out.add_column(heading, no_wrap=heading != "about")
-        for key, about in TABLES.items():
-            found = find(key)
-            out.add_row(key, about, str(len(found)), str(found[0].rounds))
-        console.print(out)
-        return 0
-    found = recipes(name)
+def _list_tables(console: Console) -> int:
+    out = table("Published tables", "fedloom reproduce TABLE --list shows columns and methods")
+    for heading in ("table", "about", "cells", "rounds"):
+        out.add_column(heading, no_wrap=heading != "about")
+    for key, about in TABLES.items():
+        found = find(key)
+        out.add_row(key, about, str(len(found)), str(found[0].rounds))
+    console.print(out)
+    return 0
+
+
+def _with_variants(chosen: list[Recipe]) -> list[Recipe]:
+    """Every reading of the settings in the columns of some recipes."""
+    columns = {r.column for r in chosen}
+    return [r for r in recipes(chosen[0].table) if r.column in columns]
+
+
+def _list(found: list[Recipe], console: Console) -> int:
     lines = {
         "columns": dict.fromkeys(r.column for r in found),
         "methods": dict.fromkeys(r.row for r in found if not r.variant),
