@@ -138,8 +138,8 @@ def test_several_architectures(trained: Any, tmp_path: Path) -> None:
         analyse(Studied.of(folder, model="logistic"), "alignment", tmp_path)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_propositions_need_two_classes(number: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("name", ["proposition-1", "proposition-2", "proposition-3", "landscape-hessian"])
+def test_some_analyses_need_two_classes(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "one-class"
     if not folder.exists():
         (x, _), y = images(60), np.zeros(60, np.int64)
@@ -147,8 +147,8 @@ def test_propositions_need_two_classes(number: int, tmp_path_factory: pytest.Tem
         np.savez(folder / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
         argv = ["run", "fedavg", "--model", "mlp", "--data", str(folder / "own.npz"), "--partition", "iid"]
         assert main([*argv, *COMMON, "--out", str(folder / "run")]) == 0
-    with pytest.raises(ValueError, match=f"proposition {number} needs at least two classes, got 1"):
-        analyse(Studied.of(folder / "run"), f"proposition-{number}", folder / "out")
+    with pytest.raises(ValueError, match="needs at least two classes, got 1"):
+        analyse(Studied.of(folder / "run"), name, folder / "out")
 
 
 def test_logits_go_in_the_batches_that_the_network_is_evaluated_in() -> None:
