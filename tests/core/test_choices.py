@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pytest
 
-from fedloom.core.choices import annotations, check_choices
+from fedloom.core.choices import check_choices, field_types
 from fedloom.core.errors import SettingError
 
 if TYPE_CHECKING:
@@ -56,4 +56,4 @@ def test_annotations_for_type_checkers_alone_hide_no_others() -> None:
     check_choices(Unresolved(word="a"))
     with pytest.raises(SettingError, match="word must be one of a, b, got 'c'"):
         check_choices(Unresolved(word="c"))  # type: ignore[arg-type]
-    assert annotations(Unresolved) == {"word": Literal["a", "b"], "names": Any, "many": ClassVar[bool]}
+    assert field_types(Unresolved) == {"word": Literal["a", "b"], "names": Any, "many": ClassVar[bool]}

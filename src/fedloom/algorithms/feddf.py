@@ -16,7 +16,8 @@ examples. steps = 0 is FedAvg.
 Differences from the paper: a fixed number of steps, no early stopping on labelled validation data; 200 by default,
 about the work of ten clients with 500 examples (the paper: at most 10,000, stopped 1,000 after the best). An
 architecture that nobody in the cohort has is not distilled. From the authors' code: teachers are averaged on all
-examples once a round, which is the same unless a network normalises by the batch; its default scheme is avg_losses, its published command lines say avg_logits.
+examples once a round, which is the same unless a network normalises by the batch; its default scheme is avg_losses,
+its published command lines say avg_logits.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import sys
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -11,8 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from fedloom.core.errors import SettingError
 
 
-@functools.cache
-def annotations(kind: type) -> dict[str, Any]:
+def field_types(kind: type) -> dict[str, Any]:
     """The types of a class's fields, inherited ones too; `Any` where one names what only type checkers import."""
     out: dict[str, Any] = {}
     for owner in reversed(kind.__mro__):
@@ -31,7 +29,7 @@ def check_choices(settings: Any) -> None:
     Raises:
         SettingError: a value is not among those that the annotation lists.
     """
-    hints = annotations(type(settings))
+    hints = field_types(type(settings))
     for field in dataclasses.fields(settings):
         kind, value = hints[field.name], getattr(settings, field.name)
         if get_origin(kind) is Literal and value not in get_args(kind):

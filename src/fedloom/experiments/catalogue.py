@@ -14,7 +14,7 @@ from torch import nn
 from fedloom.algorithms import ALGORITHMS
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
-from fedloom.core.choices import annotations
+from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
@@ -73,7 +73,7 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
     Raises:
         SettingError: a setting is unknown or of another type, or has neither a value nor a default.
     """
-    owner, known, types = label(name), _own(name), annotations(kind(name))
+    owner, known, types = label(name), _own(name), field_types(kind(name))
     values: dict[str, Any] = {}
     for key, value in settings.items():
         field, _, part = key.partition(".")
@@ -132,7 +132,7 @@ def written(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
 def _with_local(local: Local, owner: str, part: str, value: Any) -> Local:
     """A `Local` with one of its (or its optimiser's) settings changed."""
     optimiser = local.optimiser
-    own, inner = annotations(Local), annotations(type(optimiser))
+    own, inner = field_types(Local), field_types(type(optimiser))
     choices = [f.name for f in dataclasses.fields(local) if f.name != "optimiser"]
     choices += [f.name for f in dataclasses.fields(optimiser)]
     if part not in choices:

@@ -15,7 +15,7 @@ from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.run import Job
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import annotations, check_choices
+from fedloom.core.choices import check_choices, field_types
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
@@ -145,7 +145,7 @@ class Experiment:
         if not dot and section in _TOP:
             return dataclasses.replace(self, **{section: coerce(value, _TOP[section], section)})
         if dot and section in _SECTIONS:
-            kinds = annotations(_SECTIONS[section])
+            kinds = field_types(_SECTIONS[section])
             if name not in kinds:
                 close = meant(name, kinds)
                 raise SettingError(f"{section} has no setting {name!r}{close}; it has {', '.join(kinds)}")
@@ -158,7 +158,7 @@ class Experiment:
             if not catalogue.lacking(whose, table):  # else the others may still come
                 _quietly(whose, self.local.made(), table)
             return dataclasses.replace(self, settings={**self.settings, section: table})
-        known = [*_TOP, *(f"{s}.{n}" for s, kind in _SECTIONS.items() for n in annotations(kind)), *ALGORITHMS]
+        known = [*_TOP, *(f"{s}.{n}" for s, kind in _SECTIONS.items() for n in field_types(kind)), *ALGORITHMS]
         whole = {k.rpartition(".")[2]: k for k in known}
         close = meant(whole.get(key, key), known)
         raise SettingError(
