@@ -310,7 +310,7 @@ def test_the_same_command_goes_on_after_ctrl_c(
     argv = ("fedntd-table1", *SMALL, "--rounds", "8", "--set", "model=logistic", "--data", data, "--out", str(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr("fedloom.cli.reproduce.train", interrupted)
-        assert call(capsys, *argv)[::2] == (130, "interrupted\n")
+        assert call(capsys, *argv)[::2] == (130, "interrupted; the same command goes on\n")
     status, text, _ = call(capsys, *argv)
     assert (status, ", from round 5\n" in text) == (0, True)  # the last checkpoint
     assert logs(tmp_path)[f"{FEDAVG}/seed-0/metrics.jsonl"].count(b"\n") == 9

@@ -54,8 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             errors.print(f"[red]error:[/] {escape(str(error) + _place(error))}", highlight=False, soft_wrap=True)
             return 2
         except KeyboardInterrupt:
-            goes_on = hasattr(args, "resume") and args.out is not None
-            errors.print("interrupted" + "; the same command with --resume goes on" * goes_on)
+            by_flag = hasattr(args, "resume") and args.out is not None
+            goes_on = "; the same command with --resume goes on" if by_flag else ""
+            errors.print("interrupted" + ("; the same command goes on" if args.command == "reproduce" else goes_on))
             return 130
 
 

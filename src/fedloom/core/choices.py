@@ -14,7 +14,7 @@ def field_types(kind: type) -> dict[str, Any]:
     """The types of a class's fields, inherited ones too; `Any` where one names what only type checkers import."""
     out: dict[str, Any] = {}
     for owner in reversed(kind.__mro__):
-        known = vars(sys.modules[owner.__module__])
+        known = getattr(sys.modules.get(owner.__module__), "__dict__", {})
         for name, said in inspect.get_annotations(owner).items():
             try:  # one by one: what a class of somebody else's leaves open must not hide the others
                 out |= get_type_hints(type(owner.__name__, (), {"__annotations__": {name: said}}), known)
