@@ -573,6 +573,22 @@ def test_a_run_without_a_round_is_no_run(tmp_path: Path) -> None:
     assert result(recipe, tmp_path).verdict == "1 of 2 failed"
 
 
+def test_smoothed_accuracy_by_hand(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    for seed, accuracies in enumerate([[99, 20, 40, 60], [99, 30, 50, 70, 10]]):  # of rounds 0, 1, ...
+        log = made(tmp_path, recipe, seed, 1.0) / "metrics.jsonl"
+        log.write_text("".join(f'{{"round": {t}, "global_accuracy": {a / 100}}}\n' for t, a in enumerate(accuracies)))
+    smoothed = 0.6 * (0.6 * 20 + 0.4 * 40) + 0.4 * 60  # 40.8; seed 1 is ten points above it
+    found = result(recipe, tmp_path, rounds=3)
+    assert (found.accuracy, found.smoothed) == (pytest.approx(65), pytest.approx(smoothed + 5))
+    line = next(line for line in as_markdown("Title", [found]).splitlines() if line.startswith("| fedavg |"))
+    assert line == "| fedavg | 40.14 ± 1.15 | 65.00 ± 7.07 | +24.86 | 45.80 | 0.59 | - | 3 x 2 | short run (3 of 200) |"
+    (row,) = csv.DictReader(io.StringIO(as_csv([found])))
+    assert float(row["smoothed"]) == pytest.approx(smoothed + 5)
+    assert result(recipe, tmp_path).smoothed == pytest.approx(0.6 * (smoothed + 10) + 0.4 * 10)
+    assert result(cell("fedntd-table1", "cifar10-s2", "fedprox"), tmp_path).smoothed is None
+
+
 def test_orders_are_between_targets_after_equal_rounds(tmp_path: Path) -> None:
     column = "cifar10-lda0.5"  # fedavg 62.53 ± 0.41, fedprox 62.39 ± 0.31, scaffold 66.16 ± 0.13, fedntd 66.12 ± 0.26
     ours = {"fedavg": 60.0, "fedprox": 61.0, "scaffold": 66.0, "fedntd": 65.0, "fednova": 1.0, "fedprox-config": 99.0}

@@ -30,7 +30,7 @@ from fedloom.recipes.reproduce import (
 from fedloom.recipes.results import Result, cells, order_lines, summary
 from fedloom.report import table
 
-_HEADINGS = ("method", "published", "ours", "diff.", "F\npubl.", "F\nours", "rounds\nx seeds", "verdict")
+_COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
 
 
 def add_command(command: Any) -> None:
@@ -249,10 +249,11 @@ def _show(results: list[Result], console: Console) -> None:
     for column in dict.fromkeys(r.recipe.column for r in results):
         mine = [r for r in results if r.recipe.column == column]
         out = table(f"{column}: accuracy in %", "\n".join(order_lines(mine)) or None)
-        for heading in _HEADINGS:
+        for heading in _COLUMNS:
             left = heading in ("method", "verdict")
-            out.add_column(heading, justify="left" if left else "right", no_wrap=heading != "verdict")
+            lines = heading.replace(" ", "\n", 1)
+            out.add_column(lines, justify="left" if left else "right", no_wrap=heading != "verdict")
         for r in mine:
-            out.add_row(*map(escape, cells(r)))
+            out.add_row(*(escape(cells(r)[heading]) for heading in _COLUMNS))
         console.print()
         console.print(out)
