@@ -18,9 +18,6 @@ from fedloom.recipes import TABLES, Recipe, find, recipes
 from fedloom.recipes.reproduce import (
     NO_DATA,
     Outcome,
-    check_known,
-    check_rounds,
-    check_seeds,
     export,
     reproduce,
     standing,
@@ -94,13 +91,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if missing := [folder for folder in folders[1:] if not folder.is_dir()]:
         raise SettingError(f"--known {missing[0]} is no folder; name one with results")
     rounds = None if args.rounds is None else int(coerce(args.rounds, int, "--rounds"))
-    if rounds is not None:
-        check_rounds(rounds, chosen)
     seeds = _seeds(args)
-    check_seeds(seeds)
-    check_known(folders[1:], chosen)
-    if args.report_only and not folders[0].is_dir():
-        raise SettingError(f"--out {folders[0]} is no folder; with --report-only name one with results")
     chosen = with_changes(chosen, _changes(args))
     asked = {(r.row, r.column): r for r in chosen}
     whole = [asked.get((r.row, r.column), r) for r in recipes(args.table)]

@@ -69,10 +69,7 @@ def reproduce(
         StorageError: a file cannot be written, or one of a run is damaged.
     """
     outcomes: list[Outcome] = []
-    if rounds is not None:
-        check_rounds(rounds, recipes)
-    check_seeds(seeds)
-    check_known(known, recipes)
+    _check(recipes, seeds, rounds, known)
     recipes = with_changes(recipes, changes or {})
     if data is None:  # said before hours of work
         for seed in seeds:
@@ -108,18 +105,39 @@ def standing(
     rounds: int | None = None,
     known: Sequence[Path] = (),
 ) -> list[Outcome]:
-    """What `reproduce` would find, where nothing is run: runs that are there, that failed, and those that are not."""
+    """What `reproduce` would find, where nothing is run: runs that are there, that failed, and those that are not.
+
+    Raises:
+        SettingError: there are more rounds than published, a seed is out of range, one of `known` holds no results of
+            the table, `out` is no folder, or a file of a run is damaged.
+    """
+    _check(recipes, seeds, rounds, known)
+    if not out.is_dir():
+        raise SettingError(f"--out {out} is no folder; with --report-only name one with results")
     return [
-        Outcome(recipe, seed, _there(recipe, seed, out, rounds, known) or "not run")
+        Outcome(recipe, seed, _there(_found(recipe, seed, out, known), recipe, seed, out, rounds) or "not run")
         for seed in seeds
         for recipe in recipes
     ]
 
 
-def _there(recipe: Recipe, seed: int, out: Path, rounds: int | None, known: Sequence[Path]) -> str | None:
+class _Found(NamedTuple):
+    """The run of a seed that counts, wherever it is, and the one in the directory of results."""
+
+    best: Run | None
+    here: Run | None
+
+
+def _found(recipe: Recipe, seed: int, out: Path, known: Sequence[Path]) -> _Found:
+    here = runs(recipe, [out])
+    best = runs(recipe, [out, *known]) if known else here
+    return _Found(best.get(seed), here.get(seed))
+
+
+def _there(found: _Found, recipe: Recipe, seed: int, out: Path, rounds: int | None) -> str | None:
     """How a run ended that is there as asked, None where there is none or not all of it."""
     place = _place(recipe, seed, out)
-    for run in (runs(recipe, [out, *known]).get(seed), runs(recipe, [out]).get(seed)):
+    for run in found:
         if run is not None and not recipe.unasked(run.history.settings):
             if run.failed is not None:
                 remedy = f"; delete {place / FAILED} to try again" if run.folder == place else f", in {run.folder}"
@@ -133,9 +151,10 @@ def _settled(recipe: Recipe, seed: int, out: Path, rounds: int | None, known: Se
     """The status of a run for which there is nothing to do, or nothing that can be done; None where it must be run."""
     if recipe.missing is not None:
         return f"skipped: {recipe.missing}"
-    if status := _there(recipe, seed, out, rounds, known):
+    found = _found(recipe, seed, out, known)
+    if status := _there(found, recipe, seed, out, rounds):
         return status
-    here, place = runs(recipe, [out]).get(seed), _place(recipe, seed, out)
+    here, place = found.here, _place(recipe, seed, out)
     if here is not None:
         if others := recipe.unasked(here.history.settings):
             listing = "; ".join(f"{key} {how}" for key, how in others.items())
@@ -178,19 +197,21 @@ def _train(name: str, job: Job, directory: Path) -> object:
     return job.run(directory, resume=True)
 
 
+def _check(recipes: Sequence[Recipe], seeds: Sequence[int], rounds: int | None, known: Sequence[Path]) -> None:
+    if rounds is not None:
+        check_rounds(rounds, recipes)
+    for seed in seeds:
+        if not 0 <= seed < 2**32:
+            raise SettingError(f"seed must be in 0..{2**32 - 1}, got {seed}: choose one in this range")
+    check_known(known, recipes)
+
+
 def check_rounds(rounds: int, recipes: Sequence[Recipe]) -> None:
     """Raise SettingError unless so many rounds can be compared with what was published."""
     published = min((r.rounds for r in recipes), default=rounds)
     if not 1 <= rounds <= published:
         remedy = "ask for no more" if rounds > published else "ask for at least one"
         raise SettingError(f"rounds must be in 1..{published}, the published number, got {rounds}: {remedy}")
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Raise SettingError unless all seeds can be used."""
-    for seed in seeds:
-        if not 0 <= seed < 2**32:
-            raise SettingError(f"seed must be in 0..{2**32 - 1}, got {seed}: choose one in this range")
 
 
 def check_known(known: Sequence[Path], recipes: Sequence[Recipe]) -> None:

@@ -100,7 +100,7 @@ class Result:
 
     @cached_property
     def _accuracies(self) -> list[float]:
-        return [100 * a for a in self._values("global_accuracy")]
+        return [100 * a for a in self._values(lambda run: run.after(self.rounds, "global_accuracy"))]
 
     @property
     def accuracy(self) -> float | None:
@@ -115,14 +115,13 @@ class Result:
     @property
     def smoothed(self) -> float | None:
         """Accuracy smoothed over rounds (`Run.smoothed`), mean over seeds, in %."""
-        values = [self.runs[seed].smoothed(self.rounds, "global_accuracy") for seed in self.seeds]
-        there = [100 * v for v in values if v is not None]
-        return statistics.fmean(there) if there else None
+        values = self._values(lambda run: run.smoothed(self.rounds, "global_accuracy"))
+        return 100 * statistics.fmean(values) if values else None
 
     @property
     def forgetting(self) -> float | None:
         """Mean over seeds."""
-        values = self._values("forgetting")
+        values = self._values(lambda run: run.after(self.rounds, "forgetting"))
         return statistics.fmean(values) if values else None
 
     @property
@@ -164,8 +163,9 @@ class Result:
             return "within noise"
         return "higher" if self.difference > 0 else "lower"
 
-    def _values(self, name: str) -> list[float]:
-        values = [self.runs[seed].after(self.rounds, name) for seed in self.seeds]
+    def _values(self, of: Callable[[Run], float | None]) -> list[float]:
+        """A number of each run that has it."""
+        values = [of(self.runs[seed]) for seed in self.seeds]
         return [v for v in values if v is not None]
 
 

@@ -28,7 +28,6 @@ from fedloom.analysis import (
     relabelled,
     shares,
 )
-from fedloom.core.errors import SettingError
 from fedloom.core.types import Weights
 from fedloom.data import Examples
 from fedloom.report import analysis_maps as maps
@@ -106,7 +105,7 @@ def proposition_1(run: Studied) -> Finding:
 
 def proposition_2(run: Studied) -> Finding:
     """Distillation on each client's examples after training, in its true and not-true parts (proposition 2)."""
-    _several_classes(run, 2)
+    run.needs_classes("proposition 2")
     m = run.moment()
     parts: list[Parts] = []
     for i, trained in enumerate(m.trained):
@@ -151,7 +150,7 @@ def proposition_2(run: Studied) -> Finding:
 
 def proposition_3(run: Studied) -> Finding:
     """Expected distance to clients' optima as p leaves uniform, with its assumption and without (proposition 3)."""
-    _several_classes(run, 3)
+    run.needs_classes("proposition 3")
     m = run.moment()
     steps = np.linspace(0, 1, 41)
     C = m.counts.shape[1]
@@ -218,11 +217,6 @@ def neurons(run: Studied) -> Finding:
             "class 0; alive: only neurons that are alive in both models."
         ],
     )
-
-
-def _several_classes(run: Studied, proposition: int) -> None:
-    if (C := run.job.federation.num_classes) < 2:
-        raise SettingError(f"proposition {proposition} needs at least two classes, got {C}")
 
 
 def _counterexample() -> tuple[Floats, Floats]:

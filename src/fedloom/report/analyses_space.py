@@ -152,8 +152,7 @@ def noise(run: Studied) -> Finding:
 
 def curvature(run: Studied) -> Finding:
     """Training loss over the plane of the two leading Hessian eigenvectors of the global model (fig. 14)."""
-    if (C := run.job.federation.num_classes) < 2:  # the Hessian of a loss that is 0 everywhere has no direction
-        raise SettingError(f"the Hessian of the loss needs at least two classes, got {C}")
+    run.needs_classes("the Hessian of the loss")  # one that is 0 everywhere has no direction
     (number, model), train = run.aggregated(), run.job.federation.train
     some = _subset(train, max(1, _SMOOTH // train.num_classes))
     eigen = hessian_eigen(run.network, model, run.task, some)

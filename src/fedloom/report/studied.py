@@ -157,6 +157,11 @@ class Studied:
     def task(self) -> Task:
         return self.job.population.task
 
+    def needs_classes(self, what: str) -> None:
+        """Raises SettingError where the data have one class only."""
+        if (C := self.job.federation.num_classes) < 2:
+            raise SettingError(f"{what} needs at least two classes, got {C}")
+
     @property
     def test(self) -> Examples:
         """The global test set.
