@@ -69,6 +69,17 @@ def test_a_round_cuts_what_was_logged(run: Path, tmp_path: Path, capsys: pytest.
     assert [line.split(",")[0] for line in found[1:]] == ["1", "2"]
 
 
+@pytest.mark.parametrize(("argv", "named"), [(("",), "directory"), (("RUN", "forgetting", "--out", ""), "--out")])
+def test_empty_folders_are_refused(
+    argv: tuple[str, ...], named: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a variable of the shell that is not set."""
+    with pytest.raises(SystemExit) as stopped:
+        call(capsys, *(str(run) if part == "RUN" else part for part in argv))
+    assert stopped.value.code == 2
+    assert f"argument {named}: is empty; name a directory" in capsys.readouterr().err
+
+
 def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, str(run), "all", "--round", "2", "--out", str(tmp_path))
     assert status == 0
