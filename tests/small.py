@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.core.batches import Batches, plan
@@ -29,6 +30,20 @@ class Tiny(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(torch.tanh(self.fc1(x)))
+
+
+class DenseTiny(nn.Module):
+    """golden/ktpfl_dense/README.md, conventions"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 5, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(5)
+        self.fc = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+        return self.fc(z.mean((2, 3)))
 
 
 TINY = Model(Tiny, name="tiny")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, vmap
 
 from conftest import golden
@@ -30,7 +30,7 @@ from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
-from small import TINY, assert_params, clients_of, weights_at
+from small import TINY, DenseTiny, assert_params, clients_of, weights_at
 
 ENGINES = [Loop, Stacked]
 
@@ -443,20 +443,6 @@ def test_a_client_lost_in_the_second_exchange_keeps_what_the_first_left() -> Non
 
 
 # --- DENSE: one round of uploads, then rounds that ask nobody; statistics of BatchNorm inputs from stacked teachers
-
-
-class DenseTiny(nn.Module):
-    """golden/ktpfl_dense/README.md, conventions"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
-        self.conv2, self.bn2 = nn.Conv2d(4, 5, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(5)
-        self.fc = nn.Linear(5, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
-        return self.fc(z.mean((2, 3)))
 
 
 DENSE_TINY = Model(DenseTiny, name="dense")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,8 @@ from conftest import golden
 from fedloom.algorithms import PFedSD
 from fedloom.algorithms.kt_pfl import coefficient_loss, mixture
 from fedloom.core import tree
-from fedloom.core.algorithm import Algorithm
 from fedloom.core.averaging import Kept
 from fedloom.core.batches import Batch
-from fedloom.core.client import Client, on_client
 from fedloom.core.losses import distillation, divergence, not_true
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
@@ -73,24 +70,16 @@ class LeNet(nn.Module):
         return self.classifier(F.relu(self.fc2(F.relu(self.fc1(z)))))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", ["a", "b", "cnn_cifar10_f32"])
-def test_pfedsd_local_run(name: str, engine: Any) -> None:
-    g, single = golden(f"pfedsd_apfl/pfedsd_local_{name}"), name.endswith("f32")
-    model = Model(LeNet, name="lenet") if single else TINY
-    tolerance = {"rtol": 1e-4, "atol": 1e-6} if single else {"rtol": 1e-9, "atol": 1e-12}
+def assert_local_run(g: dict[str, Any], model: Model, engine: Any, dtype: torch.dtype, **close: float) -> None:
+    """Three local steps of pFedSD, weights after each and losses, from a golden file."""
     x, y = g["x"].reshape(-1, *g["x"].shape[2:]), g["y"].reshape(-1)
     # Client 1 is the golden one; client 0, with fewer examples and no model of its own yet, shares its stack.
-    population = clients_of(
-        [(x[3:10][::-1].copy(), y[3:10][::-1].copy()), (x, y)],
-        model=model,
-        num_classes=10,
-        dtype=torch.float32 if single else torch.float64,
-    )
+    shorter = (x[3:10][::-1].copy(), y[3:10][::-1].copy())
+    population = clients_of([shorter, (x, y)], model=model, num_classes=10, dtype=dtype)
     optimiser = SGD(lr=float(g["lr"]), momentum=float(g["momentum"]), weight_decay=float(g["weight_decay"]))
     start, teacher = weights_at(g, "global."), weights_at(g, "teacher.")
-    np.testing.assert_allclose(model(start, torch.from_numpy(x[:4])), g["student_logits0"], **tolerance)
-    np.testing.assert_allclose(model(teacher, torch.from_numpy(x[:4])), g["teacher_logits0"], **tolerance)
+    np.testing.assert_allclose(model(start, torch.from_numpy(x[:4])), g["student_logits0"], **close)
+    np.testing.assert_allclose(model(teacher, torch.from_numpy(x[:4])), g["teacher_logits0"], **close)
     for steps in (1, 2, 3):
         local = Local(steps=steps, batch_size=4, optimiser=optimiser)
         run = engine(population, PFedSD(lam=float(g["lam"]), T=float(g["T"]), local=local))
@@ -98,59 +87,25 @@ def test_pfedsd_local_run(name: str, engine: Any) -> None:
         run.round({model.name: start}, (0, 1), 0)
         kept = run.states[1].previous[0]
         assert bool(kept.present)
-        assert_params(kept.value, weights_at(g, f"step{steps}."), **tolerance)
+        assert_params(kept.value, weights_at(g, f"step{steps}."), **close)
     (losses,) = run.last.losses
-    np.testing.assert_allclose(losses.reshape(-1, 3)[-1], g["loss_total"], **tolerance)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SendsItsState(Algorithm[Weights, Weights]):
-    """Clients send what they keep; the server averages."""
-
-    uniform: bool
-
-    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
-        return model.init(key)
-
-    def init_client(self, server: Weights, model: Model, key: int) -> Weights:
-        return server
-
-    @on_client
-    def send(self, client: Client[Weights]) -> tuple[Weights, Weighted[Weights]]:
-        weight = torch.ones_like(client.num_examples) if self.uniform else client.num_examples
-        return client.state, Weighted(value=client.state, weight=weight)
-
-    def round(self, server: Weights, cohort: Any) -> Weights:
-        return cohort.reduce(self.send).mean
-
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
-        return server
-
-
-def averaged(
-    g: dict[str, Any], clients: list[int], sizes: list[int], uniform: bool, engine: Any, **settings: Any
-) -> Weights:
-    population = clients_of([(np.zeros((n, 6)), np.zeros(n, np.int64)) for n in sizes])
-    run = engine(population, SendsItsState(uniform=uniform), **settings)
-    for place, k in enumerate(clients):
-        run.states[place] = weights_at(g, f"client{k}.")
-    return run.round(run.init(), range(len(clients)), 0)["tiny"]
+    np.testing.assert_allclose(losses.reshape(-1, 3)[-1], g["loss_total"], **close)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_average_of_pfedsd(engine: Any) -> None:
-    g = golden("pfedsd_apfl/pfedsd_aggregate_uniform")
-    assert_params(averaged(g, [1, 3], [5, 9], True, engine), weights_at(g, "avg_clients_1_3."))
+@pytest.mark.parametrize(("name", "settings"), [("a", (1, 1)), ("b", (0.5, 3))])
+def test_pfedsd_local_run(name: str, settings: tuple[float, float], engine: Any) -> None:
+    g = golden(f"pfedsd_apfl/pfedsd_local_{name}")
+    assert (float(g["lam"]), float(g["T"])) == settings
+    assert_local_run(g, TINY, engine, torch.float64, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", ["uniform", "weighted"])
-def test_average_of_fedavg(kind: str, engine: Any) -> None:
-    g = golden("pfedsd_apfl/fedavg_aggregate")
-    sizes = [int(n) for n in g["n_samples"]]
-    settings = {"chunk": 2} if engine is Stacked else {}
-    got = averaged(g, [0, 1, 2], sizes, kind == "uniform", engine, **settings)
-    assert_params(got, weights_at(g, f"avg_{kind}."))
+def test_pfedsd_local_run_of_the_cnn(engine: Any) -> None:
+    g = golden("pfedsd_apfl/pfedsd_local_cnn_cifar10_f32")
+    model = Model(LeNet, name="lenet")
+    assert model.num_params == 62_006
+    assert_local_run(g, model, engine, torch.float32, rtol=1e-4, atol=1e-6)
 
 
 def test_kt_pfl_equations() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +30,7 @@ Golden = dict[str, npt.NDArray[np.int64]]
 @pytest.fixture(scope="module")
 def golden() -> Golden:
     """Partitions of the authors' code; the README beside the file describes them."""
-    path = Path(__file__).parents[1] / "golden" / "fedntd" / "partitions.npz"
-    with np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)
+    return read("fedntd/partitions")
 
 
 def class_sorted(dataset: str) -> npt.NDArray[np.int64]:
@@ -69,6 +66,15 @@ def test_dirichlet_gives_the_rows_of_dense_too(alpha: float, seed: int) -> None:
     made = dirichlet(g["small/y"], 3, alpha, seed)
     for client in range(3):
         np.testing.assert_array_equal(made.rows(client), g[f"small/alpha{alpha}/seed{seed}/client{client}"])
+
+
+def test_dirichlet_gives_the_counts_of_dense_too() -> None:
+    """Also those printed in the README of its released code, of seed 1."""
+    g, labels = read("ktpfl_dense/dense_dirichlet"), class_sorted("cifar10")
+    np.testing.assert_array_equal(dirichlet(labels, 5, 0.5, 1).counts(labels, 10), g["readme_counts"])
+    for alpha in (0.1, 0.3, 0.5):
+        counts = dirichlet(labels, 5, alpha, 0).counts(labels, 10)
+        np.testing.assert_array_equal(counts, g[f"cifar_like/alpha{alpha}/seed0/counts"])
 
 
 def test_a_plain_dirichlet_divides_each_class_on_its_own() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,21 +11,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import golden
 from fedloom.data import Partition, balanced_dirichlet, lognormal, natural, pathological
 
 Golden = dict[str, npt.NDArray[np.int64]]
 LABELS = np.tile(np.arange(4), 25)
 
 
-def load(name: str) -> Golden:
-    """Partitions of the authors' code; the README beside the files describes them."""
-    with np.load(Path(__file__).parents[1] / "golden" / "pfedsd_apfl" / f"{name}.npz", allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
 @pytest.fixture(scope="module")
 def pfedsd() -> Golden:
-    return load("partition_cgcl")
+    """Partitions of the authors' code; the README beside the files describes them."""
+    return golden("pfedsd_apfl/partition_cgcl")
 
 
 def matrix(partition: Partition) -> npt.NDArray[np.int64]:
@@ -57,14 +52,14 @@ def test_pathological_gives_the_official_rows(pfedsd: Golden, per_client: int, n
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_lognormal_gives_the_official_sizes_and_digits_of_mnist(seed: int) -> None:
-    golden = load("fedprox_mnist_sizes")
-    labels = np.repeat(np.arange(10), golden["class_counts"])
+    g = golden("pfedsd_apfl/fedprox_mnist_sizes")
+    labels = np.repeat(np.arange(10), g["class_counts"])
     partition = lognormal(labels, num_clients=1000, seed=seed)
-    train, test = golden[f"mnist_seed{seed}_train"], golden[f"mnist_seed{seed}_test"]
+    train, test = g[f"mnist_seed{seed}_train"], g[f"mnist_seed{seed}_test"]
     np.testing.assert_array_equal(partition.sizes, train + test)
     np.testing.assert_array_equal((0.9 * partition.sizes).astype(np.int64), train)
     digits = [np.flatnonzero(row) for row in partition.counts(labels, 10)]
-    np.testing.assert_array_equal(digits, golden[f"mnist_seed{seed}_labels"])
+    np.testing.assert_array_equal(digits, g[f"mnist_seed{seed}_labels"])
 
 
 def test_the_global_generator_is_neither_read_nor_moved() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
+from conftest import golden
 from fedloom.models import (
     MLP,
     MODELS,
@@ -24,7 +22,7 @@ from fedloom.models import (
     build,
 )
 
-KTPFL_SIZES = json.loads((Path(__file__).parents[1] / "golden" / "ktpfl_dense" / "model_sizes.json").read_text())
+KTPFL_SIZES = golden("ktpfl_dense/model_sizes.json")
 
 
 def num_parameters(network: nn.Module) -> int:
@@ -47,10 +45,18 @@ def test_parameter_counts_of_the_papers(network: nn.Module, expected: int) -> No
     assert num_parameters(network) == expected
 
 
-def test_lenet_has_the_size_of_the_ktpfl_code() -> None:
-    recorded = KTPFL_SIZES["KT-pFL LeNet"]
-    channels, size, _ = recorded["input"]
-    network = LeNet(channels, size, recorded["output"][0])
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        ("KT-pFL LeNet", LeNet(3, 28, 10)),
+        ("KT-pFL LeNet adapted to 32 (fc1 400->120)", LeNet(3, 32, 10)),
+        ("DENSE resnet18 (10 cls)", ResNet18()),
+        ("DENSE resnet18 (100 cls)", ResNet18(num_classes=100)),
+        ("KT-pFL ResNet18 28", ResNet18()),
+    ],
+)
+def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, network: nn.Module) -> None:
+    recorded = KTPFL_SIZES[name]
     assert num_parameters(network) == recorded["params"]
     assert len(list(network.parameters())) == recorded["trainable_tensors"]
     assert sum(t.numel() * t.element_size() for t in network.state_dict().values()) == recorded["state_dict_bytes"]
