@@ -1,4 +1,4 @@
-"""Numbers of the authors' own code for single pieces: losses, local runs (averages: test_golden_averages; whole runs: test_trajectories)."""
+"""Numbers of the authors' own code for single pieces: losses and local runs (whole runs: test_trajectories)."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_round_of_lg_fedavg(engine: Any) -> None:
 
 
 def mlp() -> nn.Module:
-    """LG-FedAvg's network for MNIST."""
+    """LG-FedAvg's network for MNIST, without its activations."""
     widths = {
         "input": (784, 512),
         "hidden1": (512, 256),
