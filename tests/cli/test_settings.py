@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import Examples, FedAvg, RunSettings, federate, iid, run
+from fedloom import SGD, Adam, Examples, FedAvg, Local, RunSettings, federate, iid, run
 from fedloom.cli import main as cli
 from fedloom.cli.options import add_settings
 from fedloom.coordinator import History, Job
@@ -137,7 +137,7 @@ def test_flags_override_the_file_and_set_overrides_flags(capsys: pytest.CaptureF
     assert [s["local"]["lr"] for s in (a, b, c)] == [0.1, 0.2, 0.3]
     assert [s["run"]["rounds"] for s in (a, b, c)] == [3, 2, 2]
     assert [s["fedntd"]["beta"] for s in (a, b, c)] == [0.25, 0.25, 0.5]
-    assert a["local"]["momentum"] == Experiment().local.momentum
+    assert a["local"]["momentum"] == Experiment().described()["local"]["momentum"]
     assert a["data"]["clients"] == 6
 
 
@@ -466,6 +466,8 @@ def _word(kind: Any) -> str:
     parts = [k for k in get_args(kind) if k is not type(None)]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f"`{k}`" for k in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"{len(parts)} {_word(parts[0])}s"
     if parts:
         return f"{_word(parts[0])} or none"
     return {int: "integer", float: "number", bool: "true or false", str: "text"}[kind]
@@ -477,14 +479,22 @@ def _known() -> dict[str, tuple[str, str]]:
     out: dict[str, tuple[str, str]] = {}
     for name in ("algorithm", "model", "task", "start"):
         out[name] = _word(hints[name]), _default(getattr(plain, name))
-    for section in ("data", "clients", "local", "run"):
-        table = getattr(plain, section)
+    local, sgd, adam = Local(), SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), Adam(lr=0.01, weight_decay=1e-5)
+    assert local.optimiser == sgd
+    out["local.optimiser"] = "one of `sgd`, `adam`", "`sgd`"
+    for section, table in (
+        *((name, getattr(plain, name)) for name in ("data", "clients", "run")),
+        *(("local", part) for part in (local, sgd, adam)),
+    ):
         for name, kind in get_type_hints(type(table)).items():
-            out[f"{section}.{name}"] = _word(kind), _default(getattr(table, name))
+            if name != "optimiser":
+                out[f"{section}.{name}"] = _word(kind), _default(getattr(table, name))
     return out
 
 
 def _default(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"`{', '.join(map(str, value))}`"
     return f"`{str(value).lower() if value is None or isinstance(value, bool) else value}`"
 
 

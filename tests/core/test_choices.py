@@ -1,10 +1,11 @@
-"""Settings that are one word of a few."""
+"""Settings are what their annotations say."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 import pytest
 
 from fedloom.core.choices import check_choices, field_types
@@ -57,3 +58,54 @@ def test_annotations_for_type_checkers_alone_hide_no_others() -> None:
     with pytest.raises(SettingError, match="word must be one of a, b, got 'c'"):
         check_choices(Unresolved(word="c"))  # type: ignore[arg-type]
     assert field_types(Unresolved) == {"word": Literal["a", "b"], "names": Any, "many": ClassVar[bool]}
+
+
+@dataclass
+class Typed:
+    count: int = 1
+    rate: float = 0.1
+    on: bool = False
+    text: str = ""
+    most: float | None = None
+    pair: tuple[float, float] = (0.0, 1.0)
+    many: tuple[int, ...] = ()
+    either: int | str | None = None
+    part: Base = field(default_factory=Base)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"count": np.int64(3), "rate": 1, "on": True, "most": np.float32(2.0)},
+        {"pair": (1, 0.5), "many": (1, 2, 3), "either": "x", "part": Derived()},
+    ],
+)
+def test_values_of_their_types_are_accepted(settings: dict[str, Any]) -> None:
+    check_choices(Typed(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"count": True}, "count must be of type int, got True"),
+        ({"count": 2.0}, "count must be of type int, got 2.0"),
+        ({"count": "2"}, "count must be of type int, got '2'"),
+        ({"rate": "0.1"}, "rate must be of type float, got '0.1'"),
+        ({"rate": False}, "rate must be of type float, got False"),
+        ({"rate": float("nan")}, "rate must be finite, got nan"),
+        ({"most": float("inf")}, "most must be finite, got inf"),
+        ({"most": "none"}, "most must be of type float, got 'none'"),
+        ({"on": 1}, "on must be of type bool, got 1"),
+        ({"text": None}, "text must be of type str, got None"),
+        ({"pair": (0.9,)}, r"pair must be a tuple of 2 values, got \(0.9,\)"),
+        ({"pair": [0.9, 0.99]}, r"pair must be a tuple of 2 values, got \[0.9, 0.99\]"),
+        ({"pair": (0.9, float("inf"))}, "pair must be finite, got inf"),
+        ({"many": 3}, "many must be a tuple of values, got 3"),
+        ({"many": (1, "2")}, "many must be of type int, got '2'"),
+        ({"part": "adam"}, "part must be of type Base, got 'adam'"),
+    ],
+)
+def test_values_of_other_types_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=f"^{message}$"):
+        check_choices(Typed(**settings))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 from collections.abc import Sequence
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from fedloom.coordinator.settings import Monitor, RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.experiment import Experiment, flat, read_settings
 from fedloom.experiments.words import coerce
 from fedloom.models import MODELS
 
@@ -87,13 +86,13 @@ def directory(text: str) -> str:
 
 def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
     """The flags of a run. None has a default of its own: what is not said stays as the settings file has it."""
-    kinds, plain = get_type_hints(RunSettings), Experiment()
+    kinds, plain = get_type_hints(RunSettings), flat(Experiment().described())
     for group, flags in _FLAGS.items():
         add = parser.add_argument_group(group).add_argument
         if group == "data and clients":
             add("--settings", metavar="FILE", help="a .toml or .json file of settings, which flags override")
         for flag, key, metavar, what in flags:
-            default: Any = functools.reduce(getattr, key.split("."), plain)
+            default = plain.get(key)
             text = what if default is None or default is False else f"{what} (default: {default})"
             if key == "run.bf16":
                 add(flag, dest=key, action="store_const", const=True, help=text)
@@ -154,11 +153,9 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
             where = "" if args.settings is None else f"{args.settings}: "
             raise SettingError(f"{where}{error}") from None
         flags = {key: getattr(args, key, None) for flags in _FLAGS.values() for _, key, _, _ in flags}
-        for key, value in flags.items():
-            if value is not None:
-                experiment = experiment.changed(key, value)
-        out.append(experiment)
-    return [_with_pairs(e, args.set, labels) for e in out]
+        flags = {key: value for key, value in flags.items() if value is not None}
+        out.append(experiment.with_all(flags | _pairs(args.set, catalogue.label(name), labels)))
+    return out
 
 
 def seeds(text: str | None, experiment: Experiment) -> list[int]:
@@ -176,19 +173,20 @@ def with_seed(experiment: Experiment, seed: int) -> Experiment:
     return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, seed=seed))
 
 
-def _with_pairs(experiment: Experiment, pairs: Sequence[str], labels: Sequence[str]) -> Experiment:
-    own = catalogue.label(experiment.algorithm)
+def _pairs(pairs: Sequence[str], own: str, labels: Sequence[str]) -> dict[str, str]:
+    """What --set says to the algorithm `own` of these, by full names of settings."""
+    out: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         owner, dot, _ = key.partition(".")
         if not (equals and key and value):
             raise SettingError(f"--set takes NAME=VALUE, got {pair!r}")
         if Experiment.knows(key):
-            experiment = experiment.changed(key, value)
+            out[key] = value
         elif dot and owner in labels:
-            experiment = experiment.changed(key, value) if owner == own else experiment
+            out |= {key: value} if owner == own else {}
         elif len(labels) == 1:
-            experiment = experiment.changed(f"{own}.{key}", value)
+            out[f"{own}.{key}"] = value
         else:
             raise SettingError(f"--set {pair!r}: say whose it is, ALGORITHM.NAME=VALUE with one of {', '.join(labels)}")
-    return experiment
+    return out

@@ -21,7 +21,7 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.task import Classification, Task
+from fedloom.core.task import Classification, Task, check_task
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation
 from fedloom.engines.population import Population
@@ -49,6 +49,10 @@ class Job:
 
     def __post_init__(self) -> None:
         federation, settings, algorithm = self.federation, self.settings, self.algorithm
+        check_task(self.task)
+        for name, what in (("sampler", "fedloom.Uniform(seed=0)"), ("faults", "fedloom.Unreliable(lost=0.1)")):
+            if (given := getattr(self, name)) is not None and (isinstance(given, type) or not callable(given)):
+                raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")
         if federation.train.y.is_floating_point():
             raise SettingError(
                 "labels must be class numbers (integers), got floating-point targets: regression is not supported"

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedloom.core.choices import check, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.random import derive, fold_in, generator
 
@@ -34,6 +35,9 @@ class Uniform:
     """Uniformly, without replacement; a function of seed and round."""
 
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choices(self)
 
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         rng = generator(self.seed, "cohort", round)
@@ -61,6 +65,9 @@ class BySize:
 
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_choices(self)
+
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         rng = generator(self.seed, "cohort", round)
         left, found = sizes, list[int]()
@@ -85,6 +92,8 @@ class FixedList:
     rounds: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
+        for clients in self.rounds:
+            check(clients, tuple[int, ...], "the clients of a round")
         for t, clients in enumerate(self.rounds):
             if len(set(clients)) < len(clients) or min(clients, default=0) < 0:
                 raise SettingError(
@@ -119,6 +128,7 @@ class Available:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if not 0 < self.share <= 1:
             raise SettingError(f"the share of rounds that a client is up must be in (0, 1], got {self.share}: try 0.3")
         if self.period < 1:
@@ -156,6 +166,7 @@ class Arriving:
     per_round: int
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.first < 1 or self.per_round < 0:
             raise SettingError(
                 "arriving clients need first >= 1, who are there in round 0, and per_round >= 0, who join in each "

@@ -58,6 +58,7 @@ class RunSettings:
     on_nonfinite: Literal["stop", "refuse"] = "stop"
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for name in ("threads", "patience", "state_memory_mib"):
             value = getattr(self, name)
             if value is not None and not value >= 1:
@@ -65,7 +66,13 @@ class RunSettings:
         for name in ("rounds", "cohort_size", "eval_every", "panel", "checkpoint_every", "keep_every"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be >= 1, got {getattr(self, name)}")
-        check_choices(self)
+        if self.seed < 0:
+            raise SettingError(f"seed must be >= 0, got {self.seed}")
+        if self.target is not None and self.monitor.endswith("accuracy") and not 0 <= self.target <= 1:
+            share = f": write {self.target / 100:g} for {self.target:g} %" if 1 < self.target <= 100 else ""
+            raise SettingError(f"target of {self.monitor} is a share in [0, 1], got {self.target:g}{share}")
+        if self.target is not None and self.monitor == "forgetting" and not -1 <= self.target <= 1:
+            raise SettingError(f"target of forgetting is a difference of shares in [-1, 1], got {self.target:g}")
         try:
             device = torch.device(self.device)
         except RuntimeError:

@@ -1,10 +1,13 @@
-"""Settings that are one word of a few: their `Literal` annotation is the list, and this is the check."""
+"""Settings are what their annotations say: the list of a `Literal`, a number, a text; and this is the check."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import sys
+from numbers import Integral, Real
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedloom.core.errors import SettingError
@@ -24,14 +27,48 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def check_choices(settings: Any) -> None:
-    """Check each field of a dataclass whose annotation is a `Literal`.
+    """Check each field of a dataclass against its annotation; see `check`.
 
     Raises:
-        SettingError: a value is not among those that the annotation lists.
+        SettingError: a value is not what the annotation says.
     """
     hints = field_types(type(settings))
     for field in dataclasses.fields(settings):
-        kind, value = hints[field.name], getattr(settings, field.name)
-        if get_origin(kind) is Literal and value not in get_args(kind):
-            known = ", ".join(map(str, get_args(kind)))
-            raise SettingError(f"{field.name} must be one of {known}, got {value!r}")
+        check(getattr(settings, field.name), hints[field.name], field.name)
+
+
+def check(value: Any, kind: Any, name: str) -> None:
+    """Check one value against a type as an annotation has it: a class, a `Literal`, a tuple of these, or None beside.
+
+    Numbers are finite, and True is none. What an annotation leaves open is not checked.
+
+    Raises:
+        SettingError: it is of another type; `name` says what the value is for.
+    """
+    several = get_args(kind)
+    if NoneType in several:
+        if value is None:
+            return
+        others = [k for k in several if k is not NoneType]
+        kind, several = (others[0], get_args(others[0])) if len(others) == 1 else (Any, ())
+    if get_origin(kind) is Literal:
+        if value not in several:
+            raise SettingError(f"{name} must be one of {', '.join(map(str, several))}, got {value!r}")
+    elif get_origin(kind) is tuple:
+        each = several[:1] * len(value) if several[1:] == (...,) and isinstance(value, tuple) else several
+        if not isinstance(value, tuple) or len(value) != len(each):
+            count = "values" if several[1:] == (...,) else f"{len(several)} values"
+            raise SettingError(f"{name} must be a tuple of {count}, got {value!r}")
+        for part, its in zip(value, each, strict=True):
+            check(part, its, name)
+    elif (
+        kind is not Any
+        and isinstance(kind, type)
+        and get_origin(kind) is None
+        and not getattr(kind, "_is_protocol", False)
+    ):
+        fits: Any = {int: Integral, float: Real}.get(kind, kind)
+        if not isinstance(value, fits) or (isinstance(value, bool) and kind in (int, float)):
+            raise SettingError(f"{name} must be of type {kind.__name__}, got {value!r}")
+        if kind is float and not math.isfinite(float(value)):
+            raise SettingError(f"{name} must be finite, got {value!r}")

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedloom.core import tree
+from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ class Optimiser(ABC):
     clip: float | None = None
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if not self.lr > 0:
             raise SettingError(f"a learning rate must be > 0, got lr = {self.lr}")
         if self.clip is not None and not self.clip > 0:
@@ -197,6 +199,12 @@ class Local:
     steps: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.optimiser, Optimiser):
+            raise SettingError(
+                f"optimiser must be one of fedloom's, such as SGD(lr=0.01, momentum=0.9) or Adam(lr=0.001), got "
+                f"{self.optimiser!r}"
+            )
+        check_choices(self)
         if self.epochs < 1 or self.batch_size < 1 or (self.steps is not None and self.steps < 1):
             raise SettingError(
                 f"epochs, batch_size and steps must be >= 1, got {self.epochs}, {self.batch_size}, {self.steps}"

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.batches import Batch
+from fedloom.core.errors import SettingError
 
 
 @runtime_checkable
@@ -22,6 +23,17 @@ class Task(Protocol):
     def correct(self, logits: Tensor, y: Tensor) -> Tensor:
         """Which rows are right, [B] bool. `logits`: [B, C], `y`: [B]."""
         ...
+
+
+def check_task(task: object, name: str = "task") -> None:
+    """Raise SettingError unless this is an object with the two functions."""
+    if isinstance(task, type) or not isinstance(task, Task):
+        missing = [method for method in ("loss", "correct") if not callable(getattr(task, method, None))]
+        lacks = f", which lacks {' and '.join(missing)}" if missing else f": write {getattr(task, '__name__', task)}()"
+        raise SettingError(
+            f"{name} must be an object with the methods loss(logits, batch) and correct(logits, y), such as "
+            f"fedloom.Classification() for cross-entropy, got {task!r}{lacks}"
+        )
 
 
 @dataclass(frozen=True)

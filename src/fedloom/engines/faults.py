@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.random import derive
 
@@ -27,6 +28,7 @@ class Unreliable:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_choices(self)
         each = {"declined": self.declined, "lost": self.lost, "late": self.late}
         if not (min(each.values()) >= 0 and math.fsum(each.values()) <= 1):
             raise SettingError(

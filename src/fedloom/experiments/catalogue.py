@@ -18,7 +18,7 @@ from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
-from fedloom.core.task import Classification, Hinge, Task
+from fedloom.core.task import Classification, Hinge, Task, check_task
 from fedloom.data import (
     Dataset,
     Examples,
@@ -38,7 +38,8 @@ from fedloom.data import (
     shards,
 )
 from fedloom.data.sources import SOURCES
-from fedloom.experiments.words import by_python_name, coerce, meant
+from fedloom.experiments.parts import parts, with_parts
+from fedloom.experiments.words import by_python_name, coerce, meant, settable
 from fedloom.models import MODELS, build
 
 DATA = "fashion_mnist_small"
@@ -74,22 +75,25 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
         SettingError: a setting is unknown or of another type, or has neither a value nor a default.
     """
     owner, known, types = label(name), _own(name), field_types(kind(name))
+    defaults = hyper_parameters(name)
     values: dict[str, Any] = {}
+    changed: dict[str, dict[str, Any]] = {}  # parts, for example lr of KT-pFL's distill
     for key, value in settings.items():
         field, _, part = key.partition(".")
+        whole = defaults.get(field)
         if field not in known:
             raise SettingError(
                 f"{owner} has no setting {key!r}{meant(key, known)}; it has {', '.join(known) or 'none'}"
             )
-        if part:  # e.g. distill.lr of KT-pFL
-            base = values.get(field, hyper_parameters(name).get(field))
-            if not isinstance(base, Local):
-                raise SettingError(f"{owner}.{field} has no parts; give it as {field}=VALUE")
-            values[field] = _with_local(base, f"{owner}.{field}", part, value)
-        elif types[field] is Local:
-            raise SettingError(f"{owner}.{field} has parts: set {field}.lr, {field}.epochs or {field}.batch_size")
+        if dataclasses.is_dataclass(whole):
+            if not part:
+                raise SettingError(f"{owner}.{field} has parts: set {', '.join(f'{field}.{n}' for n in parts(whole))}")
+            changed.setdefault(field, {})[part] = value
+        elif part:
+            raise SettingError(f"{owner}.{field} has no parts; give it as {field}=VALUE")
         else:
             values[field] = coerce(value, types[field], f"{owner}.{field}")
+    values |= {field: with_parts(defaults[field], f"{owner}.{field}", given) for field, given in changed.items()}
     if missing := lacking(name, values):
         raise SettingError(
             f"{owner} has settings without a default: give {', '.join(f'{key}=VALUE' for key in missing)} (--set)"
@@ -118,29 +122,15 @@ def _own(name: str) -> dict[str, dataclasses.Field[Any]]:
 
 
 def written(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
-    """An algorithm's own settings as a settings file has them."""
+    """An algorithm's own settings as a settings file has them: all that words can set."""
     out: dict[str, Any] = {}
-    for key, value in vars(algorithm).items():
-        if isinstance(value, Local) and key != "local":
-            plain = {**vars(value), **vars(value.optimiser)}
-            out[key] = {name: v for name, v in plain.items() if v is None or isinstance(v, (bool, int, float, str))}
-        elif key != "local":
-            out[key] = value
+    for key, its in field_types(type(algorithm)).items():
+        if key in (own := vars(algorithm)) and key != "local":
+            if dataclasses.is_dataclass(own[key]):
+                out[key] = parts(own[key])
+            elif settable(its):
+                out[key] = own[key]
     return out
-
-
-def _with_local(local: Local, owner: str, part: str, value: Any) -> Local:
-    """A `Local` with one of its (or its optimiser's) settings changed."""
-    optimiser = local.optimiser
-    own, inner = field_types(Local), field_types(type(optimiser))
-    choices = [f.name for f in dataclasses.fields(local) if f.name != "optimiser"]
-    choices += [f.name for f in dataclasses.fields(optimiser)]
-    if part not in choices:
-        raise SettingError(f"{owner} has no setting {part!r}{meant(part, choices)}; it has {', '.join(choices)}")
-    if part in own and part != "optimiser":
-        return dataclasses.replace(local, **{part: coerce(value, own[part], f"{owner}.{part}")})
-    changed = dataclasses.replace(optimiser, **{part: coerce(value, inner[part], f"{owner}.{part}")})
-    return dataclasses.replace(local, optimiser=changed)
 
 
 # ---- data
@@ -326,8 +316,6 @@ def task(text: str) -> Task:
         raise SettingError(f"unknown task {text!r}{meant(text, TASKS)}; there are {', '.join(TASKS)}, and module:name")
     found = by_python_name(text, "task")
     found = found() if isinstance(found, type) else found
-    missing = [name for name in ("loss", "correct") if not callable(getattr(found, name, None))]
-    if missing:
-        raise SettingError(f"task {text!r} needs the methods loss and correct, lacks {' and '.join(missing)}")
+    check_task(found, f"task {text!r}")
     made: Task = found
     return made

@@ -9,20 +9,21 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.run import Job
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import check_choices, field_types
+from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
+from fedloom.core.optimiser import Local
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
 from fedloom.experiments.export import load_weights, module
+from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
 from fedloom.experiments.samplers import sampler
 from fedloom.experiments.words import coerce, meant
 
@@ -46,36 +47,16 @@ class DataSettings:
     public: int = 0
     augment: str = "none"
 
-
-@dataclass(frozen=True, kw_only=True)
-class LocalSettings:
-    """What every client does locally; see `Local`, `SGD` and `Adam`."""
-
-    epochs: int = 5
-    steps: int | None = None
-    batch_size: int = 50
-    optimiser: Literal["sgd", "adam"] = "sgd"
-    lr: float = 0.01
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 1e-5
-    clip: float | None = None
-    decay: float = 1.0
-
     def __post_init__(self) -> None:
         check_choices(self)
-
-    def made(self) -> Local:
-        """The same as an object."""
-        common = {"lr": self.lr, "weight_decay": self.weight_decay, "clip": self.clip}
-        optimiser: Optimiser = (
-            SGD(momentum=self.momentum, nesterov=self.nesterov, **common)  # type: ignore[arg-type]
-            if self.optimiser == "sgd"
-            else Adam(**common)  # type: ignore[arg-type]
-        )
-        return Local(
-            epochs=self.epochs, batch_size=self.batch_size, optimiser=optimiser, decay=self.decay, steps=self.steps
-        )
+        if self.clients < 1:
+            raise SettingError(f"data.clients must be >= 1, got {self.clients}")
+        for name in ("test_fraction", "val_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"data.{name} must be in [0, 1), got {getattr(self, name)}: 0.2 is one in five")
+        for name in ("partition_seed", "public"):
+            if (getattr(self, name) or 0) < 0:
+                raise SettingError(f"data.{name} must be >= 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +67,9 @@ class ClientSettings:
     declined: float = 0.0
     lost: float = 0.0
     late: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choices(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +85,17 @@ class Experiment:
     start: str | None = None
     data: DataSettings = field(default_factory=DataSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
-    local: LocalSettings = field(default_factory=LocalSettings)
+    local: Local = field(default_factory=Local)
     run: RunSettings = field(default_factory=RunSettings)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if type(self.local.optimiser) not in OPTIMISERS.values():
+            raise SettingError(
+                f"the optimiser of an experiment is one of {', '.join(OPTIMISERS)}, which words can name, got "
+                f"{self.local.optimiser}: use fedloom.run for others"
+            )
 
     @staticmethod
     def knows(key: str) -> bool:
@@ -118,18 +110,17 @@ class Experiment:
         Raises:
             SettingError: a key is unknown or its value of another type; names the key and what it might mean.
         """
-        out = cls()
+        out, given = cls(), dict[str, Any]()
         if "algorithm" in described:  # first, since tables bear its label
             out = out.changed("algorithm", described["algorithm"])
         for key, value in described.items():
             if isinstance(value, Mapping):
                 if not value and key not in {*_SECTIONS, *ALGORITHMS, catalogue.label(out.algorithm)}:
                     out.changed(f"{key}.", None)  # raises
-                for inner, v in flat(value).items():
-                    out = out.changed(f"{key}.{inner}", v)
+                given |= flat(value, f"{key}.")
             elif key != "algorithm":
-                out = out.changed(key, value)
-        return out
+                given[key] = value
+        return out.with_all(given)
 
     def changed(self, key: str, value: Any) -> Experiment:
         """With one setting changed: `model`, `local.lr`, `fedntd.beta`; values may be text.
@@ -137,41 +128,46 @@ class Experiment:
         Raises:
             SettingError: there is no such setting, or the value is of another type.
         """
-        section, dot, name = key.partition(".")
-        if key == "algorithm" and (taken := catalogue.label(str(value))) in {*_SECTIONS, *_TOP}:
-            raise SettingError(
-                f"algorithm {value!r} would have its settings under {taken!r}, where others stand: rename it"
-            )
-        if not dot and section in _TOP:
-            return dataclasses.replace(self, **{section: coerce(value, _TOP[section], section)})
-        if dot and section in _SECTIONS:
-            kinds = field_types(_SECTIONS[section])
-            if name not in kinds:
-                close = meant(name, kinds)
-                raise SettingError(f"{section} has no setting {name!r}{close}; it has {', '.join(kinds)}")
-            part = dataclasses.replace(getattr(self, section), **{name: coerce(value, kinds[name], key)})
-            return dataclasses.replace(self, **{section: part})
-        own = catalogue.label(self.algorithm)
-        if dot and (section == own or section in ALGORITHMS):
-            table = {**self.settings.get(section, {}), name: value}
-            whose = self.algorithm if section == own else section
-            if not catalogue.lacking(whose, table):  # else the others may still come
-                _quietly(whose, self.local.made(), table)
-            return dataclasses.replace(self, settings={**self.settings, section: table})
-        known = [*_TOP, *(f"{s}.{n}" for s, kind in _SECTIONS.items() for n in field_types(kind)), *ALGORITHMS]
-        whole = {k.rpartition(".")[2]: k for k in known}
-        close = meant(whole.get(key, key), known)
-        raise SettingError(
-            f"there is no setting {key!r}{close}; settings are {', '.join(_TOP)}, those in the sections "
-            f"{', '.join(_SECTIONS)}, and those of an algorithm, for example {own}.NAME"
-        )
+        return self.with_all({key: value})
+
+    def with_all(self, given: Mapping[str, Any]) -> Experiment:
+        """With several settings changed at once: their order does not matter, but `algorithm` comes first."""
+        out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
+        for key, value in given.items():
+            section, dot, name = key.partition(".")
+            own = catalogue.label(out.algorithm)
+            if key == "algorithm" and (taken := catalogue.label(str(value))) in {*_SECTIONS, *_TOP}:
+                raise SettingError(
+                    f"algorithm {value!r} would have its settings under {taken!r}, where others stand: rename it"
+                )
+            if not dot and section in _TOP:
+                out = dataclasses.replace(out, **{section: coerce(value, _TOP[section], section)})
+            elif dot and section in _SECTIONS:
+                sections.setdefault(section, {})[name] = value
+            elif dot and (section == own or section in ALGORITHMS):
+                tables[section] = {**tables.get(section, {}), name: value}
+            else:
+                known = [*_TOP, *(f"{s}.{n}" for s in _SECTIONS for n in parts(getattr(self, s))), *ALGORITHMS]
+                whole = {k.rpartition(".")[2]: k for k in known}
+                close = meant(whole.get(key, key), known)
+                raise SettingError(
+                    f"there is no setting {key!r}{close}; settings are {', '.join(_TOP)}, those in the sections "
+                    f"{', '.join(_SECTIONS)}, and those of an algorithm, for example {own}.NAME"
+                )
+        made = {section: with_parts(getattr(out, section), section, values) for section, values in sections.items()}
+        out = dataclasses.replace(out, **made, settings=tables)
+        for section in {key.partition(".")[0] for key in given} & tables.keys():
+            whose = out.algorithm if section == catalogue.label(out.algorithm) else section
+            if not catalogue.lacking(whose, tables[section]):  # else the others may still come
+                _quietly(whose, out.local, tables[section])
+        return out
 
     def described(self) -> dict[str, Any]:
         """As `of` takes it, with every setting written out."""
         out: dict[str, Any] = {name: getattr(self, name) for name in _TOP if getattr(self, name) is not None}
-        out |= {name: dataclasses.asdict(getattr(self, name)) for name in _SECTIONS}
+        out |= {name: parts(getattr(self, name)) for name in _SECTIONS}
         own = catalogue.label(self.algorithm)
-        if table := catalogue.written(_quietly(self.algorithm, self.local.made(), self.settings.get(own, {}))):
+        if table := catalogue.written(_quietly(self.algorithm, self.local, self.settings.get(own, {}))):
             out[own] = table
         return out
 
@@ -223,7 +219,7 @@ class Experiment:
     def job(self, federation: Federation | None = None) -> Job:
         """Everything that determines the run, made. `federation`: what `self.federation()` gave, if it is there."""
         own = self.settings.get(catalogue.label(self.algorithm), {})
-        algorithm = catalogue.algorithm(self.algorithm, self.local.made(), own)
+        algorithm = catalogue.algorithm(self.algorithm, self.local, own)
         if algorithm.needs_public and not self.data.public:
             raise SettingError(
                 f"{catalogue.label(self.algorithm)} needs public examples, got none; take some out with data.public "
@@ -270,9 +266,7 @@ class Federations:
 
 
 _TOP = {"algorithm": str, "model": str, "task": str, "start": str | None}
-_SECTIONS: dict[str, type] = {
-    "data": DataSettings, "clients": ClientSettings, "local": LocalSettings, "run": RunSettings,
-}  # fmt: skip
+_SECTIONS = ("data", "clients", "local", "run")
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedloom.coordinator import RunSettings
-from fedloom.experiments.experiment import DataSettings, Experiment, LocalSettings
+from fedloom.core.optimiser import SGD, Local
+from fedloom.experiments.experiment import DataSettings, Experiment
 
 ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd")
 
@@ -21,12 +22,13 @@ def experiments(seed: int) -> dict[str, Experiment]:
     As the FedNTD authors, every repetition shares one partition. One thread: such small steps gain little from a second
     one and lose much where a core is busy with something else.
     """
+    sgd = SGD(lr=0.01, momentum=0.9, weight_decay=1e-5)
     return {
         name: Experiment(
             algorithm=name,
             model="lenet",
             data=DataSettings(partition="shards:2", clients=100, partition_seed=0),
-            local=LocalSettings(epochs=5, batch_size=20, lr=0.01, momentum=0.9, weight_decay=1e-5, decay=0.99),
+            local=Local(epochs=5, batch_size=20, optimiser=sgd, decay=0.99),
             run=RunSettings(rounds=25, cohort_size=10, seed=seed, eval_every=5, threads=1),
         )
         for name in ALGORITHMS

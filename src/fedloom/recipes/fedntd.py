@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
-from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment, LocalSettings
+from fedloom.core.optimiser import SGD, Local
+from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment
 from fedloom.recipes.fedntd_tables import NOTES, TABLES
 from fedloom.recipes.recipe import Recipe, same
 
@@ -147,19 +148,12 @@ def _experiment(table: str, column: str, method: str, own: Mapping[str, Any]) ->
     data, fedalign = found["data"], table == "fedntd-table13"
     clients = int(found["clients"] or (200 if data == "cinic10" else 100))
     ratio = float(found["ratio"] or (0.05 if data == "cinic10" else 0.1))
-    local = LocalSettings(
-        epochs=int(found["epochs"] or (3 if data == "mnist" else 5)),
-        batch_size=50,
-        lr=0.01,
-        momentum=0.9,
-        weight_decay=1e-5,
-        decay=0.99,
-    )
+    epochs = int(found["epochs"] or (3 if data == "mnist" else 5))
+    local = Local(epochs=epochs, batch_size=50, optimiser=SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), decay=0.99)
     if fedalign:  # in the code of FedAlign, with its settings
         clip = 10.0 if method == "fedalign" else None
-        local = LocalSettings(
-            epochs=20, batch_size=64, lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4, clip=clip
-        )
+        sgd = SGD(lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4, clip=clip)
+        local = Local(epochs=20, batch_size=64, optimiser=sgd)
     return Experiment(
         algorithm=method,
         model="resnet56" if fedalign else "resnet10" if table == "fedntd-resnet10" else "fedntd_cnn",

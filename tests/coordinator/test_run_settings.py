@@ -1,0 +1,100 @@
+"""Values that mean something else than their writer thought are refused before a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom import Classification, Examples, FedAvg, RunSettings, Uniform, Unreliable, federate, iid, run
+from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
+from fedloom.core.errors import SettingError
+from fedloom.experiments.experiment import ClientSettings, DataSettings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": 90}, "target of global_accuracy is a share in [0, 1], got 90: write 0.9 for 90 %"),
+        ({"target": 62.5, "monitor": "val_accuracy"}, "a share in [0, 1], got 62.5: write 0.625 for 62.5 %"),
+        ({"target": -0.1}, "target of global_accuracy is a share in [0, 1], got -0.1"),
+        ({"target": 5, "monitor": "forgetting"}, "target of forgetting is a difference of shares in [-1, 1], got 5"),
+        ({"target": float("nan")}, "target must be finite, got nan"),
+        ({"target": "0.9"}, "target must be of type float, got '0.9'"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"seed": 0.5}, "seed must be of type int, got 0.5"),
+        ({"rounds": True}, "rounds must be of type int, got True"),
+        ({"rounds": "3"}, "rounds must be of type int, got '3'"),
+        ({"cohort_size": 0.5}, "cohort_size must be of type int, got 0.5"),
+        ({"eval_every": 2.0}, "eval_every must be of type int, got 2.0"),
+        ({"state_memory_mib": float("inf")}, "state_memory_mib must be finite, got inf"),
+        ({"bf16": 1}, "bf16 must be of type bool, got 1"),
+        ({"device": 0}, "device must be of type str, got 0"),
+        ({"device": torch.device("cpu")}, "device must be of type str, got device(type='cpu')"),
+        ({"dtype": torch.float32}, "dtype must be one of float32, float64, got torch.float32"),
+    ],
+)
+def test_settings_of_a_run(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError) as error:
+        RunSettings(**settings)
+    assert str(error.value).endswith(message)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"target": 1}, {"target": 90, "monitor": "global_loss"}, {"target": -0.5, "monitor": "forgetting"}]
+)
+def test_targets_that_can_be_meant_are_accepted(settings: dict[str, Any]) -> None:
+    assert RunSettings(**settings).target == settings["target"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Uniform(seed=0.5), "seed must be of type int, got 0.5"),  # type: ignore[arg-type]
+        (lambda: BySize(seed="1"), "seed must be of type int, got '1'"),  # type: ignore[arg-type]
+        (lambda: FixedList(((0, True),)), "the clients of a round must be of type int, got True"),
+        (lambda: FixedList([[0, 1]]), r"the clients of a round must be a tuple of values, got [0, 1]"),  # type: ignore
+        (lambda: Available(True, 3), "share must be of type float, got True"),
+        (lambda: Available(0.5, 2.5), "period must be of type int, got 2.5"),  # type: ignore[arg-type]
+        (lambda: Arriving(Uniform(), 3, 0.5), "per_round must be of type int, got 0.5"),  # type: ignore[arg-type]
+        (lambda: Unreliable(lost=float("nan")), "lost must be finite, got nan"),
+        (lambda: Unreliable(late=True), "late must be of type float, got True"),
+        (lambda: Unreliable(seed=None), "seed must be of type int, got None"),  # type: ignore[arg-type]
+        (lambda: ClientSettings(lost="0.1"), "lost must be of type float, got '0.1'"),  # type: ignore[arg-type]
+        (lambda: DataSettings(clients=2.0), "clients must be of type int, got 2.0"),  # type: ignore[arg-type]
+        (lambda: DataSettings(clients=0), "data.clients must be >= 1, got 0"),
+        (lambda: DataSettings(test_fraction=20), "data.test_fraction must be in [0, 1), got 20: 0.2 is one in five"),
+        (lambda: DataSettings(val_fraction=-0.1), "data.val_fraction must be in [0, 1), got -0.1: 0.2 is one in five"),
+        (lambda: DataSettings(public=-5), "data.public must be >= 0, got -5"),
+        (lambda: DataSettings(public=True), "public must be of type int, got True"),
+        (lambda: DataSettings(partition_seed=-1), "data.partition_seed must be >= 0, got -1"),
+    ],
+)
+def test_settings_of_data_samplers_and_faults(make: Any, message: str) -> None:
+    with pytest.raises(SettingError) as error:
+        make()
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"task": nn.CrossEntropyLoss()}, "got CrossEntropyLoss(), which lacks loss and correct"),
+        ({"task": nn.CrossEntropyLoss}, "which lacks loss and correct"),
+        ({"task": nn.functional.cross_entropy}, "which lacks loss and correct"),
+        ({"task": Classification}, "got <class 'fedloom.core.task.Classification'>: write Classification()"),
+        ({"sampler": "uniform"}, "sampler must be an object that can be called, such as fedloom.Uniform(seed=0), got"),
+        ({"sampler": Uniform}, "sampler must be an object that can be called, such as fedloom.Uniform(seed=0), got"),
+        ({"faults": 0.1}, "faults must be an object that can be called, such as fedloom.Unreliable(lost=0.1), got 0.1"),
+    ],
+)
+def test_arguments_of_a_run(given: dict[str, Any], message: str) -> None:
+    train = Examples(torch.randn(20, 3), torch.arange(20) % 2, 2)
+    federation = federate(train, iid(train.y, 4, seed=0))
+    with pytest.raises(SettingError) as error:
+        run(FedAvg(), federation, lambda: nn.Linear(3, 2), RunSettings(rounds=1, cohort_size=2), **given)
+    assert message in str(error.value)
+    if "task" in given:
+        assert "such as fedloom.Classification() for cross-entropy" in str(error.value)

@@ -1,0 +1,47 @@
+"""Local training takes fedloom's optimisers and numbers, and says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedloom import SGD, Adam, FedProx, KTpFL, Local
+from fedloom.core.errors import SettingError
+
+REMEDY = "optimiser must be one of fedloom's, such as SGD(lr=0.01, momentum=0.9) or Adam(lr=0.001), got "
+
+
+@pytest.mark.parametrize(
+    "optimiser", ["adam", torch.optim.Adam, torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1), SGD, None]
+)
+def test_optimisers_of_others_are_refused(optimiser: Any) -> None:
+    with pytest.raises(SettingError) as error:
+        Local(optimiser=optimiser)
+    assert str(error.value) == REMEDY + repr(optimiser)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Local(epochs=True), "epochs must be of type int, got True"),
+        (lambda: Local(epochs=1.5), "epochs must be of type int, got 1.5"),
+        (lambda: Local(batch_size="20"), "batch_size must be of type int, got '20'"),
+        (lambda: Local(decay=float("nan")), "decay must be finite, got nan"),
+        (lambda: SGD(lr=float("inf")), "lr must be finite, got inf"),
+        (lambda: SGD(lr="0.1"), "lr must be of type float, got '0.1'"),
+        (lambda: SGD(weight_decay=float("nan")), "weight_decay must be finite, got nan"),
+        (lambda: SGD(nesterov=1, momentum=0.9), "nesterov must be of type bool, got 1"),
+        (lambda: Adam(betas=0.9), "betas must be a tuple of 2 values, got 0.9"),
+        (lambda: Adam(betas=(0.9,)), "betas must be a tuple of 2 values, got (0.9,)"),
+        (lambda: FedProx(mu=float("nan")), "mu must be finite, got nan"),
+        (lambda: FedProx(mu="0.1"), "mu must be of type float, got '0.1'"),
+        (lambda: FedProx(local={"lr": 0.1}), "local must be of type Local, got {'lr': 0.1}"),
+        (lambda: KTpFL(num_public=True), "num_public must be of type int, got True"),
+    ],
+)
+def test_values_of_other_types_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(SettingError) as error:
+        make()
+    assert str(error.value) == message

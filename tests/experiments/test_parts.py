@@ -1,0 +1,191 @@
+"""What words can set, they write down again: for every setting of every algorithm, and of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from fedloom import SGD, Adam, Algorithm, Averaging, Local
+from fedloom.algorithms import ALGORITHMS
+from fedloom.cli.main import main
+from fedloom.coordinator.facts import plain
+from fedloom.core.choices import field_types
+from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.optimiser import Cosine
+from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import Experiment, flat, from_directory
+from fedloom.experiments.parts import parts, with_parts
+from fedloom.experiments.sweep import Sweep
+
+
+def others(value: Any, kind: Any, key: str) -> list[Any]:
+    """Values unlike a default, likely ones first."""
+    if key.endswith("optimiser"):
+        return ["adam" if value == "sgd" else "sgd"]
+    several = [k for k in get_args(kind) if k is not type(None)]
+    if get_origin(kind) is Literal:
+        return [k for k in several if k != value]
+    if get_origin(kind) is tuple:
+        return [tuple(v / 2 for v in value)]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, (int, float)):
+        return [v for v in (value + 1, value / 2 if isinstance(value, float) else value - 1, 0.5) if v != value]
+    if value is None:
+        return [3, 0.7, "text"]
+    return ["* !classifier.*", "x"]
+
+
+def algorithm_of(experiment: Experiment) -> Algorithm[Any, Any]:
+    own = experiment.settings.get(experiment.algorithm, {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SettingWarning)
+        return catalogue.algorithm(experiment.algorithm, experiment.local, own)
+
+
+def read_again(experiment: Experiment) -> Experiment:
+    """As settings.json has it."""
+    return Experiment.of(json.loads(json.dumps(plain(experiment.described()))))
+
+
+def keys(name: str) -> list[str]:
+    described = Experiment(algorithm=name).described()
+    return [key for key in flat(described) if "." in key and key != "run.device"]
+
+
+def kind_of(experiment: Experiment, key: str) -> Any:
+    *path, name = key.split(".")
+    whole: Any = algorithm_of(experiment) if path[0] == experiment.algorithm else getattr(experiment, path[0])
+    for part in path[1:]:
+        whole = getattr(whole, part)
+    kinds = field_types(type(whole))
+    return kinds.get(name) or field_types(type(whole.optimiser))[name]
+
+
+FIXED = ("fedbe.buffers", "fedbe.shared")  # which FedBE has from `Averaging`, and takes no other value for
+ALL = [(name, key) for name in ALGORITHMS for key in keys(name) if name == "fedavg" or key.startswith(f"{name}.")]
+ALL = [pair for pair in ALL if pair[1] not in FIXED]
+
+
+@pytest.mark.parametrize(("name", "key"), ALL)
+def test_every_setting_comes_back_as_it_was_written(name: str, key: str) -> None:
+    base = Experiment(algorithm=name)
+    if key.endswith("nesterov"):
+        base = base.changed(key.replace("nesterov", "momentum"), 0.5)
+    default = flat(base.described())[key]
+    for value in others(default, kind_of(base, key), key):
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        try:
+            changed = base.changed(key, text)
+        except SettingError:
+            continue
+        break
+    assert flat(changed.described())[key] == value != default
+    again = read_again(changed)
+    assert again.described() == changed.described() != base.described()
+    assert algorithm_of(again) == algorithm_of(changed)
+    if key.startswith(f"{name}."):
+        assert algorithm_of(changed) != algorithm_of(base)
+
+
+@pytest.mark.parametrize("name", [n for n in ALGORITHMS if "distill" in vars(ALGORITHMS[n]())])
+def test_the_kind_of_an_optimiser_is_a_word(name: str) -> None:
+    for word, kind, own in (("sgd", SGD, "momentum"), ("adam", Adam, "eps")):
+        # whatever the order: `own` is a part of this optimiser only
+        own_first = {f"{name}.distill.{own}": "0.25", f"{name}.distill.optimiser": word}
+        changed = Experiment(algorithm=name).with_all(own_first)
+        distill: Any = algorithm_of(changed).distill  # type: ignore[attr-defined]
+        assert type(distill.optimiser) is kind
+        assert getattr(distill.optimiser, own) == 0.25
+        assert distill.optimiser.lr == ALGORITHMS[name]().distill.optimiser.lr  # type: ignore[attr-defined]
+        assert algorithm_of(read_again(changed)) == algorithm_of(changed)
+        known = Experiment.of({"algorithm": name, name: {"distill": {own: 0.25, "optimiser": word}}})
+        assert algorithm_of(known) == algorithm_of(changed)
+
+
+def test_parts_of_another_optimiser_are_refused() -> None:
+    with pytest.raises(SettingError) as error:
+        Experiment().with_all({"local.optimiser": "adam", "local.momentum": "0.5"})
+    assert str(error.value) == (
+        "local has no setting 'momentum' with the optimiser adam; it has epochs, batch_size, optimiser, decay, steps, "
+        "lr, clip, betas, eps, weight_decay"
+    )
+    with pytest.raises(SettingError, match=r"local\.optimiser must be one of sgd, adam, got 'rmsprop'"):
+        Experiment().changed("local.optimiser", "rmsprop")
+    with pytest.raises(SettingError, match=r"local\.betas must be a list of 2, with commas between them, got '0.9'"):
+        Experiment().with_all({"local.optimiser": "adam", "local.betas": "0.9"})
+    with pytest.raises(SettingError, match=r"local\.betas must be of type float, got 'x'"):
+        Experiment().with_all({"local.optimiser": "adam", "local.betas": "0.9,x"})
+
+
+def test_another_optimiser_keeps_what_both_have() -> None:
+    local = Local(optimiser=SGD(lr=0.3, momentum=0.5, weight_decay=0.1, clip=2.0))
+    found = with_parts(local, "local", {"optimiser": "adam", "betas": [0.8, 0.9]})
+    assert found.optimiser == Adam(lr=0.3, weight_decay=0.1, clip=2.0, betas=(0.8, 0.9))
+    assert with_parts(local, "local", {"optimiser": "sgd"}) == local
+    assert parts(found)["betas"] == (0.8, 0.9)
+
+
+def test_optimisers_without_a_name_stay_as_they_are() -> None:
+    local = Local(optimiser=Cosine(of=Adam(), steps=5))
+    assert parts(local) == {"epochs": 5, "batch_size": 50, "decay": 1.0, "steps": None}
+    with pytest.raises(SettingError, match="the optimiser of an experiment is one of sgd, adam, which words can name"):
+        Experiment(local=local)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    start: int = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Own(Averaging):
+    """With a part of its own kind, and something that no word can set."""
+
+    schedule: Schedule = Schedule()
+    layers: tuple[str, ...] = ("a",)
+    hook: Any = None
+
+
+def test_settings_of_ones_own_come_back_too() -> None:
+    base = Experiment(algorithm=f"{__name__}:Own")
+    changed = base.with_all({"Own.schedule.start": "5", "Own.layers": "b,c"})
+    assert changed.described()["Own"]["schedule"] == {"start": 5}
+    assert changed.described()["Own"]["layers"] == ("b", "c")
+    assert "hook" not in changed.described()["Own"]
+    assert read_again(changed).described() == changed.described()
+    with pytest.raises(SettingError, match=r"Own\.schedule has no setting 'stop'; it has start"):
+        base.changed("Own.schedule.stop", 1)
+    with pytest.raises(SettingError, match=r"Own\.schedule has parts: set schedule\.start"):
+        base.changed("Own.schedule", 1)
+    with pytest.raises(SettingError, match=r"Own\.hook cannot be set by its name; set it in Python"):
+        base.changed("Own.hook", 1)
+
+
+def test_a_sweep_tells_lists_and_optimisers_apart() -> None:
+    base = Experiment.of({"algorithm": "feddf", "data": {"public": 50, "val_fraction": 0.2}})
+    space = {"distill.betas": ["0.8,0.9", [0.9, 0.99]], "distill.optimiser": ["adam"]}
+    trials = Sweep(base, space).trials
+    assert [t.settings["feddf.distill.betas"] for t in trials] == [[0.8, 0.9], [0.9, 0.99]]
+
+
+FAST = "--clients 20 --cohort 3 --epochs 1 --batch-size 100 --model logistic --threads 1 --rounds 2 --public 50"
+
+
+def test_a_run_with_lists_and_another_optimiser_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "--set steps=2 --set distill.betas=0.8,0.9 --optimiser adam --set local.betas=0.7,0.8"
+    assert main(f"run feddf {FAST} {said} --out {tmp_path / 'a'}".split()) == 0
+    assert main(f"run feddf {FAST} {said} --rounds 1 --out {tmp_path / 'b'}".split()) == 0
+    assert main(["resume", str(tmp_path / "b"), "--rounds", "2"]) == 0
+    assert main(f"run feddf --settings {tmp_path / 'a' / 'settings.json'} --out {tmp_path / 'c'}".split()) == 0
+    logs = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in "abc"]
+    assert logs[0] == logs[1] == logs[2]
+    job = from_directory(tmp_path / "b").job()
+    assert job.algorithm.distill.optimiser.betas == (0.8, 0.9)
+    assert job.algorithm.local.optimiser == Adam(lr=0.01, weight_decay=1e-5, betas=(0.7, 0.8))
+    assert capsys.readouterr().err == ""
