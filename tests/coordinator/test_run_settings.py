@@ -64,12 +64,12 @@ def test_targets_that_can_be_meant_are_accepted(settings: dict[str, Any]) -> Non
         (lambda: Unreliable(seed=None), "seed must be of type int, got None"),  # type: ignore[arg-type]
         (lambda: ClientSettings(lost="0.1"), "lost must be of type float, got '0.1'"),  # type: ignore[arg-type]
         (lambda: DataSettings(clients=2.0), "clients must be of type int, got 2.0"),  # type: ignore[arg-type]
-        (lambda: DataSettings(clients=0), "data.clients must be >= 1, got 0"),
-        (lambda: DataSettings(test_fraction=20), "data.test_fraction must be in [0, 1), got 20: 0.2 is one in five"),
-        (lambda: DataSettings(val_fraction=-0.1), "data.val_fraction must be in [0, 1), got -0.1: 0.2 is one in five"),
-        (lambda: DataSettings(public=-5), "data.public must be >= 0, got -5"),
+        (lambda: DataSettings(clients=0), "clients must be >= 1, got 0"),
+        (lambda: DataSettings(test_fraction=20), "test_fraction must be in [0, 1), got 20: 0.2 is one in five"),
+        (lambda: DataSettings(val_fraction=-0.1), "val_fraction must be in [0, 1), got -0.1: 0.2 is one in five"),
+        (lambda: DataSettings(public=-5), "public must be >= 0, got -5"),
         (lambda: DataSettings(public=True), "public must be of type int, got True"),
-        (lambda: DataSettings(partition_seed=-1), "data.partition_seed must be >= 0, got -1"),
+        (lambda: DataSettings(partition_seed=-1), "partition_seed must be >= 0, got -1"),
     ],
 )
 def test_settings_of_data_samplers_and_faults(make: Any, message: str) -> None:

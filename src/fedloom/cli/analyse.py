@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from fedloom.cli.options import directory
 from fedloom.core.errors import SettingError
+from fedloom.core.output import below
 from fedloom.experiments.words import coerce, meant
 from fedloom.report import table
 from fedloom.report.analyses import ANALYSES, analyse
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             f"there is no analysis {unknown!r}{meant(unknown, ANALYSES)}; fedloom analyse --list names all"
         )
     studied = Studied.of(args.directory, _rounds(args), args.model)
-    out = Path(args.directory, "analysis") if args.out is None else Path(args.out)
+    out = below(Path(args.directory), "analysis") if args.out is None else Path(args.out)
     skipped: dict[str, list[str]] = {}  # by reason: one that does not apply costs no other
     for name in names:
         try:

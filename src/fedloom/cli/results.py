@@ -13,6 +13,7 @@ from fedloom.cli.options import experiments
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
+from fedloom.core.output import publish
 from fedloom.data.download import DOWNLOADS, download
 from fedloom.data.sources import SOURCES
 from fedloom.evaluate import classify
@@ -20,6 +21,7 @@ from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import from_directory
 from fedloom.experiments.export import export as write_model
 from fedloom.report import FederationTable, draw_federation, table, write_report
+from fedloom.report.style import drawing, rendered
 
 
 def report(args: argparse.Namespace, console: Console) -> int:
@@ -46,7 +48,6 @@ def replay(args: argparse.Namespace, console: Console) -> int:
         accuracy = "-" if test is None else f"{classify(model, trained, p.task, test).accuracy:.4f}"
         out.add_row(str(client), f"{int(p.sizes[client]):,}", moved, accuracy)
         if args.save is not None:
-            Path(args.save).mkdir(parents=True, exist_ok=True)
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)
     told = "the same cohort, losses and bytes as the run wrote down"
@@ -101,7 +102,13 @@ def show_data(args: argparse.Namespace, console: Console) -> int:
     console.print(f"{train.name}, {shape}; {federation.partition.name}; training examples by class", markup=False)
     console.print(FederationTable(counts, shown=args.shown))
     if args.out is not None:
-        draw_federation(counts, title=federation.partition.name).savefig(args.out, bbox_inches="tight")
+        kind = Path(args.out).suffix.lower()
+        if kind not in (".png", ".svg"):
+            raise SettingError(f"a figure is .png or .svg, got {args.out!r}")
+        with drawing():
+            figure = draw_federation(counts, title=federation.partition.name)
+            drawn = rendered(figure, "png" if kind == ".png" else "svg")
+        publish(Path(args.out).parent, Path(args.out).name, drawn)
         console.print(f"figure: {args.out}", markup=False, soft_wrap=True)
     return 0
 

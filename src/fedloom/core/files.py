@@ -26,7 +26,8 @@ def write(folder: Path, name: str, data: bytes, *, sync: bool = True) -> File:
     """
     part = folder / f"{name}.part"
     try:
-        with part.open("wb") as file:
+        part.unlink(missing_ok=True)
+        with part.open("xb") as file:  # never through a link that somebody has put there
             file.write(data)
             file.flush()
             if sync:

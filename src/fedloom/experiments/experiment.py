@@ -50,13 +50,13 @@ class DataSettings:
     def __post_init__(self) -> None:
         check_choices(self)
         if self.clients < 1:
-            raise SettingError(f"data.clients must be >= 1, got {self.clients}")
+            raise SettingError(f"clients must be >= 1, got {self.clients}")
         for name in ("test_fraction", "val_fraction"):
             if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"data.{name} must be in [0, 1), got {getattr(self, name)}: 0.2 is one in five")
+                raise SettingError(f"{name} must be in [0, 1), got {getattr(self, name)}: 0.2 is one in five")
         for name in ("partition_seed", "public"):
             if (getattr(self, name) or 0) < 0:
-                raise SettingError(f"data.{name} must be >= 0, got {getattr(self, name)}")
+                raise SettingError(f"{name} must be >= 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from fedloom.core import files
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.model import Model
+from fedloom.core.output import publish
 from fedloom.core.types import Params, Weights
 from fedloom.data import Normalise
 
@@ -88,9 +88,7 @@ def export(
             buffer = io.BytesIO()
             torch.save(tensors, buffer)
             data = buffer.getvalue()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path.parent, path.name, data)
-    return path
+    return publish(path.parent, path.name, data)
 
 
 def module(model: Model, weights: Weights) -> nn.Module:

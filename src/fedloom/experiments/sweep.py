@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 import math
@@ -27,6 +25,7 @@ from fedloom.coordinator.run import Job
 from fedloom.core import files
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, StorageError
+from fedloom.core.output import as_csv
 from fedloom.core.random import generator
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
@@ -354,13 +353,11 @@ class Sweep:
             )
 
     def _table(self, trials: Sequence[Trial]) -> str:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["trial", "status", *self.space, "score", "score_std", *MEASURES])
+        rows: list[list[Any]] = [["trial", "status", *self.space, "score", "score_std", *MEASURES]]
         for t in trials:
             measures = [t.measures.get(name) for name in MEASURES]
-            writer.writerow([t.name, t.status, *(t.settings[key] for key in self.space), t.score, t.std, *measures])
-        return text.getvalue()
+            rows.append([t.name, t.status, *(t.settings[key] for key in self.space), t.score, t.std, *measures])
+        return as_csv(rows)
 
     # ---- trying
 

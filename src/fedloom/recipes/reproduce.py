@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from fedloom.coordinator import Job
 from fedloom.core import files
 from fedloom.core.errors import ClientError, FedloomError, SettingError, StorageError
+from fedloom.core.output import below, publish
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.recipes.recipe import Recipe, differences
 from fedloom.recipes.results import FAILED, Result, Run, as_csv, as_markdown, read, runs
@@ -256,13 +257,8 @@ def write(title: str, recipes: Sequence[Recipe], folders: Sequence[Path], rounds
         StorageError: a file cannot be written.
     """
     results = [r for r in read(recipes, folders, rounds) if r.runs or not r.recipe.variant]
-    folder = folders[0] / recipes[0].table
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot write in {folder}: {error.strerror}; name another directory") from error
-    files.write(folder, "results.csv", as_csv(results).encode())
-    files.write(folder, "results.md", as_markdown(title, results).encode())
+    for name, text in {"results.csv": as_csv(results), "results.md": as_markdown(title, results)}.items():
+        publish(folders[0], f"{recipes[0].table}/{name}", text.encode())
     return results
 
 
@@ -295,6 +291,7 @@ def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = 
                     )
             found.append((run, _place(recipe, seed, to)))
     for run, folder in found:
+        below(to, str(folder.relative_to(to)))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _copy(run, folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import statistics
 from collections import Counter
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedloom.coordinator import History, reading
+from fedloom.core.output import as_csv as table
 from fedloom.recipes.recipe import LEAST_STD, UNKNOWN_STD, Recipe, noise
 
 FAILED = "failed.json"  # why a run ended early, beside its logs
@@ -240,11 +239,7 @@ _COLUMNS: dict[str, Callable[[Result], object]] = {
 
 def as_csv(results: Iterable[Result]) -> str:
     """One row for each cell, accuracies in %, numbers as they are."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows([of(r) for of in _COLUMNS.values()] for r in results)
-    return text.getvalue()
+    return table([_COLUMNS, *([of(r) for of in _COLUMNS.values()] for r in results)])
 
 
 def cells(r: Result) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedloom.core.errors import SettingError
+from fedloom.core.output import publish
 from fedloom.report import analyses_accuracy as accuracy
 from fedloom.report import analyses_models as models
 from fedloom.report import analyses_space as space
@@ -57,11 +58,7 @@ def analyse(run: Studied, name: str, out: str | os.PathLike[str]) -> tuple[Findi
 
 def write(finding: Finding, name: str, out: str | os.PathLike[str]) -> list[Path]:
     """Write NAME.png, NAME.svg and the tables as CSV into the folder `out`, and return the files."""
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     with drawing():
         files = {f"{name}.{kind}": rendered(finding.figure, kind) for kind in ("png", "svg")}
     files |= {f"{table.name}.csv": table.csv().encode("utf-8") for table in finding.tables}
-    for file, data in files.items():
-        (folder / file).write_bytes(data)
-    return [folder / file for file in files]
+    return [publish(Path(out), file, data) for file, data in files.items()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedloom.core.output import as_csv
 from fedloom.report.summary import Method, Run, Spread, differences, part, printable
 
 
@@ -36,14 +35,12 @@ class Table:
 
     def csv(self) -> str:
         """Every number in full; a Spread becomes three columns."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
         spread = [any(isinstance(row[i], Spread) for row in self.rows) for i in range(len(self.columns))]
         heads = [
             [c.name, f"{c.name}_std", f"{c.name}_runs"] if s else [c.name]
             for c, s in zip(self.columns, spread, strict=True)
         ]
-        writer.writerow([name for names in heads for name in names])
+        rows: list[list[Any]] = [[name for names in heads for name in names]]
         for row in self.rows:
             cells: list[Any] = []
             for value, s in zip(row, spread, strict=True):
@@ -51,8 +48,8 @@ class Table:
                     cells += [value.mean, "" if math.isnan(value.std) else value.std, value.count]
                 else:
                     cells += ["" if value is None else value] + ["", ""] * s
-            writer.writerow(cells)
-        return out.getvalue()
+            rows.append(cells)
+        return as_csv(rows)
 
     def text(self, value: Any, column: Column) -> str:
         """A cell as the page shows it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedloom.core.errors import SettingError
+from fedloom.core.output import below, publish
 from fedloom.report import comparison, figures, words
 from fedloom.report.federation import draw_federation, heterogeneity
 from fedloom.report.page import Page, findings, notes
@@ -42,13 +43,11 @@ def write_report(directories: Paths, out: str | os.PathLike[str] | None = None) 
     folders = [directories] if isinstance(directories, (str, os.PathLike)) else list(directories)
     if not folders or (out is None and len(folders) > 1):
         raise SettingError(f"a report on {len(folders)} directories needs a folder to go to: out = 'reports/first'")
-    target = Path(out) if out is not None else Path(folders[0]) / "report"
+    target = Path(out) if out is not None else below(Path(folders[0]), "report")
     methods, remarks = read_methods(folders)
     page = _page(methods, remarks)
     for name, data in (page.files | {"report.html": page.html().encode("utf-8")}).items():
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        publish(target, name, data)
     return target / "report.html"
 
 
