@@ -11,7 +11,17 @@ from typing import Any, Literal
 import numpy as np
 
 from fedloom.core.output import as_csv
-from fedloom.report.summary import Method, Run, Spread, differences, part, printable
+from fedloom.report.summary import (
+    Method,
+    Run,
+    Spread,
+    differences,
+    evaluation_seconds,
+    newest,
+    part,
+    printable,
+    training_seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -95,10 +105,10 @@ def whole(value: float) -> str:
 
 def headline(methods: Sequence[Method]) -> Table:
     """Where each method ended and what it cost: mean over its finished runs."""
-    newest = max(1, min(run.rounds for m in methods for run in m.counted) // 10)
+    many = newest(min(run.rounds for m in methods for run in m.counted))
     measured = [
         Column("global_accuracy", "global accuracy, %", percent, "high"),
-        Column(f"global_accuracy_last_{newest}", f"the same, last {newest} rounds, %", percent, "high"),
+        Column(f"global_accuracy_last_{many}", f"the same, mean of last {many} rounds, %", percent, "high"),
         Column("forgetting", "forgetting, points", percent, "low"),
         Column("personal_accuracy", "personal accuracy, %", percent, "high"),
         Column("personal_worst_tenth", "worst tenth, %", percent, "high"),
@@ -106,20 +116,21 @@ def headline(methods: Sequence[Method]) -> Table:
     cells: list[list[Any]] = []
     for m in methods:
         row: list[Any] = [m.last(c.name) for c in measured]
-        row[1] = m.last("global_accuracy", newest)
-        cells.append([m.label, len(m.counted), *row, m.spread(megabytes), m.spread(seconds)])
+        row[1] = m.last("global_accuracy", many)
+        cells.append([m.label, len(m.counted), *row, *map(m.spread, (megabytes, seconds, evaluation))])
     columns = [
         Column("method", "method"),
         Column("runs", "runs", whole),
         *measured,
         Column("mb_per_round", "MB a round", amount, "low"),
-        Column("seconds_per_round", "seconds a round", amount, "low"),
+        Column("seconds_per_round", "seconds a round, training", amount, "low"),
+        Column("evaluation_seconds_per_round", "seconds a round, evaluation", amount),
     ]
     kept = [
         i
         for i, c in enumerate(columns)
         if any(row[i] is not None for row in cells)
-        and (newest > 1 or c is not measured[1])
+        and (many > 1 or c is not measured[1])
         and (c.name != "runs" or any(len(m.counted) > 1 for m in methods))
     ]
     rows = [[row[i] for i in kept] for row in cells]
@@ -132,8 +143,17 @@ def megabytes(run: Run) -> float | None:
 
 
 def seconds(run: Run) -> float | None:
-    """Seconds of a round's training, all phases but evaluation; None where rounds were not timed."""
-    return run.rows[-1]["seconds"] / run.rounds if run.rounds and run.rows[-1]["seconds"] is not None else None
+    """Seconds of a round's training; None where rounds were not timed."""
+    return _known(training_seconds(run.history))
+
+
+def evaluation(run: Run) -> float | None:
+    """Seconds of a round's evaluation; None where rounds were not timed."""
+    return _known(evaluation_seconds(run.history))
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def total_seconds(run: Run) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import RunSettings
-from fedloom.coordinator.history import History, Record, runs_below
+from fedloom.coordinator.history import EVALUATION, History, Record, runs_below
 from fedloom.core.errors import SettingError
 from fedloom.report.style import looks
 
@@ -23,6 +24,27 @@ Floats = npt.NDArray[np.float64]
 _COMPUTING = {
     f"run.{name}" for name in ("kind", "threads", "chunk", "checkpoint_every", "keep_every", "state_memory_mib")
 }
+
+
+def newest(rounds: int) -> int:
+    """Over how many of the last rounds a mean is taken: one round alone swings with the classes of its cohort.
+
+    The last tenth, and at least 10 rounds where these are at most half of all; 1: there is nothing to take a mean of.
+    """
+    return max(1, rounds // 10, min(10, rounds // 2))
+
+
+def training_seconds(history: History) -> float:
+    """Seconds of a round without evaluation, mean over rounds; NaN before the first and where one was not timed."""
+    last = history.rows()[-1]
+    return math.nan if not last["round"] or last["seconds"] is None else float(last["seconds"] / last["round"])
+
+
+def evaluation_seconds(history: History) -> float:
+    """Seconds that evaluation takes beside it, mean over rounds; NaN before the first and where one was not timed."""
+    laps = [t["seconds"].get(EVALUATION, 0.0) for t in history.timing if t["round"]]
+    rounds = history.metrics[-1]["round"]
+    return sum(laps) / rounds if laps and len(laps) == rounds else math.nan
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tables and progress on a terminal; everything fits into 80 columns."""
+"""Tables and progress on a terminal; everything fits into 80 columns, and into fewer with less in it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
+from typing import NamedTuple
 
 from rich import box
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator import History
-from fedloom.core.optimiser import Local
 from fedloom.experiments.catalogue import hyper_parameters
-
-_COLUMNS = (
-    ("global", "global_accuracy"),
-    ("forgetting", "forgetting"),
-    ("personal", "personal_accuracy"),
-    ("worst\n10th", "personal_worst_tenth"),
-)
+from fedloom.experiments.parts import parts
+from fedloom.report.summary import evaluation_seconds, newest, training_seconds
 
 
 def table(title: str, caption: str | None = None) -> Table:
@@ -41,23 +38,64 @@ def table(title: str, caption: str | None = None) -> Table:
     )
 
 
-def comparison_table(results: Sequence[tuple[str, History]]) -> Table:
-    """One row per run: where it ended and what it cost; the clients lost over all rounds, if there are any."""
-    lost = [sum(len(m.get("failed", ())) for m in history.metrics) for _, history in results]
-    out = table("Accuracy after the last round")
-    out.add_column("algorithm", no_wrap=True)
-    costs = ["MB a\nround", "s a\nround"] + (["lost"] if any(lost) else [])
-    for heading in [heading for heading, _ in _COLUMNS] + costs:
-        out.add_column(heading, justify="right", no_wrap=True)
-    out.add_column("engine", no_wrap=True)
-    for (label, history), failures in zip(results, lost, strict=True):
-        rounds = max(1, len(history.metrics) - 1)
-        moved = sum(m.get("bytes_down", 0) + m.get("bytes_up", 0) for m in history.metrics) / rounds / 1e6
-        seconds = sum(sum(t["seconds"].values()) for t in history.timing[1:]) / rounds
-        cells = [_number(history.last(name)) for _, name in _COLUMNS]
-        cells += [f"{moved:.2f}", f"{seconds:.2f}"] + ([str(failures)] if any(lost) else [])
-        out.add_row(escape(label), *cells, history.engine)
-    return out
+class _Column(NamedTuple):
+    heading: str
+    cells: list[str]
+    leaves: int  # the higher, the earlier it goes where there is no room
+
+
+class _Comparison:
+    def __init__(self, results: Sequence[tuple[str, History]]) -> None:
+        histories = [history for _, history in results]
+        self.labels = [label for label, _ in results]
+        self.many = newest(min((h.metrics[-1]["round"] for h in histories), default=0))
+
+        def numbers(name: str, count: int = 1) -> list[str]:
+            return [_number(history.last(name, count)) for history in histories]
+
+        means = [_Column(f"global\nmean {self.many}", numbers("global_accuracy", self.many), 0)] * (self.many > 1)
+        lost = [sum(len(m.get("failed", ())) for m in history.metrics) for history in histories]
+        moved = [history.rows()[-1]["bytes"] / max(1, len(history.metrics) - 1) / 1e6 for history in histories]
+        self.columns = [
+            _Column("global\nlast", numbers("global_accuracy"), 0),
+            *means,
+            _Column("forget-\nting", numbers("forgetting"), 2),
+            _Column("personal\nlast", numbers("personal_accuracy"), 1),
+            _Column("worst\n10th", numbers("personal_worst_tenth"), 3),
+            _Column("MB a\nround", [f"{m:.2f}" for m in moved], 6),
+            _Column("train s\na round", [_number(training_seconds(h), 2) for h in histories], 5),
+            _Column("eval s\na round", [_number(evaluation_seconds(h), 2) for h in histories], 7),
+            *[_Column("lost", [str(count) for count in lost], 4)] * any(lost),
+            _Column("engine", [history.engine for history in histories], 8),
+        ]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        kept, first = list(self.columns), _widest(["algorithm", *self.labels])
+        while first + sum(2 + _widest([c.heading, *c.cells]) for c in kept) > options.max_width:
+            least = max(kept, key=lambda c: c.leaves)
+            if not least.leaves:
+                break
+            kept.remove(least)
+        explained = f"mean {self.many}: over the last {self.many} rounds. " * (self.many > 1)
+        out = table("Accuracy after the last round", f"{explained}train: all phases but evaluation.")
+        out.add_column("algorithm", overflow="fold")
+        for column in kept:
+            out.add_column(column.heading, justify="left" if column.heading == "engine" else "right", no_wrap=True)
+        for label, *cells in zip(self.labels, *(column.cells for column in kept), strict=True):
+            out.add_row(escape(label), *cells)
+        yield out
+
+
+def comparison_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
+    """One row per run: where it ended and what it cost; the clients lost over all rounds, if there are any.
+
+    Where a terminal is too narrow, whole columns go, those of least importance first; no number is cut off.
+    """
+    return _Comparison(results)
+
+
+def _widest(texts: Sequence[str]) -> int:
+    return max(cell_len(line) for text in texts for line in text.split("\n"))
 
 
 def algorithm_table() -> Table:
@@ -71,11 +109,9 @@ def algorithm_table() -> Table:
         first = (sys.modules[kind.__module__].__doc__ or "").strip().splitlines()[0]
         settings = []
         for key, value in hyper_parameters(name).items():
-            if isinstance(value, Local):
-                settings += [f"{key}.epochs={value.epochs}", f"{key}.batch_size={value.batch_size}"]
-                settings += [f"{key}.lr={value.optimiser.lr}"]
-            else:
-                settings.append(f"{key}={value}")
+            inner = parts(value) if is_dataclass(value) else {}
+            settings += [f"{key}.{name}={_said(its)}" for name, its in inner.items() if its is not None]
+            settings += [] if inner else [f"{key}={_said(value)}"]
         out.add_row(name, escape(first), escape("  ".join(settings)))
     return out
 
@@ -138,5 +174,9 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.4f}"
+def _number(value: float, digits: int = 4) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _said(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -80,7 +80,7 @@ def _summary(page: Page, methods: Sequence[Method], remarks: Sequence[str]) -> N
     explained = " Forgetting: drop of a class from its best earlier round, mean over classes, in points." * forgetting
     page.table(
         table,
-        f"After the last round ({over}seconds without evaluation; MB of all clients of a round, down and up)."
+        f"After the last round ({over}training: all phases but evaluation; MB of all clients of a round, down and up)."
         f"{explained}{marked}",
     )
 
