@@ -21,6 +21,8 @@ from fedloom.report.style import looks
 
 Floats = npt.NDArray[np.float64]
 
+_MOST = 1e30  # of a number; a loss beyond has diverged
+_DEEPEST = 20  # of settings in settings
 _COMPUTING = {
     f"run.{name}" for name in ("kind", "threads", "chunk", "checkpoint_every", "keep_every", "state_memory_mib")
 }
@@ -204,6 +206,8 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
             if len(directories) > 1 and path != Path(directory):
                 name = Path(Path(directory).resolve().name) / name
             run = Run(printable(name.as_posix()), History.read(path))
+            if _within(run.history):
+                remarks.append(f"{run.folder}: numbers beyond {_MOST:g} are left out.")
             if run.history.metrics:
                 runs.append(run)
             else:
@@ -245,21 +249,32 @@ def differences(methods: Sequence[Method]) -> tuple[dict[str, str], list[dict[st
     ]
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
     for name, inner in value.items():
         name = printable(f"{prefix}{name}")
-        if isinstance(inner, Mapping):
-            yield from _flat(inner, f"{name}.")
+        if isinstance(inner, Mapping) and depth < _DEEPEST:
+            yield from _flat(inner, f"{name}.", depth + 1)
         else:
             yield name, _text(inner)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, depth: int = 0) -> str:
     if value is None or isinstance(value, bool):
         return "none" if value is None else "yes" if value else "no"
+    if isinstance(value, (list, Mapping)) and depth >= _DEEPEST:
+        return "…"
     if isinstance(value, list):
-        return printable(", ".join(map(_text, value)))
-    return printable(value) if isinstance(value, str) else repr(value)
+        return printable(", ".join(_text(v, depth + 1) for v in value))
+    return printable(value) if isinstance(value, str) else printable(repr(value))
+
+
+def _within(history: History) -> bool:
+    """Leave out numbers that no figure can show and no mean be taken of; whether there were any."""
+    records = [*history.metrics, *(t["seconds"] for t in history.timing)]
+    beyond = [(r, k) for r in records for k, v in r.items() if isinstance(v, (int, float)) and abs(v) > _MOST]
+    for record, name in beyond:
+        del record[name]
+    return bool(beyond)
 
 
 def _seedy(name: str) -> bool:
