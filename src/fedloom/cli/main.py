@@ -157,9 +157,9 @@ def _demo(args: argparse.Namespace, console: Console) -> int:
     found = {name: train.train(name, job, console) for name, job in jobs.items()}
     console.print()
     console.print(comparison_table(list(found.items())))
-    verdicts = table("Expected and got, mean of the last rounds")
-    for heading in ("algorithm", "metric", "expected over seeds", "got", "ok"):
-        verdicts.add_column(heading, no_wrap=True)
+    verdicts = table("Expected over seeds and got, mean of the last rounds")
+    for heading in ("algorithm", "metric", "expected", "got", "ok"):
+        verdicts.add_column(heading, no_wrap=heading != "metric")
     failed = 0
     for e in demo.EXPECTED:
         got = found[e.algorithm].last(e.metric, e.rounds)
