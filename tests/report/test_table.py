@@ -59,7 +59,7 @@ def test_the_mean_of_the_last_rounds_stands_beside_the_last() -> None:
     assert rows(comparison_table([("scaffold", swings)]))[-1][:3] == ["scaffold", "0.4000", "0.5000"]
     heads = [" ".join(line.split()[:3]) for line in out.splitlines()[1:3]]
     assert heads == ["global global forget-", "algorithm last mean"]
-    assert "mean 10: over the last 10 rounds. train: all phases but evaluation." in out
+    assert out.startswith("Accuracy after the last round; mean 10: over the last 10")
     assert "mean" not in shown(comparison_table([("short", history(rounds=3, **FULL))]))
 
 

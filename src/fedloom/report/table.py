@@ -76,8 +76,8 @@ class _Comparison:
             if not least.leaves:
                 break
             kept.remove(least)
-        explained = f"mean {self.many}: over the last {self.many} rounds. " * (self.many > 1)
-        out = table("Accuracy after the last round", f"{explained}train: all phases but evaluation.")
+        explained = f"; mean {self.many}: over the last {self.many}" * (self.many > 1)
+        out = table(f"Accuracy after the last round{explained}")
         out.add_column("algorithm", overflow="fold")
         for column in kept:
             out.add_column(column.heading, justify="left" if column.heading == "engine" else "right", no_wrap=True)
