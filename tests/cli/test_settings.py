@@ -16,7 +16,7 @@ import torch
 
 from fedloom import SGD, Adam, Examples, FedAvg, Local, RunSettings, federate, iid, run
 from fedloom.cli import main as cli
-from fedloom.cli.options import add_settings
+from fedloom.cli.flags import add_settings
 from fedloom.coordinator import History, Job
 from fedloom.experiments.experiment import Experiment, from_directory
 

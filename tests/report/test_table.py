@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedloom import ALGORITHMS
 from fedloom.coordinator import History
-from fedloom.report import algorithm_table, comparison_table, progress
+from fedloom.report import comparison_table, progress
 from fedloom.report.comparison import headline
 from fedloom.report.summary import read_methods
 
@@ -122,21 +122,6 @@ def test_labels_that_are_too_long_are_folded_before_a_number_is() -> None:
     out = shown(comparison_table([("a_very_long_name_of_a_method/seed-0", history(**FULL))]), 40)
     assert "0.7123" in out
     assert "…" not in out
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_no_setting_of_an_algorithm_is_cut_off(width: int) -> None:
-    algorithms = shown(algorithm_table(), width)
-    assert "…" not in algorithms
-    for name in (
-        *ALGORITHMS,
-        "coefficient_steps=1",
-        "aggregation=uniform",
-        "distill.batch_size=256",
-        "distill.optimiser=adam",
-        "distill.betas=0.9,0.999",
-    ):
-        assert name in algorithms.split()
 
 
 def test_labels_are_not_markup() -> None:

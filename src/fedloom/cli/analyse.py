@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from fedloom.cli.options import directory
 from fedloom.core.errors import SettingError
 from fedloom.core.output import below
 from fedloom.experiments.words import coerce, meant
@@ -19,27 +17,6 @@ from fedloom.report.finding import Finding
 from fedloom.report.studied import Studied
 
 _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
-
-
-def add_command(command: Any) -> None:
-    """`command(name, help, do)` makes a parser."""
-    parser = command("analyse", "measure what happened inside the rounds of a run: figures and numbers", run)
-    parser.add_argument("directory", nargs="?", type=directory, help="a run")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure, as --list names it; or all")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--round", type=int, metavar="T", help="the round to look at (default: the last in which clients trained)"
-    )
-    which.add_argument(
-        "--rounds",
-        metavar="A,B,C",
-        help="rounds of curves, or all (default: ten, evenly); others take the last of them",
-    )
-    parser.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
-    parser.add_argument(
-        "--out", type=directory, metavar="DIR", help="where figures and numbers go (default: analysis/ in the run)"
-    )
-    parser.add_argument("--list", action="store_true", help="list what can be measured")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from fedloom.cli.options import directory
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
@@ -28,49 +26,6 @@ from fedloom.recipes.results import Result, cells, order_lines, summary
 from fedloom.report import table
 
 _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
-
-
-def add_command(command: Any) -> None:
-    """`command(name, help, do)` makes a parser."""
-    parser = command("reproduce", "run the published experiments of a table and compare the numbers", run)
-    add = parser.add_argument
-    add("table", nargs="?", help="a name that --list shows")
-    add(
-        "--list", action="store_true",
-        help="the tables; of one that is named, its columns and methods, or those of --only and --methods",
-    )  # fmt: skip
-    add(
-        "--data", type=directory, metavar="FOLDER",
-        help="with the original files of the data sets; needed where something must be run",
-    )  # fmt: skip
-    add("--out", type=directory, metavar="DIR", help="where runs and results go; what is done there is not done again")
-    add("--only", metavar="COLUMN", help="cifar10-s2, or all that begin so (cifar10); several with commas")
-    add(
-        "--methods", metavar="NAME",
-        help="of the table, or those in other readings of the settings (fedprox-config); several with commas",
-    )  # fmt: skip
-    add(
-        "--rounds",
-        metavar="N",
-        help="only so many, of the same schedule: a later call can go on (default, and most: as published)",
-    )
-    many = parser.add_mutually_exclusive_group()
-    many.add_argument("--seeds", metavar="S", help="seeds 0 to S - 1 (default: 1)")
-    many.add_argument("--seed", metavar="N", help="seeds, with commas")
-    add("--threads", metavar="N", help="of PyTorch (default: as many as it chooses)")
-    add(
-        "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="another setting by its name in a settings file, run.device=cuda; repeatable; results say so",
-    )  # fmt: skip
-    add(
-        "--known", action="append", default=[], type=directory, metavar="DIR",
-        help="other results, also exported ones, whose runs with the same settings count as done; repeatable",
-    )  # fmt: skip
-    add("--report-only", action="store_true", help="run nothing, only compare what is there")
-    add(
-        "--export", type=directory, metavar="DIR",
-        help="copy settings and logs of finished runs there, without weights",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

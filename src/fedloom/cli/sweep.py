@@ -6,43 +6,21 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from fedloom.cli.options import add_settings, experiments, seeds
+from fedloom.cli.options import experiments, seeds
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
-from fedloom.experiments.sweep import LAST, MEASURES, VALIDATION, Range, Sweep, Trial
+from fedloom.experiments.sweep import LAST, Range, Sweep, Trial
 from fedloom.experiments.trackers import tracker
 from fedloom.report import table
 
 _SHOWN = 20  # trials in the table; all of them are in sweep.csv
 _TOLD = ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth")
-
-
-def add_command(command: Any) -> None:
-    """`command(name, help, do)` makes a parser."""
-    parser = command("sweep", "train with many settings and choose between them on validation data", sweep)
-    parser.add_argument("algorithm", nargs="?", help="as of `fedloom run`")
-    add_settings(parser)
-    add = parser.add_argument_group("sweep").add_argument
-    add(
-        "--over", action="append", default=[], metavar="KEY=VALUES",
-        help="a setting by its name in a settings file (local.lr), or the algorithm's own (beta), and its values: "
-        "V1,V2,...; or 'V1|V2' where values hold commas; or, with --random, log:LOW:HIGH, uniform:LOW:HIGH or "
-        "int:LOW:HIGH; repeatable: all combinations",
-    )  # fmt: skip
-    add("--random", type=int, metavar="N", help="so many random choices instead of all combinations")
-    add("--draw-seed", type=int, default=0, metavar="N", help="of the random choices (default: 0)")
-    add(
-        "--by", default=VALIDATION, metavar="NAME",
-        help=f"what to choose by: {', '.join(MEASURES)} (default: {VALIDATION}, the only one that spares the test "
-        "data; needs --val-fraction)",
-    )  # fmt: skip
 
 
 def sweep(args: argparse.Namespace, console: Console) -> int:

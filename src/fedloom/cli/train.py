@@ -25,9 +25,9 @@ from fedloom.report import comparison_table, progress
 Results = list[tuple[str, History]]
 
 
-def compare(args: argparse.Namespace, names: Sequence[str], console: Console) -> int:
+def compare(args: argparse.Namespace, console: Console) -> int:
     """Train with each algorithm and each seed; what others gave is shown even where one fails."""
-    chosen = experiments(args, names)
+    chosen = experiments(args, args.algorithms)
     runs = {_place(e, s, args, chosen): with_seed(e, s) for e in chosen for s in seeds(args.seeds, e)}
     if args.resume and args.out is None:
         raise SettingError("--resume goes on with what a directory holds; name it with --out DIR")

@@ -3,7 +3,7 @@
 from fedloom.report.analyses import ANALYSES, analyse
 from fedloom.report.federation import FederationTable, Heterogeneity, draw_federation, heterogeneity
 from fedloom.report.studied import Studied
-from fedloom.report.table import algorithm_table, comparison_table, progress, table
+from fedloom.report.table import comparison_table, progress, table
 from fedloom.report.write import write_report
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "FederationTable",
     "Heterogeneity",
     "Studied",
-    "algorithm_table",
     "analyse",
     "comparison_table",
     "draw_federation",

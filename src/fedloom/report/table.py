@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import is_dataclass
 from typing import NamedTuple
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator import History
-from fedloom.experiments.catalogue import hyper_parameters
-from fedloom.experiments.parts import parts
+from fedloom.core.terminal import table as table
 from fedloom.report.summary import evaluation_seconds, newest, training_seconds
-
-
-def table(title: str, caption: str | None = None) -> Table:
-    """An empty table in the style of this package: narrow, without vertical lines."""
-    return Table(
-        title=title,
-        title_justify="left",
-        caption=caption,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-    )
 
 
 class _Column(NamedTuple):
@@ -98,24 +78,6 @@ def _widest(texts: Sequence[str]) -> int:
     return max(cell_len(line) for text in texts for line in text.split("\n"))
 
 
-def algorithm_table() -> Table:
-    """Every algorithm, its settings with their defaults, and the first line of its file."""
-    caption = "Change a setting with --set NAME=VALUE (run) or --set ALGORITHM.NAME=VALUE (compare)."
-    out = table("Algorithms", caption)
-    out.add_column("name", no_wrap=True)
-    for heading in ("what it is", "settings"):
-        out.add_column(heading, overflow="fold")
-    for name, kind in ALGORITHMS.items():
-        first = (sys.modules[kind.__module__].__doc__ or "").strip().splitlines()[0]
-        settings = []
-        for key, value in hyper_parameters(name).items():
-            inner = parts(value) if is_dataclass(value) else {}
-            settings += [f"{key}.{name}={_said(its)}" for name, its in inner.items() if its is not None]
-            settings += [] if inner else [f"{key}={_said(value)}"]
-        out.add_row(name, escape(first), escape("  ".join(settings)))
-    return out
-
-
 @contextmanager
 def progress(
     console: Console, label: str, rounds: int, *, every: float = 30.0, clock: Callable[[], float] = time.perf_counter
@@ -176,7 +138,3 @@ def _duration(seconds: float) -> str:
 
 def _number(value: float, digits: int = 4) -> str:
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _said(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,142 @@
+from fedloom.algorithms import (
+    ALGORITHMS,
+    KDNTD,
+    MOON,
+    Centralised,
+    FedAlign,
+    FedAvg,
+    FedAvgM,
+    FedBE,
+    FedCurv,
+    FedDF,
+    FedDyn,
+    FedNova,
+    FedNTD,
+    FedNTDMSE,
+    FedProx,
+    KTpFL,
+    LocalOnly,
+    PFedSD,
+    Scaffold,
+)
+from fedloom.coordinator import (
+    Arriving,
+    Available,
+    BySize,
+    FixedList,
+    History,
+    Job,
+    RunSettings,
+    SeededByRound,
+    Uniform,
+    run,
+)
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.augment import Augment
+from fedloom.core.averaging import Averaging
+from fedloom.core.batches import Batch, Batches
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort, Reduction, Replies
+from fedloom.core.fold import fold, minimise
+from fedloom.core.losses import task_loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.task import Classification, Hinge, Task
+from fedloom.core.terms import Term
+from fedloom.core.types import Maybe, Weighted, Weights, state
+from fedloom.data import (
+    Dataset,
+    Examples,
+    Federation,
+    Partition,
+    dirichlet,
+    fashion_mnist_small,
+    federate,
+    from_arrays,
+    iid,
+    shards,
+)
+from fedloom.engines.faults import Unreliable
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.export import export, load_weights, module
+from fedloom.experiments.sweep import Range, Sweep
+from fedloom.experiments.trackers import Tracker, track, tracker
+
+__version__: str
+
+__all__ = [
+    "ALGORITHMS",
+    "KDNTD",
+    "MOON",
+    "SGD",
+    "Adam",
+    "Algorithm",
+    "Arriving",
+    "Augment",
+    "Available",
+    "Averaging",
+    "Batch",
+    "Batches",
+    "BySize",
+    "Centralised",
+    "Classification",
+    "Client",
+    "Cohort",
+    "Dataset",
+    "Examples",
+    "Experiment",
+    "FedAlign",
+    "FedAvg",
+    "FedAvgM",
+    "FedBE",
+    "FedCurv",
+    "FedDF",
+    "FedDyn",
+    "FedNTD",
+    "FedNTDMSE",
+    "FedNova",
+    "FedProx",
+    "Federation",
+    "FixedList",
+    "Hinge",
+    "History",
+    "Job",
+    "KTpFL",
+    "Local",
+    "LocalOnly",
+    "Maybe",
+    "Model",
+    "PFedSD",
+    "Partition",
+    "Range",
+    "Reduction",
+    "Replies",
+    "RunSettings",
+    "Scaffold",
+    "SeededByRound",
+    "Sweep",
+    "Task",
+    "Term",
+    "Tracker",
+    "Uniform",
+    "Unreliable",
+    "Weighted",
+    "Weights",
+    "dirichlet",
+    "export",
+    "fashion_mnist_small",
+    "federate",
+    "fold",
+    "from_arrays",
+    "iid",
+    "load_weights",
+    "minimise",
+    "module",
+    "on_client",
+    "run",
+    "shards",
+    "state",
+    "task_loss",
+    "track",
+    "tracker",
+]

@@ -1,0 +1,46 @@
+"""`fedloom demo`: four algorithms, checked against expected results."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from fedloom.cli.train import introduce, train
+from fedloom.recipes import demo
+from fedloom.report import comparison_table, table
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Train, and compare with what is expected; 1: a number is off."""
+    experiments = demo.experiments(args.seed)
+    federation = next(iter(experiments.values())).federation()
+    jobs = {name: experiment.job(federation) for name, experiment in experiments.items()}
+    first = next(iter(jobs.values()))
+    introduce(federation, first.population.models, first.settings, console)
+    found = {name: train(name, job, console) for name, job in jobs.items()}
+    console.print()
+    console.print(comparison_table(list(found.items())))
+    verdicts = table("Expected over seeds and got, mean of the last rounds")
+    for heading in ("algorithm", "metric", "expected", "got", "ok"):
+        verdicts.add_column(heading, no_wrap=heading != "metric")
+    failed = 0
+    for e in demo.EXPECTED:
+        got = found[e.algorithm].last(e.metric, e.rounds)
+        if e.minus is not None:
+            got -= found[e.minus].last(e.metric, e.rounds)
+        ok = e.low <= got <= e.high
+        failed += not ok
+        verdict = "[green]yes[/]" if ok else "[red]NO[/]"
+        verdicts.add_row(
+            e.algorithm,
+            f"{e.metric.replace('_', ' ')} ({e.rounds})",
+            f"{e.low:.2f} to {e.high:.2f}",
+            f"{got:.3f}",
+            verdict,
+        )
+    console.print()
+    console.print(verdicts)
+    if failed:
+        Console(stderr=True).print(f"[red]{failed} of {len(demo.EXPECTED)} numbers are out of their range[/]")
+    return 1 if failed else 0

@@ -1,0 +1,195 @@
+"""What a person may type: all commands and their flags, known without importing what does them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fedloom import __version__
+from fedloom.cli.flags import add_settings, directory
+from fedloom.cli.index import INDEX
+from fedloom.experiments.words import meant
+
+_EXAMPLES = """\
+examples:
+  fedloom algorithms
+  fedloom run fedavg
+  fedloom run fedntd --set beta=0.5 --partition dirichlet:0.1 --out runs/fedntd
+  fedloom compare fedavg fedntd --rounds 50 --seed 0,1 --out runs/two
+  fedloom run kt_pfl --model lenet,mlp,logistic --public 500 --clients 20
+  fedloom sweep fedntd --over local.lr=0.01,0.1 --val-fraction 0.2 --out runs/lr
+  fedloom resume runs/two
+  fedloom report runs/two
+  fedloom analyse runs/fedntd local-accuracy alignment
+  fedloom export runs/fedntd model.safetensors
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of all commands; `do` is the function that does what was asked for, MODULE.NAME of this package."""
+    made = _Parser(
+        prog="fedloom",
+        description="Federated learning, simulated on this machine.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version=f"fedloom {__version__}")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, help: str, do: str, of: Any = commands) -> argparse.ArgumentParser:
+        one: argparse.ArgumentParser = of.add_parser(name, help=help, description=help)
+        one.set_defaults(do=do)
+        return one
+
+    one = command("run", "train with one algorithm", "train.compare")
+    one.add_argument(
+        "algorithms",
+        nargs="?",
+        type=lambda name: [name],
+        default=(),
+        metavar="algorithm",
+        help="a name that `fedloom algorithms` lists, or your own as module:Class",
+    )
+    add_settings(one)
+    many = command("compare", "train with several algorithms on the same clients", "train.compare")
+    many.add_argument("algorithms", nargs="+", metavar="algorithm", help="as of `fedloom run`")
+    add_settings(many)
+
+    again = command("resume", "go on with the runs in a directory, bit for bit", "train.resume")
+    again.add_argument("directory", type=directory, help="what --out named")
+    again.add_argument("--rounds", type=int, metavar="N", help="more rounds than they were started with")
+    again.add_argument("--at", type=int, metavar="ROUND", help="from this checkpoint instead of the newest")
+
+    past = command("replay", "compute a past round again and look at its local models", "results.replay")
+    past.add_argument("directory", type=directory, help="a run")
+    past.add_argument("round", type=int, help="which round, from 1")
+    past.add_argument("--save", type=directory, metavar="DIR", help="write the local models there")
+
+    page = command("report", "one page with figures and tables about all runs in some directories", "results.report")
+    page.add_argument(
+        "directories", nargs="+", type=directory, metavar="directory", help="a run, or a folder with runs below it"
+    )
+    page.add_argument(
+        "--out", type=directory, metavar="DIR", help="where the report goes (default: report/ in the directory)"
+    )
+
+    model = command("export", "write a run's global model, or one client's", "results.export")
+    model.add_argument("directory", type=directory, help="a run")
+    model.add_argument("file", help="NAME.safetensors, NAME.pt (a state_dict) or NAME.onnx")
+    model.add_argument("--client", type=int, metavar="K", help="the personal model of this client")
+    model.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
+    model.add_argument("--at", type=int, metavar="ROUND", help="a checkpoint other than the newest")
+    model.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+
+    data = commands.add_parser("data", help="look at data sets and at who holds what; download")
+    about = data.add_subparsers(dest="about", required=True, metavar="ABOUT")
+    shown = command("show", "draw which client holds which classes", "results.show_data", about)
+    add_settings(shown, seeds=False)
+    shown.add_argument("--shown", type=int, default=20, metavar="N", help="clients to draw (default: 20)")
+    shown.add_argument("--out", metavar="FILE", help="a figure of the same, .png or .svg")
+    command("sources", "list what --data and --partition take", "results.list_sources", about)
+    fetch = command("download", "fetch the published files of a data set", "results.fetch_data", about)
+    fetch.add_argument("name", help="a name that `fedloom data sources` lists")
+    fetch.add_argument("folder", help="where they go")
+
+    _sweep(command)
+    _analyse(command)
+    _reproduce(command)
+    command("algorithms", "list the algorithms and their settings", "algorithms.show")
+    check = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
+    check.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+    return made
+
+
+def _sweep(command: Any) -> None:
+    validation = INDEX["validation"]
+    parser = command("sweep", "train with many settings and choose between them on validation data", "sweep.sweep")
+    parser.add_argument("algorithm", nargs="?", help="as of `fedloom run`")
+    add_settings(parser)
+    add = parser.add_argument_group("sweep").add_argument
+    add(
+        "--over", action="append", default=[], metavar="KEY=VALUES",
+        help="a setting by its name in a settings file (local.lr), or the algorithm's own (beta), and its values: "
+        "V1,V2,...; or 'V1|V2' where values hold commas; or, with --random, log:LOW:HIGH, uniform:LOW:HIGH or "
+        "int:LOW:HIGH; repeatable: all combinations",
+    )  # fmt: skip
+    add("--random", type=int, metavar="N", help="so many random choices instead of all combinations")
+    add("--draw-seed", type=int, default=0, metavar="N", help="of the random choices (default: 0)")
+    add(
+        "--by", default=validation, metavar="NAME",
+        help=f"what to choose by: {', '.join(INDEX['measures'])} (default: {validation}, the only one that spares the "
+        "test data; needs --val-fraction)",
+    )  # fmt: skip
+
+
+def _analyse(command: Any) -> None:
+    parser = command("analyse", "measure what happened inside the rounds of a run: figures and numbers", "analyse.run")
+    parser.add_argument("directory", nargs="?", type=directory, help="a run")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure, as --list names it; or all")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--round", type=int, metavar="T", help="the round to look at (default: the last in which clients trained)"
+    )
+    which.add_argument(
+        "--rounds",
+        metavar="A,B,C",
+        help="rounds of curves, or all (default: ten, evenly); others take the last of them",
+    )
+    parser.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
+    parser.add_argument(
+        "--out", type=directory, metavar="DIR", help="where figures and numbers go (default: analysis/ in the run)"
+    )
+    parser.add_argument("--list", action="store_true", help="list what can be measured")
+
+
+def _reproduce(command: Any) -> None:
+    parser = command("reproduce", "run the published experiments of a table and compare the numbers", "reproduce.run")
+    add = parser.add_argument
+    add("table", nargs="?", help="a name that --list shows")
+    add(
+        "--list", action="store_true",
+        help="the tables; of one that is named, its columns and methods, or those of --only and --methods",
+    )  # fmt: skip
+    add(
+        "--data", type=directory, metavar="FOLDER",
+        help="with the original files of the data sets; needed where something must be run",
+    )  # fmt: skip
+    add("--out", type=directory, metavar="DIR", help="where runs and results go; what is done there is not done again")
+    add("--only", metavar="COLUMN", help="cifar10-s2, or all that begin so (cifar10); several with commas")
+    add(
+        "--methods", metavar="NAME",
+        help="of the table, or those in other readings of the settings (fedprox-config); several with commas",
+    )  # fmt: skip
+    add(
+        "--rounds",
+        metavar="N",
+        help="only so many, of the same schedule: a later call can go on (default, and most: as published)",
+    )
+    many = parser.add_mutually_exclusive_group()
+    many.add_argument("--seeds", metavar="S", help="seeds 0 to S - 1 (default: 1)")
+    many.add_argument("--seed", metavar="N", help="seeds, with commas")
+    add("--threads", metavar="N", help="of PyTorch (default: as many as it chooses)")
+    add(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="another setting by its name in a settings file, run.device=cuda; repeatable; results say so",
+    )  # fmt: skip
+    add(
+        "--known", action="append", default=[], type=directory, metavar="DIR",
+        help="other results, also exported ones, whose runs with the same settings count as done; repeatable",
+    )  # fmt: skip
+    add("--report-only", action="store_true", help="run nothing, only compare what is there")
+    add(
+        "--export", type=directory, metavar="DIR",
+        help="copy settings and logs of finished runs there, without weights",
+    )  # fmt: skip
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that says which of its flags may have been meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            close = meant(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
+        return found, unknown
