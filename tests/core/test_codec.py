@@ -186,16 +186,47 @@ def test_value_against_its_flag_is_refused() -> None:
             decode(with_header(header, data[8 + size :]), like)
 
 
-def test_flag_that_is_neither_true_nor_false() -> None:
-    """A byte of 2 is not a bool; whatever becomes of it, it must not be undefined behaviour later on."""
+@pytest.mark.parametrize("byte", [b"\x02", b"\x80", b"\xff"])
+def test_flag_that_is_neither_true_nor_false(byte: bytes) -> None:
     at = 8 + SIZE + HEADER["['m'].present"]["data_offsets"][0]
-    data = DATA[:at] + b"\x02" + DATA[at + 1 :]
-    try:
-        back = decode(data, VALUE)
-    except CodecError:
-        return
-    assert bool(back["m"].present) is True
-    assert bits(back["m"].present) in (b"\x01", b"\x02")
+    with pytest.raises(CodecError, match=rf"\['m'\].present. must hold bools, bytes of 0 or 1, got {byte[0]}"):
+        decode(DATA[:at] + byte + DATA[at + 1 :], VALUE)
+
+
+LITERAL = json.dumps(HEADER)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (LITERAL[:-1] + f', "{W}": {json.dumps(HEADER[W])}' + "}", "a name stands there twice"),
+        (LITERAL.replace('"dtype": "F32",', '"dtype": "F64", "dtype": "F32",', 1), "a name stands there twice"),
+        (LITERAL.replace("[2, 3]", "[NaN, 3]"), "NaN is no whole number"),
+        (LITERAL.replace("[2, 3]", "[2.0, 3]"), r"2\.0 is no whole number"),
+        (LITERAL.replace("[2, 3]", '["2", 3]'), "needs a dtype, a shape and two offsets"),
+        (LITERAL.replace("[2, 3]", "[true, 3]"), "needs a dtype, a shape and two offsets"),
+        (LITERAL.replace("[2, 3]", f"[{10**19}, 3]"), "needs a dtype, a shape and two offsets"),
+        (LITERAL.replace("[2, 3]", f"[{'9' * 5000}, 3]"), "not a fedloom payload"),
+        (LITERAL[:-1] + ', "__metadata__": {"a": "b"}}', "'__metadata__' needs a dtype"),
+        (LITERAL.replace('"F32",', '"F32", "more": 1,', 1), "needs a dtype"),
+        (json.dumps({**HEADER, W: {**HEADER[W], "data_offsets": [8, 32]}}), r"starts at \d+, after \d+ bytes"),
+    ],
+)
+def test_headers_have_one_reading(header: str, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        decode(with_header(header.encode()), VALUE)
+
+
+def test_swapped_offsets_are_refused() -> None:
+    """Two tensors of one size, whose bytes overlap or lie in a gap, are told from tensors that follow one another."""
+    value = {"a": torch.ones(2), "b": torch.zeros(2)}
+    data = encode(value)
+    size = int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
+    for name, offsets in (("['a']", header["['b']"]["data_offsets"]), ("['b']", [4, 12]), ("['b']", [16, 24])):
+        lie = {**header, name: {**header[name], "data_offsets": offsets}}
+        with pytest.raises(CodecError, match="tensors must follow one another|cut or padded"):
+            decode(with_header(lie, body), value)
 
 
 @settings(max_examples=400, deadline=None)

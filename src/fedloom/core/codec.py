@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import torch
 from safetensors.torch import load, save
@@ -43,7 +43,7 @@ def decode(data: bytes, like: T) -> T:
     absent = {p for p in asked if p not in header}
     for path in header:
         if path not in asked:
-            raise CodecError(f"unasked tensor {path!r}; asked for {sorted(asked)[:8]}")
+            raise CodecError(f"unasked tensor {path[:80]!r}; asked for {sorted(asked)[:8]}")
     for path, (dtype, shape) in header.items():
         want = asked[path]
         if dtype != _NAMES[want.dtype] or shape != list(want.shape):
@@ -52,6 +52,9 @@ def decode(data: bytes, like: T) -> T:
         tensors = load(data)
     except Exception as error:
         raise CodecError(f"the bytes are not what their header says: {error}") from error
+    for path, tensor in tensors.items():
+        if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
+            raise CodecError(f"{path!r} must hold bools, bytes of 0 or 1, got {int(tensor.view(torch.uint8).max())}")
     may_lack = _optional(like, tensors)
     if absent != may_lack:
         raise CodecError(f"tensors missing or present against their flag: {sorted(absent ^ may_lack)[:8]}")
@@ -69,18 +72,38 @@ def _header(data: bytes) -> dict[str, tuple[str, list[int]]]:
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 or size > min(_MAX_HEADER, len(data) - 8):
             raise ValueError(f"header of {size} bytes in a message of {len(data)}")
-        raw = json.loads(data[8 : 8 + size])
-        entries = {
-            str(n): (str(e["dtype"]), [int(i) for i in e["shape"]]) for n, e in raw.items() if n != "__metadata__"
-        }
-        ends = [int(e["data_offsets"][1]) for n, e in raw.items() if n != "__metadata__"]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        text = str(data[8 : 8 + size], "utf-8")
+        raw = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse, parse_float=_refuse)
+        entries = {name: _entry(name, entry) for name, entry in raw.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CodecError(f"not a fedloom payload: {error}") from None
-    if max(ends, default=0) != len(data) - 8 - size:
-        raise CodecError(
-            f"the payload is cut or padded: tensors end at {max(ends, default=0)} of {len(data) - 8 - size} bytes"
-        )
-    return entries
+    end = 0
+    for name, (_, _, start, stop) in sorted(entries.items(), key=lambda item: item[1][2:]):
+        if start != end:
+            raise CodecError(f"tensors must follow one another: {name!r} starts at {start}, after {end} bytes")
+        end = stop
+    if end != len(data) - 8 - size:
+        raise CodecError(f"the payload is cut or padded: tensors end at {end} of {len(data) - 8 - size} bytes")
+    return {name: (dtype, shape) for name, (dtype, shape, _, _) in entries.items()}
+
+
+def _entry(name: str, entry: dict[str, object]) -> tuple[str, list[int], int, int]:
+    """dtype, shape, start and end of a tensor; what is asked for is compared with dtype and shape, the bytes here."""
+    match entry:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if len(entry) == 3:
+            if all(type(n) is int and 0 <= n < 2**63 for n in (*shape, start, stop)):
+                return dtype, shape, start, stop
+    raise ValueError(f"{name!r} needs a dtype, a shape and two offsets")
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return found
+
+
+def _refuse(number: str) -> NoReturn:
+    raise ValueError(f"{number} is no whole number")
 
 
 def _paths(value: Tree, everything: bool = False) -> list[tuple[str, torch.Tensor]]:
