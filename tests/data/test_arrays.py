@@ -45,6 +45,15 @@ def test_absurd_labels_are_refused(tmp_path: Path) -> None:
         read_npz(tmp_path / "a.npz")
 
 
+@pytest.mark.parametrize("name", ["x_train", "y_train"])
+def test_numbers_that_pytorch_does_not_know_are_refused(tmp_path: Path, name: str) -> None:
+    arrays = {"x_train": np.ones((2, 3)), "y_train": np.array([0, 1])}
+    arrays |= {"x_test": arrays["x_train"], "y_test": arrays["y_train"]}
+    np.savez(tmp_path / "a.npz", **{**arrays, name: arrays[name].astype(np.longdouble)})
+    with pytest.raises(ValueError, match=rf"{name} of .*a\.npz must hold .*, got float(128|96) of shape"):
+        read_npz(tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize(
     "array",
     [

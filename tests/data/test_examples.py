@@ -145,6 +145,7 @@ def test_float_targets_have_no_classes() -> None:
         (features(), torch.arange(6), 3, r"must be in 0\.\.2 for num_classes=3, got 0\.\.5"),
         (features(), torch.arange(6) - 1, 9, r"got -1\.\.4: renumber"),
         (features(), torch.zeros(6, dtype=torch.int64), 0, "num_classes must be at least 1, got 0"),
+        (features(), torch.zeros(6, dtype=torch.int64), 65537, "num_classes must be at most 65536, got 65537: number"),
     ],
 )
 def test_examples_refuse(x: Tensor, y: Tensor, num_classes: int, message: str) -> None:
@@ -203,3 +204,20 @@ def test_num_classes_is_needed_without_labels() -> None:
         from_arrays(np.zeros((0, 3), np.float32), np.zeros(0, np.int64))
     empty = from_arrays(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), num_classes=2)
     assert (len(empty), empty.class_counts().tolist(), len(empty.fingerprint())) == (0, [0, 0], 16)
+
+
+@pytest.mark.parametrize("y", [[0, 5, 10], [10**9, 0, 1], [1, 2, 2]])
+def test_classes_without_examples_must_be_meant(y: list[int]) -> None:
+    message = rf"each with an example, got {len(set(y))} different ones up to {max(y)}: give num_classes if .* renumber"
+    with pytest.raises(ValueError, match=message):
+        from_arrays(features(3), np.array(y))
+    if max(y) < 100:
+        assert from_arrays(features(3), np.array(y), num_classes=11).num_classes == 11
+
+
+@pytest.mark.parametrize("kind", [np.longdouble, np.complex128, object, "datetime64[s]", "U3"])
+def test_arrays_hold_real_numbers(kind: npt.DTypeLike) -> None:
+    with pytest.raises(ValueError, match="real numbers of at most 64 bits, got .*: convert with astype"):
+        from_arrays(np.ones((3, 2)).astype(kind), np.arange(3))
+    with pytest.raises(ValueError, match="real numbers of at most 64 bits"):
+        from_arrays(features(3), np.arange(3).astype(kind))

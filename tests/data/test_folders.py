@@ -13,6 +13,7 @@ import pytest
 
 from fedloom.data import load
 from fedloom.data.folders import _CLASSES
+from fedloom.data.formats import memory
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)
@@ -105,6 +106,8 @@ def png(width: int, height: int) -> bytes:
         (lambda p: (p.unlink(), p.mkdir()), r"images end in \.png, .*, got 2\.png"),
         (lambda p: (p.unlink(), p.symlink_to("/etc/hostname")), "links must stay inside .* got /etc/hostname"),
         (lambda p: (p.unlink(), p.symlink_to("../../../out.png")), r"links must stay inside .* got \.\./\.\./\.\./out"),
+        (lambda p: (p.unlink(), p.symlink_to(p.name)), r"links must lead to something, got 2\.png"),
+        (lambda p: (p.unlink(), p.symlink_to("3.png")), r"links must lead to something, got 3\.png"),
         (lambda p: (p.parent.parent / "notes.txt").write_text("x"), "one folder for each class and nothing else"),
         (lambda p: (p.parent.parent / "empty").mkdir(), "the folder of a class must hold images, got none"),
         (lambda p: write(p.parents[2] / "test" / "new" / "1.png"), "test/ must hold classes of train/, a, got new"),
@@ -135,11 +138,27 @@ def test_what_is_no_folder_of_images(tmp_path: Path) -> None:
 
 
 def test_all_images_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.data.folders._LIMIT", 100)
+    monkeypatch.setattr("fedloom.data.folders.memory", lambda: 150)
     write(tmp_path / "train" / "a" / "1.png")
     write(tmp_path / "train" / "a" / "2.png")
-    with pytest.raises(ValueError, match="images must take at most 100 bytes together, got 120: resize them"):
+    assert len(load("images", tmp_path).train) == 2
+    write(tmp_path / "test" / "a" / "3.png")
+    with pytest.raises(ValueError, match="the 3 images must take at most 150 bytes, .* got 180: resize them, or use"):
         load("images", tmp_path)
+
+
+def test_bombs_are_counted_by_their_headers(tmp_path: Path) -> None:
+    """Files that are small for themselves; nothing is unpacked, and nothing is allocated, before all are counted."""
+    for i in range(194):
+        path = tmp_path / "train" / "a" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(9400, 9400))  # 265 MB
+    with pytest.raises(ValueError, match=r"the 194 images must take at most \d+ bytes, half of the memory, unpacked"):
+        load("images", tmp_path)
+
+
+def test_room_is_half_of_the_memory() -> None:
+    assert 2**26 < memory() <= 2**34
 
 
 def test_pillow_is_named_if_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,7 @@ GOOD = matrix(6, (1, 1), "A", ONE)
         (HEADER + matrix(17, (1, 1), "A", element(6, bytes(24))), "got class 17"),
         (HEADER + matrix(6, (2**31 - 1, 2**31 - 1), "A", ONE), "must be stored whole, got 8 bytes"),
         (HEADER + matrix(6, (1, 1), "A", element(9, bytes(16))), "must be stored whole, got 16 bytes"),
+        (HEADER + matrix(6, (0, 2**30, 2**30, 2**30), "A", element(9, b"")), "must be stored whole, got 0 bytes"),
         (HEADER + matrix(6, (1, 1), "A", element(16, bytes(8))), "stored as one list of numbers, got type 16"),
         (HEADER + matrix(6, (1, 1), "A", ONE + ONE), "stored as one list of numbers"),
         (HEADER + matrix(1, (2**31 - 1, 4), "A", GOOD), "more cells than the file can hold, got 8589934588"),
@@ -127,6 +128,28 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     packed = zlib.compress(matrix(2, (1, 1), "other", bytes(600_000)))
     (tmp_path / "a.mat").write_bytes(HEADER + 2 * (struct.pack("<II", 15, len(packed)) + packed))
     with pytest.raises(ValueError, match="must unpack to at most 1000000 bytes"):
+        read_matlab(tmp_path / "a.mat", ("A",))
+
+
+def test_the_limit_holds_when_it_is_used_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first variable takes all the room, exactly, and the next would have none."""
+    first = matrix(2, (1, 1), "other", bytes(600_000))
+    monkeypatch.setattr("fedloom.data.formats.LIMIT", len(first))
+    for size in (0, 1, 10**7):
+        packed = [zlib.compress(first), zlib.compress(bytes(size))]
+        (tmp_path / "a.mat").write_bytes(HEADER + b"".join(struct.pack("<II", 15, len(p)) + p for p in packed))
+        with pytest.raises(ValueError, match="must unpack to at most 600056 bytes" if size else "of type 14, got 0"):
+            read_matlab(tmp_path / "a.mat", ("A",))
+
+
+def test_the_limit_counts_what_numbers_become(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MATLAB stores small whole numbers in a byte each, which become eight."""
+    scipy_io.savemat(tmp_path / "a.mat", {"A": np.zeros((500, 400), np.uint8)})
+    content = (tmp_path / "a.mat").read_bytes().replace(struct.pack("<II", 9, 0), struct.pack("<II", 6, 0), 1)
+    (tmp_path / "a.mat").write_bytes(content)
+    assert read_matlab(tmp_path / "a.mat", ("A",))["A"].dtype == np.float64  # type: ignore[union-attr]
+    monkeypatch.setattr("fedloom.data.formats.LIMIT", 10**6)
+    with pytest.raises(ValueError, match="must unpack to at most 1000000 bytes, got more: store fewer"):
         read_matlab(tmp_path / "a.mat", ("A",))
 
 

@@ -24,8 +24,8 @@ def test_features_classes_and_split(tmp_path: Path) -> None:
         "1,10,-2.5,train",
         "",
         '"3",9,1e2,test',
-        "5,07,6,train",
-        "7,+7,8,train",
+        "5,7,6,train",
+        "7,7,8,train",
         end="\r\n",
     )
     train, test, owners, held_out = read_csv(path, label="kind", split="part")
@@ -33,6 +33,12 @@ def test_features_classes_and_split(tmp_path: Path) -> None:
     assert (train.x.tolist(), test.x.tolist()) == ([[1, -2.5], [5, 6], [7, 8]], [[3, 100]])
     assert (train.y.tolist(), test.y.tolist(), train.num_classes, test.num_classes) == ([2, 0, 0], [1], 3, 3)
     assert (train.x.dtype, train.name, owners, held_out) == (torch.float32, "t", None, None)
+    assert train.columns == test.columns == ("a", "b")
+
+
+def test_integers_may_have_leading_zeros_if_all_are_spelt_alike(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "x,label", "1,10", "2,02", "3,01", "4,02")
+    assert read_csv(path, test_fraction=0).train.y.tolist() == [2, 1, 0, 1]
 
 
 def test_a_fifth_of_every_class_is_the_test_set(tmp_path: Path) -> None:
@@ -76,6 +82,12 @@ def test_natural_clients(tmp_path: Path) -> None:
         (["x,label"], {}, "must have rows, got a header alone"),
         (["x,label", "1,2", "1,2,3"], {}, "line 3 must have 2 cells, got 3: quote"),
         (["x,label", "1,2", "a b,3"], {}, "line 3, column 'x' must be a number, got 'a b': encode it"),
+        (["x,label", "1_000,3"], {}, "line 2, column 'x' must be a number, got '1_000'"),
+        (["x,label", "\uff11,3"], {}, "line 2, column 'x' must be a number, got"),
+        (["x,label", "1,01", "2,1"], {}, "an integer in 'label' must have one spelling, got 01 and 1: write it alike"),
+        (["x,label", "1,1", "2,+1"], {}, r"one spelling, got \+1 and 1"),
+        (["x,label", "1,1", "2,01", "3,a"], {}, "one spelling, got 01 and 1"),
+        (["x,label", "1,1_0", "2,3"], {}, "labels in 'label' must be integers or names, got '1_0'"),
         (["x,label", ",3"], {}, "column 'x' must be a number, got ''"),
         (["x,z,label", "1,2,3", "1,nan,3"], {}, "row 2, column 'z' must be finite in float32, got nan"),
         (["x,label", "1e60,3"], {}, r"row 1, column 'x' must be finite in float32, got 1e\+60"),

@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.data import formats
-from fedloom.data.examples import Dataset, from_arrays
+from fedloom.data.examples import MAX_CLASSES, Dataset, from_arrays
 from fedloom.data.formats import FormatError, refuse
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 _CHUNK = 2**24
-_MAX_CLASSES = 2**16
 
 
 def read_npz(path: str | os.PathLike[str]) -> Dataset:
@@ -33,11 +32,11 @@ def read_npz(path: str | os.PathLike[str]) -> Dataset:
     arrays = read_arrays(path, NAMES)
     for name, array in arrays.items():
         kinds, rule = ("iu", "integer class labels") if name[0] == "y" else ("uf", "numbers, uint8 or floating point")
-        if array.dtype.kind not in kinds or not array.size:
+        if array.dtype.kind not in kinds or array.dtype.itemsize > 8 or not array.size:
             raise FormatError(f"{name} of {path} must hold {rule}, got {array.dtype} of shape {array.shape}")
     classes = int(max(arrays["y_train"].max(), arrays["y_test"].max())) + 1
-    if classes > _MAX_CLASSES:
-        refuse(path, f"labels must be below {_MAX_CLASSES}", classes - 1, "number the classes from 0")
+    if classes > MAX_CLASSES:
+        refuse(path, f"labels must be below {MAX_CLASSES}", classes - 1, "number the classes from 0")
     train = from_arrays(arrays["x_train"], arrays["y_train"], num_classes=classes, name=path.stem)
     test = from_arrays(
         arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+MAX_CLASSES = 2**16  # a table of clients and classes is made
 
 @dataclass(frozen=True)
 class Normalise:
@@ -84,6 +85,7 @@ class Examples:
         name: what reports call these examples.
         augment: random changes of a batch of network inputs while training, (inputs, key) -> inputs; it is static and
             hashable, like `fedloom.core.augment.Augment`. Evaluation never augments.
+        columns: what the features of vectors are called, for messages; nothing if they have no names.
 
     Raises:
         ValueError: lengths, types, labels or values break one of the rules above.
@@ -95,6 +97,7 @@ class Examples:
     normalise: Normalise = Normalise()
     name: str = "arrays"
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.x.dim() < 2 or self.y.dim() < 1 or len(self.x) != len(self.y):
@@ -118,6 +121,10 @@ class Examples:
             raise ValueError(
                 f"class labels y must be int64 of shape (N,), got {self.y.dtype} of shape {tuple(self.y.shape)}: "
                 "use from_arrays, or y.long(); turn one-hot rows into y.argmax(1)"
+            )
+        if self.num_classes > MAX_CLASSES:
+            raise ValueError(
+                f"num_classes must be at most {MAX_CLASSES}, got {self.num_classes}: number the classes from 0"
             )
         if len(self.y) and (int(self.y.min()) < 0 or int(self.y.max()) >= self.num_classes):
             raise ValueError(
@@ -196,12 +203,14 @@ def from_arrays(
     Args:
         x: values (N, ...), uint8 or floating point.
         y: integer class labels (N,), or floating point targets.
-        num_classes: without it, the largest label + 1, or the number of outputs of floating point targets.
+        num_classes: without it, the largest label + 1, or the number of outputs of floating point targets. Say it where
+            a class has no example here.
         normalise: without it, uint8 values are divided by 255 and floating point values are left alone.
         name: what reports call these examples.
 
     Raises:
-        ValueError: what `Examples` refuses, or `num_classes` is missing and there is no label to count from.
+        ValueError: what `Examples` refuses, arrays that hold no numbers, or `num_classes` is missing and there is no
+            label to count from, or a class below the largest label has no example.
     """
     x, y = _tensor(x), _tensor(y)
     if x.dim() == 3:
@@ -215,6 +224,12 @@ def from_arrays(
             num_classes = y.shape[1] if y.dim() > 1 else 1
         elif y.numel():
             num_classes = int(y.max()) + 1
+            if int(y.min()) >= 0 and (found := len(np.unique(y.cpu().numpy()))) < num_classes:
+                raise ValueError(
+                    f"labels without num_classes must be 0..C-1, each with an example, got {found} different ones up "
+                    f"to {num_classes - 1}: give num_classes if the others are meant, or renumber the labels with "
+                    "numpy.unique(y, return_inverse=True)[1]"
+                )
         else:
             raise ValueError("num_classes is needed when there are no labels to count, got none: give num_classes")
     if normalise is None:
@@ -225,6 +240,8 @@ def from_arrays(
 def _tensor(values: npt.NDArray[np.generic] | Tensor) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise ValueError(f"arrays must hold real numbers of at most 64 bits, got {values.dtype}: convert with astype")
     # PyTorch reads neither foreign byte orders nor negative strides, and warns of read-only memory.
     native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     return torch.from_numpy(native if native.flags.writeable else native.copy())

@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from fedloom.data.constants import NORMALISE
 from fedloom.data.examples import Dataset, Examples, from_arrays
-from fedloom.data.formats import Bytes, FormatError, check_link, refuse
+from fedloom.data.formats import Bytes, FormatError, check_link, memory, refuse
 
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others would start Pillow's plug-ins for any format that it knows
-_LIMIT = 2**34
 
 
 def cinic10(folder: Path, valid: bool) -> Dataset:
@@ -35,7 +34,8 @@ def cinic10(folder: Path, valid: bool) -> Dataset:
                 place / part, f"CINIC-10 has the classes {', '.join(_CLASSES)}", _few(classes), "complete the folder"
             )
     # As ImageFolder does, through which everyone reads this data set.
-    read = [_read(_items(classes, _CLASSES), (3, 32, 32), colour=True) for classes in listed]
+    total = sum(len(files) for classes in listed for files in classes.values())
+    read = [_read(_items(classes, _CLASSES), total, (3, 32, 32), colour=True) for classes in listed]
     name = "cinic10_with_valid" if valid else "cinic10"
     train, test = (
         from_arrays(np.concatenate(xs), np.concatenate(ys), num_classes=10, normalise=NORMALISE["cinic10"], name=name)
@@ -57,9 +57,10 @@ def images(folder: Path) -> Dataset:
         refuse(
             folder / "test", f"test/ must hold classes of train/, {_few(classes)}", _few(extra), "rename the folders"
         )
+    total = sum(len(files) for part in listed.values() for files in part.values())
     parts: dict[str, Examples] = {}
     for part, files in listed.items():
-        x, y = _read(_items(files, list(classes)), parts["train"].shape if parts else None)
+        x, y = _read(_items(files, list(classes)), total, parts["train"].shape if parts else None)
         parts[part] = from_arrays(x, y, num_classes=len(classes), name=folder.resolve().name or "images")
     return Dataset(parts["train"], parts.get("test"))
 
@@ -100,9 +101,12 @@ def _items(classes: Mapping[str, list[Path]], names: Sequence[str]) -> list[tupl
 
 
 def _read(
-    items: Sequence[tuple[Path, int]], shape: tuple[int, ...] | None, colour: bool = False
+    items: Sequence[tuple[Path, int]], total: int, shape: tuple[int, ...] | None, colour: bool = False
 ) -> tuple[Bytes, npt.NDArray[np.int64]]:
-    """Images (N, C, H, W) and labels. All have `shape`, or that of the first; with `colour`, grey ones become RGB."""
+    """Images (N, C, H, W) and labels. All have `shape`, or that of the first; with `colour`, grey ones become RGB.
+
+    `total`: how many there are in all parts, which must have room together.
+    """
     out: Bytes | None = None
     with pillow() as image:
         for i, (path, _) in enumerate(items):
@@ -115,15 +119,16 @@ def _read(
                     shape = shape or own
                     if own != shape:  # before anything is unpacked
                         refuse(path, f"all images must have the shape {shape}", own, "resize or convert them")
+                    if out is None:
+                        if (size := math.prod(shape) * total) > (room := memory()):
+                            rule = f"the {total} images must take at most {room} bytes, half of the memory, unpacked"
+                            refuse(path, rule, size, "resize them, or use fewer")
+                        out = np.empty((len(items), *shape), np.uint8)
                     pixels = np.asarray(picture if picture.mode == mode else picture.convert(mode))
             except FormatError:
                 raise
             except Exception as error:  # a decoder fed with garbage raises nearly anything
                 refuse(path, "the file must be a whole image", f"{type(error).__name__}: {error}")
-            if out is None:
-                if (size := math.prod(shape) * len(items)) > _LIMIT:
-                    refuse(path, f"images must take at most {_LIMIT} bytes together", size, "resize them")
-                out = np.empty((len(items), *shape), np.uint8)
             out[i] = pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
     assert out is not None
     return out, np.array([label for _, label in items], np.int64)

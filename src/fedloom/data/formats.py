@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import os
 import pickletools
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -20,6 +22,7 @@ T = TypeVar("T")
 
 # The largest published file, the images of EMNIST by class, is 0.55 GB.
 LIMIT = 2**30
+_LARGEST = 2**34
 # Deflate cannot compress further than about 1032 to 1.
 _DEFLATE = 1040
 _AGAIN = "fetch the file again"
@@ -62,8 +65,14 @@ def find_files(name: str, places: Sequence[tuple[Path, Sequence[Sequence[str]]]]
 
 
 def check_link(path: Path, root: Path) -> None:
-    """Refuse a link that leads out of the folder `root`."""
-    if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+    """Refuse a link that leads out of the folder `root`, or nowhere."""
+    if not path.is_symlink():
+        return
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):  # the latter for a link to itself, in Python 3.11 and 3.12
+        refuse(path, "links must lead to something", path.readlink(), "copy what it should point to")
+    if not target.is_relative_to(root.resolve()):
         refuse(path, f"links must stay inside {root}", path.readlink(), "copy what it points to")
 
 
@@ -80,6 +89,16 @@ def check_labels(
     if y.min() < first or y.max() >= first + num_classes:
         refuse(path, f"labels must be in {first}..{first + num_classes - 1}", f"{y.min()}..{y.max()}")
     return y.astype(np.int64) - first
+
+
+def memory() -> int:
+    """Bytes of memory that data may take: half of the machine's or of its container's, at most 16 GiB."""
+    sizes = [2 * _LARGEST]
+    with suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(OSError, ValueError):  # "max": no limit
+        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(sizes) // 2
 
 
 # ---- IDX

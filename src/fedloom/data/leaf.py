@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.examples import Dataset, from_arrays
+from fedloom.data.examples import MAX_CLASSES, Dataset, from_arrays
 from fedloom.data.formats import FormatError, check_link, read_whole, refuse
 
 _KEYS = ("users", "num_samples", "user_data")
@@ -20,7 +20,7 @@ _Rows = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 def leaf(folder: Path) -> Dataset:
     """Return vectors (N, D) float32 from `{train,test}/*.json`, also below `data/`."""
     x, y, owners, held_out = _users(folder, None, None)
-    train = from_arrays(x, y, name="leaf")
+    train = from_arrays(x, y, num_classes=int(y.max()) + 1, name="leaf")
     return Dataset(train, train.select(np.flatnonzero(held_out)), owners, held_out)
 
 
@@ -106,7 +106,7 @@ def _rows(path: Path, user: str, count: object, data: Any, num_classes: int | No
         refuse(path, f"user {user!r} must have lists x and y of num_samples={count}", f"{found[0]} and {found[1]}")
     if not x:
         return None
-    top = 2**16 if num_classes is None else num_classes
+    top = MAX_CLASSES if num_classes is None else num_classes
     if not all(type(label) is int and 0 <= label < top for label in y):
         wrong = next(label for label in y if not (type(label) is int and 0 <= label < top))
         refuse(path, f"labels of user {user!r} must be integers in 0..{top - 1}", repr(wrong)[:40])

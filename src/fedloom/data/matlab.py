@@ -54,12 +54,9 @@ def read_matlab(path: Path, names: Collection[str]) -> dict[str, Array | list[Ar
         refuse(path, "the version must be 0x100", hex(version), "write it with save -v7 (-v7.3 makes an HDF5 file)")
     file = _File(path, order)
     found: dict[str, Array | list[Array]] = {}
-    room = formats.LIMIT
     for kind, content in file.elements(data[128:]):
         if kind == _COMPRESSED:
-            unpacked = _inflate(path, content, room)
-            room -= len(unpacked)
-            kind, content = next(file.elements(unpacked), (0, content))
+            kind, content = next(file.elements(file.inflate(content)), (0, content))
         if kind != _MATRIX:
             refuse(path, f"a MATLAB file holds elements of type {_MATRIX}", kind)
         name, value = file.matrix(content, names)
@@ -72,10 +69,27 @@ def read_matlab(path: Path, names: Collection[str]) -> dict[str, Array | list[Ar
 
 
 class _File:
-    """Reads the elements of one file; all sizes are checked against the bytes that are there."""
+    """Reads the elements of one file; all sizes are checked against the bytes that are there, and a limit for all."""
 
     def __init__(self, path: Path, order: Order) -> None:
-        self.path, self.order = path, order
+        self.path, self.order, self.room = path, order, formats.LIMIT
+
+    def take(self, size: int) -> None:
+        """Refuse what would unpack, with everything before, to more than the limit."""
+        self.room -= size
+        if self.room < 0:
+            refuse(self.path, f"variables must unpack to at most {formats.LIMIT} bytes", "more", "store fewer")
+
+    def inflate(self, packed: memoryview) -> memoryview:
+        stream = zlib.decompressobj()
+        try:
+            unpacked = stream.decompress(packed, self.room + 1)  # zlib takes 0 for no limit
+        except zlib.error as error:
+            refuse(self.path, "compressed variables must be whole zlib streams", error)
+        self.take(len(unpacked))
+        if not stream.eof:
+            refuse(self.path, "compressed variables must be whole", "a stream without its end")
+        return memoryview(unpacked)
 
     def elements(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
         """Yield type and content of one element after the other."""
@@ -116,9 +130,13 @@ class _File:
         if stored not in _STORED or next(parts, None) is not None:
             refuse(self.path, f"{title or 'a cell'} must be stored as one list of numbers", f"type {stored}")
         dtype = np.dtype(_STORED[stored]).newbyteorder("<" if self.order == "little" else ">")
-        if len(values) != math.prod(shape) * dtype.itemsize:
+        # NumPy wants the other axes of an empty array to be possible, too.
+        if len(values) != math.prod(shape) * dtype.itemsize or math.prod(n or 1 for n in shape) > formats.LIMIT:
             refuse(self.path, f"{title or 'a cell'} of shape {shape} must be stored whole", f"{len(values)} bytes")
-        return title, np.frombuffer(values, dtype).reshape(shape, order="F").astype(kind, copy=False)
+        array = np.frombuffer(values, dtype).reshape(shape, order="F")
+        if array.dtype != kind:
+            self.take(array.size * np.dtype(kind).itemsize)
+        return title, array.astype(kind, copy=False)
 
     def _cell(self, title: str, kind: int, content: memoryview) -> Array:
         if kind != _MATRIX:
@@ -131,22 +149,6 @@ class _File:
         if at + 4 > len(data):
             refuse(self.path, "the file must hold whole elements", "half of a tag, it is cut off")
         return int.from_bytes(data[at : at + 4], self.order)
-
-
-def _inflate(path: Path, packed: memoryview, room: int) -> memoryview:
-    stream = zlib.decompressobj()
-    try:
-        unpacked = stream.decompress(packed, room)
-    except zlib.error as error:
-        refuse(path, "compressed variables must be whole zlib streams", error)
-    if not stream.eof:
-        much = len(unpacked) >= room
-        refuse(
-            path,
-            f"variables must unpack to at most {formats.LIMIT} bytes" if much else "compressed variables must be whole",
-            "more" if much else "a stream without its end",
-        )
-    return memoryview(unpacked)
 
 
 # ---- data sets

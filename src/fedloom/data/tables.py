@@ -7,6 +7,7 @@ import os
 import re
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from fedloom.data.formats import FormatError, refuse
 from fedloom.data.partition import pooled
 from fedloom.data.partition import split as hold_out
 
-_INTEGER = re.compile(r"[+-]?\d{1,18}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def read_csv(
@@ -33,7 +34,7 @@ def read_csv(
     """Return the rows of a .csv file (UTF-8) as feature vectors (N, D) float32, in file order.
 
     Columns that are not named here are features and hold numbers. Classes are the values of the label column in
-    sorted order, numerically if all are integers.
+    sorted order, numerically if all are integers; an integer has one spelling.
 
     Args:
         path: a file that begins with a line of distinct column names.
@@ -53,7 +54,7 @@ def read_csv(
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
     named: dict[str, list[str]] = {name: [] for name in (label, client, split) if name is not None}
-    x = _table(path, named)
+    x, columns = _table(path, named)
     y, num_classes = _classes(path, label, named[label])
     owners = None if client is None else number(named[client])
     if split is None:
@@ -61,7 +62,7 @@ def read_csv(
         test[hold_out(pooled(len(y)), y, test_fraction, seed)[1].indices] = True
     else:
         test = _parts(path, split, named[split])
-    examples = from_arrays(x, y, num_classes=num_classes, name=path.stem)
+    examples = replace(from_arrays(x, y, num_classes=num_classes, name=path.stem), columns=columns)
     testing = examples.select(np.flatnonzero(test)) if test.any() else None
     if owners is not None and split is not None:
         return Dataset(examples, testing, owners, test)
@@ -74,8 +75,8 @@ def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int64)
 
 
-def _table(path: Path, named: dict[str, list[str]]) -> npt.NDArray[np.float32]:
-    """Return the features; append the cells of the columns in `named` to its lists."""
+def _table(path: Path, named: dict[str, list[str]]) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
+    """Return the features and their names; append the cells of the columns in `named` to its lists."""
     if (size := path.stat().st_size) > formats.LIMIT:
         refuse(path, f"the file must be at most {formats.LIMIT} bytes", size, "use a .npz file")
     values = array("d")
@@ -95,7 +96,7 @@ def _table(path: Path, named: dict[str, list[str]]) -> npt.NDArray[np.float32]:
                 if len(row) != len(header):
                     refuse(path, f"{where} must have {len(header)} cells", len(row), "quote cells that hold commas")
                 try:
-                    values.extend([float(row[i]) for i in features])
+                    values.extend([_float(row[i]) for i in features])
                 except ValueError:
                     wrong = next(i for i in features if not _is_number(row[i]))
                     rule = f"{where}, column {header[wrong]!r} must be a number"
@@ -112,21 +113,33 @@ def _table(path: Path, named: dict[str, list[str]]) -> npt.NDArray[np.float32]:
         row_number, column = np.argwhere(~np.isfinite(x))[0]
         rule = f"row {row_number + 1}, column {header[features[column]]!r} must be finite in float32"
         refuse(path, rule, values[row_number * len(features) + column], "impute or drop it")
-    return x
+    return x, tuple(header[i] for i in features)
+
+
+def _float(cell: str) -> float:
+    """The number in a cell. Python also reads 1_000, and digits of other scripts."""
+    if "_" in cell or not cell.isascii():
+        raise ValueError(cell)
+    return float(cell)
 
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        _float(cell)
     except ValueError:
         return False
     return True
 
 
 def _classes(path: Path, column: str, cells: Sequence[str]) -> tuple[npt.NDArray[np.int64], int]:
+    spellings: dict[int, str] = {}
+    for cell in sorted(set(cells)):
+        if _INTEGER.fullmatch(cell) and spellings.setdefault(int(cell), cell) != cell:
+            other = spellings[int(cell)]
+            refuse(path, f"an integer in {column!r} must have one spelling", f"{other} and {cell}", "write it alike")
     integers = all(_INTEGER.fullmatch(cell) for cell in cells)
     for cell in () if integers else cells:
-        if not cell or (_is_number(cell) and not _INTEGER.fullmatch(cell)):
+        if not cell or (_is_number(cell.replace("_", "")) and not _INTEGER.fullmatch(cell)):
             refuse(
                 path, f"labels in {column!r} must be integers or names", repr(cell)[:60], "number the classes from 0"
             )
