@@ -21,6 +21,7 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
+from fedloom.core.plausible import check_plausible
 from fedloom.core.task import Classification, Task, check_task
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation
@@ -99,6 +100,7 @@ class Job:
             for model in self.population.models.values():
                 _try(model, self.task, self.federation.train)
             Rounds(self).engine.init()
+        check_plausible(self.federation, self.population.models.values(), self.task)
 
     def run(
         self,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 MAX_CLASSES = 2**16  # a table of clients and classes is made
 
+
 @dataclass(frozen=True)
 class Normalise:
     """Turn stored values into network inputs: `(x * scale - mean) / std`, channel by channel.

@@ -310,7 +310,9 @@ def read_pickle(path: Path, key: str) -> tuple[Bytes, npt.NDArray[np.int64]]:
     except FormatError:
         raise
     except Exception as error:  # a parser fed with garbage raises nearly anything
-        raise FormatError(f"{path}: must be a whole pickle, got {type(error).__name__}: {str(error)[:200]}: {_AGAIN}") from error
+        raise FormatError(
+            f"{path}: must be a whole pickle, got {type(error).__name__}: {str(error)[:200]}: {_AGAIN}"
+        ) from error
     if not isinstance(batch, dict) or not {"data", key} <= batch.keys():
         found = sorted(map(str, batch)) if isinstance(batch, dict) else type(batch).__name__
         refuse(path, f"the pickle must be a dictionary with 'data' and '{key}'", str(found)[:200])
@@ -324,9 +326,11 @@ def _pixels(path: Path, array: object) -> Bytes:
     rule = "'data' must be a uint8 array (N, 3072) with N > 0"
     match array:
         # Version, shape, type, whether in Fortran order, bytes: the latter are text if Python 2 wrote them.
-        case _Made("array", _, (int(), (int(n), 3072), _Made("dtype", (str(kind), *_)), int(fortran), raw)) if (
-            kind in ("u1", "|u1", "uint8") and isinstance(raw, str | bytes)
-        ):
+        case _Made("array", _, (int(), (int(n), 3072), _Made("dtype", (str(kind), *_)), int(fortran), raw)) if kind in (
+            "u1",
+            "|u1",
+            "uint8",
+        ) and isinstance(raw, str | bytes):
             pass
         case _:
             refuse(path, rule, "another array" if isinstance(array, _Made) else type(array).__name__)

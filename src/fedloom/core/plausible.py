@@ -1,0 +1,130 @@
+"""What would run and teach nothing: token ids that were scaled away, unscaled features, labels that cannot be learnt."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.model import Model
+from fedloom.core.task import Classification, Hinge, Task
+from fedloom.data import Examples, Federation
+
+_ROWS = 10_000  # of which the scales of features are taken
+_TRIED = 16  # which a model is tried on
+# Gradient descent on one feature of this root mean square leaves the usual learning rate of 0.01 at the edge of
+# stability: the curvature of cross-entropy is up to 900 / 4, and 2 / 225 < 0.01.
+_LARGE = 30.0
+_LAYERS = {
+    *("linear", "matmul", "__matmul__", "mm", "conv1d", "conv2d", "conv3d", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    *("embedding", "embedding_bag", "multi_head_attention_forward"),
+    *("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"),
+}
+
+
+def check_plausible(federation: Federation, models: Iterable[Model], task: Task) -> None:
+    """Refuse or warn of what is legal by its types, but cannot be meant.
+
+    Raises:
+        SettingError: a model looks up token ids that normalisation has changed.
+    """
+    if isinstance(task, Classification | Hinge):
+        _check_labels(federation)
+    if len(federation.train) and all([_wants_scale(model, federation.train) for model in models]):
+        _check_scales(federation.train)
+
+
+def _check_labels(federation: Federation) -> None:
+    y = federation.train.y.cpu().numpy()
+    seen = np.unique(y[federation.partition.indices])
+    if len(seen) == 1:
+        _warn(f"all training examples have label {seen[0]}: every model learns to say so; give examples of two classes")
+    elif federation.test is not None:
+        unseen = ~np.isin(tested := federation.test.y.cpu().numpy(), seen)
+        if unseen.any():
+            _warn(
+                f"no client has training examples of class {_few(np.unique(tested[unseen]))}, which {unseen.sum():,} of "
+                f"the {len(tested):,} test examples have, and no model can learn: number the labels of both alike, or "
+                "leave these examples out"
+            )
+
+
+def _wants_scale(model: Model, train: Examples) -> bool:
+    """Whether the model's first layer gets the features as they are, and is none that copes with any scale.
+
+    Raises:
+        SettingError: it looks up token ids that normalisation has changed.
+    """
+    flat = train.x.flatten(1)
+    largest = flat.amax(1).argmax() if flat.shape[1] else torch.tensor(0)
+    stored = train.x[torch.cat([_spread(len(flat), _TRIED), largest.view(1).cpu()]).to(flat.device)].cpu()
+    inputs = train.normalise(stored, torch.float32)
+    with _Watch() as watch, torch.no_grad():
+        model(model.init(0), inputs)
+    for name, given in watch.calls:
+        if name.startswith("embedding") and _same(given, inputs):
+            if not _same(given, stored):
+                raise SettingError(
+                    f"token ids must reach the embedding of {model.name} as they are stored, got {stored.dtype} ids that "
+                    f"are normalised ({stored.max():g} becomes {inputs.max():g}): call "
+                    "from_arrays(x, y, normalise=fedloom.data.Normalise())"
+                )
+            return False
+    if not watch.calls:
+        return True
+    name, given = watch.calls[0]
+    return not name.endswith("_norm") and bool(given.abs().max() > _LARGE)
+
+
+def _check_scales(train: Examples) -> None:
+    rows = _spread(len(train), _ROWS).to(train.x.device)
+    columns = train.normalise(train.x[rows], torch.float64).transpose(0, 1).flatten(1)
+    mean, std = columns.mean(1), columns.std(1, correction=0)
+    size = (mean.square() + std.square()).sqrt()
+    large = [int(i) for i in size.argsort(descending=True) if size[i] > _LARGE]
+    if large:
+        what = "channel" if train.x.dim() > 2 else "column"
+        named = [train.columns[i] if train.columns else str(i) for i in large[:5]]
+        listed = [f"{n} (mean {mean[i]:.3g}, deviation {std[i]:.3g})" for n, i in zip(named, large, strict=False)]
+        more = f" and {len(large) - 5} more" if len(large) > 5 else ""
+        _warn(
+            f"features of sizes far from 1 are hardly learnt, got {what} {', '.join(listed)}{more}: standardise them "
+            "(subtract the mean of the training examples, divide by the deviation)"
+        )
+
+
+class _Watch(TorchFunctionMode):
+    """Notes what every layer is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, Tensor]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _LAYERS and args and isinstance(args[0], Tensor):
+            self.calls.append((name, args[0].detach()))
+        return func(*args, **(kwargs or {}))
+
+
+def _same(ids: Tensor, x: Tensor) -> bool:
+    return ids.numel() == x.numel() and torch.equal(ids.flatten().long(), x.flatten().long())
+
+
+def _spread(length: int, most: int) -> Tensor:
+    """At most so many rows, evenly spaced."""
+    return torch.arange(0, length, -(-length // most))
+
+
+def _few(values: Any) -> str:
+    return ", ".join(str(v) for v in values[:8]) + (", ..." if len(values) > 8 else "")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SettingWarning, stacklevel=4)
