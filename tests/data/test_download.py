@@ -7,8 +7,10 @@ import io
 import sys
 import tarfile
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +36,7 @@ class Server:
     ranges: bool = True  # answers Range with a part
     cut: list[int] = field(default_factory=list)  # bytes after which the next answers break off
     wrong_part: bool = False
+    drip: float = 0.0  # seconds between two bytes
     length: bool = True
     asked: list[tuple[str, str | None]] = field(default_factory=list)
 
@@ -60,6 +63,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
                 self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
             end = start + state.cut.pop(0) if state.cut else len(content)
+            if state.drip:
+                with suppress(ConnectionError):
+                    for byte in content[start:end]:
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(state.drip)
+                return None
             self.wfile.write(content[start:end])
             return None
 
@@ -78,14 +87,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     httpd.server_close()
 
 
-def md5(content: bytes) -> str:
-    return hashlib.md5(content).hexdigest()
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, server: Server, content: bytes = CONTENT, **changes: Any) -> None:
     """Make `toy` a data set of one file, which the server has."""
     server.files["/toy.bin"] = content
-    remote = Remote("toy/toy.bin", (f"{server.url}/toy.bin",), md5(content), 2 * len(content))
+    remote = Remote("toy/toy.bin", (f"{server.url}/toy.bin",), sha256(content), 2 * len(content))
     monkeypatch.setitem(DOWNLOADS, "toy", (replace(remote, **changes),))
 
 
@@ -146,8 +155,8 @@ def test_an_old_part_does_no_harm(tmp_path: Path, server: Server, monkeypatch: p
 
 
 def test_another_content_is_never_named(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, server, md5="0" * 32)
-    with pytest.raises(DownloadError, match=f"MD5 {md5(CONTENT)} instead of 0{{32}}.: try again later"):
+    offer(monkeypatch, server, sha256="0" * 64)
+    with pytest.raises(DownloadError, match=f"SHA-256 {sha256(CONTENT)} instead of 0{{64}}.: try again later"):
         download("toy", tmp_path)
     assert list((tmp_path / "toy").iterdir()) == []
     assert len(server.asked) == 1  # the same file would come again
@@ -175,10 +184,35 @@ def test_files_of_the_user_are_left_alone(tmp_path: Path, server: Server, monkey
     offer(monkeypatch, server)
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.bin").write_bytes(b"mine")
-    with pytest.raises(ValueError, match=f"must have the MD5 {md5(CONTENT)}, got {md5(b'mine')}: move the file away"):
+    with pytest.raises(
+        ValueError, match=f"must have the SHA-256 {sha256(CONTENT)}, got {sha256(b'mine')}: move the file away"
+    ):
         download("toy", tmp_path)
     assert (tmp_path / "toy" / "toy.bin").read_bytes() == b"mine"
     assert server.asked == []
+
+
+def test_a_server_that_drips_is_left(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, server, urls=(f"{server.url}/toy.bin", f"{server.url}/toy.bin"))
+    monkeypatch.setattr(MODULE, "_LONGEST", 0.3)
+    server.drip = 0.01
+    with pytest.raises(DownloadError, match=r"not whole after 0\.3 seconds; what came is kept for the next time"):
+        download("toy", tmp_path)
+    assert 0 < (tmp_path / "toy" / "toy.bin.part").stat().st_size < 100
+    assert len(server.asked) == 1
+    server.drip = 0.0
+    monkeypatch.setattr(MODULE, "_LONGEST", 60.0)
+    assert download("toy", tmp_path)[0].read_bytes() == CONTENT
+
+
+def test_an_encrypted_address_stays_encrypted(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if https://... had redirected to the server here, which is not encrypted."""
+    offer(monkeypatch, server, urls=("https://published.example/toy.bin",))
+    real = MODULE.urllib.request.urlopen
+    monkeypatch.setattr(MODULE.urllib.request, "urlopen", lambda *_, **more: real(f"{server.url}/toy.bin", **more))
+    with pytest.raises(DownloadError, match=r"leads to http://127\.0\.0\.1:\d+/toy\.bin, which is not encrypted"):
+        download("toy", tmp_path)
+    assert list((tmp_path / "toy").iterdir()) == []
 
 
 # ---- archives
@@ -262,7 +296,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, server: Server, name: str, contents: 
     remotes = []
     for remote, content in zip(DOWNLOADS[name], contents, strict=True):
         server.files[f"/{remote.path}"] = content
-        remotes.append(replace(remote, urls=(f"{server.url}/{remote.path}",), md5=md5(content)))
+        remotes.append(replace(remote, urls=(f"{server.url}/{remote.path}",), sha256=sha256(content)))
     monkeypatch.setitem(DOWNLOADS, name, tuple(remotes))
 
 
@@ -317,9 +351,9 @@ def test_svhn_goes_where_it_is_looked_for(tmp_path: Path, server: Server, monkey
 
 def test_addresses_and_checksums_are_complete() -> None:
     remotes = [remote for offered in DOWNLOADS.values() for remote in offered]
-    assert all(len(r.md5) == 32 and int(r.md5, 16) and r.limit < 2**30 and r.urls for r in remotes)
-    assert all(url.startswith(("https://", "http://")) for r in remotes for url in r.urls)
-    paths = {r.path: r.md5 for r in remotes}
+    assert all(len(r.sha256) == 64 and int(r.sha256, 16) and r.limit < 2**30 and r.urls for r in remotes)
+    assert all(url.startswith("https://") for r in remotes for url in r.urls)
+    paths = {r.path: r.sha256 for r in remotes}
     assert len(set(paths.values())) == len(paths) == 13
 
 

@@ -217,7 +217,7 @@ def test_classes_without_examples_must_be_meant(y: list[int]) -> None:
 
 @pytest.mark.parametrize("kind", [np.longdouble, np.complex128, object, "datetime64[s]", "U3"])
 def test_arrays_hold_real_numbers(kind: npt.DTypeLike) -> None:
-    with pytest.raises(ValueError, match="real numbers of at most 64 bits, got .*: convert with astype"):
+    with pytest.raises(ValueError, match=r"real numbers of at most 64 bits, got .*: convert with astype"):
         from_arrays(np.ones((3, 2)).astype(kind), np.arange(3))
     with pytest.raises(ValueError, match="real numbers of at most 64 bits"):
         from_arrays(features(3), np.arange(3).astype(kind))

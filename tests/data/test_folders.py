@@ -143,7 +143,7 @@ def test_all_images_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.Mo
     write(tmp_path / "train" / "a" / "2.png")
     assert len(load("images", tmp_path).train) == 2
     write(tmp_path / "test" / "a" / "3.png")
-    with pytest.raises(ValueError, match="the 3 images must take at most 150 bytes, .* got 180: resize them, or use"):
+    with pytest.raises(ValueError, match=r"the 3 images must take at most 150 bytes, .* got 180: resize them, or use"):
         load("images", tmp_path)
 
 
@@ -155,6 +155,25 @@ def test_bombs_are_counted_by_their_headers(tmp_path: Path) -> None:
         path.write_bytes(png(9400, 9400))  # 265 MB
     with pytest.raises(ValueError, match=r"the 194 images must take at most \d+ bytes, half of the memory, unpacked"):
         load("images", tmp_path)
+
+
+def test_what_a_chunk_promises_is_not_reserved(tmp_path: Path) -> None:
+    """A file of 100 bytes that promises 4 GiB, read by a process that has half a GiB to spare."""
+    resource = pytest.importorskip("resource")
+    write(tmp_path / "train" / "a" / "1.png")
+    path = tmp_path / "train" / "a" / "1.png"
+    content = path.read_bytes()
+    at = content.index(b"IDAT") - 4
+    path.write_bytes(content[:at] + b"\xff\xff\xff\xf0" + content[at + 4 :])
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, limits[1]))
+    try:
+        load("images", tmp_path)  # all the bytes of the image are there
+    except ValueError as error:
+        assert "MemoryError" not in str(error)  # noqa: PT017
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def test_room_is_half_of_the_memory() -> None:

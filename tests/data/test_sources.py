@@ -330,7 +330,7 @@ NDARRAY = b"\x80\x02cnumpy\nndarray\n(\x8a\x05\xff\xff\xff\xff\x7ftR."  # ndarra
         (b"\x80\x04)" + b"\x94h\x00h\x00\x86" * 100 + b"\x8c\x01a\x93.", r"the global \?\.a"),
         (b"\x80\x04}\x8f(K\x01\x90.", "got the opcode EMPTY_SET"),
         (b"\x80\x02N2.", "got the opcode DUP"),
-        (b"\x80\x02" + b"}" * 2**20 + b".", "may take 1048576 steps, got more"),
+        (b"\x80\x02" + b"}" * 2**20 + b".", "may take 262144 steps, got more"),
         (b"\x80\x02cnum\\qpy\nndarray\n.", r"the global num\\qpy\.ndarray"),
         (python2([1, 2]), "dictionary with 'data' and 'labels', got list"),
         (python2(batch(2, key="fine_labels")), "dictionary with 'data' and 'labels', got .'data', 'filenames', 'fine"),

@@ -1,4 +1,4 @@
-"""What would run and teach nothing: token ids that were scaled away, unscaled features, labels that cannot be learnt."""
+"""What would run and teach nothing: token ids scaled away, unscaled features, labels that cannot be learnt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task)
     """
     if isinstance(task, Classification | Hinge):
         _check_labels(federation)
-    if len(federation.train) and all([_wants_scale(model, federation.train) for model in models]):
+    wanting = [_wants_scale(model, federation.train) for model in models]
+    if any(wanting):
         _check_scales(federation.train)
 
 
@@ -49,9 +50,9 @@ def _check_labels(federation: Federation) -> None:
         unseen = ~np.isin(tested := federation.test.y.cpu().numpy(), seen)
         if unseen.any():
             _warn(
-                f"no client has training examples of class {_few(np.unique(tested[unseen]))}, which {unseen.sum():,} of "
-                f"the {len(tested):,} test examples have, and no model can learn: number the labels of both alike, or "
-                "leave these examples out"
+                f"no client has training examples of class {_few(np.unique(tested[unseen]))}, which {unseen.sum():,} "
+                f"of the {len(tested):,} test examples have, and no model can learn: number the labels of both alike, "
+                "or leave these examples out"
             )
 
 
@@ -71,8 +72,8 @@ def _wants_scale(model: Model, train: Examples) -> bool:
         if name.startswith("embedding") and _same(given, inputs):
             if not _same(given, stored):
                 raise SettingError(
-                    f"token ids must reach the embedding of {model.name} as they are stored, got {stored.dtype} ids that "
-                    f"are normalised ({stored.max():g} becomes {inputs.max():g}): call "
+                    f"token ids must reach the embedding of {model.name} as they are stored, got {stored.dtype} ids "
+                    f"that are normalised ({stored.max():g} becomes {inputs.max():g}): call "
                     "from_arrays(x, y, normalise=fedloom.data.Normalise())"
                 )
             return False
@@ -91,7 +92,7 @@ def _check_scales(train: Examples) -> None:
     if large:
         what = "channel" if train.x.dim() > 2 else "column"
         named = [train.columns[i] if train.columns else str(i) for i in large[:5]]
-        listed = [f"{n} (mean {mean[i]:.3g}, deviation {std[i]:.3g})" for n, i in zip(named, large, strict=False)]
+        listed = [f"{n} (mean {mean[i]:.3g}, deviation {std[i]:.3g})" for i, n in zip(large, named, strict=False)]
         more = f" and {len(large) - 5} more" if len(large) > 5 else ""
         _warn(
             f"features of sizes far from 1 are hardly learnt, got {what} {', '.join(listed)}{more}: standardise them "

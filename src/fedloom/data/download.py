@@ -23,6 +23,7 @@ _CHUNK = 2**18
 _ATTEMPTS = 3
 _PAUSE = 1.0  # seconds before another attempt
 _TIMEOUT = 30.0  # seconds without a byte
+_LONGEST = 7200.0  # seconds for a file, from all its addresses
 
 
 class DownloadError(OSError):
@@ -36,23 +37,23 @@ class Remote:
     Attributes:
         path: where it goes, below the data folder.
         urls: addresses, tried one after the other.
-        md5: published checksum. Two files of one MD5 can be made, but not a second file for the MD5 of a given one.
+        sha256: published checksum.
         limit: bytes that it may have at most.
         members: of an archive, the files to unpack: name in the archive -> path below the data folder.
     """
 
     path: str
     urls: tuple[str, ...]
-    md5: str
+    sha256: str
     limit: int
     members: Mapping[str, str] = field(default_factory=dict)
 
 
-def _idx(folder: str, bases: tuple[str, ...], limit: int, *md5s: str) -> tuple[Remote, ...]:
+def _idx(folder: str, bases: tuple[str, ...], limit: int, *sums: str) -> tuple[Remote, ...]:
     stems = (f"{prefix}-{part}-ubyte.gz" for prefix in ("train", "t10k") for part in ("images-idx3", "labels-idx1"))
     return tuple(
-        Remote(f"{folder}/{stem}", tuple(base + stem for base in bases), md5, limit)
-        for stem, md5 in zip(stems, md5s, strict=True)
+        Remote(f"{folder}/{stem}", tuple(base + stem for base in bases), checksum, limit)
+        for stem, checksum in zip(stems, sums, strict=True)
     )
 
 
@@ -63,56 +64,58 @@ def _emnist(split: str) -> tuple[Remote, ...]:
         "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
         "https://www.itl.nist.gov/iaui/vip/cs_links/EMNIST/gzip.zip",
     )
+    checksum = "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e"
     members = {f"gzip/{name}": f"EMNIST/raw/{name}" for name in names}
-    return (Remote("EMNIST/raw/gzip.zip", urls, "58c8d27c78d21e728a6bc7b3cc06412e", 768 * _MIB, members),)
+    return (Remote("EMNIST/raw/gzip.zip", urls, checksum, 768 * _MIB, members),)
 
 
-def _cifar(archive: str, md5: str, folder: str, *names: str) -> tuple[Remote, ...]:
+def _cifar(archive: str, checksum: str, folder: str, *names: str) -> tuple[Remote, ...]:
     members = {f"{folder}/{name}": f"{folder}/{name}" for name in names}
-    return (Remote(archive, (f"https://www.cs.toronto.edu/~kriz/{archive}",), md5, 256 * _MIB, members),)
+    return (Remote(archive, (f"https://www.cs.toronto.edu/~kriz/{archive}",), checksum, 256 * _MIB, members),)
 
 
-def _svhn(part: str, md5: str) -> Remote:
+def _svhn(part: str, checksum: str) -> Remote:
     name = f"{part}_32x32.mat"
-    return Remote(f"SVHN/{name}", (f"http://ufldl.stanford.edu/housenumbers/{name}",), md5, 256 * _MIB)
+    return Remote(f"SVHN/{name}", (f"https://ufldl.stanford.edu/housenumbers/{name}",), checksum, 256 * _MIB)
 
 
-# Checksums as their publishers or torchvision give them. A data set without such a checksum is not here.
+# SHA-256 as TensorFlow Datasets (url_checksums/) and, for CIFAR, Keras publish them. A data set without is not here.
 DOWNLOADS: dict[str, tuple[Remote, ...]] = {
     "mnist": _idx(
         "MNIST/raw",
-        ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
         16 * _MIB,
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
     "fashion_mnist": _idx(
         "FashionMNIST/raw",
-        (
-            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        ),
+        ("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",),
         32 * _MIB,
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
     "cifar10": _cifar(
         "cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
+        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
         "cifar-10-batches-py",
         *(f"data_batch_{i}" for i in range(1, 6)),
         "test_batch",
     ),
     "cifar100": _cifar(
-        "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python", "train", "test"
+        "cifar-100-python.tar.gz",
+        "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+        "cifar-100-python",
+        "train",
+        "test",
     ),
     "svhn": (
-        _svhn("train", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-        _svhn("test", "eb5a983be6a315427106f1b164d9cef3"),
+        _svhn("train", "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8"),
+        _svhn("test", "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b"),
     ),
     **{f"emnist_{s}": _emnist(s) for s in ("letters", "digits", "balanced", "byclass", "bymerge", "mnist")},
 }
@@ -157,27 +160,32 @@ def download(name: str, folder: str | os.PathLike[str], *, progress: Progress | 
 def _verified(remote: Remote, path: Path, progress: Progress | None) -> Path:
     """The file of the published content, fetched if it is not there."""
     if path.is_file():
-        if (found := _md5(path)) != remote.md5:
-            raise ValueError(f"{path}: must have the MD5 {remote.md5}, got {found}: move the file away to fetch it")
+        if (found := _sha256(path)) != remote.sha256:
+            raise ValueError(
+                f"{path}: must have the SHA-256 {remote.sha256}, got {found}: move the file away to fetch it"
+            )
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     problems = []
+    end = time.monotonic() + _LONGEST
     for url in remote.urls:
         for attempt in range(_ATTEMPTS):
+            if time.monotonic() > end:
+                break
             if attempt:
                 time.sleep(_PAUSE)
             resumed = part.is_file() and part.stat().st_size > 0
             try:
-                _fetch(url, part, path.name, remote.limit, progress)
+                _fetch(url, part, path.name, remote.limit, end, progress)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 problems.append(f"{url}: {error}")
                 continue
-            if (found := _md5(part)) == remote.md5:
+            if (found := _sha256(part)) == remote.sha256:
                 part.replace(path)
                 return path
             part.unlink()
-            problems.append(f"{url}: MD5 {found} instead of {remote.md5}")
+            problems.append(f"{url}: SHA-256 {found} instead of {remote.sha256}")
             if not resumed:  # a whole file of another content: asking again would give the same
                 break
     said = "; ".join(dict.fromkeys(problems))
@@ -186,7 +194,7 @@ def _verified(remote: Remote, path: Path, progress: Progress | None) -> Path:
     )
 
 
-def _fetch(url: str, part: Path, name: str, limit: int, progress: Progress | None) -> None:
+def _fetch(url: str, part: Path, name: str, limit: int, end: float, progress: Progress | None) -> None:
     """Append to `part` what is missing of it, or write it anew if the server cannot give a part."""
     have = part.stat().st_size if part.is_file() else 0
     headers = {"User-Agent": "fedloom", "Accept-Encoding": "identity"}
@@ -200,6 +208,8 @@ def _fetch(url: str, part: Path, name: str, limit: int, progress: Progress | Non
                 return
             raise DownloadError(f"status {error.code} {error.reason}") from None
     with closing(answer):
+        if url.startswith("https:") and not answer.url.startswith("https:"):
+            raise DownloadError(f"leads to {answer.url}, which is not encrypted")
         if have and answer.status == 206 and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             part.unlink()
             raise DownloadError("another part than asked for")
@@ -212,7 +222,9 @@ def _fetch(url: str, part: Path, name: str, limit: int, progress: Progress | Non
                 if max(have, total or 0) > limit:
                     file.truncate(0)
                     raise DownloadError(f"more than the {limit} bytes that the file may have")
-                if not (chunk := answer.read(_CHUNK)):
+                if time.monotonic() > end:
+                    raise DownloadError(f"not whole after {_LONGEST:g} seconds; what came is kept for the next time")
+                if not (chunk := answer.read1(_CHUNK)):  # as it comes: read() would wait for a whole chunk
                     break
                 file.write(chunk)
                 have += len(chunk)
@@ -222,9 +234,9 @@ def _fetch(url: str, part: Path, name: str, limit: int, progress: Progress | Non
         raise DownloadError(f"the connection broke off after {have} of {total} bytes")
 
 
-def _md5(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _unpack(archive: Path, wanted: dict[str, Path]) -> None:

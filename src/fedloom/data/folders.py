@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import warnings
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from fedloom.data.constants import NORMALISE
 from fedloom.data.examples import Dataset, Examples, from_arrays
-from fedloom.data.formats import Bytes, FormatError, check_link, memory, refuse
+from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse
 
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -111,7 +112,8 @@ def _read(
     with pillow() as image:
         for i, (path, _) in enumerate(items):
             try:
-                with image.open(path, formats=_FORMATS) as picture:
+                # From memory: of a file, Pillow would reserve what a chunk promises, up to 4 GiB.
+                with image.open(io.BytesIO(read_whole(path)), formats=_FORMATS) as picture:
                     mode = "RGB" if colour and picture.mode in ("1", "L", "P", "RGBA") else picture.mode
                     if mode not in ("L", "RGB"):
                         refuse(path, "images must be grey (L) or in colour (RGB)", f"mode {mode}", "convert them")

@@ -210,7 +210,7 @@ _OTHERS = {
 }
 _OPCODES = {opcode.code.encode("latin1"): opcode for opcode in pickletools.opcodes}
 _KNOWN = {*_VALUES, *_CONSTANTS, *_TUPLES, *_OTHERS}
-_MAX_STEPS = 2**20  # the largest published file takes 210,000
+_MAX_STEPS = 2**18  # the largest published file takes 210,000
 
 
 def _unpickle(path: Path, data: bytes) -> object:
