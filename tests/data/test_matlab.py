@@ -104,6 +104,11 @@ GOOD = matrix(6, (1, 1), "A", ONE)
         (HEADER + matrix(17, (1, 1), "A", element(6, bytes(24))), "got class 17"),
         (HEADER + matrix(6, (2**31 - 1, 2**31 - 1), "A", ONE), "must be stored whole, got 8 bytes"),
         (HEADER + matrix(6, (1, 1), "A", element(9, bytes(16))), "must be stored whole, got 16 bytes"),
+        (
+            HEADER + matrix(9, (1, 1), "A", element(9, struct.pack("<d", np.nan))),
+            "numbers of its class, got others than",
+        ),
+        (HEADER + matrix(9, (1, 1), "A", element(3, struct.pack("<h", -1))), "others than u1 has"),
         (HEADER + matrix(6, (0, 2**30, 2**30, 2**30), "A", element(9, b"")), "must be stored whole, got 0 bytes"),
         (HEADER + matrix(6, (1, 1), "A", element(16, bytes(8))), "stored as one list of numbers, got type 16"),
         (HEADER + matrix(6, (1, 1), "A", ONE + ONE), "stored as one list of numbers"),

@@ -134,9 +134,14 @@ class _File:
         if len(values) != math.prod(shape) * dtype.itemsize or math.prod(n or 1 for n in shape) > formats.LIMIT:
             refuse(self.path, f"{title or 'a cell'} of shape {shape} must be stored whole", f"{len(values)} bytes")
         array = np.frombuffer(values, dtype).reshape(shape, order="F")
-        if array.dtype != kind:
-            self.take(array.size * np.dtype(kind).itemsize)
-        return title, array.astype(kind, copy=False)
+        if array.dtype == kind:
+            return title, array
+        self.take(array.size * np.dtype(kind).itemsize)
+        with np.errstate(invalid="ignore", over="ignore"):
+            converted = array.astype(kind)
+        if converted.dtype.kind in "iu" and not np.array_equal(converted, array):
+            refuse(self.path, f"{title or 'a cell'} must hold numbers of its class", f"others than {kind} has")
+        return title, converted
 
     def _cell(self, title: str, kind: int, content: memoryview) -> Array:
         if kind != _MATRIX:
