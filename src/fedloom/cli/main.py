@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(asked)
     console, errors = Console(), Console(stderr=True)
 
-    said = set()
+    said = set[str]()
 
     def show(message: Any, *rest: Any, **more: Any) -> None:
         if str(message) in said:  # of every run of a comparison
