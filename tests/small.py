@@ -53,7 +53,7 @@ TINY = Model(Tiny, name="tiny")
 class InOrder(Population):
     """Clients that visit their examples in stored order, as golden runs do."""
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> Batches:
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int | str) -> Batches:
         batches = super().train_batches(clients, local, round, exchange)
         sizes = self.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, None, epochs=local.epochs, steps=local.steps)

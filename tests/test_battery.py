@@ -34,11 +34,12 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import FedloomError
-from fedloom.core.fold import minimise
+from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.types import Weighted, Weights
+from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import CHECKS, Subject, check
 
@@ -283,6 +284,11 @@ class FeelsTheOrder(Broken):
         return tree.scale(1.0 + 0.01 * asked[0], super().round(server, cohort))
 
 
+class ReadsTestRows(Broken):
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        return tree.scale(client.train.x.mean(), client.state)
+
+
 BROKEN: dict[str, tuple[type[Broken], str]] = {
     "engines_agree": (BranchesOnValues, "data-dependent control flow"),
     "float32_agrees": (ComputesInFloat64, "float64 leaves"),
@@ -291,6 +297,7 @@ BROKEN: dict[str, tuple[type[Broken], str]] = {
     "normalisation_and_dropout": (NormalisesPadding, "BatchNorm and dropout: server state after round 0"),
     "neutral_is_fedavg": (NeutralIsNot, "must be FedAvg"),
     "others_data_stay_theirs": (ReadsEverybodysRows, "padding or shared tables leak"),
+    "judged_rows_stay_unseen": (ReadsTestRows, "on the rows by which clients are judged .*: a personal model does"),
     "only_the_cohort_moves": (StandsStill, "neither the server nor the clients"),
     "empty_steps_change_nothing": (AveragesPadding, "rows of padding must change nothing"),
     "order_of_cohort_is_immaterial": (FeelsTheOrder, "the order of a cohort must change nothing"),
@@ -312,3 +319,36 @@ def test_broken_algorithms_fail(name: str) -> None:
 
 def test_sound_algorithms_of_users_pass() -> None:
     assert check(Broken) == {"neutral_is_fedavg": "declares no neutral settings"}
+
+
+class SelectsByValidation(Broken):
+    """Judged by its own model or the global one, whichever is right more often on its validation rows."""
+
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        model, task = client.model, client.task
+
+        def count(total: Any, batch: Any, own: Weights, server: Weights) -> Any:
+            right = [task.correct(model(w, batch.x), batch.y) & batch.mask for w in (own, server)]
+            return total + right[0].sum() - right[1].sum()
+
+        more = fold(count, torch.zeros((), dtype=torch.int64), client.val, client.state, server)
+        return tree.map_tree(lambda own, s: torch.where(more > 0, own, s), client.state, server)
+
+
+class FineTunes(Broken):
+    """Judged by the global model after one more local training."""
+
+    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+        return minimise(self.loss(client), server, client.train, self.local.optimiser, lr=client.lr)
+
+
+@pytest.mark.parametrize("kind", [SelectsByValidation, FineTunes])
+def test_personal_may_select_and_train(kind: type[Broken]) -> None:
+    assert check(kind) == {"neutral_is_fedavg": "declares no neutral settings"}
+
+
+def test_test_rows_in_the_place_of_validation_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Population.held_out_batches
+    monkeypatch.setattr(Population, "held_out_batches", lambda self, ids, kind: honest(self, ids, "test"))
+    with pytest.raises(AssertionError, match="a personal model does"):
+        CHECKS["judged_rows_stay_unseen"](Subject.of(SelectsByValidation))

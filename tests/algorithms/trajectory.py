@@ -35,7 +35,7 @@ class TinyNet(nn.Module):
 class StoredOrder(Population):
     """The golden runs visit the examples in stored order."""
 
-    def train_batches(self, clients: Any, local: Any, round: int, exchange: int) -> Any:
+    def train_batches(self, clients: Any, local: Any, round: int, exchange: int | str) -> Any:
         batches = super().train_batches(clients, local, round, exchange)
         sizes = self.sizes[list(clients)]
         per_epoch = -(-sizes // local.batch_size)

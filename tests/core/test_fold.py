@@ -251,7 +251,7 @@ def jitter(x: Tensor, key: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Augmented(type(population())):  # type: ignore[misc]
-    def train_batches(self, clients: Any, local: Any, round: int, exchange: int) -> Any:
+    def train_batches(self, clients: Any, local: Any, round: int, exchange: int | str) -> Any:
         batches = super().train_batches(clients, local, round, exchange)
         return changed(batches, augment=jitter)
 

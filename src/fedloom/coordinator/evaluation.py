@@ -56,10 +56,10 @@ class Evaluation:
             out["out_local_accuracy"] = mean(out_local(share, per_class))
         return out
 
-    def of_personal(self, server: dict[str, Any]) -> Record:
-        """Each client of the panel, judged by its personal model on its own held-out examples."""
+    def of_personal(self, server: dict[str, Any], round: int) -> Record:
+        """Each client of the panel, judged by its personal model on its own held-out examples after `round`."""
         out: Record = {}
-        rate = self._rates(server, "test")
+        rate = self._rates(server, round, "test")
         if rate:
             values = np.array([rate[k] for k in self.panel if k in rate])
             tenth = np.sort(values)[: max(1, len(values) // 10)]
@@ -69,7 +69,7 @@ class Evaluation:
                 "personal_worst_tenth": float(tenth.mean()),
                 "personal_by_client": {str(k): rate[k] for k in self.panel if k in rate},
             }
-        if rate := self._rates(server, "val"):
+        if rate := self._rates(server, round, "val"):
             out["val_accuracy"] = mean(rate.values())
         return out
 
@@ -89,13 +89,13 @@ class Evaluation:
         shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
         return shares
 
-    def _rates(self, server: dict[str, Any], kind: HeldOut) -> dict[int, float]:
+    def _rates(self, server: dict[str, Any], round: int, kind: HeldOut) -> dict[int, float]:
         p, weights = self.population, self._global(server)
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
         if self.algorithm.personalises or not weights:
-            judged = self.engine.judge(server, self.panel, kind)
+            judged = self.engine.judge(server, self.panel, round, kind)
             return {k: right / total for k, (right, total) in judged.items() if total}
         rate: dict[int, float] = {}  # one model for all of them: each row once
         for name, w in weights.items():

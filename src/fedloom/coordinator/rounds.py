@@ -178,7 +178,7 @@ class Rounds:
     def _start(self, files: RunDirectory | None) -> None:
         clock, self._server = _Clock(), self.engine.init()
         record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history)}
-        record.update(self.evaluation.of_personal(self._server))
+        record.update(self.evaluation.of_personal(self._server, 0))
         self._record(record, clock, files)
         if files is not None:
             files.save(0, self._server, self.engine.states)
@@ -194,7 +194,7 @@ class Rounds:
         record.update(self.evaluation.of_global(server, clients, self.history))
         self._server, self._round = server, done
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
-            record.update(self.evaluation.of_personal(server))
+            record.update(self.evaluation.of_personal(server, t))
         clock.lap("evaluate")
         self.history.server, self.history.clients = server, self.engine.states
         self.history.stopped = self._reason_to_stop(record) if done < settings.rounds else None

@@ -178,7 +178,7 @@ class Restored:
         n = self.engine.population.num_clients
         if not 0 <= client < n:
             raise SettingError(f"client must be in 0..{n - 1}, got {client}")
-        return self.engine.personal(self.server, [client])[client]
+        return self.engine.personal(self.server, [client], max(0, self.round - 1))[client]
 
 
 @dataclass(frozen=True)

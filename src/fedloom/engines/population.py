@@ -77,7 +77,7 @@ class Population:
         x = examples.x.to(self.device)
         return (x.to(self.dtype) if x.is_floating_point() else x), examples.y.to(self.device)
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> Batches:
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int | str) -> Batches:
         """This round's training batches of K clients, padded to one shape and stacked."""
         words = (round, exchange)
         shuffles = [derive(self.seed, "batches", *words, k) for k in clients]

@@ -98,15 +98,16 @@ class Simulation(ABC):
         return server["" if self.algorithm.mixed else self.population.assignment[client]]
 
     def judge(
-        self, server: dict[str, Any], clients: Sequence[int], held_out: HeldOut = "test"
+        self, server: dict[str, Any], clients: Sequence[int], round: int, held_out: HeldOut = "test"
     ) -> dict[int, tuple[int, int]]:
-        """(right, examples) of each client's personal model on what it holds out."""
-        verdicts = self._look(_Judge(self.algorithm).verdict, server, clients, held_out)
+        """(right, examples) of each client's personal model after `round` on what it holds out."""
+        judge = _Judge(self.algorithm).verdict
+        verdicts = self._look(judge, server, clients, round, lambda ids: (_judged(self.population, ids, held_out),))
         return {k: (int(v[0]), int(v[1])) for k, v in verdicts.items()}
 
-    def personal(self, server: dict[str, Any], clients: Sequence[int]) -> dict[int, Weights]:
-        """The models by which clients are judged."""
-        return self._look(_Judge(self.algorithm).model, server, clients, "test")
+    def personal(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[int, Weights]:
+        """The models by which clients are judged after `round`."""
+        return self._look(_Judge(self.algorithm).model, server, clients, round, lambda ids: ())
 
     def fresh(self, server: dict[str, Any], client: int) -> Any:
         """The state of a client at its first contact."""
@@ -117,13 +118,21 @@ class Simulation(ABC):
         return own if fits else tree.cast(own, device=p.device, dtype=p.dtype)  # among a million, most are new
 
     def _look(
-        self, fn: Callable[..., Any], server: dict[str, Any], clients: Sequence[int], held_out: HeldOut
+        self,
+        fn: Callable[..., Any],
+        server: dict[str, Any],
+        clients: Sequence[int],
+        round: int,
+        scatter: Callable[[Sequence[int]], Any],
     ) -> dict[int, Any]:
-        """What `fn(client, server)` finds on each client, without consequences."""
+        """What `fn(client, server, *scatter)` finds on each client, without consequences: no state moves, no byte
+        counts, nobody is lost, and what it draws is drawn for nothing else.
+        """
         out: dict[int, Any] = {}
-        for group in SimulatedCohort(self, server, tuple(clients), 0, held_out=held_out).groups:
-            found = group.look(fn, (self.server_of(server, group.clients[0]),))
-            out.update(zip(group.clients, found, strict=True))
+        for group in SimulatedCohort(self, server, tuple(clients), round).groups:
+            call = Call(fn, (self.server_of(server, group.clients[0]),), server, round, "evaluate")
+            for ids, _, found in self.answers(call, sorted(group.clients), scatter):
+                out.update({k: tree.take(found, i) for i, k in enumerate(ids)})
         return out
 
     def fixed(self) -> dict[str, Any]:
@@ -146,7 +155,7 @@ class Simulation(ABC):
         return Client(
             state=self.states.stack(ids, lambda k: self.fresh(call.servers, k)),
             train=train,
-            val=p.held_out_batches(ids, call.held_out),
+            val=p.held_out_batches(ids, "val"),
             public=p.public,
             num_examples=train.num_examples,
             round=torch.tensor(call.round, device=p.device),
@@ -216,8 +225,7 @@ class Call:
     broadcast: tuple[Any, ...]
     servers: dict[str, Any]
     round: int
-    exchange: int
-    held_out: HeldOut
+    exchange: int | str  # how often these clients were asked in this round before, or what for: "evaluate"
 
     @property
     def name(self) -> str:
@@ -247,10 +255,9 @@ class SimulatedCohort:
         round: int,
         *,
         exchanges: dict[int, int] | None = None,
-        held_out: HeldOut = "val",
         architecture: str | None = None,
     ) -> None:
-        self.engine, self.server, self.clients, self.round, self.held_out = engine, server, clients, round, held_out
+        self.engine, self.server, self.clients, self.round = engine, server, clients, round
         # How often each client was asked in this round: what it draws must not depend on other architectures.
         self.exchanges = {} if exchanges is None else exchanges
         self.architecture = architecture
@@ -315,15 +322,6 @@ class SimulatedCohort:
         cohort = self._with(tuple(k for k in self.clients if k in there))
         return Reduction(cohort=cohort, mean=total.result(), failed=_failures(failed))
 
-    def look(self, fn: Callable[..., Any], broadcast: tuple[Any, ...]) -> list[Any]:
-        """Run something on the clients without consequences: no state moves, no byte counts, nobody is lost."""
-        order = sorted(self.clients)
-        call = Call(fn, broadcast, self.server, self.round, 0, self.held_out)
-        found: dict[int, Any] = {}
-        for ids, _, uploads in self.engine.answers(call, order, lambda ids: ()):
-            found.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
-        return [found[k] for k in self.clients]
-
     def _exchange(
         self, fn: Callable[..., Any], broadcast: tuple[Any, ...], scatter: tuple[Any, ...], failed: dict[int, str]
     ) -> Iterator[tuple[Sequence[int], Any]]:
@@ -354,7 +352,7 @@ class SimulatedCohort:
                 order = [k for k in order if reasons[k] is None]
             if not order:
                 continue
-            call = Call(fn, broadcast, self.server, self.round, number, self.held_out)
+            call = Call(fn, broadcast, self.server, self.round, number)
             for ids, states, uploads in engine.answers(call, order, sent):
                 bad = engine.unsound(call, ids, engine.last, states, uploads)
                 failed.update(bad)
@@ -377,7 +375,7 @@ class SimulatedCohort:
 
     def _with(self, clients: tuple[int, ...], architecture: str | None = None) -> SimulatedCohort:
         return SimulatedCohort(
-            self.engine, self.server, clients, self.round, exchanges=self.exchanges, held_out=self.held_out,
+            self.engine, self.server, clients, self.round, exchanges=self.exchanges,
             architecture=architecture or self.architecture,
         )  # fmt: skip
 
@@ -397,7 +395,7 @@ class _Judge:
     def model(self, client: Client[Any], server: Any) -> tuple[Any, Weights]:
         return client.state, self.algorithm.personal(server, client)
 
-    def verdict(self, client: Client[Any], server: Any) -> tuple[Any, Tensor]:
+    def verdict(self, client: Client[Any], server: Any, judged: Batches) -> tuple[Any, Tensor]:
         from fedloom.core.fold import fold
 
         weights, model, task = self.algorithm.personal(server, client), client.model, client.task
@@ -407,7 +405,13 @@ class _Judge:
             return total + torch.stack([right.sum(), batch.mask.sum()])
 
         total = torch.zeros(2, dtype=torch.int64, device=client.num_examples.device)
-        return client.state, fold(count, total, client.val, weights)
+        return client.state, fold(count, total, replace(judged, x=client.val.x, y=client.val.y), weights)
+
+
+def _judged(population: Population, ids: Sequence[int], held_out: HeldOut) -> Batches:
+    """What K clients are judged on, stacked, without the arrays, which a client has in its other batches."""
+    nothing: Any = ()
+    return replace(population.held_out_batches(ids, held_out), x=nothing, y=nothing)
 
 
 def _failures(failed: dict[int, str]) -> tuple[Failure, ...]:

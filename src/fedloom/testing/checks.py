@@ -12,6 +12,7 @@ from fedloom.core import tree
 from fedloom.core.codec import decode, encode
 from fedloom.core.model import Model
 from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import close, differ, same, through
 from fedloom.testing.subject import (
@@ -19,6 +20,7 @@ from fedloom.testing.subject import (
     MLP,
     Convolutional,
     Normalised,
+    OtherTestRows,
     Padded,
     Poisoned,
     RecordingLoop,
@@ -131,6 +133,16 @@ def others_data_stay_theirs(subject: Subject) -> str | None:
             engine.round(engine.init(), everyone[0], 0)
             seen.append({e: (state, upload) for e, k, state, upload in engine.log if k == mine and e == 0})
         same(seen[0], seen[1], what)
+    return None
+
+
+def judged_rows_stay_unseen(subject: Subject) -> str | None:
+    """With other test rows, states and personal models are what they were, bit for bit: they only judge."""
+    for kind in ENGINES:
+        seen, unseen = (subject.run(kind, subject.population(kind=p)) for p in (Population, OtherTestRows))
+        what = f"nothing may depend on the rows by which clients are judged ({kind.name})"
+        same((seen.servers, seen.states), (unseen.servers, unseen.states), f"{what}: a state does")
+        same(seen.personal, unseen.personal, f"{what}: a personal model does")
     return None
 
 
@@ -297,6 +309,7 @@ CHECKS: Mapping[str, Callable[[Subject], str | None]] = {
         normalisation_and_dropout,
         neutral_is_fedavg,
         others_data_stay_theirs,
+        judged_rows_stay_unseen,
         only_the_cohort_moves,
         empty_steps_change_nothing,
         order_of_cohort_is_immaterial,

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
-from fedloom.core.client import Client
 from fedloom.core.errors import SettingWarning
 from fedloom.core.execution import Compilation
 from fedloom.core.model import Model
@@ -25,7 +24,7 @@ from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation, Partition
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import HeldOut, Population
-from fedloom.engines.simulated import Call, Faults, SimulatedCohort, Simulation
+from fedloom.engines.simulated import Call, Faults, Simulation
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import copy_of, through
 
@@ -203,20 +202,9 @@ def follow(engine: Simulation, server: dict[str, Any], cohorts: Sequence[Sequenc
         servers.append(copy_of(server))
         states.append(copy_of(dict(engine.states)))
     everyone = range(engine.population.num_clients)
-    return Trail(servers, states, personal(engine, server, everyone), engine.judge(server, everyone), engine)
-
-
-def personal(engine: Simulation, server: dict[str, Any], clients: Sequence[int]) -> dict[int, Weights]:
-    """The model by which each client is judged."""
-
-    def own(client: Client[Any], server: Any) -> tuple[Any, Weights]:
-        return client.state, engine.algorithm.personal(server, client)
-
-    out: dict[int, Weights] = {}
-    for group in SimulatedCohort(engine, server, tuple(clients), 0, held_out="test").groups:
-        found = group.look(own, (engine.server_of(server, group.clients[0]),))
-        out.update(zip(group.clients, found, strict=True))
-    return out
+    last = start + len(cohorts) - 1
+    models, right = engine.personal(server, everyone, last), engine.judge(server, everyone, last)
+    return Trail(servers, states, models, right, engine)
 
 
 def federation() -> Federation:
@@ -256,7 +244,7 @@ class Poisoned(Population):
 
     mine: int = 0
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> Batches:
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int | str) -> Batches:
         batches = super().train_batches(clients, local, round, exchange)
         return self._poison(batches)
 
@@ -272,13 +260,28 @@ class Poisoned(Population):
 
 
 @dataclass(frozen=True, eq=False)
+class OtherTestRows(Population):
+    """The clients' test rows hold other features and other labels."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        f = self.federation
+        if f.local_test is not None:
+            rows = torch.cat([torch.from_numpy(f.local_test.rows(k).copy()) for k in range(f.num_clients)])
+            x, y = f.train.x.clone(), f.train.y.clone()
+            x[rows], y[rows] = 7.0 - 3.0 * x[rows], (y[rows] + 1) % CLASSES
+            train = dataclasses.replace(f.train, x=x, y=y)
+            object.__setattr__(self, "federation", dataclasses.replace(f, train=train))
+
+
+@dataclass(frozen=True, eq=False)
 class Padded(Population):
     """Training batches with more padding than they need."""
 
     steps: int = 0
     rows: int = 0
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int) -> Batches:
+    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int | str) -> Batches:
         batches = super().train_batches(clients, local, round, exchange)
         order, mask = (F.pad(t, (0, self.rows, 0, self.steps)) for t in (batches.order, batches.mask))
         return dataclasses.replace(batches, order=order, mask=mask)

@@ -1,0 +1,142 @@
+"""Personal models are judged after their round, with randomness of their own, on rows that they have not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedloom.coordinator import RunSettings
+from fedloom.coordinator.run import Job
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.client import Client, on_client
+from fedloom.core.fold import fold, minimise
+from fedloom.core.losses import task_loss
+from fedloom.core.model import Model
+from fedloom.core.types import Weighted, Weights
+from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
+from fedloom.engines.stacked import Stacked
+from tiny import LOCAL, federation, mlp
+
+ENGINES = [Loop, Stacked]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned(Algorithm[Weights, tuple[()]]):
+    """FedAvg, whose clients are judged by the global model after local training."""
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
+        return ()
+
+    def tuned(self, w: Weights, client: Client[tuple[()]]) -> Weights:
+        return minimise(
+            task_loss(client.model, client.task), w, client.train, self.local.optimiser, lr=client.lr
+        )
+
+    @on_client
+    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+        return (), Weighted(value=self.tuned(w, client), weight=client.num_examples)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        replies = cohort.reduce(self.local_update, broadcast=(server,))
+        return replies.mean if replies else server
+
+    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+        return self.tuned(server, client)
+
+
+DECAYING = FineTuned(local=type(LOCAL)(epochs=2, batch_size=4, optimiser=LOCAL.optimiser, decay=0.5))
+
+
+def population() -> Population:
+    model = Model(mlp, name="mlp")
+    return Population(federation(test_fraction=0.2, val_fraction=0.2), {"mlp": model}, dtype=torch.float64)
+
+
+def by_hand(p: Population, w: Weights, client: int, round: int, rate: float, exchange: Any) -> Weights:
+    """Plain SGD over the batches that the client would see."""
+    batches, module = p.train_batches([client], DECAYING.local, round, exchange), mlp().double()
+    module.load_state_dict({n: t.clone() for n, t in w.params.items()})
+    x, y = p.federation.train.x.double(), p.federation.train.y
+    for order, mask in zip(batches.order[0], batches.mask[0], strict=True):
+        rows = batches.examples[0][order[mask]]
+        loss = torch.nn.functional.cross_entropy(module(x[rows]), y[rows])
+        for parameter, g in zip(module.parameters(), torch.autograd.grad(loss, list(module.parameters())), strict=True):
+            parameter.data -= rate * g
+    return Weights(params={n: t.detach() for n, t in module.named_parameters()})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("round", [0, 2])
+def test_a_personal_that_trains_has_the_rate_of_its_round_and_batches_of_its_own(engine: Any, round: int) -> None:
+    run = engine(population(), DECAYING)
+    server = run.round(run.init(), (0, 1, 2), round)
+    found, w = run.personal(server, [1, 4], round), server["mlp"]
+    for client in (1, 4):
+        rate = 0.1 * 0.5**round
+        want = by_hand(run.population, w, client, round, rate, "evaluate")
+        for n, t in found[client].params.items():
+            np.testing.assert_allclose(t, want.params[n], rtol=0, atol=1e-12)
+        training = by_hand(run.population, w, client, round, rate, 0)
+        assert not np.allclose(found[client].params["0.weight"], training.params["0.weight"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_looking_at_clients_has_no_consequences(engine: Any) -> None:
+    run, calm = (engine(population(), DECAYING) for _ in range(2))
+    server = run.round(run.init(), (0, 1, 2), 0)
+    run.judge(server, range(6), 0)
+    again, undisturbed = run.round(server, (1, 3), 1), calm.round(calm.round(calm.init(), (0, 1, 2), 0), (1, 3), 1)
+    for n, t in again["mlp"].params.items():
+        assert torch.equal(t, undisturbed["mlp"].params[n])
+
+
+class OnValidation(FineTuned):
+    """Judged by the global model times the share of validation labels that are 0."""
+
+    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+        def count(total: Tensor, batch: Batch) -> Tensor:
+            return total + ((batch.y == 0) & batch.mask).sum()
+
+        zeros = fold(count, torch.zeros((), dtype=torch.int64), client.val)
+        return Weights(params={n: t * (1 + zeros) for n, t in server.params.items()})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_val_holds_validation_rows_whatever_clients_are_judged_on(engine: Any) -> None:
+    run = engine(population(), OnValidation(local=LOCAL))
+    server, p = run.init(), run.population
+    y, found = p.federation.train.y, run.personal(server, range(6), 0)
+    zeros = [int((y[p.federation.local_val.rows(k).copy()] == 0).sum()) for k in range(6)]
+    assert zeros != [int((y[p.federation.local_test.rows(k).copy()] == 0).sum()) for k in range(6)]
+    for k in range(6):
+        assert torch.equal(found[k].params["0.weight"], server["mlp"].params["0.weight"] * (1 + zeros[k]))
+    for kind, part in (("test", p.federation.local_test), ("val", p.federation.local_val)):
+        for k, (right, total) in run.judge(server, range(6), 0, kind).items():
+            x = p.federation.train.x[part.rows(k).copy()].double()
+            logits = p.models["mlp"](found[k], x)
+            assert (right, total) == (int((logits.argmax(1) == y[part.rows(k).copy()]).sum()), len(x))
+
+
+def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
+    settings = RunSettings(rounds=3, cohort_size=3, dtype="float64", engine="loop")
+    job = Job(algorithm=DECAYING, federation=federation(test_fraction=0.2), model=mlp, settings=settings)
+    history = job.run(tmp_path / "run")
+    restored = job.restore(tmp_path / "run")
+    w, part = restored.personal_weights(2), job.federation.local_test
+    want = by_hand(job.population, next(iter(history.server.values())), 2, 2, 0.1 * 0.25, "evaluate")
+    np.testing.assert_allclose(w.params["0.weight"], want.params["0.weight"], rtol=0, atol=1e-12)
+    assert part is not None
+    rows = part.rows(2).copy()
+    logits = next(iter(job.population.models.values()))(w, job.federation.train.x[rows].double())
+    right = float((logits.argmax(1) == job.federation.train.y[rows]).double().mean())
+    assert history.metrics[-1]["personal_by_client"]["2"] == pytest.approx(right, abs=1e-12)
