@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +28,13 @@ from fedloom.coordinator import Job
 from fedloom.coordinator.past import Past
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
+from fedloom.core.fold import minimise
+from fedloom.core.losses import task_loss
+from fedloom.core.types import Weights
 from fedloom.data import by_lists
 
 LOCAL = Local(epochs=3, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9))
@@ -51,6 +59,113 @@ def federation() -> Federation:
 def job(algorithm: Algorithm, **more: object) -> Job:
     settings = RunSettings(**{"rounds": 5, "cohort_size": 3, "keep_every": 100, **more})  # type: ignore[arg-type]
     return Job(algorithm=algorithm, federation=federation(), model=Model(network, name="tiny"), settings=settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone(Algorithm[tuple[()], Weights]):
+    """Clients that train alone."""
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> tuple[()]:
+        return ()
+
+    def init_client(self, server: tuple[()], model: Model, key: int) -> Weights:
+        return model.init(key)
+
+    def carry(self, client: Client[Weights]) -> Any:
+        return client.state
+
+    def end(self, carry: Any) -> Weights:
+        return carry  # type: ignore[no-any-return]
+
+    def loss(self, client: Client[Weights]) -> Any:
+        return task_loss(client.model, client.task)
+
+    @on_client
+    def learn(self, client: Client[Weights]) -> tuple[Weights, tuple[()]]:
+        trained = minimise(self.loss(client), self.carry(client), client.train, self.local.optimiser, lr=client.lr)
+        return self.end(trained), ()
+
+    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+        cohort.gather(self.learn)
+        return server
+
+    def personal(self, server: tuple[()], client: Client[Weights]) -> Weights:
+        return client.state
+
+
+class Twice(Alone):
+    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+        return super().round(super().round(server, cohort), cohort)
+
+
+class BesideAScale(Alone):
+    """Trains its network and a number that multiplies its logits."""
+
+    def carry(self, client: Client[Weights]) -> Any:
+        return {"scale": torch.ones(()), "net": client.state}
+
+    def end(self, carry: Any) -> Weights:
+        return carry["net"]  # type: ignore[no-any-return]
+
+    def loss(self, client: Client[Weights]) -> Any:
+        model, task = client.model, client.task
+
+        def loss(carry: Any, batch: Batch) -> Any:
+            return task.loss(carry["scale"] * model.train(carry["net"], batch)[0], batch)
+
+        return loss
+
+
+class Sum(BesideAScale):
+    """Trains two networks whose logits add up."""
+
+    def carry(self, client: Client[Weights]) -> Any:
+        return {"other": client.state, "net": client.state}
+
+    def loss(self, client: Client[Weights]) -> Any:
+        model, task = client.model, client.task
+
+        def loss(carry: Any, batch: Batch) -> Any:
+            return task.loss(model.train(carry["net"], batch)[0] + model.train(carry["other"], batch)[0], batch)
+
+        return loss
+
+
+class Idle(Alone):
+    @on_client
+    def learn(self, client: Client[Weights]) -> tuple[Weights, tuple[()]]:
+        return client.state, ()
+
+
+def test_local_training_ends_before_public_examples_are_learnt(tmp_path: Path) -> None:
+    made = job(KTpFL(local=LOCAL, num_public=5), rounds=1)
+    made.run(tmp_path)
+    replay = made.replay(tmp_path, 1)
+    first = {e.client: e.trained for e in replay.exchanges if e.number == 0}
+    assert [e.trained for e in replay.exchanges if e.number == 1] == [None] * 3
+    assert sorted(replay.trained()) == sorted(replay.clients) == sorted(first)
+    for e in replay.exchanges:  # the state after an exchange: local training, then the digest
+        trained = replay.trained()[e.client].params["6.weight"]
+        assert torch.equal(trained, e.state.params["6.weight"]) == (e.number == 0)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_the_one_model_in_a_carry_is_the_trained_one(engine: Any, tmp_path: Path) -> None:
+    made = job(BesideAScale(local=LOCAL), rounds=1, engine=engine)
+    history = made.run(tmp_path)
+    for k, weights in made.replay(tmp_path, 1).trained().items():
+        assert torch.equal(weights.params["0.weight"], history.clients[k].params["0.weight"])
+
+
+@pytest.mark.parametrize("kind", [Sum, Idle])
+def test_training_without_one_model_is_said_to_have_none(kind: type[Alone], tmp_path: Path) -> None:
+    made = job(kind(local=LOCAL), rounds=1)
+    made.run(tmp_path)
+    replay = made.replay(tmp_path, 1)
+    with pytest.raises(SettingError, match=r"learn leaves no model of a client's local training.*exactly once"):
+        replay.trained()
+    with pytest.raises(SettingError, match="leaves no model"):
+        Past(made, tmp_path).by_epoch(1)
 
 
 @pytest.mark.parametrize("algorithm", [FedNTD(local=LOCAL), Scaffold(local=LOCAL)], ids=lambda a: type(a).__name__)
@@ -117,10 +232,10 @@ def test_what_has_no_epochs_is_refused(tmp_path: Path) -> None:
     made.run(tmp_path / "steps")
     with pytest.raises(SettingError, match=r"clients that train in epochs, got local\.steps = 3"):
         Past(made, tmp_path / "steps").by_epoch(1)
-    made = job(KTpFL(local=LOCAL, num_public=5), rounds=1)
+    made = job(Twice(local=LOCAL), rounds=1)
     history: History = made.run(tmp_path / "twice")
     assert history.metrics[-1]["round"] == 1
-    with pytest.raises(SettingError, match="KTpFL trains its clients more than once a round"):
+    with pytest.raises(SettingError, match="Twice trains its clients more than once a round"):
         Past(made, tmp_path / "twice").by_epoch(1)
     with pytest.raises(SettingError, match="count from 1, got 0"):
         Past(made, tmp_path / "twice").replay(0)

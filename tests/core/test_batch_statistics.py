@@ -19,10 +19,14 @@ from fedloom.coordinator import RunSettings, run
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
-from fedloom.core.batches import on_rows
+from fedloom.core.batches import Batch, at_batch
+from fedloom.core.client import Client, on_client
+from fedloom.core.errors import StackingError
+from fedloom.core.fold import fold
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.task import Classification
+from fedloom.core.types import Weights
 from fedloom.data import Federation, federate, from_arrays, iid
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
@@ -78,7 +82,7 @@ def test_evaluation_is_that_of_torch_on_the_real_rows() -> None:
     want = module(x).detach()
     for fn, theirs in ((model, want), (model.features, module.features(x).detach())):
         np.testing.assert_allclose(fn(weights, x), theirs, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(on_rows(mask, fn, weights, padded)[:5], theirs, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(at_batch(padded, mask, fn, weights, padded)[:5], theirs, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(model(weights, padded)[:5], want)  # without the mask the padding would count
     assert bool(model(weights, x[:1]).isfinite().all())  # a single row has variance 0
 
@@ -198,3 +202,64 @@ def test_analyses_see_the_function_that_is_evaluated() -> None:
     assert class_activations(model, weights, test.select(np.arange(101)))  # whose last batch has one example
     with pytest.raises(ValueError, match="a class has no gradient of its own"):
         class_gradients(model, weights, task, test)
+
+
+class Elsewhere(Algorithm[Weights, tuple[()]]):
+    """Clients tell what a model says of inputs that are not those of the batch, as many as it has rows."""
+
+    mask: bool = True
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
+        return ()
+
+    @on_client
+    def says(self, client: Client[tuple[()]], w: Weights, other: Tensor) -> tuple[tuple[()], Tensor]:
+        model, told = client.model, self.mask
+
+        def add(total: Tensor, batch: Batch, w: Weights, other: Tensor) -> Tensor:
+            x = other[: len(batch.x)]
+            return total + model(w, x, torch.ones(len(x), dtype=torch.bool) if told else None).sum(0)
+
+        return (), fold(add, torch.zeros(3, dtype=torch.float64), client.train, w, other)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        other = torch.from_numpy(np.random.default_rng(1).normal(size=(8, 12)))
+        bias = cohort.gather(self.says, broadcast=(server, other)).value.sum(0)
+        return Weights(params={**server.params, "head.bias": bias})
+
+    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+        return server
+
+
+class Untold(Elsewhere):
+    mask = False
+
+
+def test_the_mask_of_a_batch_belongs_to_its_inputs() -> None:
+    """Five rows in a batch of eight: other inputs of that size have eight rows."""
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 12)), rng.integers(3, size=n)) for n in (5, 8)]
+    model = Model(lambda: Untracked(3), name="untracked")
+    population = clients_of(data, model=model, num_classes=3)
+    local = Local(epochs=1, batch_size=8)
+    server = Stacked(population, Elsewhere(local=local)).init()
+    network = Untracked().double()
+    network.load_state_dict(server["untracked"].params)
+    other = torch.from_numpy(np.random.default_rng(1).normal(size=(8, 12)))
+    found = Stacked(population, Elsewhere(local=local)).round(server, (0, 1), 0)["untracked"]
+    np.testing.assert_allclose(found.params["head.bias"], 2 * network(other).sum(0).detach(), rtol=1e-12, atol=1e-12)
+    with pytest.raises(StackingError, match=r"normalises by the batch.*not batch\.x.*mask=batch\.mask"):
+        Stacked(population, Untold(local=local)).round(server, (0, 1), 0)
+
+
+def test_rows_that_are_no_examples_cannot_be_masked() -> None:
+    class Pairs(Untracked):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(torch.cat([x, x]))[: len(x)]
+
+    model, x = Model(lambda: Pairs(3)), torch.ones(4, 12)
+    with pytest.raises(StackingError, match="one row for each of its 4 examples, got 8: keep"):
+        model(model.init(0), x, torch.arange(4) < 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.func import vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch
+from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.random import fold_in, uniform
 from fedloom.core.types import Weights
@@ -188,7 +190,7 @@ class Draws(nn.Module):
 )
 def test_random_numbers_inside_a_model_are_refused(draw: Any) -> None:
     model = Model(Draws(draw))
-    with pytest.raises(NotImplementedError, match=r"draws random numbers.*nn\.Dropout"):
+    with pytest.raises(SettingError, match=r"draws random numbers.*nn\.Dropout"):
         model.train(model.init(0), batch(torch.ones(4, 4)))
 
 
@@ -203,7 +205,7 @@ def test_random_numbers_inside_a_model_are_refused(draw: Any) -> None:
 )
 def test_layers_that_draw_out_of_sight_are_refused(layer: nn.Module) -> None:
     model = Model(nn.Sequential(layer, nn.Linear(4, 4)))
-    with pytest.raises(NotImplementedError, match=r"draws random numbers.*layer's dropout to 0"):
+    with pytest.raises(SettingError, match=r"draws random numbers.*layer's dropout to 0"):
         model.train(model.init(0), batch(torch.ones(4, 4, 4)))
 
 
@@ -328,3 +330,73 @@ def test_shared_parameters_are_trained_as_one() -> None:
     zeroed = Weights(params={n: torch.zeros_like(p) for n, p in weights.params.items()})
     assert not bool(model(zeroed, x).any())
     assert not bool(model.train(zeroed, batch(x))[0].any())
+
+
+def test_a_network_moves_no_generator_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def moved(*_: Any) -> None:
+        raise AssertionError("a generator of the GPU is seeded")
+
+    for name in ("manual_seed", "manual_seed_all"):
+        monkeypatch.setattr(torch.cuda, name, moved)
+    monkeypatch.setattr(torch, "manual_seed", moved)
+    Model(lambda: nn.Linear(3, 2)).init(1)
+
+
+def test_a_function_that_makes_a_network_makes_it_on_the_cpu() -> None:
+    with pytest.raises(SettingError, match=r"on the CPU, where the run's seed governs its weights, got meta"):
+        Model(lambda: nn.Linear(3, 2, device="meta"))
+
+
+def test_init_is_that_of_float32_whatever_the_default() -> None:
+    model = Model(lambda: nn.Linear(3, 2))
+    want, before = model.init(1), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found, new = model.init(1), Model(lambda: nn.Linear(3, 2)).init(1)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(before)
+    for other in (found, new):
+        assert torch.equal(want.params["weight"], other.params["weight"])
+
+
+class Attends(nn.Module):
+    """Attention without a layer: its dropout is in one function."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.project, self.dropout = nn.Linear(4, 12), dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias, x = self.project.weight, self.project.bias, x[None]
+        one = torch.eye(4)
+        return F.multi_head_attention_forward(
+            x, x, x, 4, 2, weight, bias, None, None, False, self.dropout, one, None, self.training, need_weights=False
+        )[0][0]
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [lambda x: x * random.random(), lambda x: x * np.random.rand(), lambda x: x.multinomial(4, True).float()],  # noqa: NPY002
+    ids=["python", "numpy", "torch"],
+)
+def test_random_numbers_are_found_wherever_they_are_drawn(forward: Any) -> None:
+    model = Model(Draws(forward))
+    with pytest.raises(SettingError, match=r"The forward of Draws draws random numbers.*dropout to 0"):
+        model.check_randomness(model.init(0), torch.ones(3, 4))
+
+
+def test_dropout_inside_a_function_is_found() -> None:
+    for dropout in (0.1, 0.0):
+        model, before = Model(Attends(dropout)), torch.get_rng_state()
+        if dropout:
+            with pytest.raises(SettingError, match="The forward of Attends draws random numbers"):
+                model.check_randomness(model.init(0), torch.ones(3, 4))
+        else:
+            model.check_randomness(model.init(0), torch.ones(3, 4))
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_governed_dropout_is_no_draw() -> None:
+    model = Model(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)))
+    model.check_randomness(model.init(0), torch.ones(3, 4))

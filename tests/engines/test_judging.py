@@ -38,9 +38,7 @@ class FineTuned(Algorithm[Weights, tuple[()]]):
         return ()
 
     def tuned(self, w: Weights, client: Client[tuple[()]]) -> Weights:
-        return minimise(
-            task_loss(client.model, client.task), w, client.train, self.local.optimiser, lr=client.lr
-        )
+        return minimise(task_loss(client.model, client.task), w, client.train, self.local.optimiser, lr=client.lr)
 
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:

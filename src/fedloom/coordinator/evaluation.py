@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fedloom.coordinator.history import History, Record
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.model import own_defaults
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
@@ -32,6 +33,7 @@ class Evaluation:
         self._members = {name: float(count) for name, count in engine.population.members.items()}
         self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}
 
+    @own_defaults()
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History) -> Record:
         """Accuracy, loss, accuracy per class, and what follows from these."""
         p = self.population
@@ -51,7 +53,7 @@ class Evaluation:
             past = history.per_class
             seen = np.vstack([past, per_class]) if len(past) else per_class[None]
             out["forgetting"] = mean(forgetting(seen))  # None after the first round: nothing to forget yet
-            share = self._shares(cohort)
+            share = self._shares(sorted(cohort))  # a sum of floats depends on its order
             out["in_local_accuracy"] = mean(in_local(share, per_class))
             out["out_local_accuracy"] = mean(out_local(share, per_class))
         return out

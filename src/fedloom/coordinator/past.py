@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.rounds import Rounds
-from fedloom.coordinator.run import Replay
+from fedloom.coordinator.run import Replay, trained
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.types import Weights
@@ -65,13 +65,13 @@ class Past:
                     seen: list[Exchange] = []
                     engine.watch, engine.algorithm = seen.append, _with_epochs(whole, epochs)
                     engine.round(server, clients, round - 1)
-                    trained = [e for e in seen if isinstance(e.trained, Weights)]
-                    if len({e.client for e in trained}) < len(trained):
+                    whose = [e.client for e in seen if e.trained is not None]
+                    if len(set(whose)) < len(whose):
                         name = type(whole).__name__
                         raise SettingError(
                             f"{name} trains its clients more than once a round: it has no epochs to count"
                         )
-                    out.append({e.client: e.trained for e in trained})
+                    out.append(trained(seen))
                     for k in clients:  # as if nothing had been asked
                         if k in kept:
                             engine.states[k] = kept[k]

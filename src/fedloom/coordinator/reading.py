@@ -47,6 +47,8 @@ def metrics(folder: Path) -> list[Object]:
         failed = record.get("failed", {})
         ok = isinstance(failed, dict) and all(isinstance(v, str) for v in failed.values())
         _need(ok, "failed", "a mapping of clients to reasons", failed)
+        refused = record.get("server_refused", "")
+        _need(isinstance(refused, str), "server_refused", "a reason", refused)
         by_client = record.get("personal_by_client", {})
         ok = isinstance(by_client, dict) and all(v is not None and _share(v) for v in by_client.values())
         _need(ok, "personal_by_client", "a mapping of clients to numbers in 0..1", by_client)

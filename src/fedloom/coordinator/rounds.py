@@ -224,8 +224,10 @@ class Rounds:
         traffic = self.engine.traffic
         failed = {str(f.client): f.reason for f in traffic.failed}
         losses = [traffic.losses[k] for k in sorted(traffic.losses) if str(k) not in failed]
+        refused = "; ".join(f"{name}: {why}" if name else why for name, why in traffic.server_refused.items())
         return {
             "failed": failed,
+            **({"server_refused": refused} if refused else {}),
             "train_loss": mean(losses),
             # where everything is in one place, nothing travels
             "bytes_down": 0 if self.algorithm.pooled else sum(traffic.down.values()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -193,8 +193,26 @@ class Replay:
     population: Population
 
     def trained(self) -> dict[int, Weights]:
-        """Each client's model at the end of its local training."""
-        return {e.client: e.trained for e in self.exchanges if isinstance(e.trained, Weights)}
+        """Each client's model at the end of its local training: after its last `minimise` over its own examples.
+
+        What clients learn from public examples is no local training.
+
+        Raises:
+            SettingError: what clients trained does not show which of it is their model.
+        """
+        return trained(self.exchanges)
+
+
+def trained(exchanges: Sequence[Exchange]) -> dict[int, Weights]:
+    """As `Replay.trained`, of some exchanges."""
+    found = {e.client: e.trained for e in exchanges if e.trained is not None}
+    for e in exchanges:
+        if not found or (e.unclear and e.client not in found):
+            raise SettingError(
+                f"{e.name} leaves no model of a client's local training to look at: let it end in a minimise over "
+                "client.train, whose carry has the weights of the client's whole network exactly once"
+            )
+    return found
 
 
 def run(
@@ -239,10 +257,14 @@ def run(
 
 
 def _try(model: Model, task: Task, train: Examples) -> None:
-    """Raise SettingError unless a model takes one example of each class, and the task what it makes of them."""
+    """Raise SettingError unless a model takes one example of each class, in training too, and the task its answers."""
     first = np.unique(train.y.cpu().numpy(), return_index=True)[1]
+    chosen, weights = train.select(first), model.init(0)
     try:
-        classify(model, model.init(0), task, train.select(first))
+        classify(model, weights, task, chosen)
+        model.check_randomness(weights, chosen.normalise(chosen.x, torch.float32))
+    except SettingError:
+        raise
     except Exception as error:
         shape = " x ".join(map(str, train.shape))
         raise SettingError(

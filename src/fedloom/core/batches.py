@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedloom.core.types import Params, replace, state, static
 
-real_rows: ContextVar[Tensor | None] = ContextVar("fedloom_real_rows", default=None)  # of the batch at hand; None: all
+# (inputs, mask) of the batch at hand; None where it has no padding
+padded_batch: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("fedloom_padded_batch", default=None)
 
 
 class Prepare(Protocol):
@@ -78,6 +79,7 @@ class Batches:
     prepare: Prepare | None = static(default=None)
     augment: Callable[[Tensor, Tensor], Tensor] | None = static(default=None)  # (x [B, ...], key []) -> [B, ...]
     dtype: torch.dtype = static(default=torch.float32)
+    private: bool = static(default=False)  # the client's own training examples: to learn from them is local training
 
     def annotate(self, name: str, fn: Callable[..., Tensor], *context: Any) -> Batches:
         """These batches, each with `batch.<name>` = fn(*context, batch.x), [B, ...]; no gradient flows into it.
@@ -123,13 +125,13 @@ class Batches:
         return replace(self, order=order, mask=mask, num_steps=count, notes={}, lazy={}, augment=None)
 
 
-def on_rows(mask: Tensor | None, fn: Callable[..., Any], *args: Any) -> Any:
-    """fn(*args) with `real_rows` set: what a model in evaluation mode must know if it normalises by the batch."""
-    token = real_rows.set(mask)
+def at_batch(x: Tensor, mask: Tensor | None, fn: Callable[..., Any], *args: Any) -> Any:
+    """fn(*args), in which a model that normalises by the batch knows the rows of padding in `x` (mask None: none)."""
+    token = padded_batch.set(None if mask is None else (x, mask))
     try:
         return fn(*args)
     finally:
-        real_rows.reset(token)
+        padded_batch.reset(token)
 
 
 def plan(

@@ -20,17 +20,20 @@ class StorageError(FedloomError, OSError):
 
 
 class ClientError(FedloomError):
-    """Code of one client failed. Names the client, the round (from 1) and, if known, the batch (from 0)."""
+    """Code of one client failed. Names the client, the round (from 1) and, if known, the batch (from 0).
 
-    def __init__(self, message: str, *, client: int, round: int, batch: int | None = None) -> None:
-        who = f"client {client}" if client >= 0 else "a stack of clients"
+    `client`: -1 for a stack of clients, None for the server.
+    """
+
+    def __init__(self, message: str, *, client: int | None, round: int, batch: int | None = None) -> None:
+        who = "the server" if client is None else f"client {client}" if client >= 0 else "a stack of clients"
         where = f"{who}, round {round}" + ("" if batch is None else f", batch {batch}")
         super().__init__(f"{where}: {message}")
         self.client, self.round, self.batch = client, round, batch
 
 
 class NonFiniteError(ClientError):
-    """The loss or the upload of one client is NaN or infinite."""
+    """A loss, an upload or a state of one client, or of the server itself, is NaN or infinite."""
 
 
 class StackingError(FedloomError, TypeError):

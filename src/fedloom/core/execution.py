@@ -23,7 +23,7 @@ class Execution:
     steps: list[list[int]] = field(default_factory=list)  # of each minimise: number of steps of each client
     step: int | None = None  # the step being computed
     watching: bool = False  # whether to leave what was trained in `trained`
-    trained: tuple[int, Any] | None = None  # (client axes 0 or 1, carry) after the last minimise
+    trained: tuple[int, Any] | None = None  # (client axes 0 or 1, carry) after the last minimise over private examples
     programs: dict[Any, Callable[..., Any]] = field(default_factory=dict)  # lock-steps by what they depend on
 
 

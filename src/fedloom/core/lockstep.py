@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, Batches, on_rows
+from fedloom.core.batches import Batch, Batches, at_batch
 from fedloom.core.execution import current
 from fedloom.core.random import fold_in
 from fedloom.core.steps import Step, tracing, vmap_trees
@@ -44,7 +44,7 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
     if losses:
         run.losses.append(torch.stack(losses))
         run.steps.append([count])
-        if run.watching:
+        if run.watching and batches.private:
             run.trained = 0, tree.map_tree(torch.clone, out)
     return out
 
@@ -112,7 +112,7 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
         run.steps.append([counts[i] for i in (range(K) if back is None else back.tolist())])
     out = step.finish(work, spec)
     out = out if back is None else tree.map_tree(lambda t: t.index_select(0, back), out)
-    if losses and run.watching:
+    if losses and run.watching and batches.private:
         run.trained = 1, tree.map_tree(torch.clone, out)
     return out
 
@@ -184,7 +184,7 @@ class _Lockstep:
         for n, teacher in lazy.items():
 
             def tell(c: Any, x: Tensor, m: Tensor, fn: Callable[..., Any] = teacher.fn) -> Any:
-                return on_rows(None if full else m, fn, *c, x)
+                return at_batch(x, None if full else m, fn, *c, x)
 
             with torch.no_grad():
                 told[n] = vmap_trees(tell, (lazy_axes[n].context, 0, 0))(teacher.context, inputs, mask)

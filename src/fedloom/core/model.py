@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from fedloom.core.batches import real_rows
+from fedloom.core.batches import Batch, padded_batch
+from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.random import uniform
 from fedloom.core.types import Params, Weights
 
-if TYPE_CHECKING:
-    from fedloom.core.batches import Batch
+
+@contextlib.contextmanager
+def own_defaults() -> Iterator[None]:
+    """In here a tensor whose dtype nobody names is float32, whatever the program's default: results must not differ."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class Model:
@@ -39,9 +50,12 @@ class Model:
             module = copy.deepcopy(build)
             self._build: Callable[[], nn.Module] = lambda: module
         else:
-            with torch.random.fork_rng(devices=[]):
-                module = build()
-            self._build = build
+            self._build, module = build, _seeded(build, 0)
+            if away := next((str(p.device) for p in module.parameters() if p.device.type != "cpu"), None):
+                raise SettingError(
+                    f"a function that makes a network makes it on the CPU, where the run's seed governs its weights, "
+                    f"got {away}: leave the device to RunSettings(device=...)"
+                )
         if not any(p.requires_grad for p in module.parameters()):
             raise ValueError(f"a model needs parameters to train, {type(module).__name__} has none")
         self.name = name or type(module).__name__
@@ -58,15 +72,18 @@ class Model:
         return f"Model({self.name}, {self.num_params:,} parameters)"
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Weights:
-        """Fresh weights; the global random state is left as it was."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = self._build()
+        """Fresh weights; no global random state is moved."""
+        module = _seeded(self._build, seed)
         cast: Callable[[Tensor], Tensor] = lambda t: t.detach().clone().to(dtype if t.is_floating_point() else t.dtype)  # noqa: E731
         return Weights(
             params={n: cast(p) for n, p in module.named_parameters()},
             buffers={n: cast(b) for n, b in module.named_buffers()},
         )
+
+    def fits(self, weights: Weights) -> bool:
+        """Whether these are all tensors of this network, by names and shapes."""
+        mine = {n: t.shape for n, t in (*self._frozen.named_parameters(), *self._frozen.named_buffers())}
+        return mine == {n: t.shape for n, t in _tensors(weights).items()}
 
     def evaluation_batch(self, many: int) -> int:
         """How many examples to evaluate at a time: `many`, but 50 (as in the FedNTD authors' code) where an answer
@@ -78,12 +95,13 @@ class Model:
         """A copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
         return copy.deepcopy(self._frozen)
 
-    def __call__(self, weights: Weights, x: Tensor) -> Tensor:
+    def __call__(self, weights: Weights, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits [B, C] in evaluation mode (running statistics, no dropout).
 
-        BatchNorm that keeps no running statistics uses those of x; inside a fold, of the real rows of its batch.
+        BatchNorm that keeps no running statistics uses those of the rows of x that `mask` [B] calls real. None: all of
+        them; inside a fold, `batch.x` has the mask of its batch, and any other input beside padding needs one.
         """
-        with self.evaluation():
+        with self.evaluation(self._real_rows(x, mask)):
             return functional_call(self._frozen, _tensors(weights), (x,))  # type: ignore[no-any-return]
 
     @property
@@ -95,15 +113,40 @@ class Model:
         """Whether the network has a layer or a method of this name, so that `features` can give what it returns."""
         return name in self.layers or callable(getattr(self._frozen, name, None))
 
-    def features(self, weights: Weights, x: Tensor, name: str = "features") -> Tensor:
-        """What the network's method or layer `name` returns in a pass in evaluation mode, flattened to [B, D]."""
+    def features(self, weights: Weights, x: Tensor, name: str = "features", mask: Tensor | None = None) -> Tensor:
+        """What the network's method or layer `name` returns in a pass in evaluation mode, flattened to [B, D].
+
+        `mask`: as in a call.
+        """
         tensors = {f"module.{n}": t for n, t in _tensors(weights).items()}
-        with self.evaluation():
+        with self.evaluation(self._real_rows(x, mask)):
             return functional_call(self._tapped_frozen, tensors, (x, name))[1]  # type: ignore[no-any-return]
 
-    def evaluation(self) -> contextlib.AbstractContextManager[Any]:
+    def evaluation(self, mask: Tensor | None = None) -> contextlib.AbstractContextManager[Any]:
         """While this is open, the network itself (`skeleton`) computes as the model does in evaluation mode."""
-        return _BatchStatistics() if self.by_batch else contextlib.nullcontext()
+        return _BatchStatistics(mask) if self.by_batch else contextlib.nullcontext()
+
+    def _real_rows(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The mask of x: the one given, or that of the batch at hand if x are its inputs; None where all rows count."""
+        at_hand = padded_batch.get() if self.by_batch else None
+        if mask is not None or at_hand is None:
+            return mask
+        if x is not at_hand[0]:
+            raise StackingError(
+                f"{self.name} normalises by the batch, and this input is not batch.x, whose padding is known: say which "
+                "rows are real, model(weights, x, mask=batch.mask) or mask=torch.ones(len(x), dtype=torch.bool)"
+            )
+        return at_hand[1]
+
+    def check_randomness(self, weights: Weights, x: Tensor) -> None:
+        """Raise SettingError if a pass over x draws random numbers that no seed of a client governs, however deep."""
+        key, real = torch.zeros((), dtype=torch.int64), torch.ones(len(x), dtype=torch.bool)
+        with torch.random.fork_rng(devices=[]):
+            before = _generators()
+            self.train(weights, Batch(x=x, y=real.long(), mask=real, key=key, full=True))
+            self(weights, x)
+            if _generators() != before:
+                raise SettingError(_UNGOVERNED.format(f"The forward of {self.name}"))
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
         """Logits [B, C] in training mode, and the buffers after this batch.
@@ -127,7 +170,7 @@ class Model:
 
     def _train(self, module: nn.Module, prefix: str, weights: Weights, batch: Batch, *args: Any) -> tuple[Any, Params]:
         if self._drawing is not None:
-            raise NotImplementedError(_UNGOVERNED.format(self._drawing))
+            raise SettingError(_UNGOVERNED.format(self._drawing))
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
         tensors = {f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}
         with _TrainingCall(batch) as call:
@@ -144,6 +187,20 @@ class Model:
         with _RecordMoments(names) as call:
             logits = functional_call(self._frozen, tensors, (x,))
         return logits, call.moments
+
+
+@own_defaults()
+def _seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """What `build` makes with the CPU's generator at a seed; the generator is then where it was, others never moved."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would move those of every GPU
+        return build()
+
+
+def _generators() -> tuple[Any, ...]:
+    """Where the global generators stand that a network may draw from."""
+    legacy: Any = np.random.get_state()
+    return torch.get_rng_state().tolist(), random.getstate(), legacy[1].tolist(), legacy[2:]
 
 
 def _tensors(weights: Weights) -> Params:
@@ -244,7 +301,7 @@ class _TrainingCall(TorchFunctionMode):
         if func in _CHANNEL_DROPOUTS:
             return self._dropout(True, *args, **kwargs)
         if func in _DRAWS or (func is F.scaled_dot_product_attention and _dropout_of(args, kwargs) > 0):
-            raise NotImplementedError(_UNGOVERNED.format(getattr(func, "__name__", func)))
+            raise SettingError(_UNGOVERNED.format(getattr(func, "__name__", func)))
         return func(*args, **kwargs)
 
     def _dropout(
@@ -282,6 +339,10 @@ class _TrainingCall(TorchFunctionMode):
 class _BatchStatistics(TorchFunctionMode):
     """Evaluation of BatchNorm without running statistics: those of the real rows, also of a single value."""
 
+    def __init__(self, mask: Tensor | None) -> None:
+        super().__init__()
+        self.mask = mask
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.batch_norm and args[1] is None:
             return self._batch_norm(*args, **(kwargs or {}))
@@ -291,8 +352,7 @@ class _BatchStatistics(TorchFunctionMode):
         self, x: Tensor, _mean: None, _var: None, weight: Tensor | None = None, bias: Tensor | None = None,
         training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
     ) -> Tensor:  # fmt: skip
-        mask = real_rows.get()
-        return _normalised(x, mask if mask is not None and len(mask) == len(x) else None, weight, bias, eps)[0]
+        return _normalised(x, self.mask, weight, bias, eps)[0]
 
 
 class _RecordMoments(TorchFunctionMode):
@@ -320,6 +380,11 @@ def _normalised(
         mean, var = _moments(x)
         count: Tensor = torch.full((), float(x.shape[0] * spatial), dtype=x.dtype, device=x.device)
     else:
+        if len(mask) != len(x):
+            raise StackingError(
+                f"BatchNorm in a batch with padding needs one row for each of its {len(mask)} examples, got {len(x)}: "
+                "keep an example's parts in a dimension of their own"
+            )
         dims = [0, *range(2, x.ndim)]
         real = mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
         count = real.sum() * spatial
@@ -349,7 +414,7 @@ def _draws(module: nn.Module) -> bool:
 
 _UNGOVERNED = (
     "{} draws random numbers inside the model, which no seed of a client governs. "
-    "Use nn.Dropout, nn.Dropout1d/2d/3d, or set that layer's dropout to 0."
+    "Use nn.Dropout, nn.Dropout1d/2d/3d, or set that layer's dropout to 0"
 )
 _CHANNEL_DROPOUTS = {F.dropout1d, F.dropout2d, F.dropout3d}
 _DRAWS = {

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, on_rows
+from fedloom.core.batches import Batch, at_batch
 from fedloom.core.errors import StackingError
 from fedloom.core.execution import current
 from fedloom.core.optimiser import SGD, Optimiser
@@ -40,7 +40,7 @@ class Plain:
 
         def one(flat: Sequence[Tensor], batch: Batch, context: Any) -> list[Tensor]:
             mask = None if batch.full else batch.mask
-            moved = tree.flatten(on_rows(mask, self.step, tree.unflatten(list(flat), spec), batch, *context))
+            moved = tree.flatten(at_batch(batch.x, mask, self.step, tree.unflatten(list(flat), spec), batch, *context))
             _same(spec, moved[1], work if dims is None else flat, moved[0])
             return moved[0]
 
@@ -78,7 +78,7 @@ class Descent:
         def objective(trained: Sequence[Tensor], rest: Sequence[Tensor], batch: Batch, context: Any) -> Any:
             with _autocast(batch.x):
                 mask = None if batch.full else batch.mask
-                answer = on_rows(mask, self.loss, rebuild(trained, rest), batch, *context)
+                answer = at_batch(batch.x, mask, self.loss, rebuild(trained, rest), batch, *context)
             value, moved = answer if isinstance(answer, tuple) else (answer, None)
             if not isinstance(value, Tensor) or value.ndim != 0:
                 shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__

@@ -120,12 +120,20 @@ class WeightedMean:
                 "an upload to reduce is made of Weighted(value=..., weight=...); gather sends anything else"
             )
         self._nodes = self._nodes or [_Sum() for _ in nodes]
+        if len(nodes) != len(self._nodes):
+            raise StackingError(_UNLIKE)
         for total, node in zip(self._nodes, nodes, strict=True):
             total.add(node.value, node.weight)
 
     def result(self) -> Tree | None:
         """The uploads' tree with each Weighted replaced by its mean; None if none was added."""
         return None if self._spec is None else unflatten([s.mean() for s in self._nodes], self._spec)
+
+
+_UNLIKE = (
+    "uploads of different architectures have no mean. Take that of each on its own: "
+    "for group in cohort.groups: group.reduce(...)"
+)
 
 
 class _Sum:
@@ -136,8 +144,12 @@ class _Sum:
         self.spec: Any = None
 
     def add(self, values: Tree, weights: Tensor) -> None:
-        flat, self.spec = flatten(values)
-        w = weights.double()
+        flat, spec = flatten(values)
+        if self.sums and (
+            spec != self.spec or any(s.shape != v.shape[1:] for s, v in zip(self.sums, flat, strict=True))
+        ):
+            raise StackingError(_UNLIKE)
+        self.spec, w = spec, weights.double()
         if not bool(torch.isfinite(w).all() and (w >= 0).all()):
             raise ValueError(f"weights of an average must be finite and not negative, got {w.tolist()}")
         if not self.sums:

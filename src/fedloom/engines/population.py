@@ -85,7 +85,7 @@ class Population:
         sizes = self.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
         batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)
-        return replace(batches, augment=self.federation.train.augment)
+        return replace(batches, augment=self.federation.train.augment, private=True)
 
     def held_out_batches(self, clients: Sequence[int], kind: HeldOut) -> Batches:
         """One pass over what K clients of one architecture hold out, stacked.

@@ -18,7 +18,7 @@ from fedloom.core.client import Client, Public
 from fedloom.core.cohort import Reduction, Replies
 from fedloom.core.errors import ClientError, FedloomError, NonFiniteError, SettingError, StackingError
 from fedloom.core.execution import Compilation, Execution, executing
-from fedloom.core.model import Model
+from fedloom.core.model import Model, own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Failure, Weighted, Weights, replace
 from fedloom.engines.population import HeldOut, Population
@@ -34,6 +34,7 @@ class Traffic:
     down: Counter[int] = field(default_factory=Counter)  # bytes by client
     up: Counter[int] = field(default_factory=Counter)
     failed: list[Failure] = field(default_factory=list)
+    server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
     losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
 
 
@@ -42,7 +43,8 @@ class Simulation(ABC):
 
     `chunk`: how many clients are computed at a time (stack); `chunks`: by architecture, as `fixed` has told it of a run
     that goes on. `faults`: simulated loss of clients. `on_nonfinite`:
-    "stop" raises NonFiniteError, "refuse" treats the client as failed and leaves its state as it was.
+    "stop" raises NonFiniteError, "refuse" treats the client as failed and leaves its state as it was; the same for the
+    server's own state.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Simulation(ABC):
         self.last = Execution()  # of the newest client call
         self._programs: dict[Any, Any] = {}
 
+    @own_defaults()
     def init(self) -> dict[str, Any]:
         """Server states before round 0: one for each architecture, or one ("") where the algorithm mixes them."""
         p, a = self.population, self.algorithm
@@ -83,15 +86,31 @@ class Simulation(ABC):
             states = {n: a.init(p.models[n], key, num_clients=m) for n, m in p.members.items() if m}
         return tree.cast(states, device=p.device, dtype=p.dtype)
 
+    @own_defaults()
     def round(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
         """One round with these clients: the new server states. `self.traffic` then tells of this round."""
         self.traffic = Traffic()
         self.states.version = round + 1
         cohort = SimulatedCohort(self, server, tuple(sorted(clients)), round)  # its order carries no meaning
-        if self.algorithm.mixed:
-            return {"": self.algorithm.round(server[""], cohort)}
-        moved = {str(g.architecture): self.algorithm.round(server[str(g.architecture)], g) for g in cohort.groups}
-        return {**server, **moved}
+        groups = {"": cohort} if self.algorithm.mixed else {str(g.architecture): g for g in cohort.groups}
+        return {**server, **{name: self._moved(name, server[name], group) for name, group in groups.items()}}
+
+    def _moved(self, name: str, before: Any, cohort: SimulatedCohort) -> Any:
+        """The server state of one architecture after its round; the one before, if what came out is refused."""
+        with executing(Execution()) as own:  # of what the server trains itself
+            after = self.algorithm.round(before, cohort)
+        problem = _first_bad_loss(own, 1).get(0)
+        if problem is not None:
+            problem = problem[0], f"{problem[1]} in its own training"
+        elif not _finite(after):
+            problem = None, "its own state is not finite"
+        else:
+            return after
+        batch, what = problem
+        if self.on_nonfinite == "stop":
+            raise NonFiniteError(what + _REMEDY, client=None, round=cohort.round + 1, batch=batch)
+        self.traffic.server_refused[name] = _at(what, batch)
+        return before
 
     def server_of(self, server: dict[str, Any], client: int) -> Any:
         """The server state that concerns a client."""
@@ -109,6 +128,7 @@ class Simulation(ABC):
         """The models by which clients are judged after `round`."""
         return self._look(_Judge(self.algorithm).model, server, clients, round, lambda ids: ())
 
+    @own_defaults()
     def fresh(self, server: dict[str, Any], client: int) -> Any:
         """The state of a client at its first contact."""
         p = self.population
@@ -117,6 +137,7 @@ class Simulation(ABC):
         fits = all(t.device == p.device and t.dtype in (p.dtype, torch.int64, torch.bool) for t in tree.leaves(own))
         return own if fits else tree.cast(own, device=p.device, dtype=p.dtype)  # among a million, most are new
 
+    @own_defaults()
     def _look(
         self,
         fn: Callable[..., Any],
@@ -186,23 +207,19 @@ class Simulation(ABC):
         return out, execution
 
     def unsound(
-        self, call: Call, ids: Sequence[int], execution: Execution, states: Any, uploads: Any
+        self, call: Call, ids: Sequence[int], execution: Execution, states: Any, uploads: Any, sent: Any
     ) -> dict[int, str]:
-        """Clients with losses, states or uploads that are not finite, and where; raises if `on_nonfinite` says stop."""
-        bad: dict[int, tuple[int | None, str]] = {}
-        for losses, counts in zip(execution.losses, execution.steps, strict=True):
-            table = losses
-            if losses.ndim == 1:  # one client, or a stack whose clients all compute the same
-                table, counts = losses.expand(len(ids), -1), counts * len(ids)
-            real = (
-                torch.arange(table.shape[1], device=table.device) < torch.tensor(counts, device=table.device)[:, None]
-            )
-            wrong = real & ~table.isfinite()
-            for i in wrong.any(1).nonzero().flatten().tolist():
-                batch = int(wrong[i].nonzero()[0])
-                bad.setdefault(ids[i], (batch, f"the loss is {float(table[i, batch])}"))
-            means = (torch.where(real, table, 0.0).double().sum(1) / real.sum(1)).tolist()
-            self.traffic.losses.update({k: m for k, m, n in zip(ids, means, counts, strict=True) if n})
+        """Clients with losses, states or uploads that are not finite, and where; raises if `on_nonfinite` says stop.
+
+        Where the server `sent` them what is not finite, that is what is said.
+        """
+        bad: dict[int, tuple[int | None, str]] = {
+            ids[i]: found for i, found in _first_bad_loss(execution, len(ids)).items()
+        }
+        for losses, real in _losses(execution, len(ids)):
+            count = real.sum(1)
+            means = (torch.where(real, losses, 0.0).double().sum(1) / count).tolist()
+            self.traffic.losses.update({k: m for k, m, n in zip(ids, means, count.tolist(), strict=True) if n})
         leaves = [("upload", t) for t in tree.leaves(uploads)] + [("state", t) for t in tree.leaves(states)]
         for kind, leaf in leaves:
             if leaf.is_floating_point():
@@ -210,11 +227,49 @@ class Simulation(ABC):
                 total = leaf.flatten(1).sum(1, dtype=torch.float64) if leaf.ndim > 1 else leaf
                 for i in (~total.isfinite()).nonzero().flatten().tolist():
                     bad.setdefault(ids[i], (None, f"the {kind} is not finite"))
+        if bad and not _finite(sent):
+            if self.on_nonfinite == "stop":
+                raise NonFiniteError(
+                    f"what it sends to {call.name} is not finite{_REMEDY}", client=None, round=call.round + 1
+                )
+            return dict.fromkeys(bad, "what the server sent is not finite")
         if bad and self.on_nonfinite == "stop":
             k, (where, what) = next(iter(bad.items()))
-            remedy = "; a lower rate or clipping may help"
-            raise NonFiniteError(what + remedy, client=k, round=call.round + 1, batch=where)
-        return {k: what if where is None else f"{what} at batch {where}" for k, (where, what) in bad.items()}
+            raise NonFiniteError(what + _REMEDY, client=k, round=call.round + 1, batch=where)
+        return {k: _at(what, where) for k, (where, what) in bad.items()}
+
+
+_REMEDY = "; a lower rate or clipping may help"
+
+
+def _losses(execution: Execution, n: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each minimise of n clients: its losses by client and step, [n, S], and which steps were taken."""
+    for losses, counts in zip(execution.losses, execution.steps, strict=True):
+        if losses.ndim == 1:  # one client, or a stack whose clients all compute the same
+            losses, counts = losses.expand(n, -1), counts * n
+        steps = torch.arange(losses.shape[1], device=losses.device)
+        yield losses, steps < torch.tensor(counts, device=losses.device)[:, None]
+
+
+def _first_bad_loss(execution: Execution, n: int) -> dict[int, tuple[int | None, str]]:
+    """(batch, what) of the first loss that is not finite, for each of n clients that has one, by its place."""
+    found: dict[int, tuple[int | None, str]] = {}
+    for losses, real in _losses(execution, n):
+        wrong = real & ~losses.isfinite()
+        for i in wrong.any(1).nonzero().flatten().tolist():
+            batch = int(wrong[i].nonzero()[0])
+            found.setdefault(i, (batch, f"the loss is {float(losses[i, batch])}"))
+    return found
+
+
+def _at(what: str, batch: int | None) -> str:
+    return what if batch is None else f"{what} at batch {batch}"
+
+
+def _finite(values: Any) -> bool:
+    """Whether all floating leaves are finite: NaN and infinity survive a sum, which reads each tensor once."""
+    sums = [t.sum(dtype=torch.float64) for t in tree.leaves(values) if t.is_floating_point()]
+    return not sums or bool(torch.stack(sums).isfinite().all())
 
 
 @dataclass(frozen=True)
@@ -241,7 +296,8 @@ class Exchange:
     client: int
     state: Any  # its new one
     upload: Any
-    trained: Any  # what its last `minimise` gave, None if there was none
+    trained: Weights | None  # its model after its last `minimise` over its own training examples
+    unclear: bool  # whether there was such a `minimise`, whose carry has not exactly one model of the client's network
 
 
 class SimulatedCohort:
@@ -329,8 +385,14 @@ class SimulatedCohort:
 
         The order, and with it every sum, does not depend on the order of the cohort.
         """
+        name = getattr(fn, "__qualname__", fn)
         if not getattr(fn, "on_client", False):
-            raise StackingError(f"{getattr(fn, '__qualname__', fn)} runs on clients: mark it @on_client")
+            raise StackingError(f"{name} runs on clients: mark it @on_client")
+        if getattr(fn, "__self__", None) is not self.engine.algorithm:
+            raise StackingError(
+                f"clients run methods of the run's own {type(self.engine.algorithm).__name__}, which are sent by name; "
+                f"{name} is not one of them: call it from a method of the algorithm that is marked @on_client"
+            )
         for leaf in tree.leaves(scatter):
             if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(self.clients),):
                 raise StackingError(
@@ -344,7 +406,8 @@ class SimulatedCohort:
         def sent(ids: Sequence[int]) -> Any:
             return tree.take(scatter, torch.tensor([place[k] for k in ids], device=engine.population.device))
 
-        for group in self.groups:
+        groups, later = self.groups, list[tuple[Any, ...]]()
+        for group in groups:
             order = sorted(group.clients)
             if engine.faults is not None:
                 reasons = {k: engine.faults(self.round, number, k) for k in order}
@@ -354,23 +417,32 @@ class SimulatedCohort:
                 continue
             call = Call(fn, broadcast, self.server, self.round, number)
             for ids, states, uploads in engine.answers(call, order, sent):
-                bad = engine.unsound(call, ids, engine.last, states, uploads)
+                each = sent(ids)
+                bad = engine.unsound(call, ids, engine.last, states, uploads, (broadcast, each))
                 failed.update(bad)
                 good = [i for i, k in enumerate(ids) if k not in bad]
                 there = [ids[i] for i in good]
-                engine.states.put(there, states, good)
+                if len(groups) == 1:
+                    engine.states.put(there, states, good)
+                else:  # when all architectures have answered: uploads that have no common mean are refused before
+                    later.append((there, states, good))
                 if engine.watch is not None:
-                    lead, trained = engine.last.trained or (0, None)
+                    lead, trained = engine.last.trained or (0, ())
                     for k, i in zip(there, good, strict=True):
-                        model = tree.take(trained, i) if lead else trained
-                        engine.watch(Exchange(call.name, number, k, tree.take(states, i), tree.take(uploads, i), model))
-                up, mine = payload(uploads, len(ids)), tree.nbytes_each(sent(ids), len(ids))
+                        models = _models_in(tree.take(trained, i) if lead else trained, group.model)
+                        clear = len(models) == 1
+                        model, unclear = models[0] if clear else None, engine.last.trained is not None and not clear
+                        state, upload = tree.take(states, i), tree.take(uploads, i)
+                        engine.watch(Exchange(call.name, number, k, state, upload, model, unclear))
+                up, mine = payload(uploads, len(ids)), tree.nbytes_each(each, len(ids))
                 for i, k in enumerate(ids):  # a refused upload has been sent all the same
                     engine.traffic.down[k] += down + mine[i]
                     engine.traffic.up[k] += up[i]
                 if good:
                     index = torch.tensor(good, device=engine.population.device)
                     yield there, uploads if len(good) == len(ids) else tree.take(uploads, index)
+        for there, states, good in later:
+            engine.states.put(there, states, good)
         engine.traffic.failed.extend(_failures(failed))
 
     def _with(self, clients: tuple[int, ...], architecture: str | None = None) -> SimulatedCohort:
@@ -378,6 +450,12 @@ class SimulatedCohort:
             self.engine, self.server, clients, self.round, exchanges=self.exchanges,
             architecture=architecture or self.architecture,
         )  # fmt: skip
+
+
+def _models_in(carry: Any, model: Model) -> list[Weights]:
+    """The weights of a network within what was trained."""
+    nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
+    return [n for n in nodes if isinstance(n, Weights) and model.fits(n)]
 
 
 def payload(uploads: Any, count: int) -> list[int]:

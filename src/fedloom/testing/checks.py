@@ -243,7 +243,7 @@ def clients_may_vanish(subject: Subject) -> str | None:
     before = recorder.round(recorder.init(), subject.cohorts[0], 0)
     recorder.log.clear()
     recorder.round(before, cohort, 1)
-    exchanges = 1 + max((exchange for exchange, *_ in recorder.log), default=-1)
+    exchanges = len({exchange for exchange, *_ in recorder.log})
     log = {(exchange, k): state for exchange, k, state, _ in recorder.log}
     for kind in ENGINES:
         for e in range(exchanges):

@@ -292,7 +292,7 @@ class Recorder(Simulation):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.log: list[tuple[int, int, Any, Any]] = []
+        self.log: list[tuple[int | str, int, Any, Any]] = []
 
     def answers(
         self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
