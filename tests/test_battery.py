@@ -37,7 +37,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.optimiser import SGD, Adam, Digest, Distill, Local
 from fedloom.core.types import Weighted, Weights
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -64,19 +64,19 @@ ALGORITHMS: dict[str, Any] = {
     "moon_uniform_random": MOON(mu=2.0, tau=0.7, aggregation="uniform", previous="random"),
     "pfedsd": PFedSD(lam=0.5, T=3.0),
     "pfedsd_personal_head": PFedSD(lam=0.5, T=3.0, shared="* !head.*", buffers="local"),
-    "feddf": FedDF(steps=3, T=2.0, distill=Local(batch_size=8, optimiser=Adam(lr=1e-3, clip=0.5))),
+    "feddf": FedDF(steps=3, T=2.0, distill=Distill(batch_size=8, optimiser=Adam(lr=1e-3, clip=0.5))),
     "feddf_uniform_losses": FedDF(
-        steps=3, T=3.0, scheme="avg_losses", aggregation="uniform", distill=Local(batch_size=8, optimiser=SGD(lr=0.1))
+        steps=3, T=3.0, scheme="avg_losses", aggregation="uniform", distill=Distill(batch_size=8, optimiser=SGD(lr=0.1))
     ),
     "fedbe": FedBE(
         steps=6,
         swa_start=2,
         swa_every=2,
         num_sampled=3,
-        distill=Local(batch_size=8, optimiser=SGD(lr=0.05, momentum=0.9)),
+        distill=Distill(batch_size=8, optimiser=SGD(lr=0.05, momentum=0.9)),
     ),
     "fedalign": FedAlign(mu=0.3, width=0.5),
-    "kt_pfl": KTpFL(distill=Local(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),
+    "kt_pfl": KTpFL(distill=Digest(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),
     "local_only": LocalOnly(),
     "centralised": Centralised(),
 }

@@ -40,7 +40,7 @@ from fedloom.core.cohort import Cohort, Reduction, Replies
 from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.optimiser import SGD, Adam, Digest, Distill, Local
 from fedloom.core.task import Classification, Hinge, Task
 from fedloom.core.terms import Term
 from fedloom.core.types import Maybe, Weighted, Weights, state
@@ -83,6 +83,8 @@ __all__ = [
     "Client",
     "Cohort",
     "Dataset",
+    "Digest",
+    "Distill",
     "Examples",
     "Experiment",
     "FedAlign",

@@ -13,7 +13,7 @@ from fedloom.algorithms.fedbe import FedBE, draws
 from fedloom.core.errors import SettingError
 from fedloom.core.losses import divergence
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD, Distill, Local
 from fedloom.core.random import derive
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
@@ -73,7 +73,7 @@ def after(steps: int, engine: Any = Loop, **settings: Any) -> tuple[Weights, lis
 
 def test_a_step_of_the_server_by_hand() -> None:
     # 20 public examples in one batch; teachers are the mean and three clients; rate 1 shows the gradient.
-    local = Local(batch_size=20, optimiser=SGD(lr=1.0))
+    local = Distill(batch_size=20, optimiser=SGD(lr=1.0))
     moved, sent, population = after(1, distill=local)
     with pytest.warns(UserWarning, match="FedBE with steps = 0 is FedAvg"):
         mean, _, _ = after(0)
@@ -91,7 +91,7 @@ def test_a_step_of_the_server_by_hand() -> None:
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_a_round_by_hand(engine: Any) -> None:
     """Drawn models, sharpening, short batches, momentum and the mean over models, in plain PyTorch."""
-    distill = Local(batch_size=8, optimiser=SGD(lr=0.3, momentum=0.9))
+    distill = Distill(batch_size=8, optimiser=SGD(lr=0.3, momentum=0.9))
     settings: dict[str, Any] = {"distill": distill, "swa_start": 4, "swa_every": 3, "num_sampled": 3, "T": 0.7}
     found, sent, population = after(12, engine, **settings)
     with pytest.warns(UserWarning, match="is FedAvg"):
@@ -127,7 +127,7 @@ def test_sharp_targets_do_not_underflow() -> None:
 
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_the_student_approaches_the_ensemble(engine: Any) -> None:
-    local = Local(batch_size=10, optimiser=SGD(lr=0.3, momentum=0.9))
+    local = Distill(batch_size=10, optimiser=SGD(lr=0.3, momentum=0.9))
     student, sent, population = after(80, engine, distill=local, swa_start=40, swa_every=4, T=1.0)
     with pytest.warns(UserWarning, match="is FedAvg"):
         mean, _, _ = after(0, engine)

@@ -19,7 +19,7 @@ from fedloom.core.execution import Execution, executing
 from fedloom.core.fold import minimise
 from fedloom.core.losses import divergence, soft_target_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.optimiser import SGD, Adam, Distill, Local
 from fedloom.core.types import Weights
 from fedloom.data import from_arrays
 from fedloom.engines.loop import Loop
@@ -91,7 +91,7 @@ def test_divergence_from_one_teacher(T: int) -> None:
 
 THREE = {n: Model(m, name=n) for n, m in {"narrow": MLP, "wide": lambda: MLP(16), "conv": Convolutional}.items()}
 LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05))
-DISTILL = Local(batch_size=8, optimiser=Adam(lr=1e-2, clip=5.0))
+DISTILL = Distill(batch_size=8, optimiser=Adam(lr=1e-2, clip=5.0))
 
 
 @pytest.mark.parametrize("engine", [Loop, Stacked])

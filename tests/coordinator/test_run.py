@@ -17,12 +17,12 @@ from fedloom import (
     Adam,
     Centralised,
     Classification,
+    Digest,
     Examples,
     FedAvg,
     Federation,
     FedNTD,
     KTpFL,
-    Local,
     LocalOnly,
     Model,
     PFedSD,
@@ -341,7 +341,7 @@ def test_kt_pfl_needs_public_examples() -> None:
 def test_kt_pfl_runs_with_public_examples_and_three_architectures(engine: Any) -> None:
     models = {"linear": linear, "narrow": mlp, "wide": lambda: mlp(11)}
     settings = dataclasses.replace(SETTINGS, engine=engine)
-    distill = Local(epochs=1, batch_size=8, optimiser=SGD(lr=0.02))
+    distill = Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.02))
     algorithm = KTpFL(local=LOCAL, distill=distill, num_public=10)
     history = run(algorithm, federation(public=examples(20, 2)), models, settings)
     last = history.metrics[-1]

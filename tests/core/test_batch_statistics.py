@@ -24,7 +24,7 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.fold import fold
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD, Digest, Local
 from fedloom.core.task import Classification
 from fedloom.core.types import Weights
 from fedloom.data import Federation, federate, from_arrays, iid
@@ -50,7 +50,7 @@ class Untracked(nn.Module):
         return self.head(self.features(x))
 
 
-KT_PFL = KTpFL(distill=Local(epochs=1, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13)
+KT_PFL = KTpFL(distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13)
 
 
 @pytest.mark.parametrize(

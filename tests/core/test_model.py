@@ -377,7 +377,7 @@ class Attends(nn.Module):
 
 @pytest.mark.parametrize(
     "forward",
-    [lambda x: x * random.random(), lambda x: x * np.random.rand(), lambda x: x.multinomial(4, True).float()],  # noqa: NPY002
+    [lambda x: x * random.random(), lambda x: x * np.random.rand(), lambda x: x.multinomial(4, True).float()],
     ids=["python", "numpy", "torch"],
 )
 def test_random_numbers_are_found_wherever_they_are_drawn(forward: Any) -> None:

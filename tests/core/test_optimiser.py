@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.algorithms import FedAvg
+from fedloom.algorithms import FedAvg, FedNova, Scaffold
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser, effective_steps
+from fedloom.core.optimiser import SGD, Adam, Cosine, Digest, Distill, Local, Optimiser
 
 SHAPES = [(4, 3), (4,), (), (2, 3, 2)]
 CASES: dict[str, tuple[Optimiser, Any]] = {
@@ -128,7 +128,7 @@ def test_effective_steps_sum_what_momentum_does(momentum: float) -> None:
         for _ in range(n):  # a constant gradient of 1 moves the weights by the sum of the velocities
             velocity = momentum * velocity + 1
             total += velocity
-        assert float(effective_steps(torch.tensor(n), momentum)) == pytest.approx(total, rel=1e-12)
+        assert float(SGD(momentum=momentum).effective_steps(torch.tensor(n))) == pytest.approx(total, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,9 @@ def test_effective_steps_sum_what_momentum_does(momentum: float) -> None:
         (lambda: Local(batch_size=0), "batch_size"),
         (lambda: Local(steps=0), "steps"),
         (lambda: Local(decay=0.0), "decay"),
+        (lambda: Distill(batch_size=0, optimiser=SGD()), "batch_size must be >= 1, got 0"),
+        (lambda: Digest(epochs=0, batch_size=4, optimiser=SGD()), "epochs and batch_size must be >= 1, got 0, 4"),
+        (lambda: Digest(epochs=1, batch_size=0, optimiser=SGD()), "epochs and batch_size must be >= 1, got 1, 0"),
     ],
 )
 def test_settings_are_checked(make: Any, message: str) -> None:
@@ -155,6 +158,14 @@ def test_settings_are_checked(make: Any, message: str) -> None:
 def test_a_cosine_is_no_local_optimiser() -> None:
     with pytest.raises(SettingError, match="Cosine is for training on the server"):
         FedAvg(local=Local(optimiser=Cosine(of=SGD(lr=0.1), steps=3)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(Scaffold, {}), (Scaffold, {"divisor": "steps"}), (FedNova, {})], ids=str
+)
+def test_adam_is_refused_where_plain_steps_are_counted(kind: Any, settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=r"steps of Adam amount to no number of plain SGD steps.*: use SGD"):
+        kind(local=Local(optimiser=Adam()), **settings)
 
 
 def test_rate_decays_by_round() -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fedloom.algorithms import FedAvg, KTpFL, LocalOnly, PFedSD
+from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, KTpFL, LocalOnly, PFedSD, Scaffold
+from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import ClientError, NonFiniteError, SettingError, StackingError
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.fold import minimise
+from fedloom.core.losses import task_loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Distill, Local
 from fedloom.core.task import Classification
-from fedloom.core.types import Weights
+from fedloom.core.types import Weighted, Weights
 from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.testing.subject import MLP, federation
 from small import clients_of
 
 ENGINES = [Loop, Stacked]
@@ -92,6 +99,194 @@ def test_all_refused_leaves_the_server(engine: Any) -> None:
     run = engine(population({2: 5, 0: 4}), FedAvg(local=LOCAL), on_nonfinite="refuse")
     server = run.init()
     assert run.round(server, (0, 2), 0)["tiny"] is server["tiny"]
+
+
+class FedAvgLike(Algorithm[Weights, tuple[()]]):
+    """The least that trains."""
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, server: Weights, model: Any, key: int) -> tuple[()]:
+        return ()
+
+    @on_client
+    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+        loss = task_loss(client.model, client.task)
+        return (), Weighted(
+            value=minimise(loss, w, client.train, self.local.optimiser, lr=client.lr), weight=client.num_examples
+        )
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        replies = cohort.reduce(self.local_update, broadcast=(server,))
+        return replies.mean if replies else server
+
+    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+        return server
+
+
+class Diverges(Classification):
+    """A task whose loss is NaN for everybody."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return super().loss(logits, batch) * float("nan")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_all_refused_leaves_every_server(engine: Any, name: str) -> None:
+    people = federation().pooled() if ALGORITHMS[name].pooled else federation()
+    everybody = Population(people, {"mlp": Model(MLP, name="mlp")}, task=Diverges())
+    run = engine(everybody, ALGORITHMS[name](local=LOCAL), on_nonfinite="refuse")
+    server = run.init()
+    cohort = range(people.num_clients)
+    found = run.round(server, cohort, 0)
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(found), tree.leaves(server), strict=True))
+    assert not run.states
+    assert {f.client for f in run.traffic.failed} == set(cohort)
+    assert not run.traffic.server_refused
+
+
+DIVERGING = Distill(batch_size=4, optimiser=SGD(lr=1e30, weight_decay=1.0))
+SERVERS = {
+    "feddf": (
+        FedDF(local=LOCAL, steps=9, distill=DIVERGING),
+        r"the loss is (nan|inf) in its own training",
+        r" at batch \d+",
+    ),
+    "fedbe": (FedBE(local=LOCAL, steps=9, num_sampled=1, distill=DIVERGING), "its own state is not finite", ""),
+    "scaffold": (Scaffold(local=LOCAL, server_lr=1e300), "its own state is not finite", ""),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_that_diverges_is_named_or_stays(engine: Any, name: str) -> None:
+    algorithm, what, where = SERVERS[name]
+    everybody = Population(federation(), {"mlp": Model(MLP, name="mlp")})
+    run = engine(everybody, algorithm)
+    server = run.init()
+    with pytest.raises(NonFiniteError, match=f"^the server, round 3(, batch .*)?: {what}; a lower rate") as caught:
+        run.round(server, (0, 1, 2), 2)
+    assert caught.value.client is None
+    assert (caught.value.batch is None) == (not where)
+    run = engine(everybody, algorithm, on_nonfinite="refuse")
+    found = run.round(server, (0, 1, 2), 2)
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(found), tree.leaves(server), strict=True))
+    (reason,) = run.traffic.server_refused.values()
+    assert re.fullmatch(what + where, reason)
+    assert not run.traffic.failed
+
+
+class OneOfTwo(FedAvgLike):
+    """The server of the wide network spoils its state."""
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        moved = super().round(server, cohort)
+        return moved if cohort.model.name == "narrow" else tree.scale(float("inf"), moved)
+
+
+def test_one_architecture_that_diverges_costs_no_other() -> None:
+    two = {n: Model(m, name=n) for n, m in {"narrow": MLP, "wide": lambda: MLP(16)}.items()}
+    run = Loop(Population(federation(), two), OneOfTwo(local=LOCAL), on_nonfinite="refuse")
+    server = run.init()
+    found = run.round(server, (0, 1, 2, 3), 0)
+    assert list(run.traffic.server_refused) == ["wide"]
+    assert found["wide"] is server["wide"]
+    assert not torch.equal(found["narrow"].params["head.bias"], server["narrow"].params["head.bias"])
+
+
+class SpoilsBetween(FedAvgLike):
+    """A second exchange of the round, to which the server sends NaN."""
+
+    scattered: bool = False
+
+    @on_client
+    def again(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+        return self.local_update(client, w)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        spoilt = tree.scale(float("nan"), super().round(server, cohort))
+        if self.scattered:
+            stacked = tree.stack([spoilt] * len(cohort.ids))
+            return super().round(server, cohort.gather(self.again, scatter=(stacked,)).cohort)
+        return cohort.reduce(self.again, broadcast=(spoilt,)).mean or server
+
+
+class SpoilsOneByOne(SpoilsBetween):
+    scattered = True
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", [SpoilsBetween, SpoilsOneByOne])
+def test_what_the_server_spoils_is_no_clients_fault(engine: Any, kind: Any) -> None:
+    run = engine(population({}), kind(local=LOCAL))
+    with pytest.raises(NonFiniteError, match=r"^the server, round 2: what it sends to .*again is not finite"):
+        run.round(run.init(), (0, 1), 1)
+    run = engine(population({}), kind(local=LOCAL), on_nonfinite="refuse")
+    run.round(run.init(), (0, 1), 1)
+    assert [(f.client, f.reason) for f in run.traffic.failed] == [
+        (k, "what the server sent is not finite") for k in (0, 1)
+    ]
+
+
+# ---- exchanges
+
+
+class SumsLogits(FedAvgLike):
+    """One mean over all architectures, of what has one shape in all of them, or of whole models, which have not."""
+
+    mixed: ClassVar[bool] = True
+    whole: ClassVar[bool] = False
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Any:
+        return torch.zeros(3)
+
+    def init_client(self, server: Any, model: Model, key: int) -> Any:
+        return model.init(key)
+
+    @on_client
+    def train(self, client: Client[Weights]) -> tuple[Weights, Any]:
+        loss = task_loss(client.model, client.task)
+        trained = minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr)
+        return trained, Weighted(
+            value=trained if self.whole else trained.params["head.bias"], weight=client.num_examples
+        )
+
+    def round(self, server: Any, cohort: Any) -> Any:
+        return cohort.reduce(self.train).mean
+
+    def personal(self, server: Any, client: Client[Weights]) -> Weights:
+        return client.state
+
+
+class SumsModels(SumsLogits):
+    whole = True
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_mean_over_architectures_needs_one_shape(engine: Any) -> None:
+    two = {n: Model(m, name=n) for n, m in {"narrow": MLP, "wide": lambda: MLP(16)}.items()}
+    run = engine(Population(federation(), two), SumsLogits(local=LOCAL))
+    found = run.round(run.init(), (0, 1, 2, 3), 0)[""]
+    sizes = [5, 12, 9, 23]
+    want = sum(n * run.states[k].params["head.bias"].double() for k, n in enumerate(sizes)) / sum(sizes)
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+    run = engine(Population(federation(), two), SumsModels(local=LOCAL))
+    with pytest.raises(StackingError, match=r"no mean\. Take that of each on its own: for group in cohort\.groups"):
+        run.round(run.init(), (0, 1, 2, 3), 0)
+    assert not run.states  # refused before any state moved
+
+
+class Borrows(FedAvgLike):
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return FedAvg(local=self.local).round(server, cohort)
+
+
+def test_clients_run_methods_of_the_algorithm_alone() -> None:
+    run = Loop(population({}), Borrows(local=LOCAL))
+    with pytest.raises(StackingError, match=r"methods of the run's own Borrows.*Averaging\.local_update is not one"):
+        run.round(run.init(), (0, 1), 0)
 
 
 class Returns(Algorithm[Weights, Weights]):

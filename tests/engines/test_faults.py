@@ -15,7 +15,7 @@ from fedloom.algorithms import ALGORITHMS, FedAvg, KTpFL
 from fedloom.coordinator import RunSettings, run
 from fedloom.coordinator.sampler import FixedList
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD, Digest, Local
 from fedloom.engines.faults import Unreliable
 from fedloom.engines.loop import Loop
 from fedloom.engines.simulated import Faults
@@ -117,7 +117,7 @@ def test_the_runs_above_lose_clients_for_every_reason() -> None:
 @pytest.mark.parametrize("engine", [RecordingLoop, RecordingStacked])
 def test_who_fails_at_second_keeps_what_the_first_exchange_left(engine: Any) -> None:
     """KT-pFL's second exchange teaches clients and tells the server nothing."""
-    subject = Subject.of(KTpFL(distill=Local(batch_size=8, optimiser=SGD(lr=0.1)), num_public=13))
+    subject = Subject.of(KTpFL(distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.1)), num_public=13))
     faults = Unreliable(declined=0.4, lost=0.2, late=0.2, seed=1)
     lossy = subject.run(engine, cohorts=EVERYBODY[:1], faults=only(faults, 1))
     clean = subject.run(engine, cohorts=EVERYBODY[:1])

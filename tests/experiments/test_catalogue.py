@@ -9,6 +9,7 @@ import torch
 from fedloom import SGD, Examples, FedNTD, KTpFL, Local
 from fedloom.coordinator import History
 from fedloom.core.errors import SettingError
+from fedloom.core.optimiser import Digest
 from fedloom.data import Dataset
 from fedloom.experiments import catalogue
 
@@ -23,7 +24,7 @@ def test_an_algorithm_gets_the_common_local_training_and_its_own_settings() -> N
 def test_parts_of_a_setting_change_one_by_one() -> None:
     made = catalogue.algorithm("kt_pfl", LOCAL, {"distill.lr": "0.3", "distill.epochs": "2", "distill.clip": "none"})
     default = KTpFL().distill
-    assert made == KTpFL(local=LOCAL, distill=Local(epochs=2, batch_size=default.batch_size, optimiser=SGD(lr=0.3)))
+    assert made == KTpFL(local=LOCAL, distill=Digest(epochs=2, batch_size=default.batch_size, optimiser=SGD(lr=0.3)))
     clipped = catalogue.algorithm("kt_pfl", LOCAL, {"distill.clip": "2", "distill.nesterov": "false"})
     assert isinstance(clipped, KTpFL)
     assert clipped.distill.optimiser.clip == 2.0

@@ -33,7 +33,7 @@ from fedloom.core.batches import Batch
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.losses import soft_prediction, soft_target_loss
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.swa import minimise_averaged
 from fedloom.core.types import Params, Weights
 
@@ -43,10 +43,10 @@ from fedloom.core.types import Params, Weights
 class FedBE(Averaging):
     """`num_sampled` >= 0, `spread` >= 0, `T` > 0, `steps` >= 0, `swa_start` >= 0, `swa_every` >= 1: see above.
 
-    `distill`: batch size and optimiser of the server; its `epochs`, `steps` and `decay` are not used.
+    `distill`: batch size and optimiser of the server.
     """
 
-    distill: Local = field(default_factory=lambda: Local(batch_size=128, optimiser=SGD(lr=1e-3, momentum=0.9)))
+    distill: Distill = field(default_factory=lambda: Distill(batch_size=128, optimiser=SGD(lr=1e-3, momentum=0.9)))
     steps: int = 800
     num_sampled: int = 10
     spread: float = 0.1

@@ -37,7 +37,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import soft_prediction, soft_target_loss, task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Adam, Cosine, Local
+from fedloom.core.optimiser import Adam, Cosine, Distill
 from fedloom.core.types import Weighted, Weights
 
 Scheme = Literal["avg_logits", "avg_probs", "avg_losses"]
@@ -48,10 +48,10 @@ Scheme = Literal["avg_logits", "avg_probs", "avg_losses"]
 class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
     """`steps` >= 0: of the server, each round. `T` > 0: temperature. `scheme`: see above.
 
-    `distill`: batch size and optimiser of the server; its `epochs`, `steps` and `decay` are not used.
+    `distill`: batch size and optimiser of the server.
     """
 
-    distill: Local = field(default_factory=lambda: Local(batch_size=128, optimiser=Adam(lr=1e-3, clip=5.0)))
+    distill: Distill = field(default_factory=lambda: Distill(batch_size=128, optimiser=Adam(lr=1e-3, clip=5.0)))
     steps: int = 200
     T: float = 1.0
     scheme: Scheme = "avg_logits"

@@ -9,9 +9,9 @@ NeurIPS 2020. https://arxiv.org/abs/2007.07481, section 5.
 Down: the model. Up: d_k (with the buffers) and the number a_k. Kept by the client: nothing. No value gives FedAvg; with
 equal a_k it is FedAvg but for rounding.
 Differences from the paper: the rate stays inside d_k; `aggregation = "uniform"` gives p_k = 1 / |S|; no proximal steps.
-Nesterov's momentum has the a_k of heavy-ball momentum, as in the authors' code. From the FedNTD authors' code: theirs
-subtracts the client's last d_k / lr from its gradients, by default: the paper's variance reduction, whose global term
-it never adds. `variance_reduction = "released"` does that (the client then keeps d_k / lr); FedNTD's published numbers
+Nesterov's momentum has the a_k of heavy-ball momentum, as in the authors' code; Adam, which has none, is refused. From
+the FedNTD authors' code: theirs subtracts the client's last d_k / lr from its gradients, by default: the paper's
+variance reduction, whose global term it never adds. `variance_reduction = "released"` does that (the client then keeps d_k / lr); FedNTD's published numbers
 of FedNova cannot come from plain FedNova.
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
+import torch
 from torch import Tensor
 
 from fedloom.core.client import Aggregation, Client, on_client
@@ -28,7 +29,6 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.one_model import OneModel
-from fedloom.core.optimiser import effective_steps
 from fedloom.core.tree import axpy, scale, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights
 
@@ -41,6 +41,10 @@ class FedNova(OneModel[Weights, Params]):
     aggregation: Aggregation = "samples"
     variance_reduction: Literal["none", "released"] = "none"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.local.optimiser.effective_steps(torch.ones(()))  # who has no a_k is refused here
+
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
@@ -52,7 +56,7 @@ class FedNova(OneModel[Weights, Params]):
         loss, optimiser = task_loss(client.model, client.task), self.local.optimiser
         correct = sub if client.state else None  # g - d_k / lr
         w_k = minimise(loss, w, client.train, optimiser, client.state, lr=client.lr, correct=correct)
-        a = effective_steps(client.train.num_steps, getattr(optimiser, "momentum", 0.0))
+        a = optimiser.effective_steps(client.train.num_steps)
         d = scale(1.0 / a, sub(w.params, w_k.params))
         weight = client.weight(self.aggregation)
         kept = scale(1.0 / client.lr, d) if client.state else {}

@@ -34,7 +34,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import soft_prediction, soft_target_loss, task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD, Digest
 from fedloom.core.simplex import project_simplex
 from fedloom.core.types import Weights
 
@@ -44,10 +44,10 @@ from fedloom.core.types import Weights
 class KTpFL(Algorithm[Tensor, Weights]):
     """`num_public`: P of a round. `tau`: temperature. `lam`, `rho`, `eta3`, `coefficient_steps`: of eq. 7.
 
-    `distill`: how the public examples are learnt; its `decay` and `steps` are not used.
+    `distill`: how the public examples are learnt.
     """
 
-    distill: Local = field(default_factory=lambda: Local(epochs=1, batch_size=256, optimiser=SGD(lr=0.02)))
+    distill: Digest = field(default_factory=lambda: Digest(epochs=1, batch_size=256, optimiser=SGD(lr=0.02)))
     num_public: int = 3000
     tau: float = 1.0
     lam: float = 1.0

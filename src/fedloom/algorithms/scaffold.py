@@ -11,9 +11,9 @@ Down: x and c. Up: y and c_i+ - c_i. Kept by the client: c_i (zero at first). Wi
 and server_lr = 1 it is FedAvg.
 Differences from the paper: the mean of y is weighted by samples by default (`aggregation = "uniform"` is the paper's);
 `divisor = "adaptive"` (default, the FedNTD authors') divides by A = the steps that momentum amounts to, "steps" by the
-number of steps; without momentum both are the same; Nesterov's momentum counts like heavy-ball momentum. Buffers are
-averaged, whatever server_lr. From the authors' code: |S| / N is formed from the clients that
-answered.
+number of steps; without momentum both are the same; Nesterov's momentum counts like heavy-ball momentum; Adam, whose
+steps are no sum of gradients, is refused. Buffers are averaged, whatever server_lr. From the authors' code: |S| / N is
+formed from the clients that answered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.one_model import OneModel
-from fedloom.core.optimiser import effective_steps
 from fedloom.core.tree import add, axpy, scale, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights, state
 
@@ -65,6 +64,7 @@ class Scaffold(OneModel[ScaffoldServer, ScaffoldClient]):
         super().__post_init__()
         if self.server_lr <= 0:
             raise SettingError(f"SCAFFOLD needs server_lr > 0, got {self.server_lr}")
+        self.local.optimiser.effective_steps(torch.ones(()))  # l. 12 is a mean gradient for plain SGD steps alone
 
     def init(self, model: Model, key: int, *, num_clients: int) -> ScaffoldServer:
         x = model.init(key)
@@ -81,8 +81,8 @@ class Scaffold(OneModel[ScaffoldServer, ScaffoldClient]):
         drift = sub(c, c_i)
         loss = task_loss(client.model, client.task)
         y = minimise(loss, x, client.train, optimiser, drift, lr=client.lr, correct=add)  # Alg. 1, l. 10
-        momentum = getattr(optimiser, "momentum", 0.0) if self.divisor == "adaptive" else 0.0
-        steps = effective_steps(client.train.num_steps, momentum)
+        n = client.train.num_steps
+        steps = optimiser.effective_steps(n) if self.divisor == "adaptive" else n.double()
         dc = axpy(-1.0, c, scale(1.0 / (steps * client.lr), sub(x.params, y.params)))  # l. 12: c_i+ - c_i
         weight = client.weight(self.aggregation)
         up = ScaffoldUpload(y=Weighted(value=y, weight=weight), dc=Weighted(value=dc, weight=torch.ones_like(weight)))

@@ -133,8 +133,8 @@ class Model:
             return mask
         if x is not at_hand[0]:
             raise StackingError(
-                f"{self.name} normalises by the batch, and this input is not batch.x, whose padding is known: say which "
-                "rows are real, model(weights, x, mask=batch.mask) or mask=torch.ones(len(x), dtype=torch.bool)"
+                f"{self.name} normalises by the batch, and this input is not batch.x, whose padding is known: say "
+                "which rows are real, model(weights, x, mask=batch.mask) or mask=torch.ones(len(x), dtype=torch.bool)"
             )
         return at_hand[1]
 

@@ -53,6 +53,17 @@ class Optimiser(ABC):
             grads = [g * factor.reshape(factor.shape + (1,) * (g.ndim - lead)) for g in grads]
         self._step_(params, grads, state, lr)
 
+    def effective_steps(self, num_steps: Tensor) -> Tensor:
+        """The plain SGD steps that `num_steps` steps amount to, [] float64: what (start - end) / lr is a sum over.
+
+        Raises:
+            SettingError: there is no such number.
+        """
+        raise SettingError(
+            f"steps of {type(self).__name__} amount to no number of plain SGD steps, by which this algorithm divides: "
+            "use SGD"
+        )
+
     def apply(
         self, weights: T, gradient: T, state: Sequence[Tensor], lr: Tensor | None = None
     ) -> tuple[T, list[Tensor]]:
@@ -101,6 +112,14 @@ class SGD(Optimiser):
             )
         for p, g in zip(params, grads, strict=True):
             p.addcmul_(g, _per_client(lr, p), value=-1)
+
+    def effective_steps(self, num_steps: Tensor) -> Tensor:
+        """As of heavy-ball momentum m, Nesterov's too (FedNova, sec. 4.2).
+
+        a = sum_{s=1..n} (1 - m^s) / (1 - m) = (n - m (1 - m^n) / (1 - m)) / (1 - m)
+        """
+        n, m = num_steps.double(), self.momentum
+        return (n - m * (1 - m**n) / (1 - m)) / (1 - m)
 
     def fused_step_(self, params: list[Tensor], grads: list[Tensor], state: list[Tensor], lr: float) -> None:
         """The same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping.
@@ -184,6 +203,33 @@ class Cosine(Optimiser):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Distill:
+    """How a server learns from public examples: in batches of `batch_size`, with a new `optimiser` state each round."""
+
+    batch_size: int
+    optimiser: Optimiser
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if self.batch_size < 1:
+            raise SettingError(f"batch_size must be >= 1, got {self.batch_size}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digest:
+    """How a client learns from public examples: `epochs` passes in the order they are sent, else as `Distill`."""
+
+    epochs: int
+    batch_size: int
+    optimiser: Optimiser
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if self.epochs < 1 or self.batch_size < 1:
+            raise SettingError(f"epochs and batch_size must be >= 1, got {self.epochs}, {self.batch_size}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Local:
     """What every client does locally, shared by all algorithms of a comparison.
 
@@ -220,12 +266,3 @@ class Local:
 def _per_client(value: Tensor, like: Tensor) -> Tensor:
     """A value for all clients [] or for each of them [K], shaped to multiply `like`."""
     return value.reshape(value.shape + (1,) * (like.ndim - value.ndim)).to(like.dtype)
-
-
-def effective_steps(num_steps: Tensor, momentum: float) -> Tensor:
-    """The plain SGD steps that `num_steps` steps with heavy-ball momentum amount to, [] float64 (FedNova, sec. 4.2).
-
-    a = sum_{s=1..n} (1 - m^s) / (1 - m) = (n - m (1 - m^n) / (1 - m)) / (1 - m)
-    """
-    n, m = num_steps.double(), momentum
-    return (n - m * (1 - m**n) / (1 - m)) / (1 - m)
