@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from fedloom import (
     Centralised,
     Classification,
     Digest,
+    Distill,
     Examples,
     FedAvg,
+    FedDF,
     Federation,
     FedNTD,
     KTpFL,
@@ -31,7 +34,7 @@ from fedloom import (
     federate,
     run,
 )
-from fedloom.coordinator import History, SeededByRound
+from fedloom.coordinator import FixedList, History, SeededByRound
 from fedloom.core import tree
 from fedloom.core.errors import NonFiniteError, SettingError, SettingWarning
 from fedloom.data import by_lists
@@ -353,7 +356,97 @@ def test_kt_pfl_runs_with_public_examples_and_three_architectures(engine: Any) -
     torch.testing.assert_close(coefficients.sum(1), torch.ones(6))
 
 
+# ---- what must not matter
+
+
+def test_measures_do_not_depend_on_the_order_of_a_cohort() -> None:
+    orders = [((0, 1, 2, 4),), ((4, 1, 0, 2),), ((2, 4, 1, 0),)]
+    settings = dataclasses.replace(SETTINGS, rounds=1, cohort_size=4)
+    records = [run(FedAvg(local=LOCAL), federation(), mlp, settings, sampler=FixedList(o)).metrics[1] for o in orders]
+    for record in records:
+        del record["clients"]
+    assert records[0] == records[1] == records[2]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "algorithm", [Scaffold(local=LOCAL), KTpFL(local=LOCAL, num_public=10)], ids=lambda a: type(a).__name__
+)
+def test_a_run_does_not_depend_on_the_default_dtype(engine: Any, algorithm: Any) -> None:
+    class Doubling(nn.Module):
+        """A network that makes tensors of its own."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scaled: torch.Tensor = self.layer(x * torch.full((4,), 0.1))
+            return scaled
+
+    settings, before = dataclasses.replace(SETTINGS, engine=engine), torch.get_default_dtype()
+    data = federation(public=examples(20, 2), test_fraction=0.2)
+    want = run(algorithm, data, Doubling, settings)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = run(algorithm, data, Doubling, settings)
+    finally:
+        torch.set_default_dtype(before)
+    assert found.metrics == want.metrics
+
+
+# ---- servers that diverge
+
+
+def test_a_refused_server_is_in_the_record(tmp_path: Path) -> None:
+    distill = Distill(batch_size=8, optimiser=SGD(lr=1e30, weight_decay=1.0))
+    algorithm = FedDF(local=LOCAL, steps=5, distill=distill)
+    settings = dataclasses.replace(SETTINGS, rounds=2, on_nonfinite="refuse")
+    history = run(algorithm, federation(public=examples(20, 2)), mlp, settings, directory=tmp_path)
+    assert "server_refused" not in history.metrics[0]
+    for record in history.metrics[1:]:
+        assert re.fullmatch(r"the loss is (nan|inf) in its own training at batch \d", record["server_refused"])
+        assert (record["failed"], record["global_loss"]) == ({}, history.metrics[0]["global_loss"])
+    assert History.read(tmp_path).metrics == history.metrics
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    record = json.loads(lines[-1])
+    (tmp_path / "metrics.jsonl").write_text(
+        "\n".join([*lines[:-1], json.dumps({**record, "server_refused": 3})]) + "\n"
+    )
+    with pytest.raises(SettingError, match="line 3: server_refused must be a reason, got 3"):
+        History.read(tmp_path)
+    with pytest.raises(NonFiniteError, match="the server, round 1, batch"):
+        run(algorithm, federation(public=examples(20, 2)), mlp, dataclasses.replace(settings, on_nonfinite="stop"))
+
+
 # ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("layer", "who"),
+    [
+        (
+            lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True),
+            "MultiheadAttention",
+        ),
+        (lambda: nn.LSTM(4, 4, num_layers=2, dropout=0.1), "LSTM"),
+        (nn.AlphaDropout, "alpha_dropout"),
+    ],
+)
+def test_ungoverned_dropout_is_refused_before_the_run(layer: Any, who: str, tmp_path: Path) -> None:
+    class Draws(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = layer(), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = self.layer(x[:, None])
+            logits: torch.Tensor = self.head((out[0] if isinstance(out, tuple) else out)[:, 0])
+            return logits
+
+    with pytest.raises(SettingError, match=rf"^({who}) draws random numbers.*set that layer's dropout to 0"):
+        run(FedAvg(local=LOCAL), federation(), Draws, SETTINGS, directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from fedloom.core.augment import Augment
 from fedloom.core.batches import Batch, at_batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
-from fedloom.core.fold import fold
+from fedloom.core.fold import fold, minimise
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest, Local
 from fedloom.core.task import Classification
@@ -263,3 +263,34 @@ def test_rows_that_are_no_examples_cannot_be_masked() -> None:
     model, x = Model(lambda: Pairs(3)), torch.ones(4, 12)
     with pytest.raises(StackingError, match="one row for each of its 4 examples, got 8: keep"):
         model(model.init(0), x, torch.arange(4) < 3)
+
+
+class Consistent(Elsewhere):
+    """Local training whose loss asks a frozen model about the batch itself."""
+
+    @on_client
+    def learn(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weights]:
+        model, task = client.model, client.task
+
+        def loss(weights: Weights, batch: Batch, w: Weights) -> Tensor:
+            logits, frozen = model.train(weights, batch)[0], model(w, batch.x)
+            return task.loss(logits, batch) + batch.mean((logits - frozen).square().sum(-1))
+
+        return (), minimise(loss, w, client.train, self.local.optimiser, w, lr=client.lr)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return tree.map_tree(lambda t: t.mean(0), cohort.gather(self.learn, broadcast=(server,)).value)
+
+
+def test_the_inputs_of_the_batch_are_known_in_every_way_of_computing() -> None:
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 12)), rng.integers(3, size=n)) for n in (5, 11, 8)]
+    people = clients_of(data, model=Model(lambda: Untracked(3), name="untracked"), num_classes=3)
+    algorithm = Consistent(local=Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.1)))
+    ends = []
+    for kind, settings in ((Loop, {}), (Stacked, {}), (Stacked, {"compilation": "trace"})):
+        engine = kind(people, algorithm, **settings)
+        ends.append(engine.round(engine.init(), (0, 1, 2), 0))
+    for other in ends[1:]:
+        for a, b in zip(tree.leaves(ends[0]), tree.leaves(other), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)

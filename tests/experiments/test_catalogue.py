@@ -50,3 +50,9 @@ def test_the_newest_numbers_of_a_history() -> None:
     assert history.last("a", 2) == pytest.approx(0.4)
     assert str(history.last("b")) == "nan"
     assert [m["round"] for m in history] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("name", "part"), [("feddf", "epochs"), ("fedbe", "steps"), ("kt_pfl", "decay")])
+def test_parts_that_are_not_used_are_refused(name: str, part: str) -> None:
+    with pytest.raises(SettingError, match=rf"{name}\.distill has no setting '{part}'.*it has .*batch_size.*lr"):
+        catalogue.algorithm(name, LOCAL, {f"distill.{part}": "2"})

@@ -11,8 +11,8 @@ equal a_k it is FedAvg but for rounding.
 Differences from the paper: the rate stays inside d_k; `aggregation = "uniform"` gives p_k = 1 / |S|; no proximal steps.
 Nesterov's momentum has the a_k of heavy-ball momentum, as in the authors' code; Adam, which has none, is refused. From
 the FedNTD authors' code: theirs subtracts the client's last d_k / lr from its gradients, by default: the paper's
-variance reduction, whose global term it never adds. `variance_reduction = "released"` does that (the client then keeps d_k / lr); FedNTD's published numbers
-of FedNova cannot come from plain FedNova.
+variance reduction, whose global term it never adds. `variance_reduction = "released"` does that (the client then keeps
+d_k / lr); FedNTD's published numbers of FedNova cannot come from plain FedNova.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from fedloom.coordinator.history import History, Record
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.model import own_defaults
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
@@ -33,7 +32,6 @@ class Evaluation:
         self._members = {name: float(count) for name, count in engine.population.members.items()}
         self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}
 
-    @own_defaults()
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History) -> Record:
         """Accuracy, loss, accuracy per class, and what follows from these."""
         p = self.population

@@ -23,6 +23,8 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.plausible import check_plausible
 from fedloom.core.task import Classification, Task, check_task
+from fedloom.core.model import Model, own_defaults
+from fedloom.core.task import Classification, Task
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation
 from fedloom.engines.population import Population
@@ -256,6 +258,7 @@ def run(
     return job.run(directory, resume=resume, on_start=on_start, on_round=on_round)
 
 
+@own_defaults()
 def _try(model: Model, task: Task, train: Examples) -> None:
     """Raise SettingError unless a model takes one example of each class, in training too, and the task its answers."""
     first = np.unique(train.y.cpu().numpy(), return_index=True)[1]

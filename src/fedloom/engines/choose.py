@@ -12,7 +12,7 @@ from torch.func import grad, vmap
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.errors import EngineWarning
-from fedloom.core.model import Model
+from fedloom.core.model import Model, own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
@@ -56,6 +56,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     return Stacked, f"about {parallel:.0f} clients in parallel"
 
 
+@own_defaults()
 def stacking_problem(model: Model, population: Population) -> str | None:
     """Why `vmap` cannot train two copies of this model at once; None if it can."""
     weights = tree.cast(model.init(0), device=population.device, dtype=population.dtype)

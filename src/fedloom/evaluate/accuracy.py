@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.batches import Batch
-from fedloom.core.model import Model
+from fedloom.core.model import Model, own_defaults
 from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Examples
@@ -88,6 +88,7 @@ def out_local(share: Floats, per_class: Floats) -> Floats:
     return in_local(1.0 - share, per_class)  # which divides by the sum, C - 1
 
 
+@own_defaults()
 def _evaluate(model: Model, weights: Weights, task: Task, examples: Examples) -> tuple[npt.NDArray[np.bool_], float]:
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
