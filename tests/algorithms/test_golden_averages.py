@@ -201,7 +201,7 @@ def test_shared_part_of_a_split_network(name: str, shared: str, engine: Any) -> 
     part = weights_at(g, "global_part.")
     travels = {n: t for n, t in server["steered"].params.items() if n.startswith(shared[:-1])}
     assert_params(Weights(params={n.removeprefix(shared[:-1]): t for n, t in travels.items()}), part, **EXACT)
-    for k, personal in run.personal(server, (0, 1, 2)).items():
+    for k, personal in run.personal(server, (0, 1, 2), 0).items():
         assert_params(personal, weights_at(g, f"client{k}_after."), **EXACT)
     assert run.traffic.up[0] == 8 * sum(t.numel() for t in part.params.values())
 
@@ -231,7 +231,7 @@ def test_round_of_lg_fedavg(engine: Any) -> None:
         own = {n: t for n, t in before[k].params.items() if n.startswith("fc1")}
         run.states[k] = Kept(own=Weights(params=own), previous=())
     server = run.round({"tiny": before[0]}, [int(k) for k in g["selected"]], 0)
-    for k, personal in run.personal(server, range(3)).items():
+    for k, personal in run.personal(server, range(3), 0).items():
         assert_params(personal, weights_at(g, f"client{k}_after."))
 
 
@@ -292,7 +292,7 @@ class GoldenOrder(InOrder):
 
     g: Any = None
 
-    def train_batches(self, clients: Any, local: Local, round: int, exchange: int) -> Batches:
+    def train_batches(self, clients: Any, local: Local, round: int, exchange: int | str) -> Batches:
         batches = super().train_batches(clients, local, round, exchange)
         order = batches.order.clone()
         for i, k in enumerate(clients):
@@ -368,7 +368,7 @@ def test_rounds_of_fedbn_and_fedper(name: str, build: Any, settings: dict[str, A
         for k in sampled:
             np.testing.assert_allclose(flat(sent[k].params), g[f"r{r}_k{k}_upload"], rtol=0, atol=1e-10)
             assert run.traffic.losses[k] == pytest.approx(g[f"r{r}_k{k}_losses"].mean(), abs=1e-10)
-        for k, weights in run.personal(server, people).items():
+        for k, weights in run.personal(server, people, r).items():
             mine = {n: t for n, t in {**weights.params, **weights.buffers}.items() if n.startswith(own)}
             counter = mine.pop("bn1.num_batches_tracked", None)
             assert counter is None or int(counter) == g[f"r{r}_num_batches_tracked"][k]
