@@ -20,11 +20,9 @@ from fedloom.coordinator.sampler import DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError
-from fedloom.core.model import Model
+from fedloom.core.model import Model, own_defaults
 from fedloom.core.plausible import check_plausible
 from fedloom.core.task import Classification, Task, check_task
-from fedloom.core.model import Model, own_defaults
-from fedloom.core.task import Classification, Task
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation
 from fedloom.engines.population import Population
