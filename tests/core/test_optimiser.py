@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.algorithms import FedAvg, FedNova, Scaffold
+from fedloom.algorithms import FedAvg, FedDF, FedNova, Scaffold
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Adam, Cosine, Digest, Distill, Local, Optimiser
 
@@ -135,7 +135,7 @@ def test_effective_steps_sum_what_momentum_does(momentum: float) -> None:
     ("make", "message"),
     [
         (lambda: SGD(lr=0.0), "lr = 0.0"),
-        (lambda: SGD(lr=float("nan")), "lr = nan"),
+        (lambda: SGD(lr=float("nan")), "lr must be finite, got nan"),
         (lambda: SGD(lr=0.1, clip=-1), "clip"),
         (lambda: SGD(lr=0.1, momentum=1.0), r"momentum must be in \[0, 1\)"),
         (lambda: SGD(lr=0.1, weight_decay=-1), "weight_decay"),
@@ -146,6 +146,7 @@ def test_effective_steps_sum_what_momentum_does(momentum: float) -> None:
         (lambda: Local(steps=0), "steps"),
         (lambda: Local(decay=0.0), "decay"),
         (lambda: Distill(batch_size=0, optimiser=SGD()), "batch_size must be >= 1, got 0"),
+        (lambda: FedDF(distill=Local(epochs=50)), r"distill must be of type Distill, got Local\(epochs=50"),  # type: ignore[arg-type]
         (lambda: Digest(epochs=0, batch_size=4, optimiser=SGD()), "epochs and batch_size must be >= 1, got 0, 4"),
         (lambda: Digest(epochs=1, batch_size=0, optimiser=SGD()), "epochs and batch_size must be >= 1, got 1, 0"),
     ],
