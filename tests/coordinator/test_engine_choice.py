@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from fedloom import FedAvg, Federation, Model, RunSettings, run
 from fedloom.core.errors import EngineWarning
+from fedloom.core.optimiser import Local
 from fedloom.data import by_lists
 from fedloom.engines import choose as chooser
-from fedloom.engines.choose import choose
+from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -102,19 +103,19 @@ def test_what_is_asked_for_is_used() -> None:
     assert choose("stacked", images, LOCAL, 1) == (Stacked, "asked for")
 
 
-def test_line_1_comes_before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_2_comes_before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chooser, "stacking_problem", lambda *_: "no")
     found = choose("auto", population(device=torch.device("cuda")), LOCAL, 6)
     assert found == (Loop, "model 'net' cannot be stacked (no)")
 
 
-def test_line_2_a_gpu_stacks_even_convolutions_of_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_3_a_gpu_stacks_even_convolutions_of_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chooser, "stacking_problem", lambda *_: None)  # there may be no GPU to try it on
     on_gpu = population(lambda: nn.Conv1d(4, CLASSES, 1), device=torch.device("cuda"))
     assert choose("auto", on_gpu, LOCAL, 1) == (Stacked, "a GPU")
 
 
-def test_line_3_convolutions_on_a_cpu_loop() -> None:
+def test_line_4_convolutions_on_a_cpu_loop() -> None:
     images = population(
         {"flat": linear, "conv": lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Flatten())}
     )
@@ -129,10 +130,11 @@ def test_line_3_convolutions_on_a_cpu_loop() -> None:
         ([12] * 6, 2, Loop, "about 2.0 clients in parallel"),
         # 15 steps in all, 10 of them the largest client's: 1.5 of 6 are busy on average
         ([40, 4, 4, 4, 4, 4], 6, Loop, "about 1.5 clients in parallel"),
+        ([40, 40, 4, 4, 4, 4], 6, Stacked, "about 2 clients in parallel"),  # 2.4
         ([40, 40, 40, 40, 4, 4], 6, Stacked, "about 4 clients in parallel"),
     ],
 )
-def test_lines_4_and_5_count_clients_in_parallel(sizes: list[int], cohort: int, engine: Any, parallel: str) -> None:
+def test_lines_5_and_6_count_clients_in_parallel(sizes: list[int], cohort: int, engine: Any, parallel: str) -> None:
     assert choose("auto", population(parts=of_sizes(sizes)), LOCAL, cohort) == (engine, parallel)
 
 
@@ -145,6 +147,73 @@ def test_given_steps_keep_all_clients_busy_whatever_their_sizes() -> None:
 def test_architectures_share_the_cohort() -> None:
     three = {"a": linear, "b": mlp, "c": lambda: mlp(7)}
     assert choose("auto", population(three), LOCAL, 6) == (Loop, "about 2.0 clients in parallel")
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM) -> None:
+        super().__init__()
+        self.body, self.classifier = kind(2, 3, batch_first=True), nn.Linear(3, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.body(x.unflatten(1, (2, 2)))[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_line_1_recurrent_layers_on_a_cpu_loop(kind: Any) -> None:
+    assert choose("auto", population(lambda: Recurrent(kind)), LOCAL, 6) == (Loop, "recurrent layers on a CPU")
+
+
+@pytest.mark.parametrize("engine", ["auto", "stacked"])
+def test_no_warning_of_pytorch_about_recurrent_layers(engine: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        history = run(FedAvg(local=LOCAL), federation(), Recurrent, RunSettings(rounds=1, cohort_size=2, engine=engine))
+    assert history.engine == ("loop" if engine == "auto" else "stacked")
+
+
+# ---- what becomes of the training step
+
+
+def form(kind: Any, rounds: int, people: Population | None = None, cohort: int = 6, **local: Any) -> str:
+    local = {"epochs": 1, "batch_size": 4, **local}
+    return choose_compilation(kind, people or population(parts=of_sizes([40] * 6)), Local(**local), cohort, rounds)
+
+
+def test_a_short_run_is_not_traced() -> None:
+    assert [form(Stacked, rounds) for rounds in (9, 10)] == ["none", "trace"]  # 10 lock-steps a round
+    assert [form(Stacked, rounds, epochs=5) for rounds in (1, 2)] == ["none", "trace"]
+    assert [form(Stacked, rounds, steps=25) for rounds in (3, 4)] == ["none", "trace"]
+    assert [form(Loop, rounds) for rounds in (3, 4)] == ["none", "trace"]  # 60 steps a round, two graphs
+
+
+def test_unequal_clients_need_more_graphs() -> None:
+    ragged = population(parts=of_sizes([40, 20, 40, 20, 40, 20]))
+    assert [form(Stacked, rounds, ragged) for rounds in (119, 120)] == ["none", "trace"]  # 4 for each of 1, 2 and 4
+
+
+def test_a_long_run_of_a_small_stack_is_compiled_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there in (True, False):
+        monkeypatch.setattr(chooser, "has_compiler", lambda there=there: there)
+        assert form(Stacked, 4999) == "trace"
+        assert form(Stacked, 5000) == ("compile" if there else "trace")
+        assert form(Loop, 10**6) == "trace"
+        many = population(parts=of_sizes([40] * 33))
+        assert [form(Stacked, 5000, many, cohort=k) for k in (32, 33)] == [form(Stacked, 5000), "trace"]
+
+
+def test_a_compiler_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chooser.shutil, "which", lambda name: "/bin/cxx" if name == "my-cxx" else None)
+    assert not chooser.has_compiler()
+    monkeypatch.setenv("CXX", "my-cxx")
+    assert chooser.has_compiler()
+
+
+def test_what_cannot_be_traced_is_not() -> None:
+    assert form(Loop, 10**6, population(Branch)) == "none"
+    assert form(Loop, 10**6, population(Recurrent)) == "none"
+    assert form(Stacked, 10**6, population(device=torch.device("cuda"))) == "none"
+    conv = population(lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Flatten()))
+    assert form(Loop, 10**6, conv) == form(Stacked, 10**6, conv) == "trace"
 
 
 def test_looking_for_problems_leaves_the_global_generator_alone() -> None:

@@ -458,7 +458,7 @@ def test_ungoverned_dropout_is_refused_before_the_run(layer: Any, who: str, tmp_
         ({"panel": -1}, "panel must be >= 1, got -1"),
         ({"threads": 0}, "threads must be >= 1 or None (as they are), got 0"),
         ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
-        ({"compilation": "jit"}, "compilation must be one of none, trace, compile, got 'jit'"),
+        ({"compilation": "jit"}, "compilation must be one of auto, none, trace, compile, got 'jit'"),
         ({"on_nonfinite": "ignore"}, "on_nonfinite must be one of stop, refuse, got 'ignore'"),
         ({"device": "gpu"}, "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'gpu'"),
     ],
@@ -670,3 +670,22 @@ def test_a_model_with_batch_norm_and_dropout_runs() -> None:
         for e in ENGINES
     ]
     np.testing.assert_allclose(histories[0].series("train_loss"), histories[1].series("train_loss"), atol=1e-9)
+
+
+def test_a_job_that_was_checked_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    module = importlib.import_module("fedloom.coordinator.run")  # the name `run` is the function
+
+    tried: list[None] = []
+    plain = module._try
+    monkeypatch.setattr(module, "_try", lambda *args: (tried.append(None), plain(*args)))
+    job = module.Job(
+        algorithm=FedAvg(local=LOCAL),
+        federation=federation(),
+        model=linear,
+        settings=RunSettings(rounds=1, cohort_size=2),
+    )
+    job.check()
+    job.run()
+    assert len(tried) == 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, Batches, plan
+from fedloom.core.batches import Batch, Batches, padded, plan
 from fedloom.core.optimiser import Local
 from fedloom.core.types import replace
 from small import clients_of
@@ -22,7 +22,7 @@ sizes_of = st.lists(st.integers(0, 30), min_size=1, max_size=5)
 def test_every_epoch_visits_every_example_once(sizes: list[int], batch_size: int, epochs: int, key: int) -> None:
     order, mask = plan(np.array(sizes), batch_size, [key + k for k in range(len(sizes))], epochs=epochs)
     assert order.shape == mask.shape
-    assert order.shape[::2] == (len(sizes), batch_size)
+    assert order.shape[::2] == (len(sizes), min(batch_size, padded(max(sizes))))
     for k, n in enumerate(sizes):
         per_epoch = -(-n // batch_size)
         steps = mask[k].any(1)
@@ -55,10 +55,19 @@ def test_a_client_does_not_depend_on_its_company(sizes: list[int], batch_size: i
     order, mask = plan(np.array(sizes), batch_size, keys, epochs=epochs)
     for k, n in enumerate(sizes):
         alone, real = plan(np.array([n]), batch_size, [keys[k]], epochs=epochs)
-        S = real.any(2).sum()
-        assert (order[k, :S] == alone[0, :S]).all()
-        assert (mask[k, :S] == real[0, :S]).all()
-        assert not mask[k, S:].any()
+        S, B = real.any(2).sum(), real.shape[2]  # alone, its batches may be narrower
+        assert (order[k, :S, :B] == alone[0, :S]).all()
+        assert (mask[k, :S, :B] == real[0, :S]).all()
+        assert mask[k].sum() == real.sum()
+
+
+def test_a_batch_is_no_wider_than_the_largest_client_needs() -> None:
+    sizes = np.array([5, 400, 3])
+    wide, mask = plan(sizes, 100_000, [1, 2, 3], epochs=2)
+    assert wide.shape == mask.shape == (3, 2, 512)
+    for k, n in enumerate(sizes):
+        whole, _ = plan(np.array([n]), int(n), [k + 1], epochs=2)
+        assert (wide[k][mask[k]].reshape(2, n) == whole[0]).all()
 
 
 def test_shuffles_differ_by_epoch_and_key_and_are_uniform() -> None:

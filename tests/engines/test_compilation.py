@@ -59,10 +59,31 @@ def test_a_traced_stack_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
     close(got, expected, 1e-9)
     programs = engine._programs
     assert programs
-    assert all(isinstance(p, torch.fx.GraphModule) for p in programs.values())
+    assert all(isinstance(p.__self__, torch.fx.GraphModule) for p in programs.values())
     before = len(programs)
     engine.round(got, range(len(SIZES)), 3)
     assert len(engine._programs) == before, "a later round traced again"
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), FedNTD(local=LOCAL)])
+def test_a_traced_loop_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
+    """Short batches, teachers of several widths, BatchNorm and dropout among them."""
+    expected, _ = three_rounds(Loop, algorithm, population())
+    got, engine = three_rounds(Loop, algorithm, population(), compilation="trace")
+    close(got, expected, 1e-9)
+    assert engine._programs
+    assert all(isinstance(p.__self__, torch.fx.GraphModule) for p in engine._programs.values())
+
+
+@pytest.mark.parametrize("kind", [Loop, Stacked])
+def test_a_batch_larger_than_the_largest_client_is_all_of_its_examples(kind: type[Simulation]) -> None:
+    """And needs no more memory than that: no padding beyond the power of two that holds it."""
+    whole = [FedAvg(local=Local(epochs=2, batch_size=n, optimiser=SGD(lr=0.1))) for n in (max(SIZES), 100_000)]
+    expected, _ = three_rounds(Loop, whole[0], population())
+    got, engine = three_rounds(kind, whole[1], population())
+    close(got, expected, 1e-9)
+    batches = engine.population.train_batches(range(len(SIZES)), whole[1].local, 0, 0)
+    assert batches.order.shape == batches.mask.shape == (len(SIZES), 2, 16)
 
 
 @pytest.mark.slow

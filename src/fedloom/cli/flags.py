@@ -63,7 +63,7 @@ FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, va
         ("--dtype", "run.dtype", "", "of weights and activations"),
         ("--threads", "run.threads", "N", "of PyTorch (default: as many as it chooses)"),
         ("--bf16", "run.bf16", "", "mixed precision in local training"),
-        ("--compilation", "run.compilation", "", "of the training step on the stacked engine"),
+        ("--compilation", "run.compilation", "", "of the training step"),
         ("--chunk", "run.chunk", "K", "clients stacked at a time (default: by memory)"),
         ("--state-memory", "run.state_memory_mib", "MIB", "of clients' states; more goes to disk (default: all of it)"),
     ),

@@ -22,7 +22,7 @@ from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.sampler import Uniform
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, StorageError
-from fedloom.engines.choose import choose
+from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.population import pooled
 from fedloom.engines.simulated import Exchange, Simulation
 from fedloom.engines.store import ClientStore
@@ -49,13 +49,20 @@ class Rounds:
         self.algorithm, self.trained = algorithm, trained
         stored: Mapping[str, Any] = files.document("manifest") if files is not None else {}
         fixed = stored.get("fixed", {})
+        if stored and settings.compilation == "auto":  # whatever the default was when the run began
+            self.settings = settings = replace(settings, compilation=stored["run"]["compilation"])
         self.num_threads = fixed.get("threads", settings.threads)
         asked = settings.engine if not stored else stored.get("engine", settings.engine)
         kind, reason = choose(asked, trained, algorithm.local, self.cohort_size)
+        form = settings.compilation
+        if form == "auto":
+            form = fixed.get("compilation") or choose_compilation(
+                kind, trained, algorithm.local, self.cohort_size, settings.rounds
+            )
         self.engine: Simulation = kind(
             trained,
             algorithm,
-            compilation=settings.compilation,
+            compilation=form,
             bf16=settings.bf16,
             chunk=settings.chunk,
             chunks=fixed.get("chunks"),

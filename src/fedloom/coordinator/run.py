@@ -94,13 +94,21 @@ class Job:
         )
 
     def check(self) -> None:
-        """Raise SettingError where algorithm, model, task and data do not fit; nothing is trained or written."""
+        """Raise SettingError where algorithm, model, task and data do not fit; nothing is trained or written.
+
+        What was found fit is not tried again: a comparison checks all its jobs before it runs the first.
+        """
+        _ = self._fits  # kept by the property
+
+    @functools.cached_property
+    def _fits(self) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             for model in self.population.models.values():
                 _try(model, self.task, self.federation.train)
             Rounds(self).engine.init()
         check_plausible(self.federation, self.population.models.values(), self.task)
+        return True
 
     def run(
         self,

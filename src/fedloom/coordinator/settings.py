@@ -10,8 +10,7 @@ import torch
 from fedloom.coordinator.history import lower_is_better
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
-from fedloom.core.execution import Compilation
-from fedloom.engines.choose import EngineName
+from fedloom.engines.choose import CompilationName, EngineName
 
 Monitor = Literal["global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy"]
 
@@ -49,7 +48,7 @@ class RunSettings:
     keep_every: int = 10
     state_memory_mib: float | None = None
     engine: EngineName = "auto"
-    compilation: Compilation = "none"
+    compilation: CompilationName = "auto"
     chunk: int | None = None
     bf16: bool = False
     device: str = "cpu"

@@ -103,7 +103,7 @@ class Batches:
         """fn(*context, x) for every example, not augmented, [n, ...] in the order of `examples`."""
         from fedloom.core.fold import fold  # the seam is built on batches
 
-        n, width = self.examples.shape[0], min(batch_size, self.examples.shape[0])
+        n, width = self.examples.shape[0], min(batch_size, padded(self.examples.shape[0]))
         passes, steps = self.in_order(width), -(-n // width)
         like = _row_shape(fn, context, self)
         table = torch.zeros((steps * width, *like.shape), dtype=like.dtype, device=self.examples.device)
@@ -146,8 +146,10 @@ def plan(
 
     Each epoch is a fresh permutation that depends on the client's key and nothing else; without keys, the stored order.
     `steps`: exactly so many batches for every client, over as many epochs as that takes. Padding is False, and last.
+    B is `batch_size`, or less where that already holds the largest client.
     """
     sizes = np.asarray(sizes, np.int64)
+    batch_size = min(batch_size, padded(int(sizes.max(initial=1))))
     K, per_epoch = len(sizes), -(-sizes // batch_size)
     passes = np.full(K, epochs) if steps is None else -(-steps // np.maximum(per_epoch, 1))
     E, n, P = int(passes.max(initial=1)), int(sizes.max(initial=1)), int(per_epoch.max(initial=1))
@@ -166,6 +168,11 @@ def plan(
         order, mask = np.take_along_axis(order, first, 1), np.take_along_axis(mask, first, 1)
     count = E * P if steps is None else steps
     return np.ascontiguousarray(order[:, :count]), np.ascontiguousarray(mask[:, :count])
+
+
+def padded(n: int) -> int:
+    """The power of two that holds n: batches get few different widths, so that few graphs exist."""
+    return 1 << (max(n, 1) - 1).bit_length()
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -13,6 +13,12 @@ from torch import Tensor
 Compilation = Literal["none", "trace", "compile"]
 
 
+class Programs(dict[Any, Callable[..., Any] | None]):
+    """Steps that were traced or compiled, by all they depend on; None for one that cannot be traced."""
+
+    compiler_works = True  # until it has failed once
+
+
 @dataclass
 class Execution:
     """Settings of an engine for its folds, and what they leave behind."""
@@ -24,7 +30,7 @@ class Execution:
     step: int | None = None  # the step being computed
     watching: bool = False  # whether to leave what was trained in `trained`
     trained: tuple[int, Any] | None = None  # (client axes 0 or 1, carry) after the last minimise over private examples
-    programs: dict[Any, Callable[..., Any]] = field(default_factory=dict)  # lock-steps by what they depend on
+    programs: Programs = field(default_factory=Programs)
 
 
 _execution: ContextVar[Execution] = ContextVar("fedloom_execution")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,28 +12,25 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, Batches, at_batch
-from fedloom.core.execution import current
+from fedloom.core.batches import Batch, Batches, Lazy, at_batch
+from fedloom.core.errors import EngineWarning
+from fedloom.core.execution import Compilation, current
 from fedloom.core.random import fold_in
-from fedloom.core.steps import Step, tracing, vmap_trees
-from fedloom.core.types import replace
+from fedloom.core.steps import Descent, Step, tracing, vmap_trees
+from fedloom.core.types import Params, replace
 
 
 def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
     run, memory = current(), _memory_format(batches)
     work, spec = step.start(tree.map_tree(functools.partial(_own, memory=memory), carry), 0)
     count, losses = int(batches.num_steps), []
-    widths = batches.mask.sum(1).tolist()
     rows = batches.examples[batches.order] if count else batches.order
     keys = fold_in(batches.key, torch.arange(count, device=batches.key.device))
+    lock = _Lockstep(step, spec, (rows, batches.order, batches.mask, keys), batches, context, None)
+    widths = batches.mask.sum(1).tolist()
     for s in range(count):
         run.step = s
-        n = widths[s]
-        x = batches.x[rows[s, :n]]
-        batch = _batch(
-            batches, x, rows[s, :n], batches.order[s, :n], batches.mask[s, :n], keys[s], full=True, memory=memory
-        )
-        value = step.advance(work, spec, batch, context, None)
+        value = lock.advance_one(work, s, widths[s])
         if value is not None:
             losses.append(value)
     run.step = None
@@ -47,23 +45,6 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
         if run.watching and batches.private:
             run.trained = 0, tree.map_tree(torch.clone, out)
     return out
-
-
-def _batch(
-    batches: Batches, x: Tensor, rows: Tensor, at: Tensor, mask: Tensor, key: Tensor, full: bool, memory: Any = None
-) -> Batch:
-    """One client's batch from its stored rows."""
-    if batches.prepare is not None:
-        x = batches.prepare(x, batches.dtype)
-    if batches.augment is not None:
-        x = batches.augment(x, key)
-    if memory is not None:
-        x = x.contiguous(memory_format=memory)
-    notes = {name: table[at] for name, table in batches.notes.items()}
-    for name, lazy in batches.lazy.items():
-        with torch.no_grad():
-            notes[name] = lazy.fn(*lazy.context, x).detach()
-    return Batch(x=x, y=batches.y[rows], mask=mask, key=key, notes=notes, full=full)
 
 
 def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
@@ -98,7 +79,10 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     going = torch.tensor(counts)[:, None] > torch.arange(S)
     active, full = going.sum(0).tolist(), ((real == B) | ~going).all(0).tolist()
     losses = []
-    lock = _Lockstep(step, spec, rows, batches, batches_axes, context, context_axes)
+    keys = fold_in(batches.key[..., None], torch.arange(S, device=device))  # [K, S], or [S] where shared
+    series = [t.transpose(0, 1).contiguous() for t in (rows, batches.order, batches.mask)]  # by step: [S, K, B]
+    keys = keys if keys.ndim == 1 else keys.t().contiguous()
+    lock = _Lockstep(step, spec, (*series, keys), batches, context, (batches_axes, context_axes))
     for s in range(counts[0]):
         run.step = s
         value = lock.advance(work, s, active[s], full[s])
@@ -118,101 +102,172 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
 
 
 class _Lockstep:
-    """The step of a stack as one function of flat tensors, so that it can be traced once and compiled."""
+    """The step of one client or of a stack as one function of flat tensors, so that it can be traced and compiled.
+
+    `series`: (rows, order, mask, keys), each with the steps in front, so that those of one step are contiguous whatever
+    the longest client of the call is. `axes`: the client axes of (batches, context), None for one client.
+    """
 
     def __init__(
-        self, step: Step, spec: Any, rows: Tensor, batches: Batches, batches_axes: Batches, context: Any, axes: Any
+        self, step: Step, spec: Any, series: Sequence[Tensor], batches: Batches, context: Any, axes: Any
     ) -> None:
-        run = current()
-        self.step, self.spec, self.batches, self.run = step, spec, batches, run
-        self.extra, self.extra_spec = tree.flatten((batches.notes, batches.lazy, context))
-        flat_axes = tree.leaves((batches_axes.notes, batches_axes.lazy, axes))
-        self.extra_axes = flat_axes
-        steps = torch.arange(batches.order.shape[1], device=batches.key.device)
-        keys = fold_in(batches.key[..., None], steps)  # [K, S], or [S] where shared
-        self.by_step = [t.unbind(1) for t in (rows, batches.order, batches.mask)] + [keys.unbind(-1)]
-        self.compilation = run.compilation if step.identity is not None else "none"
-        what = (step.identity, self.extra_spec, tuple(flat_axes), batches_axes.key is None)
-        self.static = (*what, batches.prepare, batches.augment, batches.dtype, run.bf16)
-        self.programs: dict[Any, Callable[..., Any]] = {}  # of this fold, found without hashing what they depend on
+        self.step, self.spec, self.batches, self.run, self.axes = step, spec, batches, current(), axes
+        self.memory = _memory_format(batches) if axes is None else None
+        self.extra, self.extra_spec = tree.flatten((batches.lazy, context))
+        if axes is None:
+            self.K, self.extra_axes, self.notes_axes = 1, (None,) * len(self.extra), {}
+        else:
+            self.K = series[0].shape[1]
+            self.extra_axes = tuple(tree.leaves((axes[0].lazy, axes[1])))
+            self.notes_axes = axes[0].notes
+            self.places = torch.arange(self.K, device=series[0].device)
+        self.series = [t.unbind(0) for t in series]
+        self.compilation: Compilation = self.run.compilation if step.identity is not None else "none"
+        if self.compilation == "compile" and not isinstance(step, Descent):
+            self.compilation = "trace"  # predictions are few: compiling them costs more than it saves
+        kind = None if axes is None else (self.extra_axes, axes[0].key is None)
+        what = (step.identity, self.extra_spec, kind, tuple(batches.notes))
+        self.static = (self.compilation, *what, batches.prepare, batches.augment, batches.dtype, self.run.bf16)
+        self.programs: dict[
+            Any, Callable[..., Any] | None
+        ] = {}  # of this fold, found without hashing what they depend on
+
+    def advance_one(self, work: Sequence[Tensor], s: int, width: int) -> Tensor | None:
+        rows, at, mask, key = (series[s] for series in self.series)
+        whole = width == len(mask)
+        if not whole:  # rows of padding cost nothing
+            rows, at, mask = rows[:width], at[:width], mask[:width]
+        notes = [table[at] for table in self.batches.notes.values()]
+        args = [*work, rows, mask, key, *self._shared, *notes, *self.extra]
+        # short batches come in many widths, one to an epoch: a graph for each would not pay
+        return self._run((len(work), True, False), args, trace=whole)
 
     def advance(self, work: Sequence[Tensor], s: int, active: int, full: bool) -> Tensor | None:
-        K = len(self.by_step[0][0])
+        K = self.K
         k = active if self.compilation == "none" else _rounded(active, K)
 
         def first(t: Tensor) -> Tensor:
             return t if k == K else t[:k]
 
-        args = [
-            *map(first, work),
-            *(first(series[s]) if series[s].ndim else series[s] for series in self.by_step),
-            self.batches.x,
-            self.batches.y,
-            *(t if a is None else first(t) for t, a in zip(self.extra, self.extra_axes, strict=True)),
+        rows, at, mask, key = (first(series[s]) if series[s].ndim else series[s] for series in self.series)
+        notes = [
+            t[at] if self.notes_axes[name] is None else first(t)[first(self.places)[:, None], at]
+            for name, t in self.batches.notes.items()
         ]
+        extra = (t if a is None else first(t) for t, a in zip(self.extra, self.extra_axes, strict=True))
+        args = [*map(first, work), rows, mask, key, *self._shared, *notes, *extra]
         partial = k > active
         if partial:
-            args.append(torch.arange(k, device=args[0].device) < active)
-        if self.compilation == "none":
-            return self._compute(len(work), full, partial, args)
-        program = self.programs.get((k, full, partial))
-        if program is None:
-            shapes = tuple((a.shape, a.dtype, a.device) for a in args)
-            name = (self.compilation, self.static, len(work), full, partial, shapes)
-            if name not in self.run.programs:
-                self.run.programs[name] = self._trace(len(work), full, partial, args)
-            program = self.programs[k, full, partial] = self.run.programs[name]
-        return program(*args)  # type: ignore[no-any-return]
+            args.append(self.places[:k] < active)
+        return self._run((len(work), full, partial), args)
+
+    @property
+    def _shared(self) -> tuple[Tensor, Tensor]:
+        return self.batches.x, self.batches.y
+
+    def _run(self, kind: tuple[int, bool, bool], args: Sequence[Tensor], trace: bool = True) -> Tensor | None:
+        if self.compilation == "none" or not trace:
+            return self._compute(*kind, args)
+        here = (*kind, args[kind[0]].shape)
+        if here not in self.programs:
+            shapes = tuple((a.shape, a.stride(), a.dtype, a.device) for a in args)
+            name, kept = (self.static, kind, shapes), self.run.programs
+            if name not in kept:
+                kept[name] = self._program(kind, args)
+            self.programs[here] = kept[name]
+        program = self.programs[here]
+        return self._compute(*kind, args) if program is None else program(*args)
 
     def _compute(self, num_work: int, full: bool, partial: bool, args: Sequence[Tensor]) -> Tensor | None:
-        work, (rows, at, mask, key, x, y) = args[:num_work], args[num_work : num_work + 6]
-        extra = args[num_work + 6 :]
+        b, work, (rows, mask, key, x, y) = self.batches, args[:num_work], args[num_work : num_work + 5]
+        extra = args[num_work + 5 :]
         if partial:
             extra, going = extra[:-1], extra[-1]
             before = [w.clone() for w in work]
-        notes, lazy, context = tree.unflatten(list(extra), self.extra_spec)
-        notes_axes, lazy_axes, context_axes = tree.unflatten(list(self.extra_axes), self.extra_spec)
-        b = self.batches
-        inputs = x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *x.shape[1:])
+        notes = dict(zip(b.notes, extra, strict=False))
+        lazy, context = tree.unflatten(list(extra[len(notes) :]), self.extra_spec)
+        x = x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *x.shape[1:])
+        y = y.index_select(0, rows.reshape(-1)).reshape(rows.shape)
         if b.prepare is not None:
-            inputs = b.prepare(inputs, b.dtype)
+            x = b.prepare(x, b.dtype)
+        if self.axes is None:
+            batch, dims = self._of_one(x, y, mask, key, notes, lazy, full), None
+        else:
+            batch, dims = self._of_stack(x, y, mask, key, notes, lazy, full)
+        value = self.step.advance(work, self.spec, batch, context, dims)
+        if partial:
+            for w, old in zip(work, before, strict=True):
+                w.copy_(torch.where(going.view(-1, *[1] * (w.ndim - 1)), w, old))
+        return value
+
+    def _of_one(
+        self, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, notes: Params, lazy: dict[str, Lazy], full: bool
+    ) -> Batch:
+        if self.batches.augment is not None:
+            x = self.batches.augment(x, key)
+        if self.memory is not None:
+            x = x.contiguous(memory_format=self.memory)
+        with torch.no_grad():
+            told = {n: at_batch(x, None if full else mask, t.fn, *t.context, x).detach() for n, t in lazy.items()}
+        return Batch(x=x, y=y, mask=mask, key=key, notes={**notes, **told}, full=full)
+
+    def _of_stack(
+        self, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, notes: Params, lazy: dict[str, Lazy], full: bool
+    ) -> tuple[Batch, Any]:
+        """The batches of the clients, and the client axes of (batch, context)."""
         key_axis = None if key.ndim == 0 else 0
-        if b.augment is not None:
-            inputs = vmap(b.augment, in_dims=(0, key_axis))(inputs, key)
-        labels = y.index_select(0, rows.reshape(-1)).reshape(rows.shape)
-        told = {n: (t[at] if notes_axes[n] is None else _take_rows(t, at)) for n, t in notes.items()}
+        if self.batches.augment is not None:
+            x = vmap(self.batches.augment, in_dims=(0, key_axis))(x, key)
+        told = dict(notes)
         for n, teacher in lazy.items():
 
             def tell(c: Any, x: Tensor, m: Tensor, fn: Callable[..., Any] = teacher.fn) -> Any:
                 return at_batch(x, None if full else m, fn, *c, x)
 
             with torch.no_grad():
-                told[n] = vmap_trees(tell, (lazy_axes[n].context, 0, 0))(teacher.context, inputs, mask)
-        batch = Batch(x=inputs, y=labels, mask=mask, key=key, notes=told, full=full)
+                told[n] = vmap_trees(tell, (self.axes[0].lazy[n].context, 0, 0))(teacher.context, x, mask)
         dims: Any = Batch(x=0, y=0, mask=0, key=key_axis, notes=dict.fromkeys(told, 0), full=full)  # type: ignore[arg-type]
-        value = self.step.advance(work, self.spec, batch, context, (dims, context_axes))
-        if partial:
-            for w, old in zip(work, before, strict=True):
-                w.copy_(torch.where(going.view(-1, *[1] * (w.ndim - 1)), w, old))
-        return value
+        return Batch(x=x, y=y, mask=mask, key=key, notes=told, full=full), (dims, self.axes[1])
 
-    def _trace(self, num_work: int, full: bool, partial: bool, args: Sequence[Tensor]) -> Callable[..., Any]:
+    def _program(self, kind: tuple[int, bool, bool], args: Sequence[Tensor]) -> Callable[..., Any] | None:
+        """This step compiled, else traced, else None, with a warning. Each is tried on copies: nothing moves."""
+        kept = self.run.programs
+        try:
+            if self.compilation == "compile" and kept.compiler_works:
+                compiled = torch.compile(self._trace(kind, args, "compile"), fullgraph=True, dynamic=False)
+                compiled(*_copied(kind, args))
+                return compiled
+        except Exception as error:
+            kept.compiler_works = False
+            _warn("compiled", "it is traced instead", error)
+        try:
+            traced = self._trace(kind, args, "trace")
+            traced(*_copied(kind, args))
+        except Exception as error:
+            self._compute(*kind, _copied(kind, args))  # what the step itself raises is its author's to see
+            _warn("traced", "it is computed as it is written", error)
+            return None
+        return traced
+
+    def _trace(self, kind: tuple[int, bool, bool], args: Sequence[Tensor], form: Compilation) -> Callable[..., Any]:
         from torch.fx.experimental.proxy_tensor import make_fx
 
-        token = tracing.set(True)
+        token = tracing.set(form)
         try:
-            copies = [a.clone() for a in args[:num_work]]  # tracing computes: on copies, so that nothing moves twice
-            graph = make_fx(lambda *a: self._compute(num_work, full, partial, a))(*copies, *args[num_work:])
+            graph = make_fx(lambda *a: self._compute(*kind, a))(*_copied(kind, args))
         finally:
             tracing.reset(token)
-        if self.compilation == "trace":
-            return graph
-        return torch.compile(graph.forward, fullgraph=True, dynamic=False)
+        return graph.forward
 
 
-def _take_rows(table: Tensor, at: Tensor) -> Tensor:
-    """table [K, n, ...], at [K, B] -> [K, B, ...]"""
-    return table[torch.arange(table.shape[0], device=at.device)[:, None], at]
+def _copied(kind: tuple[int, bool, bool], args: Sequence[Tensor]) -> list[Tensor]:
+    """The arguments, with those that a step moves in place as copies of the same layout."""
+    return [a.clone() if i < kind[0] else a for i, a in enumerate(args)]
+
+
+def _warn(what: str, instead: str, error: Exception) -> None:
+    reason = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]
+    warnings.warn(f"a training step cannot be {what} ({reason}): {instead}", EngineWarning, stacklevel=2)
 
 
 def _rounded(active: int, K: int) -> int:

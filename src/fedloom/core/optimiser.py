@@ -121,7 +121,7 @@ class SGD(Optimiser):
         n, m = num_steps.double(), self.momentum
         return (n - m * (1 - m**n) / (1 - m)) / (1 - m)
 
-    def fused_step_(self, params: list[Tensor], grads: list[Tensor], state: list[Tensor], lr: float) -> None:
+    def fused_step_(self, params: list[Tensor], grads: list[Tensor], state: list[Tensor], lr: float | Tensor) -> None:
         """The same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping.
 
         Parameters and state are dense and of the same strides.
@@ -137,7 +137,7 @@ class SGD(Optimiser):
             fused=True,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
-            lr=lr,
+            lr=lr,  # type: ignore[arg-type]
             dampening=0.0,
             nesterov=self.nesterov,
             maximize=False,

@@ -14,12 +14,12 @@ from torch.func import grad_and_value, vmap
 from fedloom.core import tree
 from fedloom.core.batches import Batch, at_batch
 from fedloom.core.errors import StackingError
-from fedloom.core.execution import current
+from fedloom.core.execution import Compilation, current
 from fedloom.core.optimiser import SGD, Optimiser
 from fedloom.core.purity import identity
 from fedloom.core.types import Weights
 
-tracing: ContextVar[bool] = ContextVar("fedloomtracing", default=False)  # inside make_fx: no fused kernels
+tracing: ContextVar[Compilation] = ContextVar("fedloom_tracing", default="none")  # inside make_fx: what for
 
 
 class Plain:
@@ -109,7 +109,8 @@ class Descent:
             for old, new in zip(rest, moved, strict=True):
                 old.copy_(new)
             if _fusable(self.optimiser, trained, lr):
-                self.optimiser.fused_step_(list(trained), grads, list(moments), float(lr))  # type: ignore[attr-defined]
+                rate = float(lr) if tracing.get() == "none" else lr  # a number would stay in the trace
+                self.optimiser.fused_step_(list(trained), grads, list(moments), rate)  # type: ignore[attr-defined]
             else:
                 self.optimiser.step_(trained, grads, moments, lr, lead=0 if dims is None else 1)
         return value  # type: ignore[no-any-return]
@@ -169,7 +170,7 @@ def _trees(gradient: Any) -> Any:
 
 def _fusable(optimiser: Optimiser, params: Sequence[Tensor], lr: Tensor) -> bool:
     plain = isinstance(optimiser, SGD) and optimiser.clip is None and lr.ndim == 0
-    return plain and params[0].device.type == "cpu" and not tracing.get()
+    return plain and params[0].device.type == "cpu" and tracing.get() != "compile"  # which fuses more than this
 
 
 @contextlib.contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import warnings
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,29 +15,39 @@ from torch.func import grad, vmap
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.errors import EngineWarning
+from fedloom.core.execution import Compilation
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.simulated import Simulation
-from fedloom.engines.stacked import Stacked
+from fedloom.engines.stacked import NO_RULE, Stacked
 
 EngineName = Literal["auto", "loop", "stacked"]
-MIN_PARALLEL = 3.0  # clients that a lock-step advances on average, below which a stack does not pay on a CPU
+CompilationName = Literal["auto", "none", "trace", "compile"]
+MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
+# Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
+STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
+STEPS_TO_COMPILE = 50_000  # the same of compiling it, with a margin
+MAX_COMPILED = 32  # clients in a stack, above which the work in a step hides what compiling saves
 
 
 def choose(name: EngineName, population: Population, local: Local, cohort_size: int) -> tuple[type[Simulation], str]:
     """The engine and why. The rule of "auto", first line that holds:
 
-    1. a model that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
-    2. a GPU: stacked;
-    3. convolutions on a CPU: loop (`vmap` makes them grouped convolutions, slower than one after the other);
-    4. fewer than 3 clients in parallel per lock-step, by the sizes of the clients: loop;
-    5. else stacked.
+    1. recurrent layers on a CPU: loop (`vmap` has no rule for them: slower than one after the other);
+    2. a model that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
+    3. a GPU: stacked;
+    4. convolutions on a CPU: loop (`vmap` makes them grouped convolutions, slower than one after the other);
+    5. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
+    6. else stacked.
     """
     if name == "loop":
         return Loop, "asked for"
+    on_cpu = population.device.type == "cpu"
+    if name == "auto" and on_cpu and _recurrent(population):
+        return Loop, "recurrent layers on a CPU"
     for label, model in population.models.items():
         problem = stacking_problem(model, population)
         if problem is not None:
@@ -44,16 +57,75 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
             return Loop, reason
     if name == "stacked":
         return Stacked, "asked for"
-    if population.device.type == "cuda":
+    if not on_cpu:
         return Stacked, "a GPU"
-    if any(m.has_convolutions for m in population.models.values()):
+    if _convolutional(population):
         return Loop, "convolutions on a CPU"
-    steps = np.full(population.num_clients, local.steps) if local.steps else -(-population.sizes // local.batch_size)
-    largest = np.sort(steps)[-max(1, len(steps) // max(1, cohort_size)) :].mean()  # of a typical cohort
-    parallel = min(cohort_size, population.num_clients) / len(population.models) * steps.mean() / largest
-    if parallel < MIN_PARALLEL:
+    taken = _lock_steps(population, local, cohort_size)
+    parallel = taken.clients / len(population.models)
+    if parallel <= MAX_LOOPED:
         return Loop, f"about {parallel:.1f} clients in parallel"
     return Stacked, f"about {parallel:.0f} clients in parallel"
+
+
+def choose_compilation(
+    kind: type[Simulation], population: Population, local: Local, cohort_size: int, rounds: int
+) -> Compilation:
+    """What becomes of the training step in a run of so many rounds. The rule of "auto", first line that holds:
+
+    1. a GPU, or recurrent layers: none;
+    2. fewer than 100 steps of the run for each graph it needs: none. Steps are the lock-steps of a stack, or those of
+       all clients on the loop. A loop needs 2 graphs, a stack 1, or 4 for each power of two of clients where clients
+       take different numbers of steps: with and without padding, with and without clients that are done;
+    3. a model that `vmap` cannot take, which a trace would hardly take either: none;
+    4. a stack of at most 32 clients without convolutions, 50,000 steps for each graph, and a compiler: compile;
+    5. else trace.
+    """
+    if population.device.type != "cpu" or _recurrent(population):
+        return "none"
+    cohort, taken = min(cohort_size, population.num_clients), _lock_steps(population, local, cohort_size)
+    if kind is Loop:
+        graphs, steps = 2, rounds * taken.steps * taken.clients
+    else:
+        graphs, steps = 4 * cohort.bit_length() if taken.ragged else 1, rounds * taken.steps
+    if steps < STEPS_TO_TRACE * graphs:
+        return "none"
+    if kind is Loop:
+        stackable = all(stacking_problem(model, population) is None for model in population.models.values())
+        return "trace" if stackable else "none"
+    pays = steps >= STEPS_TO_COMPILE * graphs and cohort <= MAX_COMPILED and not _convolutional(population)
+    return "compile" if pays and has_compiler() else "trace"
+
+
+@dataclass(frozen=True)
+class _LockSteps:
+    """Of a round with a typical cohort."""
+
+    steps: float  # of its longest client
+    clients: float  # that a step advances on average
+    ragged: bool  # whether clients take different numbers of steps
+
+
+def _lock_steps(population: Population, local: Local, cohort_size: int) -> _LockSteps:
+    whole = -(-population.sizes // local.batch_size)
+    steps = np.full(population.num_clients, local.steps) if local.steps else whole * local.epochs
+    longest = float(np.sort(steps)[-max(1, len(steps) // max(1, cohort_size)) :].mean())
+    clients = min(cohort_size, population.num_clients) * float(steps.mean()) / longest
+    return _LockSteps(longest, clients, bool((steps != steps[0]).any()))
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler, which `torch.compile` needs on a CPU."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++"))
+
+
+def _convolutional(population: Population) -> bool:
+    return any(m.has_convolutions for m in population.models.values())
+
+
+def _recurrent(population: Population) -> bool:
+    layers = (layer for m in population.models.values() for layer in m.skeleton().modules())
+    return any(isinstance(layer, torch.nn.RNNBase) for layer in layers)
 
 
 @own_defaults()
@@ -71,9 +143,11 @@ def stacking_problem(model: Model, population: Population) -> str | None:
 
     try:
         keys = torch.arange(2, device=population.device)
-        vmap(grad(lambda p, b, x, k: loss(Weights(params=p, buffers=b), x, k)))(
-            tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), x, keys
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", NO_RULE)
+            vmap(grad(lambda p, b, x, k: loss(Weights(params=p, buffers=b), x, k)))(
+                tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), x, keys
+            )
     except Exception as error:  # whatever a user's forward raises under vmap is the reason to name
         return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]
     return None

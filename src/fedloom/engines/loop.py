@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fedloom.core import tree
-from fedloom.engines.simulated import Call, Simulation, client_axes
+from fedloom.core.batches import Batches
+from fedloom.core.client import Client
+from fedloom.core.types import replace
+from fedloom.engines.simulated import Call, Simulation
 
 
 class Loop(Simulation):
@@ -19,14 +22,25 @@ class Loop(Simulation):
         self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
     ) -> Iterator[tuple[Sequence[int], Any, Any]]:
         for k in clients:
-            stacked = self.clients(call, [k])
-            client = _first(stacked, client_axes(stacked))
+            client = _alone(self.clients(call, [k]))
             run = functools.partial(call.method, client, *call.broadcast, *tree.take(scatter([k]), 0))
             out, self.last = self.execute(call, [k], run)
             state, upload = tree.map_tree(lambda t: t[None], out)
             yield [k], state, upload
 
 
-def _first(stacked: Any, axes: Any) -> Any:
-    flat, spec = tree.flatten(stacked)
-    return tree.unflatten([t if a is None else t[0] for t, a in zip(flat, tree.leaves(axes), strict=True)], spec)
+def _alone(stacked: Client[Any]) -> Client[Any]:
+    """The only client of a stack: as `client_axes` says which leaves are stacked, without a walk over all of them."""
+
+    def batches(b: Batches) -> Batches:
+        mine = {name: getattr(b, name)[0] for name in ("examples", "order", "mask", "num_steps", "num_examples", "key")}
+        return replace(b, **mine)
+
+    return replace(
+        stacked,
+        state=tree.take(stacked.state, 0),
+        train=batches(stacked.train),
+        val=batches(stacked.val),
+        num_examples=stacked.num_examples[0],
+        key=stacked.key[0],
+    )

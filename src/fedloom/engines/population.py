@@ -96,7 +96,7 @@ class Population:
         own = [np.zeros(0, np.int64) if partition is None else partition.rows(k) for k in clients]
         sizes = np.array([len(r) for r in own], np.int64)
         batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
-        order, mask = plan(sizes, max(1, min(batch_size, int(sizes.max()))), None)
+        order, mask = plan(sizes, batch_size, None)
         return self._stack(own, order, mask, [0] * len(own), fallback=clients)
 
     @cached_property

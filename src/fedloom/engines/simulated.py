@@ -17,7 +17,7 @@ from fedloom.core.batches import Batches
 from fedloom.core.client import Client, Public
 from fedloom.core.cohort import Reduction, Replies
 from fedloom.core.errors import ClientError, FedloomError, NonFiniteError, SettingError, StackingError
-from fedloom.core.execution import Compilation, Execution, executing
+from fedloom.core.execution import Compilation, Execution, Programs, executing
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Failure, Weighted, Weights, replace
@@ -73,7 +73,7 @@ class Simulation(ABC):
         self.watch: Callable[[Exchange], None] | None = None  # sees every exchange of a replayed round
         self.traffic = Traffic()
         self.last = Execution()  # of the newest client call
-        self._programs: dict[Any, Any] = {}
+        self._programs = Programs()
 
     @own_defaults()
     def init(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,8 @@ from torch.func import vmap
 
 from fedloom.core import tree
 from fedloom.engines.simulated import Call, Simulation, client_axes
+
+NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"  # PyTorch's, of vmap
 
 
 class Stacked(Simulation):
@@ -42,7 +45,9 @@ class Stacked(Simulation):
                 answer = vmap(one, in_dims=tuple(axes), randomness="error")(*flat)
                 return tree.unflatten(list(answer), out_spec[-1])
 
-            (states, uploads), self.last = self.execute(call, ids, run)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", NO_RULE)
+                (states, uploads), self.last = self.execute(call, ids, run)
             yield ids, states, uploads
 
     def fixed(self) -> dict[str, Any]:
