@@ -30,6 +30,7 @@ from fedloom.coordinator import (
     SeededByRound,
     Uniform,
     run,
+    verify,
 )
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
@@ -141,4 +142,5 @@ __all__ = [
     "task_loss",
     "track",
     "tracker",
+    "verify",
 ]

@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from fedloom import FedAvg, FedNTD, PFedSD, RunSettings, Scaffold, run
-from fedloom.coordinator import History, Job
+from fedloom.coordinator import History, Job, reading
 from fedloom.core import tree
-from fedloom.core.errors import SettingError, SettingWarning, StorageError
+from fedloom.core.errors import SettingError, SettingWarning, StorageError, StorageWarning
 from tiny import LOCAL, federation, linear, mlp
 
 SETTINGS = RunSettings(rounds=6, cohort_size=3, engine="loop", threads=1, keep_every=3)
@@ -123,8 +123,20 @@ def test_going_on_from_an_older_checkpoint(tmp_path: Path) -> None:
     metrics = (tmp_path / "metrics.jsonl").read_bytes()
     with pytest.raises(StorageError, match="no checkpoint of round 4, only of 0, 3, 5, 6"):
         job.run(tmp_path, resume=True, at=4)
-    assert same_end(whole, job.run(tmp_path, resume=True, at=3))
+    before = everything(tmp_path)
+    with pytest.warns(StorageWarning, match=r"are of no use to a run that goes on from round 3 are now in .*aside/1;"):
+        assert same_end(whole, job.run(tmp_path, resume=True, at=3))
     assert (tmp_path / "metrics.jsonl").read_bytes() == metrics
+    for name, data in before.items():  # what was dropped is aside, and the rest where it was
+        assert data in (
+            (tmp_path / place / name).read_bytes()
+            for place in (".", "set-aside/1")
+            if (tmp_path / place / name).exists()
+        )
+    assert (tmp_path / "set-aside/1/checkpoints/00000006.json").exists()
+    with pytest.warns(StorageWarning, match=r"set-aside/2;"):
+        job.run(tmp_path, resume=True, at=3)
+    assert (tmp_path / "set-aside/2/metrics.jsonl").read_bytes() == metrics
 
 
 def lines_in(path: Path) -> int:
@@ -224,7 +236,8 @@ def test_changed_data_are_named(done: Path) -> None:
 
 def test_other_versions_are_warned_of(done: Path) -> None:
     path = done / "manifest.json"
-    path.write_text(path.read_text().replace(torch.__version__, "2.7.0"))
+    manifest = reading.manifest(path.read_bytes())
+    path.write_bytes(reading.sealed({**manifest, "versions": {**manifest["versions"], "torch": "2.7.0"}}, indent=2))
     with pytest.warns(SettingWarning, match=r"started with torch 2\.7\.0"):
         JOB.run(done, resume=True)
 
@@ -259,7 +272,8 @@ def test_damage_is_named_and_nothing_is_lost(name: str, damage: str, done: Path)
     if name.startswith("checkpoints"):  # the one before is whole, and the message says so
         with pytest.raises(StorageError, match="resume from it with --at 5"):
             JOB.run(done, resume=True)
-        assert len(JOB.run(done, resume=True, at=5).metrics) == 7
+        with pytest.warns(StorageWarning, match="set-aside/1"):
+            assert len(JOB.run(done, resume=True, at=5).metrics) == 7
 
 
 def test_a_manifest_of_strange_shape_is_refused(done: Path) -> None:

@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedloom.cli.parser import parser
-from fedloom.core.errors import FedloomError
+from fedloom.core.errors import FedloomError, enough_memory
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, run, print; the exit status: 0; 1 (demo: a number is off; reproduce: something asked for is missing);
+    """Parse, run, print; the exit status: 0; 1 (demo: a number is off; reproduce: something asked for is missing;
+    verify: a run is not whole);
     2 (an error, or nothing could be run); 130 (interrupted).
     """
     asked = sys.argv[1:] if argv is None else argv
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         do = _function(args.do)
-        with warnings.catch_warnings():  # not those of imports
+        with enough_memory(), warnings.catch_warnings():  # not those of imports
             warnings.simplefilter("default")
             warnings.showwarning = show
             return do(args, console)

@@ -19,6 +19,7 @@ examples:
   fedloom run kt_pfl --model lenet,mlp,logistic --public 500 --clients 20
   fedloom sweep fedntd --over local.lr=0.01,0.1 --val-fraction 0.2 --out runs/lr
   fedloom resume runs/two
+  fedloom verify runs/two
   fedloom report runs/two
   fedloom analyse runs/fedntd local-accuracy alignment
   fedloom export runs/fedntd model.safetensors
@@ -59,6 +60,9 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("directory", type=directory, help="what --out named")
     again.add_argument("--rounds", type=int, metavar="N", help="more rounds than they were started with")
     again.add_argument("--at", type=int, metavar="ROUND", help="from this checkpoint instead of the newest")
+
+    whole = command("verify", "check every byte of the runs in a directory that decides a result", "verify.verify")
+    whole.add_argument("directory", type=directory, help="a run, or a folder with runs below it")
 
     past = command("replay", "compute a past round again and look at its local models", "results.replay")
     past.add_argument("directory", type=directory, help="a run")

@@ -55,7 +55,7 @@ def compare(args: argparse.Namespace, console: Console) -> int:
 
 def resume(args: argparse.Namespace, console: Console) -> int:
     """Go on with every run below a directory."""
-    runs = runs_below(args.directory)
+    runs = runs_below(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
     federations, results = Federations(), Results()

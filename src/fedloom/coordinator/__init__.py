@@ -13,6 +13,7 @@ from fedloom.coordinator.sampler import (
     Uniform,
 )
 from fedloom.coordinator.settings import RunSettings
+from fedloom.coordinator.verdict import Verdict, verify
 
 __all__ = [
     "Arriving",
@@ -27,6 +28,8 @@ __all__ = [
     "RunSettings",
     "SeededByRound",
     "Uniform",
+    "Verdict",
     "check_free",
     "run",
+    "verify",
 ]

@@ -1,53 +1,89 @@
-"""What a run needs to go on: written whole, found again, deleted when no kept checkpoint needs it."""
+"""What a run needs to go on: written whole, proved when read, deleted when no kept checkpoint needs it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from fedloom.coordinator import reading
 from fedloom.core import files
 from fedloom.core.codec import decode, encode
-from fedloom.core.errors import CodecError, StorageError
-from fedloom.core.files import File
-from fedloom.engines.store import ClientStore
+from fedloom.core.errors import CodecError, DamageError, StorageError
+from fedloom.core.files import Aside, File
+from fedloom.engines.store import ClientStore, state_name
 
-FORMAT = 1
+FORMAT = 2
+LOGS = ("metrics.jsonl", "timing.jsonl")
+_INDEX = re.compile(r"([0-9]{8,})\.json")
+_SERVER = re.compile(r"([0-9]{8,})-server\.safetensors")
+_CLIENT = re.compile(r"[0-9]{8,}-([0-9]{8,})\.safetensors")  # the round that made it
+
+
+class Prefix(NamedTuple):
+    """The beginning of a log: its bytes and their digest, None in an index of format 1."""
+
+    size: int
+    digest: str | None
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a round. `logs`: the length in bytes that each log file had then."""
+    """A run after a round. `logs`: how each log began then."""
 
     round: int
     server: File
     clients: Mapping[int, File]
-    logs: Mapping[str, int]
+    logs: Mapping[str, Prefix]
+
+    @property
+    def proved(self) -> bool:
+        """Whether its index is of a format that proves itself and the logs."""
+        return all(prefix.digest is not None for prefix in self.logs.values())
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The run that checkpoints belong to. `unproved`: up to this round their indexes may be of format 1."""
+
+    fingerprint: str = ""
+    clients: int = 0
+    unproved: int = -1
 
 
 class Checkpoints:
     """The checkpoints of a run, in a folder: `ROUND.json` names `ROUND-server.safetensors` and files in `clients/`.
 
-    Client states are written first (one file per client and version), then the server's, then the manifest; each gets
-    its name when it is whole. The newest two checkpoints and those of every `keep_every`-th round are kept.
+    Client states are written first (one file per client and version), then the server's, then the index; each gets
+    its name when it is whole. The index has the digests of all of them, of the beginnings of the logs, of the run and
+    of itself. The newest two checkpoints and those of every `keep_every`-th round are kept.
     """
 
     def __init__(self, folder: Path, keep_every: int = 10) -> None:
         self.folder, self.keep_every = folder, keep_every
+        self.identity = Identity()
         self._kept: dict[int, Checkpoint] = {}
 
     @property
     def clients(self) -> Path:
         return self.folder / "clients"
 
-    def rounds(self) -> list[int]:
-        """Rounds that have a checkpoint, in order."""
-        return sorted(int(p.stem) for p in self.folder.glob("*.json") if p.stem.isdecimal())
+    def index(self, round: int) -> Path:
+        return self.folder / f"{round:08d}.json"
 
-    def save(self, round: int, server: Any, states: ClientStore, logs: Mapping[str, int]) -> None:
+    def rounds(self) -> list[int]:
+        """Rounds that have a checkpoint, in order.
+
+        Raises:
+            StorageError: the folder cannot be listed.
+        """
+        found = {int(m[1]): m[0] for m in map(_INDEX.fullmatch, files.names(self.folder)) if m}
+        return sorted(t for t, name in found.items() if name == self.index(t).name)
+
+    def save(self, round: int, server: Any, states: ClientStore, logs: Mapping[str, Prefix]) -> None:
         """Write the checkpoint of a round, then delete what no kept one names.
 
         Raises:
@@ -55,13 +91,13 @@ class Checkpoints:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         clients = states.save()
-        saved = files.write(self.folder, f"{round:08d}-server.safetensors", encode(server))
+        saved = files.write(self.folder, _server(round), encode(server))
         checkpoint = Checkpoint(round, saved, clients, dict(logs))
-        manifest = {
-            "format": FORMAT, "round": round, "server": saved, "clients": {str(k): f for k, f in clients.items()},
-            "logs": checkpoint.logs,
+        index = {
+            "format": FORMAT, "run": self.identity.fingerprint, "round": round, "server": saved,
+            "clients": {str(k): f for k, f in clients.items()}, "logs": checkpoint.logs,
         }  # fmt: skip
-        files.write(self.folder, f"{round:08d}.json", json.dumps(manifest).encode())
+        files.write(self.folder, self.index(round).name, reading.sealed(index))
         files.sync(self.folder)
         self._kept[round] = checkpoint
         self._prune(states)
@@ -70,23 +106,45 @@ class Checkpoints:
         """The checkpoint of a round.
 
         Raises:
-            StorageError: there is none, or it is damaged.
+            DamageError: there is none, or its index is not what this run wrote.
+            StorageError: it cannot be read.
         """
-        path = self.folder / f"{round:08d}.json"
+        path = self.index(round)
+        data = files.load(path)
         try:
-            raw = json.loads(path.read_bytes())
-            if raw["format"] != FORMAT or raw["round"] != round:
-                raise ValueError(f"format {raw['format']}, round {raw['round']}")
-            return Checkpoint(
-                round=round,
-                server=_file(raw["server"]),
-                clients={int(k): _file(f) for k, f in raw["clients"].items()},
-                logs={str(name): int(size) for name, size in raw["logs"].items()},
-            )
-        except OSError as error:
-            raise StorageError(f"there is no checkpoint of round {round} to read: {path}: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise StorageError(f"{path} is not a checkpoint, damaged or changed: {error}") from None
+            return self._checked(round, data)
+        except ValueError as error:
+            raise DamageError(f"{path} is not a checkpoint of this run, or was damaged or changed: {error}") from None
+
+    def _checked(self, round: int, data: bytes) -> Checkpoint:
+        raw = reading.parse(data, reading.LARGEST)
+        old = raw.get("format") == 1 and round <= self.identity.unproved
+        if not old:
+            if raw.get("format") != FORMAT:
+                raise ValueError(f"format must be {FORMAT}, got {raw.get('format')}")
+            raw = reading.unsealed(data)
+            if raw.get("run") != self.identity.fingerprint:
+                raise ValueError("it belongs to another run")
+        if raw.get("round") != round:
+            raise ValueError(f"it is of round {raw.get('round')}")
+        clients, logs = raw.get("clients"), raw.get("logs")
+        if not isinstance(clients, dict) or not isinstance(logs, dict) or set(logs) != set(LOGS):
+            raise ValueError("clients and logs must be mappings")
+        return Checkpoint(
+            round=round,
+            server=_file(raw.get("server"), _server(round)),
+            clients={int(k): self._client(k, file, round) for k, file in clients.items()},
+            logs={name: _prefix([of, None] if old else of) for name, of in logs.items()},
+        )
+
+    def _client(self, key: str, raw: Any, round: int) -> File:
+        if not key.isdecimal() or str(int(key)) != key or int(key) >= self.identity.clients:
+            raise ValueError(f"client must be in 0..{self.identity.clients - 1}, got {key!r}")
+        file = _file(raw)
+        match = _CLIENT.fullmatch(file.name)
+        if not match or int(match[1]) > round or file.name != state_name(int(key), int(match[1])):
+            raise ValueError(f"{file.name!r} is no state of client {key} up to round {round}")
+        return file
 
     def server(self, checkpoint: Checkpoint, like: Any) -> Any:
         """The server state of a checkpoint. `like`: one of the same structure.
@@ -101,41 +159,109 @@ class Checkpoints:
                 f"{self.folder / checkpoint.server.name} does not fit this algorithm and model: {error}"
             ) from None
 
-    def verify(self, checkpoint: Checkpoint) -> None:
-        """Raise StorageError if a client's state is missing or damaged."""
-        for file in checkpoint.clients.values():
-            files.read(self.clients, file)
+    def states(self, checkpoint: Checkpoint) -> dict[Path, File]:
+        """All states that a checkpoint names."""
+        clients = {self.clients / file.name: file for file in checkpoint.clients.values()}
+        return {self.folder / checkpoint.server.name: checkpoint.server, **clients}
 
-    def go_on_from(self, checkpoint: Checkpoint, states: ClientStore) -> None:
-        """Make a checkpoint the newest: drop later ones, and what a killed process left half done."""
-        for round in [t for t in self.rounds() if t > checkpoint.round]:
-            self._delete(round)
-        for round in self.rounds():
-            with suppress(StorageError):  # an older one that is damaged is of no use, and in nobody's way
-                self._kept[round] = self.read(round)
-        self._prune(states)
-        for path in (*self.clients.glob("*"), *self.folder.glob("*.part"), *self.folder.glob("*-server.safetensors")):
-            if path.name not in states.named and path.name not in {c.server.name for c in self._kept.values()}:
-                path.unlink(missing_ok=True)
+    def verify(self, checkpoint: Checkpoint) -> None:
+        """Raise DamageError if a state is missing or damaged, StorageError if it cannot be read."""
+        for path, file in self.states(checkpoint).items():
+            files.read(path.parent, file)
+
+    def unnamed(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[Path, int]]:
+        """Files of states that none of some checkpoints names, each with the round that made it.
+
+        Files that have other names than a run gives are nobody's business.
+        """
+        named = {name for c in checkpoints for name in (c.server.name, *(f.name for f in c.clients.values()))}
+        return [
+            (path, int(match[1]))
+            for path, pattern in self._ours()
+            if (match := pattern.fullmatch(path.name)) and path.name not in named
+        ]
+
+    def unfinished(self) -> list[Path]:
+        """Files that a killed process was writing."""
+        return [p for p, pattern in self._ours(".part") if any(r.fullmatch(p.stem) for r in (_INDEX, pattern))]
+
+    def _ours(self, suffix: str = "") -> Iterator[tuple[Path, re.Pattern[str]]]:
+        """Files with such an ending, and how a state in their folder is called."""
+        for folder, pattern in ((self.folder, _SERVER), (self.clients, _CLIENT)):
+            yield from ((folder / name, pattern) for name in files.names(folder) if name.endswith(suffix))
+
+    def standing(self, checkpoint: Checkpoint) -> tuple[dict[int, Checkpoint], list[int]]:
+        """What stays where a run goes on from a checkpoint, and the rounds of all other indexes, newest first.
+
+        Raises:
+            StorageError: an index cannot be read: it may be whole.
+        """
+        kept, others = dict[int, Checkpoint](), [t for t in reversed(self.rounds()) if t > checkpoint.round]
+        for round in reversed(self.rounds()):
+            if round <= checkpoint.round:
+                try:
+                    kept[round] = self.read(round)
+                except DamageError:
+                    others.append(round)
+        return kept, others
+
+    def go_on_from(
+        self, checkpoint: Checkpoint, kept: dict[int, Checkpoint], others: list[int], states: ClientStore, aside: Aside
+    ) -> None:
+        """Make a checkpoint the newest; `kept` and `others` as of `standing`.
+
+        Files that nothing kept names go aside. Deleted are those of a checkpoint that was being deleted; and, where
+        nothing went aside, what a killed process made of the rounds after it: they are computed again.
+        """
+        for round in others:  # the index first: what it names must be whole as long as it is there
+            aside.move(self.index(round))
+        going = {file for c in self.going(checkpoint.round) for file in self.states(c)}
+        for path, round in self.unnamed(kept.values()):
+            if path in going or (round > checkpoint.round and not aside.count):
+                files.remove(path)
+            else:
+                aside.move(path)
+        for path in self.unfinished():
+            files.remove(path)
+        self._kept = kept
+        states.named = {f.name for c in kept.values() for f in c.clients.values()}
+
+    def going(self, newest: int) -> Iterator[Checkpoint]:
+        """Checkpoints before the newest that a killed process was deleting."""
+        for path in self.unfinished():
+            match = _INDEX.fullmatch(path.stem)
+            if match and int(match[1]) < newest:
+                with suppress(ValueError):
+                    yield self._checked(int(match[1]), files.load(path))
 
     def _prune(self, states: ClientStore) -> None:
         newest = sorted(self._kept)[-2:]
-        dropped = [t for t in self._kept if t not in newest and t % self.keep_every]
-        gone = {f.name for t in dropped for f in self._kept[t].clients.values()}
-        for round in dropped:
-            self._delete(round)
+        dropped = [self._kept.pop(t) for t in list(self._kept) if t not in newest and t % self.keep_every]
         states.named = {f.name for c in self._kept.values() for f in c.clients.values()}
-        for name in gone - states.named:
-            (self.clients / name).unlink(missing_ok=True)
+        for checkpoint in dropped:
+            index = self.index(checkpoint.round)
+            part = index.with_name(f"{index.name}.part")  # first: what an index names is whole as long as it is there
+            files.rename(index, part)
+            for path, file in self.states(checkpoint).items():
+                if file.name not in states.named:
+                    files.remove(path)
+            files.remove(part)
 
-    def _delete(self, round: int) -> None:
-        self._kept.pop(round, None)
-        for name in (f"{round:08d}.json", f"{round:08d}-server.safetensors"):  # the manifest first
-            (self.folder / name).unlink(missing_ok=True)
+
+def _server(round: int) -> str:
+    return f"{round:08d}-server.safetensors"
 
 
-def _file(raw: Any) -> File:
-    name, digest = raw
-    if not (isinstance(name, str) and isinstance(digest, str)) or "/" in name or "\\" in name or name.startswith("."):
-        raise ValueError(f"{name!r} is no file of a checkpoint")
-    return File(name, digest)
+def _file(raw: Any, name: str | None = None) -> File:
+    if not (isinstance(raw, list) and len(raw) == 2 and all(isinstance(part, str) for part in raw)):
+        raise ValueError(f"{raw!r} is no file of a checkpoint")
+    if name is not None and raw[0] != name:
+        raise ValueError(f"{raw[0]!r} stands where {name!r} must")
+    return File(*raw)
+
+
+def _prefix(raw: Any) -> Prefix:
+    size, digest = raw if isinstance(raw, list) and len(raw) == 2 else (None, None)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0 or not isinstance(digest, str | None):
+        raise ValueError(f"{raw!r} is no length and digest of a log")
+    return Prefix(size, digest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import warnings
@@ -10,30 +11,46 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fedloom.coordinator.checkpoint import Checkpoint, Checkpoints
-from fedloom.coordinator.history import History, Record
+from fedloom.coordinator import reading
+from fedloom.coordinator.checkpoint import LOGS, Checkpoint, Checkpoints, Identity, Prefix
+from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.core import files
-from fedloom.core.errors import SettingError, SettingWarning, StorageError
+from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
 from fedloom.engines.store import ClientStore
 
-LOGS = ("metrics.jsonl", "timing.jsonl")
 _MAY_DIFFER = {
     f"run.{name}"
     for name in ("rounds", "target", "patience", "monitor", "checkpoint_every", "keep_every", "state_memory_mib")
 }
+_BESIDE = {"format", "versions", "engine_reason", "documents", "unproved"}  # no part of what makes a run that run
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
 
 
 def check_free(directory: str | os.PathLike[str]) -> None:
-    """Raise SettingError if a directory holds a run already, or is no directory."""
-    if Path(directory).exists() and not Path(directory).is_dir():
-        raise SettingError(f"{directory} is a file; name a directory, new or without a run")
-    if any((Path(directory) / name).exists() for name in ("metrics.jsonl", "manifest.json")):
+    """Raise SettingError if a directory holds a run already, several, or a part of one; or is no directory."""
+    folder = Path(directory)
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(f"{folder} is a file; name a directory, new or without a run")
+    if any(files.there(folder / name) for name in ("metrics.jsonl", "manifest.json")):
         raise SettingError(
-            f"{directory} already holds a run; continue it (resume), choose another directory, or move it away"
+            f"{folder} already holds a run; continue it (resume), choose another directory, or move it away"
         )
-    if below := sorted(path.parent.name for path in Path(directory).glob("*/manifest.json")):
+    checkpoints = folder / "checkpoints"
+    if files.there(checkpoints) and any(here for _, _, here in files.walk(checkpoints)):
         raise SettingError(
-            f"{directory} holds several runs ({', '.join(below[:3])}{', ...' * (len(below) > 3)}), and one beside them "
+            f"{checkpoints} holds files of another run, among which those of a new one would be lost; "
+            "choose another directory, or move it away"
+        )
+    for above in folder.absolute().parents:
+        if files.there(above / "metrics.jsonl"):
+            raise SettingError(
+                f"{folder} is inside of a run, {above}, where no command would find another one; "
+                "choose another directory"
+            )
+    below = [str(path.relative_to(folder)) for path in runs_below(folder, begun=True)] if folder.is_dir() else []
+    if below:
+        raise SettingError(
+            f"{folder} holds several runs ({', '.join(below[:3])}{', ...' * (len(below) > 3)}), and one beside them "
             "would be lost among these; choose another directory, or go on with one of them"
         )
 
@@ -44,7 +61,7 @@ class RunDirectory:
     def __init__(self, path: str | os.PathLike[str], keep_every: int = 10) -> None:
         self.path = Path(path)
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep_every)
-        self._logs: dict[str, IO[bytes]] = {}
+        self._logs: list[_Log] = []
         self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> RunDirectory:
@@ -58,90 +75,187 @@ class RunDirectory:
 
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self._lock.close()
-                raise SettingError(f"{self.path} is being written by another process; wait for it or stop it") from None
+            except OSError as error:
+                self._unguarded(error)
         return self
 
+    def _unguarded(self, error: OSError) -> None:
+        if error.errno in _NO_LOCKS:
+            warnings.warn(
+                f"the file system of {self.path} has no locks ({error.strerror}): nothing guards the run against a "
+                "second process, so start none",
+                StorageWarning,
+                stacklevel=3,
+            )
+            return
+        if self._lock is not None:
+            self._lock.close()
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+            raise SettingError(f"{self.path} is being written by another process; wait for it or stop it") from None
+        raise StorageError(f"cannot lock {self.path}: {error.strerror}; name another directory") from error
+
     def __exit__(self, *_: object) -> None:
-        for file in self._logs.values():
+        for log in self._logs:
             with suppress(OSError):  # what a full disk did not take has been reported
-                file.close()
+                log.file.close()
         if self._lock is not None:
             self._lock.close()
 
+    @property
+    def begun(self) -> bool:
+        """Whether a run was started here, however far it came."""
+        return files.there(self.path / "manifest.json")
+
     def begin(self, documents: Mapping[str, Any]) -> None:
-        """Write `documents` (name -> what is in NAME.json) and open empty logs."""
-        for name, content in documents.items():
-            files.write(self.path, f"{name}.json", (json.dumps(content, indent=2) + "\n").encode())
-        self._open("wb")
+        """Write `documents` (name -> what is in NAME.json) and open empty logs.
+
+        Raises:
+            DamageError: the directory holds more than a process leaves that was killed before its first checkpoint.
+        """
+        self.check_beginning()
+        self._write(documents, documents["manifest"])
+        self._open(dict.fromkeys(LOGS, b""), "wb")
+
+    def check_beginning(self) -> None:
+        """Raise DamageError if there is more than a process leaves that was killed before its first checkpoint."""
+        for name in LOGS:
+            path = self.path / name
+            data = files.load(path) if files.there(path) else b""
+            if len(data.splitlines()) > 1 or not data.startswith(_FIRST[: len(data)]):
+                raise DamageError(
+                    f"{path} holds more than round 0, but {self.checkpoints.folder} holds no checkpoint: bring the "
+                    "checkpoints back (were they moved, or is their disk not there?), or begin in another directory; "
+                    "nothing was changed"
+                )
+        if later := [path for path, round in self.checkpoints.unnamed(()) if round > 0]:
+            raise DamageError(
+                f"{later[0]} is of a later round, but {self.checkpoints.folder} holds no checkpoint: bring its .json "
+                "files back, or begin in another directory; nothing was changed"
+            )
 
     def update(self, documents: Mapping[str, Any]) -> None:
         """Write down settings that may differ when a run goes on, such as its number of rounds."""
-        stored = {name: self.document(name) for name in documents}
-        manifest = {**stored["manifest"], "run": documents["manifest"]["run"]}
-        for name, content in {**documents, "manifest": manifest}.items():
-            if content != stored[name]:
-                files.write(self.path, f"{name}.json", (json.dumps(content, indent=2) + "\n").encode())
+        stored, new = self.document("manifest"), documents["manifest"]
+        if stored["format"] == new["format"]:
+            manifest = {**stored, "run": new["run"]}
+        else:  # what such a run did not write down is as it is now
+            kept: dict[str, Any] = {name: stored[name] for name in ("versions", "engine_reason") if name in stored}
+            manifest = {**new, **kept, "unproved": max(self.checkpoints.rounds())}
+        self._write(documents, manifest)
+
+    def _write(self, documents: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+        """Write documents such that at every moment the manifest has the digests of what is there."""
+        contents = {f"{n}.json": _pretty(content) for n, content in documents.items() if n != "manifest"}
+        there = {name: files.load(self.path / name) for name in contents if files.there(self.path / name)}
+        changed = {name: data for name, data in contents.items() if there.get(name) != data}
+        new = {name: [files.digest(data)] for name, data in contents.items()}
+        if not self.begun:  # somebody's own files
+            aside = files.Aside(self.path)
+            for name in changed.keys() & there.keys():
+                aside.copy(self.path / name)
+            _say(aside, "have names that a run needs")
+        elif changed:
+            old = {name: [files.digest(data)] for name, data in there.items() if name in changed}
+            self._write_manifest({**manifest, "documents": {name: [*old.get(name, []), *new[name]] for name in new}})
+        for name, data in changed.items():
+            files.write(self.path, name, data)
+        self._write_manifest({**manifest, "documents": new})
+
+    def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        data = reading.sealed(manifest, indent=2)
+        if not self.begun or files.load(self.path / "manifest.json") != data:
+            files.sync(self.path)
+            files.write(self.path, "manifest.json", data)
+            files.sync(self.path)
+        self.checkpoints.identity = identity(manifest)
 
     def record(self, metrics: Record, timing: Record) -> None:
         """Append a line to each log."""
-        for file, line in zip(self._logs.values(), (metrics, timing), strict=True):
+        for log, line in zip(self._logs, (metrics, timing), strict=True):
             try:
-                file.write((json.dumps(line, allow_nan=False) + "\n").encode())
-                file.flush()
+                log.append((json.dumps(line, allow_nan=False) + "\n").encode())
             except OSError as error:
-                raise self._lost(file.name, error) from error
+                raise self._lost(log.path, error) from error
 
     def save(self, round: int, server: Any, states: ClientStore) -> None:
         """Write a checkpoint of this round, to which the logs reach."""
-        for file in self._logs.values():
+        for log in self._logs:
             try:
-                os.fsync(file.fileno())
+                os.fsync(log.file.fileno())
             except OSError as error:
-                raise self._lost(file.name, error) from error
-        self.checkpoints.save(round, server, states, {name: f.tell() for name, f in self._logs.items()})
+                raise self._lost(log.path, error) from error
+        self.checkpoints.save(round, server, states, {log.path.name: log.prefix for log in self._logs})
 
     def document(self, name: str) -> dict[str, Any]:
-        """What is in NAME.json.
+        """What is in NAME.json, which the manifest proves.
 
         Raises:
-            StorageError: it is missing or is not what a run writes.
+            DamageError: it is missing, or not what this run wrote.
+            StorageError: it cannot be read.
         """
         path = self.path / f"{name}.json"
         try:
-            found = json.loads(path.read_bytes())
-        except OSError as error:
-            raise StorageError(f"{self.path} holds no run that can be read: {path.name}: {error.strerror}") from None
-        except (ValueError, RecursionError) as error:
-            raise StorageError(f"{path} is damaged: {error}") from None
-        if not isinstance(found, dict):
-            raise StorageError(f"{path} is damaged: it must hold an object, got {type(found).__name__}")
+            data = files.load(path)
+        except DamageError as error:
+            raise DamageError(f"{self.path} holds no run that can be read: {error}") from None
+        try:
+            if name == "manifest":
+                return reading.manifest(data)
+            found = reading.parse(data)
+        except ValueError as error:
+            raise DamageError(f"{path} is damaged: {error}") from None
+        if self.begun:
+            self.check_named(path.name, self.document("manifest")["documents"])
         return found
+
+    def check_named(self, name: str, named: Mapping[str, Any]) -> None:
+        """Raise DamageError if a file is not the one of which the manifest has the digest."""
+        if name in named and files.digest(files.load(self.path / name)) not in named[name]:
+            raise DamageError(
+                f"{self.path / name} is not what manifest.json has the digest of: it was damaged or changed. Bring it "
+                "back, or move it away: going on with what began the run (its command with --resume) writes it anew"
+            )
 
     def checkpoint(self, round: int | None = None) -> Checkpoint:
         """The newest checkpoint, or the newest that is not after a round.
 
         Raises:
-            StorageError: there is none, or it is damaged; says which others there are.
+            DamageError: there is none, or it is damaged; says which others there are.
+            StorageError: it cannot be read.
         """
         rounds = [t for t in self.checkpoints.rounds() if round is None or t <= round]
         if not rounds:
-            raise StorageError(f"{self.path} has no checkpoint" + ("" if round is None else f" up to round {round}"))
+            raise DamageError(f"{self.path} has no checkpoint" + ("" if round is None else f" up to round {round}"))
         try:
             found = self.checkpoints.read(rounds[-1])
-            files.read(self.checkpoints.folder, found.server)
             self.checkpoints.verify(found)
-        except StorageError as error:
+        except DamageError as error:
             others = f"; the one before is of round {rounds[-2]}: resume from it with --at {rounds[-2]}" * (
                 len(rounds) > 1
             )
-            raise StorageError(f"the checkpoint of round {rounds[-1]} is damaged: {error}{others}") from None
+            raise DamageError(f"the checkpoint of round {rounds[-1]} is damaged: {error}{others}") from None
+        if not found.proved:
+            warnings.warn(
+                f"the checkpoint of round {rounds[-1]} in {self.path} is of an earlier format: the states have "
+                "digests, its index and the logs have none and cannot be proved; checkpoints from now on can",
+                StorageWarning,
+                stacklevel=2,
+            )
         return found
 
     def compare(self, facts: Mapping[str, Any]) -> None:
-        """Raise SettingError if the run in this directory is another one than `facts` describe."""
+        """Raise SettingError if the run in this directory is another one than `facts` describe.
+
+        Raises:
+            DamageError: a document is not what the run wrote.
+        """
         stored = self.document("manifest")
+        for name in stored["documents"]:
+            if files.there(self.path / name):  # one that is missing decides nothing, and is written again
+                self.check_named(name, stored["documents"])
+        self.checkpoints.identity = identity(stored)
+        if stored["format"] == 1:  # settings and choices that an earlier version did not know
+            stored |= {part: {**facts[part], **stored[part]} for part in ("run", "fixed")}
         changes = [c for c in _differences(stored, facts) if c[0] not in _MAY_DIFFER]
         for key, old, new in changes:
             if key.startswith("versions."):
@@ -151,7 +265,7 @@ class RunDirectory:
                     SettingWarning,
                     stacklevel=2,
                 )
-        unfit = [c for c in changes if not c[0].startswith(("versions.", "engine_reason"))]
+        unfit = [c for c in changes if c[0].partition(".")[0] not in _BESIDE]
         if unfit:
             listing = "; ".join(f"{key} was {json.dumps(old)} and is {json.dumps(new)}" for key, old, new in unfit[:5])
             more = f"; and {len(unfit) - 5} more" if len(unfit) > 5 else ""
@@ -161,46 +275,123 @@ class RunDirectory:
             )
 
     def go_on_from(self, checkpoint: Checkpoint, history: History, states: ClientStore) -> None:
-        """Cut the logs back to a checkpoint, read them into `history`, and open them to append."""
-        found: dict[str, list[Record]] = {}
-        for name in LOGS:
-            path, size = self.path / name, checkpoint.logs.get(name, 0)
-            try:
-                data = path.read_bytes()[:size]
-            except OSError as error:
-                raise StorageError(f"cannot read {path}: {error.strerror}") from None
-            lines: list[Record] = []
-            for line in data.splitlines():
-                try:
-                    lines.append(json.loads(line))
-                except (ValueError, RecursionError) as error:
-                    raise StorageError(
-                        f"{path}, line {len(lines) + 1}, is damaged: {error}; the checkpoints are untouched: bring "
-                        "the log back, or export the model"
-                    ) from None
-            if len(data) < size or [r.get("round") for r in lines] != list(range(checkpoint.round + 1)):
-                raise StorageError(
-                    f"{path} must hold rounds 0 to {checkpoint.round} in its first {size:,} bytes, but does not: "
-                    "it was cut or changed; the checkpoints are untouched"
-                )
-            found[name] = lines
-        history.metrics[:], history.timing[:] = found[LOGS[0]], found[LOGS[1]]
-        self._open("r+b")
-        for name, file in self._logs.items():
-            file.seek(checkpoint.logs[name])
-            file.truncate()
-        self.checkpoints.go_on_from(checkpoint, states)
+        """Cut the logs back to a checkpoint, read them into `history`, and open them to append.
 
-    def _open(self, mode: str) -> None:
+        What may be of use to somebody is set aside. Cut without further ado are at most `checkpoint_every` rounds
+        after the newest checkpoint, which a killed process left and which are computed again.
+        """
+        found, starts, cut = dict[str, list[Record]](), dict[str, bytes](), False
+        every = self.document("manifest")["run"]["checkpoint_every"]
+        for name in LOGS:
+            found[name], starts[name], tail = self.log(name, checkpoint)
+            cut |= not left_by_a_kill(name, starts[name], tail, every)
+        kept, others = self.checkpoints.standing(checkpoint)
+        cut |= any(t > checkpoint.round for t in others)
+        aside = files.Aside(self.path)
+        for name in LOGS:
+            if cut:
+                aside.copy(self.path / name)
+        self.checkpoints.go_on_from(checkpoint, kept, others, states, aside)
+        self._open(starts, "r+b")  # the logs last: as long as a later checkpoint is there, they must reach to it
+        history.metrics[:], history.timing[:] = (found[name] for name in LOGS)
+        _say(aside, f"are of no use to a run that goes on from round {checkpoint.round}")
+
+    def log(self, name: str, checkpoint: Checkpoint) -> tuple[list[Record], bytes, bytes]:
+        """The records of a log up to a checkpoint, their bytes, and what comes after.
+
+        Raises:
+            DamageError: the log is not what it was when the checkpoint was made.
+            StorageError: it cannot be read.
+        """
+        path, (size, digest) = self.path / name, checkpoint.logs[name]
+        data = files.load(path)
+        start = data[:size]
         try:
-            self._logs = {name: (self.path / name).open(mode) for name in LOGS}
+            lines = list(reading.records(name, start.splitlines(keepends=True)))
+        except ValueError as error:
+            raise DamageError(f"{path}, {error}; {_BRING_BACK}") from None
+        if len(start) < size or [r["round"] for r in lines] != list(range(checkpoint.round + 1)):
+            raise DamageError(
+                f"{path} must hold rounds 0 to {checkpoint.round} in its first {size:,} bytes, but does not: it was "
+                f"cut or changed; {_BRING_BACK}"
+            )
+        if digest not in (None, files.digest(start)):
+            raise DamageError(
+                f"{path} was changed: its first {size:,} bytes are not those of which the checkpoint of round "
+                f"{checkpoint.round} has the digest; {_BRING_BACK}"
+            )
+        return lines, start, data[size:]
+
+    def _open(self, starts: Mapping[str, bytes], mode: str) -> None:
+        try:
+            self._logs = [_Log(self.path / name, start, mode) for name, start in starts.items()]
         except OSError as error:
             raise StorageError(f"cannot write the logs in {self.path}: {error.strerror}") from error
 
-    def _lost(self, name: Any, error: OSError) -> StorageError:
+    def _lost(self, path: Path, error: OSError) -> StorageError:
         return StorageError(
-            f"cannot write {name}: {error.strerror}; the run stands at its last checkpoint: make room and resume it"
+            f"cannot write {path}: {error.strerror}; the run stands at its last checkpoint: make room and resume it"
         )
+
+
+_FIRST = b'{"round": 0'  # how a log begins
+_BRING_BACK = "the checkpoints are untouched: bring the log back, or export the model"
+
+
+class _Log:
+    """A log to which lines are appended, and its digest so far."""
+
+    def __init__(self, path: Path, start: bytes, mode: str) -> None:
+        self.path, self.file, self._running = path, path.open(mode), files.Running(start)
+        self.file.truncate(len(start))
+        self.file.seek(len(start))
+
+    def append(self, line: bytes) -> None:
+        self.file.write(line)
+        self.file.flush()
+        self._running.add(line)
+
+    @property
+    def prefix(self) -> Prefix:
+        """All that is in it."""
+        return Prefix(self.file.tell(), self._running.digest)
+
+
+def identity(manifest: Mapping[str, Any]) -> Identity:
+    """Of the run that a manifest describes: what must stay the same for as long as it lasts."""
+    lasting = {name: value for name, value in manifest.items() if name not in _BESIDE}
+    lasting["run"] = {name: value for name, value in manifest["run"].items() if f"run.{name}" not in _MAY_DIFFER}
+    return Identity(
+        fingerprint=files.digest(json.dumps(lasting, sort_keys=True).encode()),
+        clients=manifest["federation"]["clients"],
+        unproved=_ALL if manifest["format"] == 1 else manifest.get("unproved", -1),
+    )
+
+
+_ALL = 1 << 62
+
+
+def _say(aside: files.Aside, why: str) -> None:
+    if aside.count:
+        warnings.warn(
+            f"{aside.count} file(s) that {why} are now in {aside.folder}; delete them if you need none of them",
+            StorageWarning,
+            stacklevel=3,
+        )
+
+
+def left_by_a_kill(name: str, start: bytes, tail: bytes, every: int) -> bool:
+    """Whether the end of a log is what a process may have written since its newest checkpoint."""
+    try:
+        rounds = [r["round"] for r in reading.records(name, tail.splitlines(keepends=True))]
+    except ValueError:
+        return False
+    first = start.count(b"\n")
+    return rounds == list(range(first, first + len(rounds))) and len(rounds) <= every
+
+
+def _pretty(content: Any) -> bytes:
+    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
 
 
 def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

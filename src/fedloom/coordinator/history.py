@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import reading
+from fedloom.core import files
 from fedloom.core.errors import SettingError
 
 if TYPE_CHECKING:
@@ -190,19 +191,21 @@ def _many(name: str) -> bool:
     return name.startswith(("class_accuracy_", "seconds_"))
 
 
-def runs_below(directory: str | os.PathLike[str]) -> list[Path]:
+def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> list[Path]:
     """Every run directory (a folder with a metrics.jsonl) in a folder, itself included, in the order of their names.
 
     Numbers in names count as numbers: seed-2 comes before seed-10. Folders inside a run are not searched.
+    `begun`: also those in which a run was killed before it could measure anything.
 
     Raises:
         SettingError: there is no such folder.
+        StorageError: a folder below it cannot be listed.
     """
     if not Path(directory).is_dir():
         raise SettingError(f"{directory} is no folder; name one that holds runs")
     found = []
-    for folder, below, files in os.walk(directory):
-        if "metrics.jsonl" in files:
-            found.append(Path(folder))
+    for folder, below, here in files.walk(Path(directory)):
+        if "metrics.jsonl" in here or (begun and {"manifest.json", "settings.json"} <= set(here)):
+            found.append(folder)
             below.clear()
     return sorted(found, key=lambda path: reading.natural(str(path.relative_to(directory))))

@@ -1,19 +1,25 @@
-"""The files of a run, read with distrust: an error names the file, the line and what is wrong with it."""
+"""The documents and logs of a run, read with distrust: an error names the file, the line and what is wrong with it."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedloom.core import files
 from fedloom.core.errors import SettingError
 
 Object = dict[str, Any]
 
 _MOST = 1 << 26  # bytes of a line or of a JSON file
+LARGEST = 1 << 30  # of the index of a checkpoint: 90 bytes a client
+_DEPTH = 64  # of nested lists and mappings
+_THREADS = 4096
+_SEAL = b'"digest": "'
 _ACCURACIES = (
     "global_accuracy",
     "in_local_accuracy",
@@ -27,11 +33,54 @@ _NUMBERS = ("train_loss", "global_loss", "forgetting", "personal_std")
 
 def metrics(folder: Path) -> list[Object]:
     """The records of metrics.jsonl, rounds in order."""
-    path = folder / "metrics.jsonl"
-    if not path.is_file():
+    if not (folder / "metrics.jsonl").is_file():
         raise SettingError(
             f"{folder} holds no run: metrics.jsonl is missing; name a directory that a run was written to"
         )
+    return _log(folder / "metrics.jsonl")
+
+
+def timing(folder: Path) -> list[Object]:
+    """The records of timing.jsonl; none where there is no such file."""
+    path = folder / "timing.jsonl"
+    return _log(path) if path.is_file() else []
+
+
+def _log(path: Path) -> list[Object]:
+    with path.open("rb") as file:
+        try:
+            return list(records(path.name, iter(lambda: file.readline(_MOST + 1), b"")))
+        except ValueError as error:
+            raise SettingError(
+                f"{path}, {error}; restore the file, or read a copy that ends before this line"
+            ) from None
+
+
+def records(name: str, lines: Iterable[bytes]) -> Iterator[Object]:
+    """The records in the lines of the log `name`, rounds in order; a last line that was cut off is left out.
+
+    Raises:
+        ValueError: a line is not what a run writes; says which and why.
+    """
+    previous, check = -1, _CHECKS[name]()
+    for number, line in enumerate(lines, 1):
+        try:
+            record = parse(line)
+        except ValueError as error:
+            if len(line) <= _MOST and not line.endswith(b"\n"):
+                return  # cut off when the run was killed
+            raise ValueError(f"line {number}: {error}") from None
+        try:
+            _need(_count(record.get("round")), "round", "an integer >= 0", record.get("round"))
+            _need(record["round"] > previous, "round", f"larger than {previous}, the one before", record["round"])
+            check(record)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        previous = record["round"]
+        yield record
+
+
+def _metrics_check() -> Callable[[Object], None]:
     classes: set[int] = set()
 
     def check(record: Object) -> None:
@@ -59,12 +108,10 @@ def metrics(folder: Path) -> list[Object]:
             classes.add(len(by_class))
             _need(len(classes) == 1, "class_accuracy", "as long as in the rounds before", by_class)
 
-    return list(_records(path, check))
+    return check
 
 
-def timing(folder: Path) -> list[Object]:
-    """The records of timing.jsonl; none where there is no such file."""
-
+def _timing_check() -> Callable[[Object], None]:
     def check(record: Object) -> None:
         seconds = record.setdefault("seconds", {})
         ok = isinstance(seconds, dict) and all(_number(s) and s >= 0 for s in seconds.values())
@@ -72,8 +119,66 @@ def timing(folder: Path) -> list[Object]:
         peak = record.get("peak_rss_mib")
         _need(peak is None or _number(peak), "peak_rss_mib", "a number or null", peak)
 
-    path = folder / "timing.jsonl"
-    return list(_records(path, check)) if path.is_file() else []
+    return check
+
+
+_CHECKS = {"metrics.jsonl": _metrics_check, "timing.jsonl": _timing_check}
+
+
+def sealed(content: Mapping[str, Any], indent: int | None = None) -> bytes:
+    """A document as JSON that ends with the digest of all that stands before it."""
+    text = json.dumps(content, indent=indent, allow_nan=False)
+    head = (text[:-1].rstrip() + (", " if indent is None else ",\n" + " " * indent)).encode()
+    return _with_seal(head)
+
+
+def unsealed(data: bytes) -> Object:
+    """What `sealed` was given.
+
+    Raises:
+        ValueError: it is not what was written.
+    """
+    content = parse(data, LARGEST)
+    if data != _with_seal(data.rpartition(_SEAL)[0]):
+        raise ValueError("its digest is that of other content: it was changed")
+    del content["digest"]
+    return content
+
+
+def _with_seal(head: bytes) -> bytes:
+    return head + _SEAL + files.digest(head).encode() + b'"\n}\n'
+
+
+def manifest(data: bytes) -> Object:
+    """What manifest.json says, of which everything that is used is of the right kind.
+
+    Raises:
+        ValueError: it is not what was written, or not what a run writes.
+    """
+    found = parse(data)
+    _need(found.get("format") in (1, 2), "format", "1 or 2 (newer ones need a newer fedloom)", found.get("format"))
+    if found["format"] == 2:
+        found = unsealed(data)
+    for name in ("run", "fixed", "federation"):
+        _need(isinstance(found.get(name), dict), name, "a mapping", found.get(name))
+    run, fixed = found["run"], found["fixed"]
+    threads, chunks, every = fixed.get("threads"), fixed.get("chunks"), run.get("checkpoint_every")
+    asked = run.get("threads")
+    _need(_between(threads, 1, _THREADS), "fixed.threads", f"an integer in 1..{_THREADS}", threads)
+    _need(asked in (None, threads), "fixed.threads", f"{asked}, as run.threads", threads)
+    ok = chunks is None or (isinstance(chunks, dict) and all(_between(c, 1, 1 << 31) for c in chunks.values()))
+    _need(ok, "fixed.chunks", "a mapping of architectures to integers >= 1", chunks)
+    _need(found.get("engine") in ("loop", "stacked"), "engine", "loop or stacked", found.get("engine"))
+    for name, value in (("engine_reason", found.get("engine_reason")), ("fixed.compilation", fixed.get("compilation"))):
+        _need(isinstance(value, str), name, "a text", value)
+    clients = found["federation"].get("clients")
+    _need(_between(clients, 1, 1 << 40), "federation.clients", "an integer >= 1", clients)
+    _need(_between(every, 1, 1 << 40), "run.checkpoint_every", "an integer >= 1", every)
+    named, until = found.setdefault("documents", {}), found.get("unproved", -1)
+    ok = isinstance(named, dict) and all(_list(d) and all(isinstance(one, str) for one in d) for d in named.values())
+    _need(ok and all(re.fullmatch(r"[a-z]+\.jsonl?", n) for n in named), "documents", "names and digests", named)
+    _need(_between(until, -1, 1 << 40), "unproved", "an integer", until)
+    return found
 
 
 def mapping(path: Path) -> Object:
@@ -83,7 +188,7 @@ def mapping(path: Path) -> Object:
     with path.open("rb") as file:
         data = file.read(_MOST + 1)
     try:
-        return _parsed(data)
+        return parse(data)
     except ValueError as error:
         raise SettingError(f"{path}: {error}; restore the file or remove it") from None
 
@@ -119,34 +224,23 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(p), p) if p[0] in "0123456789" else (1, 0, p) for p in parts]
 
 
-def _records(path: Path, check: Callable[[Object], None]) -> Iterator[Object]:
-    previous = -1
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(_MOST + 1):
-            number += 1
-            try:
-                record = _parsed(line)
-            except ValueError as error:
-                if len(line) <= _MOST and not line.endswith(b"\n"):
-                    return  # cut off when the run was killed
-                raise SettingError(f"{path}, line {number}: {error}; cut the file before this line") from None
-            try:
-                _need(_count(record.get("round")), "round", "an integer >= 0", record.get("round"))
-                _need(record["round"] > previous, "round", f"larger than {previous}, the one before", record["round"])
-                check(record)
-            except ValueError as error:
-                raise SettingError(f"{path}, line {number}: {error}; cut the file before this line") from None
-            previous = record["round"]
-            yield record
+def parse(data: bytes, most: int = _MOST) -> Object:
+    """JSON of at most so many bytes: an object, with finite numbers, unique names and little nesting.
 
-
-def _parsed(data: bytes) -> Object:
-    """JSON of at most `_MOST` bytes with finite numbers only."""
-    if len(data) > _MOST:
-        raise ValueError(f"at most {_MOST:,} bytes of JSON are read, got more")
+    Raises:
+        ValueError: says what it is not.
+    """
+    if len(data) > most:
+        raise ValueError(f"at most {most:,} bytes of JSON are read, got more")
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse, parse_float=_finite, parse_int=_integer)
+        value = json.loads(
+            data.decode("utf-8"),
+            parse_constant=_refuse,
+            parse_float=_finite,
+            parse_int=_integer,
+            object_pairs_hook=_unique,
+        )
+        _shallow(value, _DEPTH)
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
     except UnicodeDecodeError:
@@ -154,6 +248,22 @@ def _parsed(data: bytes) -> Object:
     if not isinstance(value, dict):
         raise ValueError(f"a JSON object is needed, got {_short(value)}")
     return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Object:
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        often = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"names must be unique, got {_short(often)} twice")
+    return out
+
+
+def _shallow(value: Any, left: int) -> None:
+    if not left:
+        raise ValueError("JSON is nested too deeply")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(inner, (dict, list)):
+            _shallow(inner, left - 1)
 
 
 def _refuse(text: str) -> float:
@@ -191,6 +301,10 @@ def _number(value: Any) -> bool:
 
 def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _between(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _share(value: Any) -> bool:

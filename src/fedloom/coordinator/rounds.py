@@ -264,7 +264,7 @@ class Rounds:
         p, threads = self.population, self.num_threads
         found: dict[str, Any] = plain(
             {
-                "format": 1,
+                "format": 2,
                 "algorithm": type(self.algorithm).__name__,
                 "hyper_parameters": self.algorithm,
                 "run": self.settings,

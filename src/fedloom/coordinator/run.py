@@ -19,7 +19,7 @@ from fedloom.coordinator.rounds import OnHistory, Rounds
 from fedloom.coordinator.sampler import DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, enough_memory
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.plausible import check_plausible
 from fedloom.core.task import Classification, Task, check_task
@@ -110,6 +110,7 @@ class Job:
         check_plausible(self.federation, self.population.models.values(), self.task)
         return True
 
+    @enough_memory()
     def run(
         self,
         directory: str | os.PathLike[str] | None = None,
@@ -126,14 +127,16 @@ class Job:
             self.check()
             return Rounds(self).go(None, on_start, on_round)
         files = RunDirectory(directory, self.settings.keep_every)
-        begun = resume and (files.path / "manifest.json").exists()
-        if not begun:
+        if not (resume and files.begun):
             check_free(directory)
         self.check()
-        rounds = Rounds(self, files if begun else None)
-        if begun:
-            files.compare(rounds.facts())
         with files:
+            begun = resume and files.begun
+            if not begun:
+                check_free(directory)  # since the first look, another process may have been here
+            rounds = Rounds(self, files if begun else None)
+            if begun:
+                files.compare(rounds.facts())
             rounds.states_in(files.checkpoints.clients)
             if begun and (files.checkpoints.rounds() or at is not None):
                 rounds.go_on(files, at)
@@ -142,6 +145,7 @@ class Job:
                 files.begin(rounds.documents())
             return rounds.go(files, on_start, on_round)
 
+    @enough_memory()
     def replay(self, directory: str | os.PathLike[str], round: int) -> Replay:
         """Compute a past round of the run in `directory` again, from the nearest checkpoint before it.
 
@@ -155,6 +159,7 @@ class Job:
         with rounds.threads():
             return Replay(round, *rounds.replay(files, round), self.population)
 
+    @enough_memory()
     def restore(self, directory: str | os.PathLike[str], round: int | None = None) -> Restored:
         """The state of the run in `directory` after a round that has a checkpoint (default: the newest).
 
@@ -248,6 +253,7 @@ def run(
     Raises:
         SettingError: settings contradict each other or the federation, `directory` holds a run, or another one.
         StorageError: a file cannot be written, or one of the run is damaged; checkpoints on disk stay as they are.
+        ShortageError: there is not enough memory; says what to lower.
         ValueError: `sampler` names a client twice, or one that does not exist.
         ClientError: the code of a client failed; names the client, the round and the batch.
         NonFiniteError: a loss or an upload is not finite (a ClientError), unless `on_nonfinite` is "refuse".

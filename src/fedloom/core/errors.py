@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class FedloomError(Exception):
     """Base of every error that fedloom raises on purpose."""
@@ -17,6 +20,14 @@ class CodecError(FedloomError, ValueError):
 
 class StorageError(FedloomError, OSError):
     """A file of a run cannot be written, or is not what was written. What was on disk before is still there."""
+
+
+class DamageError(StorageError):
+    """A file of a run is missing, or is not what was written. What merely cannot be read is a `StorageError`."""
+
+
+class ShortageError(FedloomError, MemoryError):
+    """There is not enough memory; says what to lower."""
 
 
 class ClientError(FedloomError):
@@ -44,5 +55,30 @@ class SettingWarning(UserWarning):
     """A setting is legal but makes the method something else than its name says (for example mu = 0)."""
 
 
+class StorageWarning(UserWarning):
+    """Files of a run were moved aside, cannot be proved or are not guarded; says which and where."""
+
+
 class EngineWarning(UserWarning):
     """An engine does something else than it was asked to, and says why."""
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """Raise ShortageError where Python, NumPy or PyTorch gets no memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, FedloomError) or not _out_of_memory(error):
+            raise
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ShortageError(
+            f"there is not enough memory ({said}): lower panel, cohort_size, batch_size, chunk or state_memory_mib, or "
+            "take a smaller model or fewer examples"
+        ) from error
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """PyTorch has an exception of its own for GPUs alone."""
+    said = str(error)
+    return isinstance(error, MemoryError) or "DefaultCPUAllocator" in said or "out of memory" in said

@@ -1,14 +1,16 @@
-"""Files that are whole or absent, and that are what was written."""
+"""Files that are whole or absent, that are what was written, and that nobody loses."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.core.errors import StorageError
+from fedloom.core.errors import DamageError, StorageError
 
 
 class File(NamedTuple):
@@ -16,6 +18,25 @@ class File(NamedTuple):
 
     name: str
     digest: str  # 32 hexadecimal digits of BLAKE2b
+
+
+class Running:
+    """The digest of bytes that come one after the other."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._hash = hashlib.blake2b(data, digest_size=16)
+
+    def add(self, data: bytes | memoryview) -> None:
+        self._hash.update(data)
+
+    @property
+    def digest(self) -> str:
+        """Of all bytes so far."""
+        return self._hash.hexdigest()
+
+
+def digest(data: bytes) -> str:
+    return Running(data).digest
 
 
 def write(folder: Path, name: str, data: bytes, *, sync: bool = True) -> File:
@@ -39,37 +60,157 @@ def write(folder: Path, name: str, data: bytes, *, sync: bool = True) -> File:
         raise StorageError(
             f"cannot write {folder / name} ({len(data):,} bytes): {error.strerror}; make room or name another folder"
         ) from error
-    return File(name, _digest(data))
+    return File(name, digest(data))
 
 
 def read(folder: Path, file: File) -> bytes:
     """What was written.
 
     Raises:
-        StorageError: the file is missing, unreadable, or not what was written.
+        DamageError: the file is missing, or not what was written.
+        StorageError: it cannot be read.
     """
     path = folder / file.name
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    if _digest(data) != file.digest:
-        raise StorageError(f"{path} is not what was written there: {len(data):,} bytes, damaged or changed")
+    data = load(path)
+    if digest(data) != file.digest:
+        raise DamageError(f"{path} is not what was written there: {len(data):,} bytes, damaged or changed")
     return data
+
+
+def load(path: Path) -> bytes:
+    """What is in a file.
+
+    Raises:
+        DamageError: it is missing.
+        StorageError: it cannot be read; nothing is known of what is in it.
+    """
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise DamageError(f"{path} is missing: {error.strerror}") from None
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def there(path: Path) -> bool:
+    """Whether something has this name.
+
+    Raises:
+        StorageError: the system does not tell.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return True
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder, sorted; nothing where there is no such folder.
+
+    Raises:
+        StorageError: it cannot be listed. `Path.glob` would say that it is empty.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """`os.walk`, but a folder that cannot be listed is an error.
+
+    Raises:
+        StorageError: names the folder.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise unreadable(Path(error.filename), error) from error
+
+    for place, below, here in os.walk(folder, onerror=refuse):
+        yield Path(place), below, here
+
+
+def unreadable(path: Path, error: OSError) -> StorageError:
+    """That nothing can be said of a file."""
+    return StorageError(f"cannot read {path}: {error.strerror}; make it readable: nothing says that it is damaged")
+
+
+def rename(path: Path, to: Path) -> None:
+    """Give a file another name.
+
+    Raises:
+        StorageError: the system refuses.
+    """
+    try:
+        os.replace(path, to)
+    except OSError as error:
+        raise StorageError(f"cannot rename {path}: {error.strerror}") from error
+
+
+def remove(path: Path) -> None:
+    """Delete a file of which nobody has any use.
+
+    Raises:
+        StorageError: the system refuses.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot delete {path}: {error.strerror}") from error
+
+
+class Aside:
+    """Where files go that may be of use to somebody: `FOLDER/set-aside/NUMBER`, made when the first of them comes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.folder, self.count = folder, folder / "set-aside", 0
+
+    def move(self, path: Path) -> None:
+        """Move a file below the root, keeping its path there.
+
+        Raises:
+            StorageError: it cannot be moved.
+        """
+        self._do(shutil.move, path)
+
+    def copy(self, path: Path) -> None:
+        """As `move`, but the file also stays."""
+        self._do(shutil.copy2, path)
+
+    def _do(self, how: Callable[[Path, Path], object], path: Path) -> None:
+        try:
+            if not self.count:
+                self._begin()
+            target = self.folder / path.relative_to(self.root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            how(path, target)
+        except OSError as error:
+            raise StorageError(f"cannot set {path} aside in {self.folder}: {error.strerror}") from error
+        self.count += 1
+
+    def _begin(self) -> None:
+        """A folder that was not there before."""
+        self.folder.mkdir(exist_ok=True)
+        taken = [int(name) for name in names(self.folder) if name.isdecimal()]
+        self.folder /= str(max(taken, default=0) + 1)
+        self.folder.mkdir()
 
 
 def sync(path: Path) -> None:
     """Return when the disk has a file or the names in a folder."""
     if os.name == "nt" and path.is_dir():  # folders cannot be opened there
         return
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -168,7 +168,7 @@ class ClientStore(MutableMapping[int, Tree]):
 
     def _write(self, client: int, sync: bool) -> None:
         flat, spec = self._held[client]
-        name = f"{client:08d}-{self.version:08d}.safetensors"
+        name = state_name(client, self.version)
         self._files[client] = files.write(self.folder, name, encode(tree.unflatten(flat, spec)), sync=sync)
         self._moved.discard(client)
         self._like[client] = self._shape(flat, spec)
@@ -195,6 +195,11 @@ class ClientStore(MutableMapping[int, Tree]):
             self._unsynced.discard(file.name)
             with suppress(OSError):
                 (self.folder / file.name).unlink(missing_ok=True)
+
+
+def state_name(client: int, version: int) -> str:
+    """The file of a client's state as a round made it."""
+    return f"{client:08d}-{version:08d}.safetensors"
 
 
 def _return_memory() -> None:

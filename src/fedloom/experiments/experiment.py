@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.run import Job
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
@@ -295,11 +296,11 @@ def from_directory(directory: str | Path) -> Experiment:
 
     Raises:
         SettingError: there is none, or it was started from Python with objects that have no names.
+        StorageError: its settings.json or manifest.json was damaged or changed, or cannot be read.
     """
-    path = Path(directory) / "settings.json"
-    if not path.exists():
+    if not (Path(directory) / "settings.json").exists():
         raise SettingError(f"{directory} holds no run; name a folder with a settings.json, as --out makes it")
-    described = read_settings(path)
+    described = RunDirectory(directory).document("settings")
     if "data" not in described:
         raise SettingError(
             f"the run in {directory} was started from Python with objects of its own: go on with it from there, "

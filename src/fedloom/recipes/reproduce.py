@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fedloom.coordinator import Job
+from fedloom.coordinator import Job, reading
 from fedloom.core import files
 from fedloom.core.errors import ClientError, FedloomError, SettingError, StorageError
 from fedloom.core.output import below, publish
@@ -319,6 +319,7 @@ def _ended(run: Run) -> str:
 
 
 def _copy(run: Run, folder: Path) -> None:
+    found: dict[str, bytes] = {}
     for name in EXPORTED:
         path = run.folder / name
         if not path.exists():
@@ -331,4 +332,10 @@ def _copy(run: Run, folder: Path) -> None:
             content = (json.dumps({**run.history.settings, "data": data}, indent=2) + "\n").encode()
         if name.endswith(".jsonl"):
             content = content[: content.rfind(b"\n") + 1]  # a run that was killed may have half a line
+        found[name] = content
+    if run.history.manifest.get("format") == 2:  # without checkpoints, the manifest proves the copy
+        digests = {name: [files.digest(content)] for name, content in found.items() if name != "manifest.json"}
+        facts = {name: value for name, value in run.history.manifest.items() if name != "digest"}
+        found["manifest.json"] = reading.sealed({**facts, "documents": digests}, indent=2)
+    for name, content in found.items():
         files.write(folder, name, content)

@@ -1,0 +1,105 @@
+"""`verify`: after any damage it names it, or the bytes were of no consequence; and no intact file is ever lost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from test_resume import everything, same_end
+
+from fedloom import PFedSD, RunSettings, verify
+from fedloom.coordinator import Job
+from fedloom.core.errors import FedloomError, StorageWarning
+from tiny import LOCAL, federation, linear
+
+JOB = Job(
+    algorithm=PFedSD(local=LOCAL),
+    federation=federation(),
+    model=linear,
+    settings=RunSettings(rounds=6, cohort_size=3, engine="loop", threads=1, keep_every=3),
+)
+KINDS = ("flip", "cut", "append", "delete", "zero", "insert", "swap", "copy", "empty", "digit")
+
+
+def damage(directory: Path, rng: random.Random) -> tuple[str, set[str]]:
+    """Damage one or two files of a run; what was done, and to which."""
+    paths = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != ".lock")
+    kind, path = rng.choice(KINDS), rng.choice(paths)
+    data, at = bytearray(path.read_bytes()), rng.randrange(path.stat().st_size)
+    like = rng.choice([p for p in paths if p.suffix == path.suffix])
+    touched = {path}
+    if kind == "flip":
+        data[at] ^= 1 << rng.randrange(8)
+    elif kind == "digit":  # which leaves JSON well-formed
+        digits = [i for i, byte in enumerate(data) if 48 <= byte < 58] or [at]
+        at = rng.choice(digits)
+        data[at] = 48 + (data[at] - 47) % 10
+    elif kind == "cut":
+        del data[at:]
+    elif kind == "append":
+        data += rng.randbytes(rng.randrange(1, 30))
+    elif kind == "zero":
+        data[at : at + 16] = bytes(len(data[at : at + 16]))
+    elif kind == "insert":
+        data[at:at] = rng.randbytes(3)
+    elif kind == "empty":
+        data.clear()
+    elif kind in ("swap", "copy"):
+        data[:] = like.read_bytes()
+        if kind == "swap":
+            touched.add(like)
+            shutil.copy(path, like)
+    path.unlink()
+    if kind != "delete":
+        path.write_bytes(data)
+    return kind, {str(p.relative_to(directory)) for p in touched}
+
+
+def tried(count: int, seed: int, folder: Path) -> Counter[str]:
+    """How damages of a run came out; an assertion fails where one was silent or cost an intact file."""
+    JOB.run(folder / "whole")
+    before, end, rng = everything(folder / "whole"), JOB.run(), random.Random(seed)
+    outcomes: Counter[str] = Counter()
+    for number in range(count):
+        run = folder / str(number)
+        shutil.copytree(folder / "whole", run)
+        kind, names = damage(run, rng)
+        told = f"damage {number} of seed {seed}: {kind} of {names}"
+        damaged = everything(run)
+        verdict = verify(run)
+        assert everything(run) == damaged, told
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StorageWarning)
+            try:
+                again = JOB.run(run, resume=True)
+            except FedloomError:  # any other exception is a failure of this test
+                outcomes["refused"] += 1
+                assert not verdict.whole, f"{told}, which verify does not name"
+                assert everything(run) == damaged, told
+            else:
+                outcomes["went on"] += 1
+                assert same_end(end, again), f"{told}, which a resumed run does not notice"
+                assert (run / "metrics.jsonl").read_bytes() == before["metrics.jsonl"], told
+                left = [p.read_bytes() for p in run.rglob("*") if p.is_file()]
+                lost = [n for n, data in before.items() if n not in names and data not in left and "timing" not in n]
+                assert not lost, f"{told} cost {lost}"
+        if damaged != before and verdict.whole:  # allowed where nothing depends on it: what is computed again
+            outcomes["of no consequence"] += 1
+            assert verdict.notes, f"{told}, of which verify says nothing"
+        shutil.rmtree(run)
+    return outcomes
+
+
+def test_forty_random_damages_are_named_or_of_no_consequence(tmp_path: Path) -> None:
+    assert tried(40, 0, tmp_path)["refused"] > 10
+
+
+@pytest.mark.slow
+def test_three_hundred_random_damages_are_named_or_of_no_consequence(tmp_path: Path) -> None:
+    outcomes = tried(300, 1, tmp_path)
+    assert outcomes["refused"] > 100
+    assert outcomes["of no consequence"] < 20
