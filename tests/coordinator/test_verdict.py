@@ -52,7 +52,7 @@ def damage(directory: Path, rng: random.Random) -> tuple[str, set[str]]:
         data[:] = like.read_bytes()
         if kind == "swap":
             touched.add(like)
-            shutil.copy(path, like)
+            like.write_bytes(path.read_bytes())
     path.unlink()
     if kind != "delete":
         path.write_bytes(data)

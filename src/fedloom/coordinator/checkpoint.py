@@ -242,9 +242,9 @@ class Checkpoints:
             index = self.index(checkpoint.round)
             part = index.with_name(f"{index.name}.part")  # first: what an index names is whole as long as it is there
             files.rename(index, part)
-            for path, file in self.states(checkpoint).items():
-                if file.name not in states.named:
-                    files.remove(path)
+            files.remove(self.folder / checkpoint.server.name)
+            for name in {f.name for f in checkpoint.clients.values()} - states.named:
+                files.remove(self.clients / name)
             files.remove(part)
 
 
