@@ -9,7 +9,20 @@ import pytest
 
 from fedloom.cli.main import main
 
-QUICK = ["--rounds", "2", "--clients", "5", "--cohort", "2", "--set", "local.steps=1", "--model", "logistic", "--engine", "loop"]
+QUICK = [
+    "--rounds",
+    "2",
+    "--clients",
+    "5",
+    "--cohort",
+    "2",
+    "--set",
+    "local.steps=1",
+    "--model",
+    "logistic",
+    "--engine",
+    "loop",
+]
 
 
 def test_each_run_has_a_line_and_each_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

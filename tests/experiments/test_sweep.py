@@ -320,8 +320,8 @@ def test_a_directory_that_is_taken(base: Experiment, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="already holds a sweep; continue it"):
         Sweep(base, LR).run(tmp_path / "s", train=made)
     base.job().run(tmp_path / "t/trial-002/seed-0")
-    for taken in ("t", "t/trial-002/seed-0"):
-        with pytest.raises(SettingError, match="already holds a run"):
+    for taken, why in (("t", "holds several runs"), ("t/trial-002/seed-0", "already holds a run")):
+        with pytest.raises(SettingError, match=why):
             Sweep(base, LR).run(tmp_path / taken, train=made)
     assert not (tmp_path / "t/sweep.json").exists()
     (tmp_path / "s/sweep.json").write_text("{")

@@ -26,8 +26,8 @@ _BESIDE = {"format", "versions", "engine_reason", "documents", "unproved"}  # no
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
 
 
-def check_free(directory: str | os.PathLike[str]) -> None:
-    """Raise SettingError if a directory holds a run already, several, or a part of one; or is no directory."""
+def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> None:
+    """Raise SettingError if a directory holds a run, several (unless they may), or a part of one; or is no directory."""
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"{folder} is a file; name a directory, new or without a run")
@@ -48,7 +48,7 @@ def check_free(directory: str | os.PathLike[str]) -> None:
                 "choose another directory"
             )
     below = [str(path.relative_to(folder)) for path in runs_below(folder, begun=True)] if folder.is_dir() else []
-    if below:
+    if below and not several:
         raise SettingError(
             f"{folder} holds several runs ({', '.join(below[:3])}{', ...' * (len(below) > 3)}), and one beside them "
             "would be lost among these; choose another directory, or go on with one of them"

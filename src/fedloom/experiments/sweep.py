@@ -328,7 +328,7 @@ class Sweep:
         return found
 
     def _check_fits(self, folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
-        check_free(folder)
+        check_free(folder, several=(folder / "sweep.json").exists())  # its own trials
         if not resume:
             if (folder / "sweep.json").exists():
                 raise SettingError(
