@@ -27,7 +27,7 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of 
 
 
 def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> None:
-    """Raise SettingError if a directory holds a run, several (unless they may), or a part of one; or is no directory."""
+    """Raise SettingError if a directory holds a run, or several (unless they may), or a part of one, or is a file."""
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"{folder} is a file; name a directory, new or without a run")
