@@ -188,7 +188,8 @@ def test_a_short_run_is_not_traced() -> None:
 
 def test_unequal_clients_need_more_graphs() -> None:
     ragged = population(parts=of_sizes([40, 20, 40, 20, 40, 20]))
-    assert [form(Stacked, rounds, ragged) for rounds in (119, 120)] == ["none", "trace"]  # 4 for each of 1, 2 and 4
+    assert [form(Stacked, rounds, ragged, cohort=3) for rounds in (29, 30)] == ["none", "trace"]  # 1, 2 and 3 clients
+    assert [form(Stacked, rounds, ragged, cohort=5) for rounds in (39, 40)] == ["none", "trace"]  # 1, 2, 4 and 5
 
 
 def test_a_long_run_of_a_small_stack_is_compiled_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,10 +78,12 @@ def test_reliable_clients_always_answer() -> None:
     assert {Unreliable()(t, e, k) for t in range(10) for e in range(2) for k in range(100)} == {None}
 
 
-@pytest.mark.parametrize("chances", [(-0.1, 0.0, 0.0), (0.5, 0.5, 0.1), (0.0, 1.1, 0.0), (0.0, 0.0, float("nan"))])
+@pytest.mark.parametrize("chances", [(-0.1, 0.0, 0.0), (0.5, 0.5, 0.1), (0.0, 1.1, 0.0)])
 def test_impossible_probabilities(chances: tuple[float, float, float]) -> None:
     with pytest.raises(SettingError, match=rf"at least 0 and at most 1 together, got declined = {chances[0]}, lost"):
         Unreliable(*chances)
+    with pytest.raises(SettingError, match="late must be finite, got nan"):
+        Unreliable(late=float("nan"))
 
 
 def test_probabilities_may_fill_up_to_one() -> None:

@@ -83,12 +83,16 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     series = [t.transpose(0, 1).contiguous() for t in (rows, batches.order, batches.mask)]  # by step: [S, K, B]
     keys = keys if keys.ndim == 1 else keys.t().contiguous()
     lock = _Lockstep(step, spec, (*series, keys), batches, context, (batches_axes, context_axes))
+    lock.full = all(full[: counts[0]])
+    ended = _Ended(work, K)
     for s in range(counts[0]):
         run.step = s
+        ended.put_away(active[s])
         value = lock.advance(work, s, active[s], full[s])
         if value is not None:
             losses.append(torch.nn.functional.pad(value[: active[s]], (0, K - active[s]), value=float("nan")))
     run.step = None
+    work = ended.all()
     back = None if is_sorted else torch.argsort(perm)
     if losses:
         seen = torch.stack(losses, 1)
@@ -99,6 +103,30 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     if losses and run.watching and batches.private:
         run.trained = 1, tree.map_tree(torch.clone, out)
     return out
+
+
+class _Ended:
+    """The rows of clients that are done. Whoever is behind the active ones is computed along with them for nothing, so
+    that few graphs exist: K = 5 with (9, 9, 6, 2, 2) steps has 5, 3 and 2 active clients, and graphs of 5, 4 and 2.
+    """
+
+    def __init__(self, work: list[Tensor], K: int) -> None:
+        self.work, self.going, self.rows = work, K, list[Tensor]()
+
+    def put_away(self, active: int) -> None:
+        """Keep the rows of those that are active no longer."""
+        if active < self.going:
+            self.rows = self.rows or [torch.empty_like(w) for w in self.work]
+            for kept, w in zip(self.rows, self.work, strict=True):
+                kept[active : self.going] = w[active : self.going]
+            self.going = active
+
+    def all(self) -> list[Tensor]:
+        """Everybody's rows, [K, ...] each."""
+        if not self.rows:
+            return self.work
+        self.put_away(0)
+        return self.rows
 
 
 class _Lockstep:
@@ -112,6 +140,7 @@ class _Lockstep:
         self, step: Step, spec: Any, series: Sequence[Tensor], batches: Batches, context: Any, axes: Any
     ) -> None:
         self.step, self.spec, self.batches, self.run, self.axes = step, spec, batches, current(), axes
+        self.full = False  # whether no step of the stack has padding
         self.memory = _memory_format(batches) if axes is None else None
         self.extra, self.extra_spec = tree.flatten((batches.lazy, context))
         if axes is None:
@@ -140,7 +169,7 @@ class _Lockstep:
         notes = [table[at] for table in self.batches.notes.values()]
         args = [*work, rows, mask, key, *self._shared, *notes, *self.extra]
         # short batches come in many widths, one to an epoch: a graph for each would not pay
-        return self._run((len(work), True, False), args, trace=whole)
+        return self._run((len(work), True), args, trace=whole)
 
     def advance(self, work: Sequence[Tensor], s: int, active: int, full: bool) -> Tensor | None:
         K = self.K
@@ -156,16 +185,14 @@ class _Lockstep:
         ]
         extra = (t if a is None else first(t) for t, a in zip(self.extra, self.extra_axes, strict=True))
         args = [*map(first, work), rows, mask, key, *self._shared, *notes, *extra]
-        partial = k > active
-        if partial:
-            args.append(self.places[:k] < active)
-        return self._run((len(work), full, partial), args)
+        # a graph with padding serves steps without: a second graph for these would not pay
+        return self._run((len(work), full if self.compilation == "none" else self.full), args)
 
     @property
     def _shared(self) -> tuple[Tensor, Tensor]:
         return self.batches.x, self.batches.y
 
-    def _run(self, kind: tuple[int, bool, bool], args: Sequence[Tensor], trace: bool = True) -> Tensor | None:
+    def _run(self, kind: tuple[int, bool], args: Sequence[Tensor], trace: bool = True) -> Tensor | None:
         if self.compilation == "none" or not trace:
             return self._compute(*kind, args)
         here = (*kind, args[kind[0]].shape)
@@ -178,12 +205,9 @@ class _Lockstep:
         program = self.programs[here]
         return self._compute(*kind, args) if program is None else program(*args)
 
-    def _compute(self, num_work: int, full: bool, partial: bool, args: Sequence[Tensor]) -> Tensor | None:
+    def _compute(self, num_work: int, full: bool, args: Sequence[Tensor]) -> Tensor | None:
         b, work, (rows, mask, key, x, y) = self.batches, args[:num_work], args[num_work : num_work + 5]
         extra = args[num_work + 5 :]
-        if partial:
-            extra, going = extra[:-1], extra[-1]
-            before = [w.clone() for w in work]
         notes = dict(zip(b.notes, extra, strict=False))
         lazy, context = tree.unflatten(list(extra[len(notes) :]), self.extra_spec)
         x = x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *x.shape[1:])
@@ -194,11 +218,7 @@ class _Lockstep:
             batch, dims = self._of_one(x, y, mask, key, notes, lazy, full), None
         else:
             batch, dims = self._of_stack(x, y, mask, key, notes, lazy, full)
-        value = self.step.advance(work, self.spec, batch, context, dims)
-        if partial:
-            for w, old in zip(work, before, strict=True):
-                w.copy_(torch.where(going.view(-1, *[1] * (w.ndim - 1)), w, old))
-        return value
+        return self.step.advance(work, self.spec, batch, context, dims)
 
     def _of_one(
         self, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, notes: Params, lazy: dict[str, Lazy], full: bool
@@ -229,7 +249,7 @@ class _Lockstep:
         dims: Any = Batch(x=0, y=0, mask=0, key=key_axis, notes=dict.fromkeys(told, 0), full=full)  # type: ignore[arg-type]
         return Batch(x=x, y=y, mask=mask, key=key, notes=told, full=full), (dims, self.axes[1])
 
-    def _program(self, kind: tuple[int, bool, bool], args: Sequence[Tensor]) -> Callable[..., Any] | None:
+    def _program(self, kind: tuple[int, bool], args: Sequence[Tensor]) -> Callable[..., Any] | None:
         """This step compiled, else traced, else None, with a warning. Each is tried on copies: nothing moves."""
         kept = self.run.programs
         try:
@@ -249,7 +269,7 @@ class _Lockstep:
             return None
         return traced
 
-    def _trace(self, kind: tuple[int, bool, bool], args: Sequence[Tensor], form: Compilation) -> Callable[..., Any]:
+    def _trace(self, kind: tuple[int, bool], args: Sequence[Tensor], form: Compilation) -> Callable[..., Any]:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         token = tracing.set(form)
@@ -260,7 +280,7 @@ class _Lockstep:
         return graph.forward
 
 
-def _copied(kind: tuple[int, bool, bool], args: Sequence[Tensor]) -> list[Tensor]:
+def _copied(kind: tuple[int, bool], args: Sequence[Tensor]) -> list[Tensor]:
     """The arguments, with those that a step moves in place as copies of the same layout."""
     return [a.clone() if i < kind[0] else a for i, a in enumerate(args)]
 

@@ -75,8 +75,8 @@ def choose_compilation(
 
     1. a GPU, or recurrent layers: none;
     2. fewer than 100 steps of the run for each graph it needs: none. Steps are the lock-steps of a stack, or those of
-       all clients on the loop. A loop needs 2 graphs, a stack 1, or 4 for each power of two of clients where clients
-       take different numbers of steps: with and without padding, with and without clients that are done;
+       all clients on the loop. A loop needs 2 graphs, a stack 1, or one for each power of two of clients where clients
+       take different numbers of steps;
     3. a model that `vmap` cannot take, which a trace would hardly take either: none;
     4. a stack of at most 32 clients without convolutions, 50,000 steps for each graph, and a compiler: compile;
     5. else trace.
@@ -87,7 +87,7 @@ def choose_compilation(
     if kind is Loop:
         graphs, steps = 2, rounds * taken.steps * taken.clients
     else:
-        graphs, steps = 4 * cohort.bit_length() if taken.ragged else 1, rounds * taken.steps
+        graphs, steps = (cohort - 1).bit_length() + 1 if taken.ragged else 1, rounds * taken.steps
     if steps < STEPS_TO_TRACE * graphs:
         return "none"
     if kind is Loop:
