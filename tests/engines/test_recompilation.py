@@ -155,5 +155,5 @@ def test_auto_is_resolved_once_and_recorded(tmp_path: Path) -> None:
         manifest = run(*job, stop, directory=tmp_path, resume=resume).manifest
         assert manifest["run"]["compilation"] == "auto"
         assert manifest["fixed"]["compilation"] == "none"
-    fresh = run(*job, stop, directory=tmp_path / "other")
+    fresh = run(*job, stop)
     assert fresh.manifest["fixed"]["compilation"] == "trace"
