@@ -7,13 +7,14 @@ STAMP := $(VENV)/.installed
 DEMO := $(if $(wildcard $(STAMP)),$(VENV),.demo)
 PIP := -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint bench venv clean help
+.PHONY: demo test mutants lint bench venv clean help
 
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   four algorithms on 100 simulated clients, checked against expected results (two minutes, with the installation)"
 	@echo "make test   all tests"
+	@echo "make mutants  which small wrong edits the tests notice (minutes); MUTANTS='kt_pfl fold' for a part"
 	@echo "make lint   format, lint, types"
 	@echo "make bench  speed, as ratios in one run (minutes)"
 
@@ -35,6 +36,9 @@ demo: $(DEMO)/.installed
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -94,6 +94,21 @@ def test_ragged_clients_see_their_own_batches_and_drop_off(engine: Any, compilat
     np.testing.assert_allclose(out["sum"], want, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+@pytest.mark.parametrize("sizes", [(4, 12, 8), (8, 4, 12), (5, 17, 9, 1, 13)])
+def test_answers_are_of_the_client_that_was_asked(sizes: tuple[int, ...], compilation: Any) -> None:
+    # A stack sorts clients by steps; these orders are not their own inverse: sorting twice does not undo them.
+    def answer(client: Any, weights: Any) -> Any:
+        loss = task_loss(client.model, client.task)
+        return minimise(loss, weights, client.train, SGD(lr=0.1), lr=client.lr), client.num_examples
+
+    loop, stack = (run(answer, e, compilation, population(*sizes), epochs=1) for e in (Loop, Stacked))
+    assert stack[1].tolist() == list(sizes)
+    for name, value in loop[0].params.items():
+        np.testing.assert_allclose(stack[0].params[name], value, rtol=1e-12, atol=1e-12)
+        assert len(value.flatten(1).norm(dim=1).unique()) == len(sizes)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_minimise_is_plain_gradient_descent(engine: Any) -> None:
     def answer(client: Any, weights: Weights) -> Any:

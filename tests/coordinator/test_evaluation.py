@@ -1,0 +1,83 @@
+"""What a run writes down of its global model, with a model whose accuracies are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedloom import Algorithm, Examples, Local, Model, RunSettings, Weights, federate, run
+from fedloom.data import by_lists
+
+# Accuracy of each class after rounds 0 to 4, in quarters. Class 0 is at its best in the first round, class 1 before
+# training began, class 2 in the second, class 3 in the last.
+QUARTERS = np.array([[0, 4, 1, 0], [4, 1, 1, 0], [1, 2, 3, 1], [2, 0, 1, 2], [3, 1, 0, 3]])
+CLASSES, EACH = 4, 4
+
+
+def told(round: int) -> Weights:
+    """A linear model that gets so many of the four examples of each class right: example i is the i-th unit vector."""
+    weight = torch.zeros(CLASSES, CLASSES * EACH)
+    for c, right in enumerate(QUARTERS[round]):
+        for i in range(EACH):
+            weight[c if i < right else (c + 1) % CLASSES, c * EACH + i] = 1.0
+    return Weights(params={"weight": weight})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Algorithm[Any, tuple[()]]):
+    """Its models are those of the table above, whatever clients do."""
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Any:
+        return {"done": torch.tensor(0), "w": told(0)}
+
+    def init_client(self, server: Any, model: Model, key: int) -> tuple[()]:
+        return ()
+
+    def round(self, server: Any, cohort: Any) -> Any:
+        done = int(server["done"]) + 1
+        return {"done": torch.tensor(done), "w": told(done)}
+
+    def personal(self, server: Any, client: Any) -> Weights:
+        return server["w"]  # type: ignore[no-any-return]
+
+    def global_weights(self, server: Any) -> Weights:
+        return server["w"]  # type: ignore[no-any-return]
+
+
+def records() -> Any:
+    y = torch.arange(CLASSES).repeat_interleave(EACH)
+    data = Examples(torch.eye(CLASSES * EACH), y, CLASSES)
+    # Client 0 holds class 0 alone, client 1 classes 1, 2 and 3 in the ratio 1 : 2 : 1.
+    lists = by_lists([[0, 1, 2], [4, 8, 9, 12]])
+    federation = federate(data, lists, test=data, test_fraction=0.0)
+    model = Model(lambda: nn.Linear(CLASSES * EACH, CLASSES, bias=False), name="table")
+    algorithm = Told(local=Local(epochs=1, batch_size=4))
+    return run(algorithm, federation, model, RunSettings(rounds=4, cohort_size=2, engine="loop"))
+
+
+def test_forgetting_counts_from_the_first_round_on() -> None:
+    found = records()
+    accuracy = QUARTERS / EACH
+    for t, record in enumerate(found):
+        assert record["class_accuracy"] == accuracy[t].tolist()
+        assert record["global_accuracy"] == accuracy[t].mean()
+    assert "forgetting" not in found.metrics[0]
+    assert found.metrics[1]["forgetting"] is None
+    # The best of rounds 1 to t - 1 (the model before training does not count) less round t, by class, in quarters:
+    by_hand = {2: [4 - 1, 1 - 2, 1 - 3, 0 - 1], 3: [4 - 2, 2 - 0, 3 - 1, 1 - 2], 4: [4 - 3, 2 - 1, 3 - 0, 2 - 3]}
+    for t, quarters in by_hand.items():
+        assert found.metrics[t]["forgetting"] == pytest.approx(np.mean(quarters) / EACH, abs=1e-15)
+
+
+def test_local_accuracies_follow_the_classes_of_the_cohort() -> None:
+    record = records().metrics[2]
+    a = QUARTERS[2] / EACH
+    inside = [a[0], (a[1] + 2 * a[2] + a[3]) / 4]
+    outside = [(a[1] + a[2] + a[3]) / 3, (a[0] + 0.75 * a[1] + 0.5 * a[2] + 0.75 * a[3]) / 3]
+    assert record["in_local_accuracy"] == pytest.approx(np.mean(inside), abs=1e-12)
+    assert record["out_local_accuracy"] == pytest.approx(np.mean(outside), abs=1e-12)

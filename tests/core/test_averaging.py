@@ -1,0 +1,128 @@
+"""What is averaged, what stays with the server, and what stays with a client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedloom.algorithms import FedAvg, PFedSD
+from fedloom.core import tree
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Local
+from fedloom.core.types import Weights
+from fedloom.engines.loop import Loop
+from fedloom.engines.stacked import Stacked
+from small import clients_of
+
+ENGINES = [Loop, Stacked]
+SIZES = (4, 12, 8)
+MODEL = Model(lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4)), name="net")
+LOCAL = Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1))
+MOVING = ("1.running_mean", "1.running_var")
+
+
+class Run:
+    """Two rounds of three clients of unequal sizes; each client has data around a mean of its own."""
+
+    def __init__(self, algorithm: Any, engine: Any) -> None:
+        rng = np.random.default_rng(0)
+        data = [(3.0 * k + rng.normal(size=(n, 6)), rng.integers(4, size=n)) for k, n in enumerate(SIZES)]
+        self.engine = engine(clients_of(data, model=MODEL), algorithm)
+        self.engine.watch = lambda exchange: self.ends[-1].update({exchange.client: exchange.trained})
+        self.servers = [self.engine.init()["net"]]
+        self.ends: list[dict[int, Weights]] = []  # by round: what each client's training ended with
+        self.bytes: list[tuple[int, int]] = []  # by round: down and up, of client 0
+        for t in range(2):
+            self.ends.append({})
+            self.servers.append(self.engine.round({"net": self.servers[-1]}, (0, 1, 2), t)["net"])
+            self.bytes.append((self.engine.traffic.down[0], self.engine.traffic.up[0]))
+
+
+def mean(models: dict[int, Weights], name: str, weights: Any) -> Any:
+    found = [{**models[k].params, **models[k].buffers}[name].numpy() for k in range(3)]
+    return np.average(found, axis=0, weights=weights)
+
+
+def statistics_after(start: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """A running mean after the batches of `seen` [n, D], four rows each."""
+    for batch in seen.split(4):
+        start = 0.9 * start + 0.1 * batch.mean(0)
+    return start
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("aggregation", ["samples", "uniform"])
+def test_parameters_and_by_default_buffers_are_averaged(aggregation: Any, engine: Any) -> None:
+    run = Run(FedAvg(local=LOCAL, aggregation=aggregation), engine)
+    weights = SIZES if aggregation == "samples" else None
+    for t in range(2):
+        after = {**run.servers[t + 1].params, **run.servers[t + 1].buffers}
+        for name in (*run.servers[0].params, *MOVING):
+            np.testing.assert_allclose(after[name], mean(run.ends[t], name, weights), rtol=1e-12, err_msg=name)
+    assert int(run.servers[2].buffers["1.num_batches_tracked"]) == sum(-(-n // 4) for n in (12, 12))  # the largest
+    everything = tree.nbytes(run.servers[0])
+    assert run.bytes == [(everything, everything)] * 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_servers_buffers_go_down_and_never_change(engine: Any) -> None:
+    run = Run(FedAvg(local=LOCAL, buffers="server"), engine)
+    for t in range(2):
+        assert all(torch.equal(run.servers[t + 1].buffers[n], b) for n, b in run.servers[0].buffers.items())
+        for name in run.servers[0].params:
+            np.testing.assert_allclose(run.servers[t + 1].params[name], mean(run.ends[t], name, SIZES), rtol=1e-12)
+        assert float(run.ends[t][2].buffers["1.running_mean"].abs().max()) > 0.5  # clients moved their copies
+    assert int(run.ends[1][0].buffers["1.num_batches_tracked"]) == 1  # and began with the server's again
+    whole, params = tree.nbytes(run.servers[0]), tree.nbytes(run.servers[0].params)
+    assert run.bytes == [(whole, params)] * 2
+    judged = run.engine.personal({"net": run.servers[2]}, [0, 1, 2])
+    assert all(torch.equal(judged[k].buffers[n], run.servers[0].buffers[n]) for k in range(3) for n in MOVING)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_local_buffers_stay_with_each_client(engine: Any) -> None:
+    run = Run(FedAvg(local=LOCAL, buffers="local"), engine)
+    params = tree.nbytes(run.servers[0].params)
+    assert run.bytes == [(params, params)] * 2
+    population = run.engine.population
+    judged = run.engine.personal({"net": run.servers[2]}, [0, 1, 2])
+    for k in range(3):
+        own = run.engine.states[k].own
+        for name in MOVING:
+            assert torch.equal(own.buffers[name], run.ends[1][k].buffers[name])
+            assert torch.equal(judged[k].buffers[name], own.buffers[name])
+        assert int(own.buffers["1.num_batches_tracked"]) == 2 * -(-SIZES[k] // 4)  # they went on from round to round
+        for name, value in run.servers[2].params.items():
+            assert torch.equal(judged[k].params[name], value)
+    x = population.federation.train.x[population.federation.partition.rows(0).copy()].double()
+    start = run.servers[0].params
+    want = statistics_after(torch.zeros(5, dtype=torch.float64), x @ start["0.weight"].mT + start["0.bias"])
+    np.testing.assert_allclose(run.ends[0][0].buffers["1.running_mean"], want, rtol=1e-9)  # one batch: weights as sent
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_first_round_of_pfedsd_is_the_plain_mean_of_fedavg(engine: Any) -> None:
+    # Nobody has a model of its own yet: no term, whatever lam; and clients count alike, whatever their sizes.
+    pfedsd = Run(PFedSD(local=LOCAL, lam=3.0, T=2.0), engine)
+    uniform = Run(FedAvg(local=LOCAL, aggregation="uniform"), engine)
+    by_size = Run(FedAvg(local=LOCAL), engine)
+    for a, b in zip(tree.leaves(pfedsd.servers[1]), tree.leaves(uniform.servers[1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-15)
+    assert not torch.allclose(pfedsd.servers[1].params["3.weight"], by_size.servers[1].params["3.weight"], rtol=1e-3)
+    assert not torch.allclose(pfedsd.servers[2].params["3.weight"], uniform.servers[2].params["3.weight"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_pfedsd_judges_by_the_last_local_model_and_the_new_by_the_global_one(engine: Any) -> None:
+    run = Run(PFedSD(local=LOCAL), engine)
+    judged = run.engine.personal({"net": run.servers[2]}, [0, 1, 2])
+    for k in range(3):
+        for a, b in zip(tree.leaves(judged[k]), tree.leaves(run.ends[1][k]), strict=True):
+            assert torch.equal(a, b)
+    run.engine.states = type(run.engine.states)()  # nobody has taken part
+    fresh = run.engine.personal({"net": run.servers[2]}, [1])[1]
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(fresh), tree.leaves(run.servers[2]), strict=True))

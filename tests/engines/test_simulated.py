@@ -1,0 +1,101 @@
+"""What a server sees of its cohort: who answered, of how many, in which order, and its own randomness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.client import Client, on_client
+from fedloom.core.model import Model
+from fedloom.core.optimiser import Local
+from fedloom.core.types import Weighted, Weights
+from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
+from fedloom.engines.stacked import Stacked
+from tiny import federation, linear, mlp
+
+SEEN: list[dict[str, Any]] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks(Algorithm[Weights, tuple[()]]):
+    """Notes what a round sees: of an exchange that is gathered, then of one that is reduced."""
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        SEEN.append({"N": num_clients})
+        return model.init(key)  # type: ignore[no-any-return]
+
+    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
+        return ()
+
+    @on_client
+    def size(self, client: Client[tuple[()]]) -> tuple[tuple[()], torch.Tensor]:
+        return (), client.num_examples
+
+    @on_client
+    def weighted_size(self, client: Client[tuple[()]]) -> tuple[tuple[()], Weighted[torch.Tensor]]:
+        return (), Weighted(value=client.num_examples.double(), weight=torch.ones_like(client.num_examples))
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        gathered, reduced = cohort.gather(self.size), cohort.reduce(self.weighted_size)
+        SEEN.append(
+            {
+                "N": cohort.num_clients,
+                "asked": cohort.ids.tolist(),
+                "gathered": gathered.cohort.ids.tolist(),
+                "sizes": (gathered.cohort.sizes.tolist(), [int(v) for v in gathered.values]),
+                "reduced": reduced.cohort.ids.tolist(),
+                "mean": float(reduced.mean),
+                "failed": [(f.client, f.reason) for f in reduced.failed],
+                "keys": (cohort.key("draws"), cohort.key("public")),
+            }
+        )
+        return server
+
+    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+        return server
+
+
+def seen(engine: Any, *, rounds: int = 1, seed: int = 0, **settings: Any) -> list[dict[str, Any]]:
+    """Six clients, the first and last two with one architecture, the others with another; client 5 is not asked."""
+    models = {"linear": Model(linear, name="linear"), "mlp": Model(mlp, name="mlp")}
+    population = Population(
+        federation(), models, assignment=("linear", "linear", "mlp", "mlp", "linear", "linear"), seed=seed
+    )
+    run = engine(population, Looks(local=Local(batch_size=4)), **settings)
+    SEEN.clear()
+    server = run.init()
+    assert [s["N"] for s in SEEN] == [4, 2]
+    SEEN.clear()
+    for t in range(rounds):
+        server = run.round(server, (4, 3, 0, 2, 1), t)
+    return list(SEEN)
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_each_architecture_is_a_federation_of_its_own(engine: Any) -> None:
+    first, second = seen(engine)
+    assert (first["N"], first["asked"], first["gathered"], first["reduced"]) == (4, [0, 1, 4], [0, 1, 4], [0, 1, 4])
+    assert (second["N"], second["asked"], second["gathered"], second["reduced"]) == (2, [2, 3], [2, 3], [2, 3])
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_who_is_lost_is_in_no_reply(engine: Any) -> None:
+    first, second = seen(engine, faults=lambda round, exchange, client: "gone" if client in (1, 3) else None)
+    assert (first["gathered"], first["reduced"], first["failed"]) == ([0, 4], [0, 4], [(1, "gone")])
+    assert (second["gathered"], second["reduced"], second["failed"]) == ([2], [2], [(3, "gone")])
+    for one in (first, second):
+        sizes, answers = one["sizes"]
+        assert sizes == answers == [12] * len(one["gathered"])
+        assert one["mean"] == 12.0
+
+
+def test_the_server_draws_by_seed_round_and_purpose() -> None:
+    found = [one["keys"] for seed in (0, 1) for one in seen(Loop, rounds=3, seed=seed)]
+    assert len(found) == 12  # two architectures, which see the same keys
+    assert found[::2] == found[1::2]
+    assert len({key for pair in found for key in pair}) == 2 * 3 * 2

@@ -1,0 +1,167 @@
+"""Which small wrong edits of edits.toml the tests notice: `make mutants`, or this file with names of groups.
+
+Each edit is made on a copy of src, alone, and the tests it names are run against that copy. It is killed where one of
+them fails. Exit status 1 if an edit survives, does not apply, or breaks the code instead of changing what it computes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+TESTS = Path(__file__).resolve().parent.parent
+SRC = TESTS.parent / "src"
+LIST = Path(__file__).with_name("edits.toml")
+PROCESSES, SECONDS = 2, 600  # side by side; for the tests of one edit
+BROKEN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|SyntaxError|IndentationError)\b")
+# The copy is what is tested: any other fedloom is an error of this tool, whose status no test gives.
+ELSEWHERE = 90
+RUN = (
+    "import sys, pathlib, fedloom, pytest\n"
+    "here = pathlib.Path(sys.argv[1]) in pathlib.Path(fedloom.__file__).parents\n"
+    f"sys.exit(pytest.main(sys.argv[2:]) if here else {ELSEWHERE})"
+)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One wrong edit; see edits.toml."""
+
+    group: str
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.group}: {self.name}"
+
+    def on(self, text: str) -> str:
+        """The text of the file with the edit.
+
+        Raises:
+            LookupError: `old` does not stand there exactly once.
+        """
+        count = text.count(self.old)
+        if count != 1:
+            raise LookupError(f"{self.label}: {self.file} has this {count} times, not once:\n{self._where(text)}")
+        return text.replace(self.old, self.new)
+
+    def _where(self, text: str) -> str:
+        """What is looked for, and the lines that resemble it."""
+        lines = [f"    {self.old!r}", f"  tests/mutants/edits.toml is to name what stands in {self.file} now, maybe in"]
+        numbered = list(enumerate(text.splitlines(), 1))
+        first = self.old.strip().splitlines()[0].strip()
+        exact = [(n, line) for n, line in numbered if first in line]
+        near = difflib.get_close_matches(first, [line.strip() for _, line in numbered], n=3, cutoff=0.4)
+        found = exact or [(n, line) for n, line in numbered if line.strip() in near]
+        return "\n".join([*lines, *(f"    {n}: {line.strip()}" for n, line in found[:6])])
+
+
+def read(path: Path = LIST) -> list[Edit]:
+    """The list."""
+    return [
+        Edit(group=group, **{**entry, "tests": tuple(entry["tests"])})
+        for group, entries in tomllib.loads(path.read_text(encoding="utf-8")).items()
+        for entry in entries
+    ]
+
+
+class Copy:
+    """A copy of src of one's own, in a folder that is not the working tree."""
+
+    def __init__(self, folder: Path) -> None:
+        self.src = folder / "src"
+        shutil.copytree(SRC, self.src, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def verdict(self, edit: Edit) -> tuple[str, str]:
+        """(killed, survived, broken or no longer applies; why) of one edit."""
+        file = self.src / "fedloom" / edit.file
+        before = file.read_text(encoding="utf-8")
+        try:
+            wrong = edit.on(before)
+        except LookupError as error:
+            return "no longer applies", str(error)
+        file.write_text(wrong, encoding="utf-8")
+        try:
+            status, out = self.run(edit.tests, "-x")
+        finally:
+            file.write_text(before, encoding="utf-8")
+        if status == 0:
+            return "survived", f"{' '.join(edit.tests)} pass with {edit.old!r} -> {edit.new!r} in {edit.file}"
+        if status == 1 and "FAILED " in out and not BROKEN.search(out):
+            return "killed", next(line for line in out.splitlines() if line.startswith("FAILED "))
+        return "broken", f"status {status} is not that of a test that fails:\n{out[-2000:]}"
+
+    def run(self, tests: Iterable[str], *options: str) -> tuple[int, str]:
+        """Exit status and output of pytest on these tests with this copy."""
+        # Without cached byte code: it is told by second and size, which an edit may leave as they were.
+        env = {**os.environ, "PYTHONPATH": str(self.src), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-c", RUN, str(self.src), "-q", "--tb=short", "-p", "no:cacheprovider", *options]
+        try:
+            done = subprocess.run(
+                [*command, *(str(TESTS / t) for t in tests)],
+                cwd=TESTS.parent, env=env, timeout=SECONDS, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return -1, f"more than {SECONDS} seconds"
+        return done.returncode, done.stdout
+
+
+def main(groups: Sequence[str]) -> int:
+    start = time.monotonic()
+    edits = [e for e in read() if not groups or e.group in groups]
+    if not edits:
+        print(f"no such group: {' '.join(groups)}; there are {' '.join(dict.fromkeys(e.group for e in read()))}")
+        return 1
+    tests = sorted({t for e in edits for t in e.tests})
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PROCESSES) as pool:
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for i in range(PROCESSES):
+            copies.put(Copy(Path(folder, str(i))))
+
+        def alone(edit: Edit) -> tuple[str, str]:
+            copy = copies.get()
+            try:
+                return copy.verdict(edit)
+            finally:
+                copies.put(copy)
+
+        def unedited(tests: Sequence[str]) -> tuple[int, str]:
+            copy = copies.get()
+            try:
+                return copy.run(tests)
+            finally:
+                copies.put(copy)
+
+        print(f"without an edit: {len(tests)} tests or files of tests", flush=True)
+        for status, out in pool.map(unedited, [tests[i::PROCESSES] for i in range(PROCESSES) if tests[i::PROCESSES]]):
+            if status != 0:
+                print(f"the tests must pass without an edit, status {status}:\n{out[-4000:]}")
+                return 1
+        counts = dict.fromkeys(("killed", "survived", "broken", "no longer applies"), 0)
+        for edit, (verdict, why) in zip(edits, pool.map(alone, edits), strict=True):
+            counts[verdict] += 1
+            print(f"{verdict:9} {edit.label}" + ("" if verdict == "killed" else f"\n  {why}"), flush=True)
+    print(f"edits {len(edits)}, killed {counts['killed']}, survived {counts['survived']}", end="")
+    print("".join(f", {v} {counts[v]}" for v in ("broken", "no longer applies") if counts[v]), end="")
+    print(f" ({time.monotonic() - start:.0f} s)")
+    return int(counts["killed"] < len(edits))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

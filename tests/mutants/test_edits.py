@@ -1,0 +1,83 @@
+"""The list of wrong edits still fits the source. What the tests make of them: `make mutants`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+
+import pytest
+
+from fedloom.algorithms import ALGORITHMS
+from mutants import SRC, TESTS, Copy, Edit, read
+
+EDITS = read()
+PARTS = ("fold", "optimiser", "cohort", "evaluation", "partition", "codec")
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda e: e.label)
+def test_an_edit_still_applies_and_changes_the_code(edit: Edit) -> None:
+    text = (SRC / "fedloom" / edit.file).read_text(encoding="utf-8")
+    wrong = edit.on(text)
+    compile(wrong, edit.file, "exec")
+    assert ast.dump(ast.parse(wrong)) != ast.dump(ast.parse(text))
+    for test in edit.tests:
+        path, _, name = test.partition("::")
+        there = (TESTS / path).read_text(encoding="utf-8")
+        assert not name or f"def {name.partition('[')[0]}(" in there, f"{test} is no test"
+
+
+def test_the_list_covers_every_algorithm_and_part() -> None:
+    assert len({edit.label for edit in EDITS}) == len(EDITS) >= 60
+    named = {found[0] for edit in EDITS if (found := re.match(r"S\d+(?=: )", edit.name))}
+    assert named == {f"S{i}" for i in range(1, 13)}
+    by_group = Counter(edit.group for edit in EDITS if not re.match(r"S\d+: ", edit.name))
+    assert set(by_group) == {*ALGORITHMS, *PARTS}
+    assert all(by_group[name] >= 2 for name in ALGORITHMS)
+    assert all(by_group[name] >= 3 for name in PARTS)
+
+
+def test_an_edit_that_no_longer_applies_says_where_to_look() -> None:
+    edit = Edit("kt_pfl", "a sign", "algorithms/kt_pfl.py", "a - b * gone", "a + b * gone", ("test_battery.py",))
+    with pytest.raises(LookupError) as error:
+        edit.on("x = 1\ny = a - b * moved\n")
+    assert "kt_pfl: a sign: algorithms/kt_pfl.py has this 0 times" in str(error.value)
+    assert "2: y = a - b * moved" in str(error.value)
+    with pytest.raises(LookupError, match="2 times"):
+        edit.on("a - b * gone\n" * 2)
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
+    """A package of one function, and tests of it."""
+    import mutants
+
+    package, tests = tmp_path / "there" / "fedloom", tmp_path / "tests"
+    package.mkdir(parents=True)
+    tests.mkdir()
+    (package / "__init__.py").write_text("def half(x):\n    return x / 2\n")
+    body = "import fedloom\n\ndef test_it():\n    assert fedloom.half(4) == 2\n"
+    (tests / "test_half.py").write_text(body)
+    (tests / "test_nothing.py").write_text("def test_it():\n    pass\n")
+    monkeypatch.setattr(mutants, "SRC", tmp_path / "there")
+    monkeypatch.setattr(mutants, "TESTS", tests)
+    return Copy(tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    ("new", "test", "verdict"),
+    [
+        ("x * 2", "test_half.py", "killed"),
+        ("x * 2", "test_nothing.py", "survived"),
+        ("x / two", "test_half.py", "broken"),
+        ("x /", "test_half.py", "broken"),
+        ("x * 2", "test_that_is_not_there.py", "broken"),
+    ],
+)
+def test_only_a_test_that_fails_kills(new: str, test: str, verdict: str, copy: Copy) -> None:
+    assert copy.verdict(Edit("half", "wrong", "__init__.py", "x / 2", new, (test,)))[0] == verdict
+    assert "x / 2" in (copy.src / "fedloom" / "__init__.py").read_text()  # and the next edit finds the original
+
+
+def test_an_edit_without_its_place_is_told_apart(copy: Copy) -> None:
+    assert copy.verdict(Edit("half", "wrong", "__init__.py", "x / 3", "x", ("test_half.py",)))[0] == "no longer applies"
