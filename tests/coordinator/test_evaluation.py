@@ -1,4 +1,4 @@
-"""What a run writes down of its global model, with a model whose accuracies are given."""
+"""What a run writes down of its models: forgetting by a model whose accuracies are given, and held-out accuracies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,22 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import Algorithm, Examples, Local, Model, RunSettings, Weights, federate, run
+from fedloom import (
+    Algorithm,
+    Centralised,
+    Examples,
+    FedAvg,
+    Federation,
+    Local,
+    LocalOnly,
+    Model,
+    RunSettings,
+    Weights,
+    federate,
+    run,
+)
 from fedloom.data import by_lists
+from tiny import LOCAL, examples, linear
 
 # Accuracy of each class after rounds 0 to 4, in quarters. Class 0 is at its best in the first round, class 1 before
 # training began, class 2 in the second, class 3 in the last.
@@ -81,3 +95,29 @@ def test_local_accuracies_follow_the_classes_of_the_cohort() -> None:
     outside = [(a[1] + a[2] + a[3]) / 3, (a[0] + 0.75 * a[1] + 0.5 * a[2] + 0.75 * a[3]) / 3]
     assert record["in_local_accuracy"] == pytest.approx(np.mean(inside), abs=1e-12)
     assert record["out_local_accuracy"] == pytest.approx(np.mean(outside), abs=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize("algorithm", [FedAvg, LocalOnly, Centralised])
+def test_clients_are_judged_on_their_own_held_out_rows(algorithm: Any, engine: Any) -> None:
+    # Unequal numbers; client 2 holds nothing out. Labels of held-out rows are drawn: right answers differ by client.
+    data = examples(60)
+    data = Examples(data.x, torch.where(torch.arange(60) % 4 == 0, (data.y + 1) % 3, data.y), 3)
+    train = [[0, 1, 2], [3, 4, 6, 7], [5, 8], [9, 10, 11, 12, 15]]
+    test, val = [[13, 14], [16, 17, 18, 20, 21], [], [22, 24, 28]], [[30, 31, 32, 36, 40], [33], [], [34, 35, 44, 48]]
+    federation = Federation(data, by_lists(train), data, by_lists(test), by_lists(val))
+    settings = RunSettings(rounds=2, cohort_size=3, engine=engine)
+    found = run(algorithm(local=LOCAL), federation, Model(linear, name="linear"), settings)
+
+    def rate(k: int, rows: list[int]) -> float:
+        own = algorithm is LocalOnly and k in found.clients  # else the global model, or the initial one
+        w = (found.clients[k] if own else found.server["linear"]).params
+        return float(((data.x[rows] @ w["weight"].mT + w["bias"]).argmax(1) == data.y[rows]).double().mean())
+
+    last = found.metrics[-1]
+    assert last["personal_by_client"] == {str(k): rate(k, rows) for k, rows in enumerate(test) if rows}
+    assert last["val_accuracy"] == pytest.approx(np.mean([rate(k, rows) for k, rows in enumerate(val) if rows]))
+    if algorithm is not LocalOnly:  # whose clients have no model in common
+        members = range(4) if algorithm is Centralised else last["clients"]
+        shares = [np.bincount(data.y[train[k]], minlength=3) / len(train[k]) for k in members]
+        assert last["in_local_accuracy"] == pytest.approx(np.mean([p @ last["class_accuracy"] for p in shares]))

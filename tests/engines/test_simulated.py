@@ -1,4 +1,4 @@
-"""What a server sees of its cohort: who answered, of how many, in which order, and its own randomness."""
+"""What a server sees of its cohort, what it draws, and how clients are judged."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from fedloom.algorithms import LocalOnly
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weighted, Weights
+from fedloom.data import Federation, by_lists
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from tiny import federation, linear, mlp
+from tiny import examples, federation, linear, mlp
 
 SEEN: list[dict[str, Any]] = []
 
@@ -99,3 +101,24 @@ def test_the_server_draws_by_seed_round_and_purpose() -> None:
     assert len(found) == 12  # two architectures, which see the same keys
     assert found[::2] == found[1::2]
     assert len({key for pair in found for key in pair}) == 2 * 3 * 2
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+@pytest.mark.parametrize("held_out", ["test", "val"])
+def test_clients_are_judged_on_what_they_hold_out_themselves(held_out: Any, engine: Any) -> None:
+    # Unequal numbers, so that a stack pads; client 2 holds nothing out.
+    rows = {"train": [[0, 1], [2, 3, 4], [5], [6, 7]], "test": [[8], [*range(10, 17)], [], [20, 21, 22]],
+            "val": [[*range(30, 39)], [40], [], [41, 42]]}  # fmt: skip
+    data = examples(50)
+    parts = {role: by_lists(lists) for role, lists in rows.items()}
+    people = Federation(data, parts["train"], local_test=parts["test"], local_val=parts["val"])
+    model = Model(linear, name="linear")
+    run = engine(Population(people, {"linear": model}, seed=3), LocalOnly(local=Local(batch_size=2)))
+    server = run.round(run.init(), (0, 1, 2, 3), 0)
+    personal = run.personal(server, range(4))
+    judged = run.judge(server, range(4), held_out)
+    for k, own in enumerate(rows[held_out]):
+        w = personal[k].params
+        right = (data.x[own] @ w["weight"].mT + w["bias"]).argmax(1) == data.y[own]
+        assert judged[k] == (int(right.sum()), len(own))
+    assert sum(right for right, _ in judged.values()) > 0
