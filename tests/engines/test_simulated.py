@@ -103,6 +103,48 @@ def test_the_server_draws_by_seed_round_and_purpose() -> None:
     assert len({key for pair in found for key in pair}) == 2 * 3 * 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class Speaks(Algorithm[torch.Tensor, torch.Tensor]):
+    """Two exchanges: 24 bytes go down to all and 8 come up, then 40 to each of its own and 4 come up."""
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> torch.Tensor:
+        return torch.zeros(3)
+
+    def init_client(self, server: torch.Tensor, model: Model, key: int) -> torch.Tensor:
+        return torch.tensor([key, 0, 0])
+
+    @on_client
+    def first(self, client: Client[torch.Tensor], sent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return client.state + torch.stack([0 * client.key, client.key, 0 * client.key]), torch.zeros(2)
+
+    @on_client
+    def second(self, client: Client[torch.Tensor], mine: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.stack([client.state[0], client.state[1] - client.key, mine[0].long()]), torch.zeros(1)
+
+    def round(self, server: torch.Tensor, cohort: Any) -> torch.Tensor:
+        cohort.gather(self.first, broadcast=(server,))
+        cohort.gather(self.second, scatter=(cohort.ids[:, None].double().expand(-1, 5),))
+        return server
+
+    def personal(self, server: torch.Tensor, client: Client[torch.Tensor]) -> Weights:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_exchanges_count_their_bytes_and_each_has_its_own_randomness(engine: Any) -> None:
+    models = {"linear": Model(linear, name="linear"), "mlp": Model(mlp, name="mlp")}
+    run = engine(Population(federation(), models, dtype=torch.float64), Speaks(local=Local(batch_size=4)))
+    server = run.init()
+    for t in range(2):
+        server = run.round(server, (0, 2, 3, 5), t)
+        assert dict(run.traffic.down) == dict.fromkeys((0, 2, 3, 5), 24 + 40)
+        assert dict(run.traffic.up) == dict.fromkeys((0, 2, 3, 5), 8 + 4)
+    states = [run.states[k].tolist() for k in (0, 2, 3, 5)]
+    assert len({first for first, _, _ in states}) == 4  # what a client draws at its first contact
+    assert all(difference != 0 for _, difference, _ in states)  # of the keys of two exchanges
+    assert [mine for _, _, mine in states] == [0, 2, 3, 5]
+
+
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("held_out", ["test", "val"])
 def test_clients_are_judged_on_what_they_hold_out_themselves(held_out: Any, engine: Any) -> None:
