@@ -111,7 +111,6 @@ class Copy:
         """Exit status and output of pytest on these tests with this copy."""
         # Without cached byte code: it is told by second and size, which an edit may leave as they were.
         env = {**os.environ, "PYTHONPATH": str(self.src), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        env["COLUMNS"] = "300"  # pytest cuts what a test failed of to the width of the terminal
         command = [sys.executable, "-c", RUN, str(self.src), "-q", "--tb=short", "-p", "no:cacheprovider", *options]
         command += [str(TESTS / t) for t in tests]
         try:
@@ -158,7 +157,7 @@ def main(groups: Sequence[str]) -> int:
         counts = dict.fromkeys(("killed", "survived", "broken", "no longer applies"), 0)
         for edit, (verdict, why) in zip(edits, pool.map(alone, edits), strict=True):
             counts[verdict] += 1
-            print(f"{verdict:9} {edit.label}\n  {why}", flush=True)
+            print(f"{verdict:9} {edit.label}" + ("" if verdict == "killed" else f"\n  {why}"), flush=True)
     print(f"edits {len(edits)}, killed {counts['killed']}, survived {counts['survived']}", end="")
     print("".join(f", {v} {counts[v]}" for v in ("broken", "no longer applies") if counts[v]), end="")
     print(f" ({time.monotonic() - start:.0f} s)")
