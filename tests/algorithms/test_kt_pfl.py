@@ -16,7 +16,7 @@ from torch import nn
 
 from fedloom.algorithms import KTpFL
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD, Digest, Local
 from fedloom.core.types import Weights
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop
@@ -30,7 +30,7 @@ PUBLIC = 13
 COHORTS = ((0, 2, 3), (1, 2, 4), (0, 1, 2, 3))
 LOCAL = Local(epochs=EPOCHS, batch_size=BATCH, optimiser=SGD(lr=ETA1))
 # All public examples in one batch: in which order they are drawn does not matter.
-DISTILL = Local(epochs=2, batch_size=PUBLIC, optimiser=SGD(lr=ETA2))
+DISTILL = Digest(epochs=2, batch_size=PUBLIC, optimiser=SGD(lr=ETA2))
 
 
 def narrow() -> nn.Module:
@@ -153,6 +153,6 @@ def test_rounds_by_hand(engine: Any) -> None:
                 np.testing.assert_allclose(
                     got, p.detach(), rtol=1e-8, atol=1e-10, err_msg=f"{name} of {k} after round {t}"
                 )
-    judged = run.personal(server, range(5))
+    judged = run.personal(server, range(5), len(COHORTS))
     for k, module in enumerate(clients):
         np.testing.assert_allclose(judged[k].params["0.weight"], module[0].weight.detach(), rtol=1e-8, atol=1e-10)

@@ -157,8 +157,8 @@ def test_clients_are_judged_on_what_they_hold_out_themselves(held_out: Any, engi
     model = Model(linear, name="linear")
     run = engine(Population(people, {"linear": model}, seed=3), LocalOnly(local=Local(batch_size=2)))
     server = run.round(run.init(), (0, 1, 2, 3), 0)
-    personal = run.personal(server, range(4))
-    judged = run.judge(server, range(4), held_out)
+    personal = run.personal(server, range(4), 1)
+    judged = run.judge(server, range(4), 1, held_out)
     for k, own in enumerate(rows[held_out]):
         w = personal[k].params
         right = (data.x[own] @ w["weight"].mT + w["bias"]).argmax(1) == data.y[own]
