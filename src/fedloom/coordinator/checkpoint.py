@@ -213,6 +213,7 @@ class Checkpoints:
         Files that nothing kept names go aside. Deleted are those of a checkpoint that was being deleted; and, where
         nothing went aside, what a killed process made of the rounds after it: they are computed again.
         """
+        meant = {path for round in others for path in self._meant(round)}
         for round in others:  # the index first: what it names must be whole as long as it is there
             aside.move(self.index(round))
         going = {file for c in self.going(checkpoint.round) for file in self.states(c)}
@@ -221,10 +222,24 @@ class Checkpoints:
                 files.remove(path)
             else:
                 aside.move(path)
+        for path in meant:  # what a kept index names too is deleted with that one
+            if path.exists():
+                aside.share(path)
         for path in self.unfinished():
             files.remove(path)
         self._kept = kept
         states.named = {f.name for c in kept.values() for f in c.clients.values()}
+
+    def _meant(self, round: int) -> set[Path]:
+        """What an index names; a damaged one may have named the newest state of each client by then."""
+        with suppress(DamageError):
+            return set(self.states(self.read(round)))
+        found = {self.folder / _server(round)}
+        by_client: dict[str, Path] = {}
+        for name in sorted(files.names(self.clients)):
+            if (match := _CLIENT.fullmatch(name)) and int(match[1]) <= round:
+                by_client[name.partition("-")[0]] = self.clients / name
+        return found | set(by_client.values())
 
     def going(self, newest: int) -> Iterator[Checkpoint]:
         """Checkpoints before the newest that a killed process was deleting."""

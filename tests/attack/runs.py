@@ -1,0 +1,80 @@
+"""Runs that are attacked: five algorithms, three architectures (one with BatchNorm), faults, states on disk."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # `tiny`, where this is run as a script
+
+import torch
+from torch import nn
+
+from fedloom import SGD, Digest, FedAvg, FedNTD, History, Job, KTpFL, PFedSD, RunSettings, Scaffold, Unreliable
+from fedloom.core import tree
+from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
+
+ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd", "kt_pfl")
+ENGINES = ("loop", "stacked")
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, CLASSES))
+
+
+def wide() -> nn.Module:
+    """Its states go beyond a budget of 1 MiB."""
+    return mlp(20_000)
+
+
+def algorithm(name: str) -> Any:
+    if name == "kt_pfl":
+        return KTpFL(local=LOCAL, num_public=12, distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.1)))
+    return {"fedavg": FedAvg, "scaffold": Scaffold, "fedntd": FedNTD, "pfedsd": PFedSD}[name](local=LOCAL)
+
+
+def job(name: str, engine: str, rounds: int, seed: int = 0) -> Job:
+    """The run of an algorithm on an engine."""
+    models: dict[str, Any] = {"linear": linear, "normed": normed, "wide": wide if name == "pfedsd" else mlp}
+    settings = RunSettings(
+        rounds=rounds, cohort_size=5, seed=seed, engine=engine, threads=1, keep_every=7, state_memory_mib=1
+    )  # type: ignore[arg-type]
+    faults = Unreliable(declined=0.1, lost=0.1, late=0.1)
+    data = federation(12, public=examples(24, seed=5), val_fraction=0.2)
+    return Job(algorithm=algorithm(name), federation=data, model=models, settings=settings, faults=faults)
+
+
+def same_end(a: History, b: History) -> bool:
+    """Whether two runs ended with the same bits: server, every client's state, every metric."""
+
+    def same(x: Any, y: Any) -> bool:
+        return all(torch.equal(s, t) for s, t in zip(tree.leaves(x), tree.leaves(y), strict=True))
+
+    states = sorted(a.clients) == sorted(b.clients) and all(same(a.clients[k], b.clients[k]) for k in a.clients)
+    return states and same(a.server, b.server) and a.metrics == b.metrics
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    return ((name, engine) for name in ALGORITHMS for engine in ENGINES)
+
+
+@functools.cache
+def forkserver() -> Any:
+    """Processes that start in milliseconds, since what they import is there."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fedloom", "runs"])
+    return context
+
+
+def quiet() -> None:
+    """In a child: no warnings, nothing on the terminal, one thread."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
