@@ -573,6 +573,7 @@ def poisoned(value: float = 3e38) -> Federation:
     return dataclasses.replace(parts, train=Examples(x, parts.train.y, 3))
 
 
+@pytest.mark.filterwarnings("ignore:features of sizes far from 1")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_refuse_goes_on_without_the_client_and_records_why(engine: Any, tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, engine=engine, on_nonfinite="refuse")
@@ -591,6 +592,7 @@ def test_refuse_goes_on_without_the_client_and_records_why(engine: Any, tmp_path
         run(FedAvg(local=LOCAL), poisoned(), linear, dataclasses.replace(settings, on_nonfinite="stop", cohort_size=6))
 
 
+@pytest.mark.filterwarnings("ignore:features of sizes far from 1")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_upload_that_is_not_finite_is_refused_and_its_loss_not_counted(engine: Any) -> None:
     wild = dataclasses.replace(LOCAL, steps=1, optimiser=SGD(lr=1e30))

@@ -193,9 +193,10 @@ def test_a_run_is_warned_of_before_it_starts() -> None:
     )
     with pytest.warns(SettingWarning, match="hardly learnt"):
         job.check()
+    job.check()  # what was checked is not said again
     started: list[object] = []
     with pytest.raises(SettingWarning, match="hardly learnt"):  # warnings are errors in tests
-        job.run(on_start=started.append)
+        replace(job).run(on_start=started.append)
     assert not started
 
 

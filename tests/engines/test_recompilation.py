@@ -152,8 +152,8 @@ def test_auto_is_resolved_once_and_recorded(tmp_path: Path) -> None:
     job = FedAvg(local=LOCAL), ragged(6), mlp
     for rounds, resume in ((2, False), (800, True)):  # long enough to be traced, had it begun so
         stop = settings(rounds=rounds, monitor="train_loss", target=1e9)
-        manifest = run(*job, stop, directory=tmp_path, resume=resume).manifest
+        manifest = run(*job, stop, directory=tmp_path / "short", resume=resume).manifest
         assert manifest["run"]["compilation"] == "auto"
         assert manifest["fixed"]["compilation"] == "none"
-    fresh = run(*job, stop)
+    fresh = run(*job, stop, directory=tmp_path / "long")
     assert fresh.manifest["fixed"]["compilation"] == "trace"

@@ -30,7 +30,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def verdicts(out: str) -> list[str]:
-    return [line.split()[-1] for line in out.split("Expected and got")[1].splitlines()[3:]]
+    return [line.split()[-1] for line in out.split("Expected over seeds and got")[1].splitlines()[3:]]
 
 
 @pytest.mark.usefixtures("_small")

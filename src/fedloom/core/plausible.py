@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.core.model import Model
+from fedloom.core.model import Model, own_defaults
 from fedloom.core.task import Classification, Hinge, Task
 from fedloom.data import Examples, Federation
 
@@ -28,6 +28,7 @@ _LAYERS = {
 }
 
 
+@own_defaults()
 def check_plausible(federation: Federation, models: Iterable[Model], task: Task) -> None:
     """Refuse or warn of what is legal by its types, but cannot be meant.
 
