@@ -6,11 +6,8 @@ import dataclasses
 import functools
 import json
 import multiprocessing
-import os
-import random
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -137,55 +134,6 @@ def test_going_on_from_an_older_checkpoint(tmp_path: Path) -> None:
     with pytest.warns(StorageWarning, match=r"set-aside/2;"):
         job.run(tmp_path, resume=True, at=3)
     assert (tmp_path / "set-aside/2/metrics.jsonl").read_bytes() == metrics
-
-
-def lines_in(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def _runner(directory: str, algorithm: Any, settings: RunSettings) -> None:
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    run(algorithm, federation(12), linear, settings, directory=directory, resume=True)
-
-
-@pytest.mark.slow
-def test_killed_twenty_times_at_random_moments(tmp_path: Path) -> None:
-    """SIGKILL, so that nothing can be tidied up; the run in the end is bit for bit the one that was left alone."""
-    algorithm = PFedSD(local=LOCAL)
-    settings = RunSettings(rounds=150, cohort_size=4, engine="loop", threads=1, state_memory_mib=1, keep_every=20)
-    whole = run(algorithm, federation(12), linear, settings, directory=tmp_path / "whole")
-    cut, rng, kills, seen, rounds_seen = tmp_path / "cut", random.Random(0), 0, 0, set[int]()
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["fedloom"])
-    deadline = time.monotonic() + 110
-    while True:
-        process = server.Process(target=_runner, args=(str(cut), algorithm, settings))
-        process.start()
-        if kills < 25:
-            # after some rounds, or soon after the start, while files are read and written again
-            more = rng.choice((0, 0, 1, 3, 8, 12))
-            while process.is_alive() and lines_in(cut / "metrics.jsonl") < seen + more:
-                time.sleep(0.001)
-            time.sleep(rng.random() * (0.05 if more else 0.5))
-            if process.is_alive():
-                os.kill(process.pid or 0, signal.SIGKILL)
-                kills += 1
-            process.join()
-            assert process.exitcode in (-signal.SIGKILL, 0)
-            seen = lines_in(cut / "metrics.jsonl")
-            rounds_seen.add(seen)
-        else:
-            process.join()
-            assert process.exitcode == 0
-            break
-        assert time.monotonic() < deadline, f"{kills} kills, rounds {sorted(rounds_seen)}"
-    assert kills >= 20
-    assert len(rounds_seen) > 8  # at different rounds
-    assert (cut / "metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
-    resumed = run(algorithm, federation(12), linear, settings, directory=cut, resume=True)
-    assert same_end(whole, resumed)
-    assert not list(cut.rglob("*.part"))
 
 
 # ---- what cannot go on
