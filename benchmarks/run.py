@@ -114,7 +114,7 @@ def cases() -> list[Case]:
     return [
         Case("logistic, 10 clients of 600", "logistic", [600] * 10, rounds=(200, 10_000), plain=3),
         Case("logistic, 100 clients of 600", "logistic", [600] * 100, cohort=100, plain=7),
-        Case("logistic, MNIST-1000 sizes", "logistic", mnist, plain=1, forms=FEW),
+        Case("logistic, MNIST-1000 sizes", "logistic", mnist, rounds=(30, 200), plain=1, forms=FEW),
         Case("MLP, 10 clients of 200", "mlp", [200] * 10, plain=1),
         Case("LSTM, 10 clients of 200", "lstm", [200] * 10, forms=("loop, none", "stacked, none")),
         Case("LeNet, 10 clients of 200", "lenet", [200] * 10, forms=FEW),
