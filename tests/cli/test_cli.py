@@ -216,6 +216,14 @@ def test_warnings_are_as_before_afterwards(own: str, capsys: pytest.CaptureFixtu
     assert (warnings.showwarning, list(warnings.filters)) == before
 
 
+def test_a_server_that_kept_its_state_is_named(own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["run", "feddf", *QUICK, "--data", own, "--public", "12", "--set", "distill.lr=1e38", "--set", "steps=3"]
+    status, out, _ = call(capsys, *argv, "--on-nonfinite", "refuse")
+    assert status == 0
+    assert "feddf: the server's new state was not finite, it kept the one before, in round 1, 2\n" in out
+    assert "the server" in error(capsys, *argv)
+
+
 def test_refused_clients_are_counted_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = images(60, (6,), "float32")
     x[0] = 3e38

@@ -105,6 +105,9 @@ def train(
                 watcher(history)
 
         history = job.run(directory, resume=resume, at=at, on_start=announce, on_round=watch)
+    if stayed := [str(m["round"]) for m in history.metrics if "server_refused" in m]:
+        text = f"{name}: the server's new state was not finite, it kept the one before, in round {', '.join(stayed)}"
+        console.print(text, markup=False, soft_wrap=True)
     if history.stopped is not None:
         console.print(f"{name}: stopped after round {history.metrics[-1]['round']}: {history.stopped}", markup=False)
     return history

@@ -32,8 +32,8 @@ class RunSettings:
 
     `engine`, `compilation`, `chunk` (clients stacked at a time), `bf16` (automatic mixed precision in local training),
     `device`, `dtype`, `threads` (of PyTorch, for this run; None leaves them as they are): results may differ with them
-    in the last bits. `on_nonfinite`: at a loss or an upload that is NaN or infinite, "stop" or go on without that
-    client ("refuse").
+    in the last bits. `on_nonfinite`: at a loss, an upload or a server state that is NaN or infinite, "stop" or go
+    on ("refuse"): without that client, with the server state before.
     """
 
     rounds: int = 30
