@@ -195,11 +195,11 @@ def test_unequal_clients_need_more_graphs() -> None:
 def test_a_long_run_of_a_small_stack_is_compiled_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     for there in (True, False):
         monkeypatch.setattr(chooser, "has_compiler", lambda there=there: there)
-        assert form(Stacked, 4999) == "trace"
-        assert form(Stacked, 5000) == ("compile" if there else "trace")
+        assert form(Stacked, 2499) == "trace"
+        assert form(Stacked, 2500) == ("compile" if there else "trace")
         assert form(Loop, 10**6) == "trace"
-        many = population(parts=of_sizes([40] * 33))
-        assert [form(Stacked, 5000, many, cohort=k) for k in (32, 33)] == [form(Stacked, 5000), "trace"]
+        large = population(lambda: mlp(3000), parts=of_sizes([40] * 6))  # 24,003 parameters
+        assert form(Stacked, 2500, large) == "trace"
 
 
 def test_a_compiler_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

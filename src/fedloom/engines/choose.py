@@ -29,8 +29,8 @@ CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
 STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
-STEPS_TO_COMPILE = 50_000  # the same of compiling it, with a margin
-MAX_COMPILED = 32  # clients in a stack, above which the work in a step hides what compiling saves
+STEPS_TO_COMPILE = 25_000  # the same of compiling it, the start of the compiler included
+MAX_COMPILED = 20_000  # parameters of a model, above which compiled matrix products are slower than traced ones
 
 
 def choose(name: EngineName, population: Population, local: Local, cohort_size: int) -> tuple[type[Simulation], str]:
@@ -78,22 +78,25 @@ def choose_compilation(
        all clients on the loop. A loop needs 2 graphs, a stack 1, or one for each power of two of clients where clients
        take different numbers of steps;
     3. a model that `vmap` cannot take, which a trace would hardly take either: none;
-    4. a stack of at most 32 clients without convolutions, 50,000 steps for each graph, and a compiler: compile;
+    4. a stack of models of at most 20,000 parameters without convolutions, 25,000 steps for each graph, and a
+       compiler: compile;
     5. else trace.
     """
     if population.device.type != "cpu" or _recurrent(population):
         return "none"
-    cohort, taken = min(cohort_size, population.num_clients), _lock_steps(population, local, cohort_size)
+    taken = _lock_steps(population, local, cohort_size)
     if kind is Loop:
         graphs, steps = 2, rounds * taken.steps * taken.clients
     else:
+        cohort = min(cohort_size, population.num_clients)
         graphs, steps = (cohort - 1).bit_length() + 1 if taken.ragged else 1, rounds * taken.steps
     if steps < STEPS_TO_TRACE * graphs:
         return "none"
     if kind is Loop:
         stackable = all(stacking_problem(model, population) is None for model in population.models.values())
         return "trace" if stackable else "none"
-    pays = steps >= STEPS_TO_COMPILE * graphs and cohort <= MAX_COMPILED and not _convolutional(population)
+    small = all(model.num_params <= MAX_COMPILED for model in population.models.values())
+    pays = steps >= STEPS_TO_COMPILE * graphs and small and not _convolutional(population)
     return "compile" if pays and has_compiler() else "trace"
 
 
