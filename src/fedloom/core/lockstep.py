@@ -83,7 +83,8 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     series = [t.transpose(0, 1).contiguous() for t in (rows, batches.order, batches.mask)]  # by step: [S, K, B]
     keys = keys if keys.ndim == 1 else keys.t().contiguous()
     lock = _Lockstep(step, spec, (*series, keys), batches, context, (batches_axes, context_axes))
-    lock.full = all(full[: counts[0]])
+    if lock.compilation != "none":  # a graph with padding serves steps without: a second graph for these would not pay
+        full = [all(full[: counts[0]])] * S
     ended = _Ended(work, K)
     for s in range(counts[0]):
         run.step = s
@@ -140,7 +141,6 @@ class _Lockstep:
         self, step: Step, spec: Any, series: Sequence[Tensor], batches: Batches, context: Any, axes: Any
     ) -> None:
         self.step, self.spec, self.batches, self.run, self.axes = step, spec, batches, current(), axes
-        self.full = False  # whether no step of the stack has padding
         self.memory = _memory_format(batches) if axes is None else None
         self.extra, self.extra_spec = tree.flatten((batches.lazy, context))
         if axes is None:
@@ -157,9 +157,8 @@ class _Lockstep:
         kind = None if axes is None else (self.extra_axes, axes[0].key is None)
         what = (step.identity, self.extra_spec, kind, tuple(batches.notes))
         self.static = (self.compilation, *what, batches.prepare, batches.augment, batches.dtype, self.run.bf16)
-        self.programs: dict[
-            Any, Callable[..., Any] | None
-        ] = {}  # of this fold, found without hashing what they depend on
+        # of this fold, found without hashing what they depend on
+        self.programs: dict[Any, Callable[..., Any] | None] = {}
 
     def advance_one(self, work: Sequence[Tensor], s: int, width: int) -> Tensor | None:
         rows, at, mask, key = (series[s] for series in self.series)
@@ -185,8 +184,7 @@ class _Lockstep:
         ]
         extra = (t if a is None else first(t) for t, a in zip(self.extra, self.extra_axes, strict=True))
         args = [*map(first, work), rows, mask, key, *self._shared, *notes, *extra]
-        # a graph with padding serves steps without: a second graph for these would not pay
-        return self._run((len(work), full if self.compilation == "none" else self.full), args)
+        return self._run((len(work), full), args)
 
     @property
     def _shared(self) -> tuple[Tensor, Tensor]:
