@@ -15,8 +15,8 @@ from conftest import golden
 from fedloom.algorithms.feddf import FedDF, ensemble
 from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
-from fedloom.core.execution import Execution, executing
 from fedloom.core.fold import minimise
+from fedloom.core.fold.execution import Execution, executing
 from fedloom.core.losses import divergence, soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Distill, Local

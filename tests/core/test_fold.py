@@ -18,8 +18,8 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
-from fedloom.core.execution import Execution, executing
 from fedloom.core.fold import fold, minimise
+from fedloom.core.fold.execution import Execution, executing
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser

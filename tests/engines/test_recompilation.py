@@ -16,7 +16,7 @@ from fedloom.coordinator.history import History
 from fedloom.core import lockstep
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import EngineWarning, SettingError
-from fedloom.core.execution import Programs
+from fedloom.core.fold.execution import Programs
 from fedloom.core.optimiser import SGD
 from fedloom.data import Federation, by_lists
 from fedloom.engines.choose import has_compiler

@@ -15,7 +15,7 @@ from torch.func import grad, vmap
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.errors import EngineWarning
-from fedloom.core.execution import Compilation
+from fedloom.core.fold.execution import Compilation
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights

@@ -17,7 +17,7 @@ from fedloom.core.batches import Batches
 from fedloom.core.client import Client, Public
 from fedloom.core.cohort import Reduction, Replies
 from fedloom.core.errors import ClientError, FedloomError, NonFiniteError, SettingError, StackingError
-from fedloom.core.execution import Compilation, Execution, Programs, executing
+from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Failure, Weighted, Weights, replace

@@ -17,7 +17,7 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
 from fedloom.core.errors import SettingWarning
-from fedloom.core.execution import Compilation
+from fedloom.core.fold.execution import Compilation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights

@@ -14,9 +14,9 @@ from torch.func import grad_and_value, vmap
 from fedloom.core import tree
 from fedloom.core.batches import Batch, at_batch
 from fedloom.core.errors import StackingError
-from fedloom.core.execution import Compilation, current
+from fedloom.core.fold.execution import Compilation, current
+from fedloom.core.fold.purity import identity
 from fedloom.core.optimiser import SGD, Optimiser
-from fedloom.core.purity import identity
 from fedloom.core.types import Weights
 
 tracing: ContextVar[Compilation] = ContextVar("fedloom_tracing", default="none")  # inside make_fx: what for

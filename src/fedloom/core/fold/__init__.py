@@ -16,10 +16,10 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.batches import Batches
 from fedloom.core.errors import StackingError
-from fedloom.core.lockstep import run_one, run_stack
+from fedloom.core.fold.lockstep import run_one, run_stack
+from fedloom.core.fold.purity import refuse_captured
+from fedloom.core.fold.steps import Descent, Plain, Step
 from fedloom.core.optimiser import Optimiser
-from fedloom.core.purity import refuse_captured
-from fedloom.core.steps import Descent, Plain, Step
 
 C = TypeVar("C")
 

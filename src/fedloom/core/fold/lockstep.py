@@ -14,9 +14,9 @@ from torch.func import vmap
 from fedloom.core import tree
 from fedloom.core.batches import Batch, Batches, Lazy, at_batch
 from fedloom.core.errors import EngineWarning
-from fedloom.core.execution import Compilation, current
+from fedloom.core.fold.execution import Compilation, current
+from fedloom.core.fold.steps import Descent, Step, tracing, vmap_trees
 from fedloom.core.random import fold_in
-from fedloom.core.steps import Descent, Step, tracing, vmap_trees
 from fedloom.core.types import Params, replace
 
 
