@@ -35,8 +35,8 @@ class Ditto(fl.Algorithm[fl.Weights, fl.Weights]):
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
 
-    def init_client(self, server: fl.Weights, model: fl.Model, key: int) -> fl.Weights:
-        return server
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Weights:
+        return initial
 
     @fl.on_client
     def local_update(self, client: fl.Client[fl.Weights], w: fl.Weights) -> tuple[fl.Weights, Upload]:
@@ -52,10 +52,9 @@ class Ditto(fl.Algorithm[fl.Weights, fl.Weights]):
         return personal, fl.Weighted(value=trained, weight=client.num_examples)
 
     def round(self, server: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
-        replies = cohort.reduce(self.local_update, broadcast=(server,))
-        return replies.mean if replies else server  # it is falsy if nobody answered
+        return cohort.reduce(self.local_update, server).mean  # where nobody answers, the round ends here
 
-    def personal(self, server: fl.Weights, client: fl.Client[fl.Weights]) -> fl.Weights:
+    def personal(self, client: fl.Client[fl.Weights], sent: fl.Weights) -> fl.Weights:
         return client.state
 
     def global_weights(self, server: fl.Weights) -> fl.Weights:

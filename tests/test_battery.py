@@ -121,8 +121,8 @@ class Broken(Algorithm[Weights, Weights]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Model, key: int) -> Weights:
-        return server
+    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
+        return initial
 
     def loss(self, client: Client[Weights]) -> Any:
         return task_loss(client.model, client.task)
@@ -136,10 +136,12 @@ class Broken(Algorithm[Weights, Weights]):
         return self.kept(client, trained), Weighted(value=trained, weight=client.num_examples)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        replies = cohort.reduce(self.local_update, broadcast=(server,))
-        return replies.mean if replies else server
+        return cohort.reduce(self.local_update, server).mean
 
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+    def judged_with(self, server: Weights, model: Model) -> Weights:
+        return server
+
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         return client.state
 
 
@@ -159,9 +161,10 @@ class AveragesPadding(Broken):
         return loss
 
 
-class AsksNobodyAndFails(Broken):
+class MovesWithoutAnswers(Broken):
     def round(self, server: Weights, cohort: Any) -> Weights:
-        return cohort.reduce(self.local_update, broadcast=(server,)).mean.select(lambda name: True)
+        replies = cohort.reduce(self.local_update, server, at_least=0)
+        return replies.mean if replies else tree.scale(0.5, server)
 
 
 class DrawsGlobally(Broken):
@@ -187,16 +190,16 @@ class Grows(Broken):
     def kept(self, client: Client[Weights], trained: Weights) -> Weights:
         return tree.map_tree(lambda t: torch.cat([t, t]) if t.ndim else t, trained)
 
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
-        return server
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+        return sent
 
 
 class KeepsComplexNumbers(Broken):
     def kept(self, client: Client[Weights], trained: Weights) -> Weights:
         return tree.map_tree(lambda t: t.to(torch.complex128), trained)
 
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
-        return server
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+        return sent
 
 
 class CountsTheLost(Broken):
@@ -235,8 +238,8 @@ class ComputesInFloat64(Broken):
     def kept(self, client: Client[Weights], trained: Weights) -> Weights:
         return tree.map_tree(lambda t: t.double() if t.is_floating_point() else t, trained)
 
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
-        return server
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+        return sent
 
 
 class NormalisesPadding(Broken):
@@ -286,7 +289,9 @@ class FeelsTheOrder(Broken):
 
 
 class ReadsTestRows(Broken):
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+    personal_trains = True
+
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         return tree.scale(client.train.x.mean(), client.state)
 
 
@@ -306,7 +311,7 @@ BROKEN: dict[str, tuple[type[Broken], str]] = {
     "payloads_travel": (KeepsComplexNumbers, "cannot travel.*complex128"),
     "saved_runs_continue": (Remembers, "a resumed run must be the same"),
     "clients_may_vanish": (CountsTheLost, "must count as never asked"),
-    "rounds_may_ask_nobody": (AsksNobodyAndFails, "'NoneType' object has no attribute"),
+    "rounds_may_ask_nobody": (MovesWithoutAnswers, "nobody answered, the server must not move"),
     "seeds_govern": (DrawsGlobally, "the same seed must give the same bits"),
 }
 
@@ -325,22 +330,24 @@ def test_sound_algorithms_of_users_pass() -> None:
 class SelectsByValidation(Broken):
     """Judged by its own model or the global one, whichever is right more often on its validation rows."""
 
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         model, task = client.model, client.task
 
-        def count(total: Any, batch: Any, own: Weights, server: Weights) -> Any:
-            right = [task.correct(model(w, batch.x), batch.y) & batch.mask for w in (own, server)]
+        def count(total: Any, batch: Any, own: Weights, sent: Weights) -> Any:
+            right = [task.correct(model(w, batch.x), batch.y) & batch.mask for w in (own, sent)]
             return total + right[0].sum() - right[1].sum()
 
-        more = fold(count, torch.zeros((), dtype=torch.int64), client.val, client.state, server)
-        return tree.map_tree(lambda own, s: torch.where(more > 0, own, s), client.state, server)
+        more = fold(count, torch.zeros((), dtype=torch.int64), client.val, client.state, sent)
+        return tree.map_tree(lambda own, s: torch.where(more > 0, own, s), client.state, sent)
 
 
 class FineTunes(Broken):
     """Judged by the global model after one more local training."""
 
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
-        return minimise(self.loss(client), server, client.train, self.local.optimiser, lr=client.lr)
+    personal_trains = True
+
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+        return minimise(self.loss(client), sent, client.train, self.local.optimiser, lr=client.lr)
 
 
 @pytest.mark.parametrize("kind", [SelectsByValidation, FineTunes])

@@ -62,6 +62,11 @@ class Masked:
     own: Weights
 
 
+def masked(weights: Weights) -> Masked:
+    mask = {name.split(".")[0]: torch.ones_like(b) for name, b in weights.params.items() if name.endswith("bias")}
+    return Masked(shared=weights, mask=mask, own=tree.zeros_like(weights))
+
+
 def effective(carry: Masked) -> Weights:
     """shared * sigmoid(mask) + own; a unit's mask multiplies its row and its bias."""
     params = {}
@@ -76,12 +81,10 @@ class APFL(Algorithm[Masked, Masked]):
     mu: float = 1.0
 
     def init(self, model: Any, key: int, *, num_clients: int) -> Masked:
-        weights = model.init(key)
-        mask = {name.split(".")[0]: torch.ones_like(b) for name, b in weights.params.items() if name.endswith("bias")}
-        return Masked(shared=weights, mask=mask, own=tree.zeros_like(weights))
+        return masked(model.init(key))
 
-    def init_client(self, server: Masked, model: Model, key: int) -> Masked:
-        return server
+    def init_client(self, initial: Weights, model: Model, key: int) -> Masked:
+        return masked(initial)
 
     @on_client
     def local_update(self, client: Client[Masked], anchor: Weights, fisher: Params) -> tuple[Masked, Weighted[Weights]]:
@@ -98,10 +101,10 @@ class APFL(Algorithm[Masked, Masked]):
 
     def round(self, server: Masked, cohort: Any) -> Masked:
         ones = tree.map_tree(torch.ones_like, server.shared.params)
-        replies = cohort.reduce(self.local_update, broadcast=(server.shared, ones))
+        replies = cohort.reduce(self.local_update, server.shared, ones)
         return Masked(shared=replies.mean, mask=server.mask, own=server.own)
 
-    def personal(self, server: Masked, client: Client[Masked]) -> Weights:
+    def personal(self, client: Client[Masked], sent: Masked) -> Weights:
         return effective(client.state)
 
 
@@ -121,7 +124,7 @@ def test_apfl_steps(engine: Any) -> None:
 
     class Golden(APFL):
         def round(self, server: Masked, cohort: Any) -> Masked:
-            cohort.gather(self.local_update, broadcast=(anchor, fisher))
+            cohort.gather(self.local_update, anchor, fisher)
             return server
 
     def at(shared: str, own: str, mask: str) -> Masked:
@@ -157,8 +160,8 @@ class PFedMe(Algorithm[Weights, Weights]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Model, key: int) -> Weights:
-        return server
+    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
+        return initial
 
     @on_client
     def local_update(self, client: Client[Weights], w: Weights) -> tuple[Weights, Weighted[Weights]]:
@@ -177,10 +180,10 @@ class PFedMe(Algorithm[Weights, Weights]):
         return end["theta"], Weighted(value=end["w"], weight=client.num_examples)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        replies = cohort.reduce(self.local_update, broadcast=(server,))
+        replies = cohort.reduce(self.local_update, server)
         return tree.axpy(self.beta, tree.sub(replies.mean, server), server)
 
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         return client.state
 
 
@@ -212,9 +215,6 @@ class MAML(Algorithm[Weights, tuple[()]]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
-        return ()
-
     @on_client
     def meta_gradient(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weights]:
         model, half, alpha = client.model, client.train.examples.shape[0] // 2, self.alpha
@@ -228,10 +228,10 @@ class MAML(Algorithm[Weights, tuple[()]]):
         return (), grad(adapted_loss)(w)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        replies = cohort.gather(self.meta_gradient, broadcast=(server,))
+        replies = cohort.gather(self.meta_gradient, server)
         return tree.axpy(-self.beta, tree.take(replies.value, 0), server)
 
-    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+    def global_weights(self, server: Weights) -> Weights:
         return server
 
 
@@ -283,8 +283,8 @@ class Fisher(Algorithm[Weights, Maybe[Params]]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Model, key: int) -> Maybe[Params]:
-        return Maybe.none(server.params)
+    def init_client(self, initial: Weights, model: Model, key: int) -> Maybe[Params]:
+        return Maybe.none(initial.params)
 
     @on_client
     def measure(self, client: Client[Maybe[Params]], w: Weights) -> tuple[Maybe[Params], Weighted[Params]]:
@@ -301,9 +301,9 @@ class Fisher(Algorithm[Weights, Maybe[Params]]):
         return Maybe.some(mean), Weighted(value=mean, weight=client.num_examples)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        return Weights(params=cohort.reduce(self.measure, broadcast=(server,)).mean)
+        return Weights(params=cohort.reduce(self.measure, server).mean)
 
-    def personal(self, server: Weights, client: Client[Maybe[Params]]) -> Weights:
+    def global_weights(self, server: Weights) -> Weights:
         return server
 
 
@@ -331,7 +331,7 @@ class FedFomo(Algorithm[tuple[()], Weights]):
     def init(self, model: Any, key: int, *, num_clients: int) -> tuple[()]:
         return ()
 
-    def init_client(self, server: tuple[()], model: Model, key: int) -> Weights:
+    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
         return model.init(key)
 
     @on_client
@@ -368,7 +368,7 @@ class FedFomo(Algorithm[tuple[()], Weights]):
         sent.cohort.gather(self.mix, scatter=(everyone,))
         return server
 
-    def personal(self, server: tuple[()], client: Client[Weights]) -> Weights:
+    def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
         return client.state
 
 
@@ -479,9 +479,6 @@ class Dense(Algorithm[DenseServer, tuple[()]]):
         (one,) = model.values()
         return DenseServer(teachers=tree.stack([one.init(key)] * num_clients), x=torch.zeros(8, 3, 8, 8))
 
-    def init_client(self, server: DenseServer, model: Model, key: int) -> tuple[()]:
-        return ()
-
     @on_client
     def train(self, client: Client[tuple[()]], start: Weights) -> tuple[tuple[()], Weights]:
         loss = task_loss(client.model, client.task)
@@ -489,12 +486,12 @@ class Dense(Algorithm[DenseServer, tuple[()]]):
 
     def round(self, server: DenseServer, cohort: Any) -> DenseServer:
         if len(cohort.ids):
-            replies = cohort.gather(self.train, broadcast=(tree.take(server.teachers, 0),))
+            replies = cohort.gather(self.train, tree.take(server.teachers, 0))
             return DenseServer(teachers=replies.value, x=server.x)
         slope = grad(lambda x: statistics_loss(DENSE_TINY, server.teachers, x))(server.x)
         return DenseServer(teachers=server.teachers, x=server.x - 0.1 * slope)
 
-    def personal(self, server: DenseServer, client: Client[tuple[()]]) -> Weights:
+    def judged_with(self, server: DenseServer, model: Model) -> Weights:
         return tree.take(server.teachers, 0)
 
 

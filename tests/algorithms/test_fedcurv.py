@@ -44,7 +44,7 @@ class Released(FedCurv):  # type: ignore[misc]  # final for users
             sent[k] = left
             left = tree.sub(left, cohort.engine.states[k]) if k in cohort.engine.states else left
         each = tree.stack([sent[int(k)] for k in cohort.ids])
-        replies = cohort.reduce(self.local_update, broadcast=(server.w,), scatter=(each,))
+        replies = cohort.reduce(self.local_update, server.w, scatter=(each,))
         total = tree.axpy(len(replies.cohort.ids), replies.mean.change, server.total)
         return FedCurvServer(w=replies.mean.w, total=total)
 

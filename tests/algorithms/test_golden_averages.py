@@ -197,6 +197,8 @@ def test_shared_part_of_a_split_network(name: str, shared: str, engine: Any) -> 
     start = tree.zeros_like(ends[0])
     population = clients_at(SteeredSplit, [rows(start, w, int(n)) for w, n in zip(ends, g["n_samples"], strict=True)])
     run = engine(population, FedAvg(shared=shared, local=LEAP))
+    for k in range(3):
+        run.states[k] = run.algorithm.init_client(start, population.models["steered"], 0)
     server = run.round({"steered": start}, (0, 1, 2), 0)
     part = weights_at(g, "global_part.")
     travels = {n: t for n, t in server["steered"].params.items() if n.startswith(shared[:-1])}
@@ -358,6 +360,8 @@ def test_rounds_of_fedbn_and_fedper(name: str, build: Any, settings: dict[str, A
     local = Local(epochs=int(g["local_epochs"]), batch_size=int(g["batch_size"]), optimiser=optimiser)
     run = engine(population, FedAvg(aggregation=str(g["weighting"]), local=local, **settings))
     server = {"net": unflatten(g, run.init()["net"])}
+    for k in people:
+        run.states[k] = run.algorithm.init_client(server["net"], model, 0)
     sent: dict[int, Weights] = {}
     run.watch = lambda exchange: sent.update({exchange.client: exchange.upload.value})
     for r in range(int(g["n_rounds"])):

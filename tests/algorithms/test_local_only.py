@@ -11,10 +11,11 @@ import torch.nn.functional as F
 
 from fedloom.algorithms import LocalOnly
 from fedloom.core.optimiser import SGD, Local
+from fedloom.core.random import derive
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
-from small import Tiny, assert_params, clients_of
+from small import TINY, Tiny, assert_params, clients_of
 
 
 @pytest.mark.parametrize("engine", [Loop, Stacked])
@@ -23,10 +24,10 @@ def test_every_client_trains_alone_from_the_common_model(engine: Any) -> None:
     data = [(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in (5, 11, 8, 6)]
     local = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.2), decay=0.5)
     run = engine(clients_of(data), LocalOnly(local=local))
-    server = start = run.init()
+    server, start = run.init(), TINY.init(derive(0, "init"))
     modules = [Tiny().double() for _ in data]
     for module in modules:
-        module.load_state_dict(start["tiny"].params)
+        module.load_state_dict(start.params)
     for t, cohort in enumerate([(0, 2), (1, 2)]):  # client 3 is never asked
         server = run.round(server, cohort, t)
         for k in cohort:

@@ -16,7 +16,7 @@ from trajectory import TinyNet, flat, setting, unflat
 
 from conftest import golden
 from fedloom.algorithms.fedavg import FedAvg
-from fedloom.algorithms.moon import MOON, MOONServer, contrast
+from fedloom.algorithms.moon import MOON, contrast
 from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -62,19 +62,20 @@ def test_loss(case: str) -> None:
 def test_trajectory(engine: Any) -> None:
     g = golden("fedntd/traj_moon_plain")
     population, local, init = setting(g)
-    population = replace(population, models={"tiny": Model(Featured)})
+    network = Featured().double()
+    network.load_state_dict(unflat(Model(Featured), init).params)
+    population = replace(population, models={"tiny": Model(network)})
     run = engine(population, MOON(mu=float(g["param_mu"]), tau=float(g["param_tau"]), local=local))
-    start = unflat(population.models["tiny"], init)
-    server = {"tiny": MOONServer(w=start, initial=start)}
+    server = run.init()
     for r in range(int(g["rounds"])):
         sampled = [int(k) for k in g[f"r{r}_sampled"]]
         for k in sampled:
-            before = run.states[k] if k in run.states else run.fresh(server, k)
-            np.testing.assert_allclose(flat(before.params), g[f"r{r}_k{k}_prev"], rtol=0, atol=1e-12)
+            before = run.states[k] if k in run.states else run.fresh(k)
+            np.testing.assert_allclose(flat(before.value.params), g[f"r{r}_k{k}_prev"], rtol=0, atol=1e-12)
         server = run.round(server, sampled, r)
-        np.testing.assert_allclose(flat(server["tiny"].w.params), g[f"r{r}_global"], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(flat(server["tiny"].params), g[f"r{r}_global"], rtol=0, atol=1e-12)
         for k in sampled:
-            np.testing.assert_allclose(flat(run.states[k].params), g[f"r{r}_k{k}_local"], rtol=0, atol=1e-12)
+            np.testing.assert_allclose(flat(run.states[k].value.params), g[f"r{r}_k{k}_local"], rtol=0, atol=1e-12)
             assert run.traffic.losses[k] == pytest.approx(g[f"r{r}_k{k}_step_losses"].mean(), abs=1e-12)
     assert 0 not in run.states  # client 0 never takes part
 
@@ -112,17 +113,17 @@ def test_conventions_for_a_client_that_never_took_part(engine: Any) -> None:
         run = engine(clients_of(data(5, 9, 7), model=NETWORK), algorithm)
         fedavg = engine(clients_of(data(5, 9, 7), model=NETWORK), FedAvg(local=STEP))
         server, plain = run.init(), fedavg.init()
-        initial = server["network"].w
+        initial = server["network"]
         server, plain = run.round(server, (0, 1), 0), fedavg.round(plain, (0, 1), 0)
         if name != "random":
-            torch.testing.assert_close(server["network"].w.params, plain["network"].params, rtol=0, atol=1e-15)
-        same(server["network"].initial, initial, "the initial model must be remembered")
-        fresh = run.fresh(server, 2)
-        if name != "random":
-            same(fresh, initial if name == "initial" else server["network"].w, name)
-        plain = fedavg.round({"network": server["network"].w}, (2,), 1)
+            torch.testing.assert_close(server["network"].params, plain["network"].params, rtol=0, atol=1e-15)
+        fresh = run.fresh(2)
+        assert bool(fresh.present) == (name != "received")
+        if name == "initial":
+            same(fresh.value, initial, name)
+        plain = fedavg.round(server, (2,), 1)
         server = run.round(server, (2,), 1)
-        ends[name] = float((server["network"].w.params["0.weight"] - plain["network"].params["0.weight"]).norm())
+        ends[name] = float((server["network"].params["0.weight"] - plain["network"].params["0.weight"]).norm())
     assert ends["received"] < 1e-15
     assert min(ends["initial"], ends["random"]) > 1e-4
     assert ends["initial"] != ends["random"]
@@ -141,7 +142,7 @@ def test_the_constant_of_round_0_is_mu_log_2() -> None:
 def test_the_answer_is_the_next_previous_model(engine: Any) -> None:
     run = engine(clients_of(data(5, 9), model=NETWORK), MOON(feature="1", aggregation="uniform", local=STEP))
     server = run.round(run.init(), (1,), 0)
-    same(run.states[1], server["network"].w, "the only client's model is the new global one")
+    same(run.states[1].value, server["network"], "the only client's model is the new global one")
 
 
 def test_augmented_images_are_seen_alike_by_all_three_models() -> None:

@@ -24,6 +24,7 @@ from fedloom import (
     federate,
     run,
 )
+from fedloom.core.random import derive
 from fedloom.data import by_lists
 from tiny import LOCAL, examples, linear
 
@@ -49,15 +50,9 @@ class Told(Algorithm[Any, tuple[()]]):
     def init(self, model: Model, key: int, *, num_clients: int) -> Any:
         return {"done": torch.tensor(0), "w": told(0)}
 
-    def init_client(self, server: Any, model: Model, key: int) -> tuple[()]:
-        return ()
-
     def round(self, server: Any, cohort: Any) -> Any:
         done = int(server["done"]) + 1
         return {"done": torch.tensor(done), "w": told(done)}
-
-    def personal(self, server: Any, client: Any) -> Weights:
-        return server["w"]  # type: ignore[no-any-return]
 
     def global_weights(self, server: Any) -> Weights:
         return server["w"]  # type: ignore[no-any-return]
@@ -107,11 +102,13 @@ def test_clients_are_judged_on_their_own_held_out_rows(algorithm: Any, engine: A
     test, val = [[13, 14], [16, 17, 18, 20, 21], [], [22, 24, 28]], [[30, 31, 32, 36, 40], [33], [], [34, 35, 44, 48]]
     federation = Federation(data, by_lists(train), data, by_lists(test), by_lists(val))
     settings = RunSettings(rounds=2, cohort_size=3, engine=engine)
-    found = run(algorithm(local=LOCAL), federation, Model(linear, name="linear"), settings)
+    model = Model(linear, name="linear")
+    found = run(algorithm(local=LOCAL), federation, model, settings)
+
+    initial = model.init(derive(settings.seed, "init"))
 
     def rate(k: int, rows: list[int]) -> float:
-        own = algorithm is LocalOnly and k in found.clients  # else the global model, or the initial one
-        w = (found.clients[k] if own else found.server["linear"]).params
+        w = (found.clients.get(k, initial) if algorithm is LocalOnly else found.server["linear"]).params
         return float(((data.x[rows] @ w["weight"].mT + w["bias"]).argmax(1) == data.y[rows]).double().mean())
 
     last = found.metrics[-1]

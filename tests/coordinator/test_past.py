@@ -68,7 +68,7 @@ class Alone(Algorithm[tuple[()], Weights]):
     def init(self, model: Model, key: int, *, num_clients: int) -> tuple[()]:
         return ()
 
-    def init_client(self, server: tuple[()], model: Model, key: int) -> Weights:
+    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
         return model.init(key)
 
     def carry(self, client: Client[Weights]) -> Any:
@@ -89,7 +89,7 @@ class Alone(Algorithm[tuple[()], Weights]):
         cohort.gather(self.learn)
         return server
 
-    def personal(self, server: tuple[()], client: Client[Weights]) -> Weights:
+    def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
         return client.state
 
 

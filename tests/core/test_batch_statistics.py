@@ -212,9 +212,6 @@ class Elsewhere(Algorithm[Weights, tuple[()]]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
-        return ()
-
     @on_client
     def says(self, client: Client[tuple[()]], w: Weights, other: Tensor) -> tuple[tuple[()], Tensor]:
         model, told = client.model, self.mask
@@ -227,10 +224,10 @@ class Elsewhere(Algorithm[Weights, tuple[()]]):
 
     def round(self, server: Weights, cohort: Any) -> Weights:
         other = torch.from_numpy(np.random.default_rng(1).normal(size=(8, 12)))
-        bias = cohort.gather(self.says, broadcast=(server, other)).value.sum(0)
+        bias = cohort.gather(self.says, server, other).value.sum(0)
         return Weights(params={**server.params, "head.bias": bias})
 
-    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+    def global_weights(self, server: Weights) -> Weights:
         return server
 
 
@@ -279,7 +276,7 @@ class Consistent(Elsewhere):
         return (), minimise(loss, w, client.train, self.local.optimiser, w, lr=client.lr)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        return tree.map_tree(lambda t: t.mean(0), cohort.gather(self.learn, broadcast=(server,)).value)
+        return tree.map_tree(lambda t: t.mean(0), cohort.gather(self.learn, server).value)
 
 
 def test_the_inputs_of_the_batch_are_known_in_every_way_of_computing() -> None:

@@ -34,8 +34,8 @@ class Measure(Algorithm[Weights, Params]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Model, key: int) -> Params:
-        return server.params
+    def init_client(self, initial: Weights, model: Model, key: int) -> Params:
+        return initial.params
 
     @on_client
     def measure(self, client: Client[Params], w: Weights) -> tuple[Params, tuple[()]]:
@@ -44,10 +44,10 @@ class Measure(Algorithm[Weights, Params]):
         return fisher(client.model, client.task, w, batches), ()
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        cohort.gather(self.measure, broadcast=(server,))
+        cohort.gather(self.measure, server)
         return server
 
-    def personal(self, server: Weights, client: Client[Params]) -> Weights:
+    def global_weights(self, server: Weights) -> Weights:
         return server
 
 

@@ -21,7 +21,6 @@ from fedloom.core.errors import StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.fold.execution import Execution, executing
 from fedloom.core.losses import task_loss
-from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.random import uniform
 from fedloom.core.types import Weights
@@ -43,17 +42,14 @@ class Runs(Algorithm[Any, Any]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Any:
         return model.init(key)
 
-    def init_client(self, server: Any, model: Model, key: int) -> Any:
-        return ()
-
     @on_client
     def run(self, client: Client[Any], weights: Weights) -> tuple[Any, Any]:
         return client.state, self.answer(client, weights)
 
     def round(self, server: Any, cohort: Any) -> Any:
-        return cohort.gather(self.run, broadcast=(server,)).value
+        return cohort.gather(self.run, server).value
 
-    def personal(self, server: Any, client: Client[Any]) -> Any:
+    def personal(self, client: Client[Any], sent: Any) -> Any:
         raise NotImplementedError
 
 
@@ -399,7 +395,7 @@ def test_a_fold_inside_a_vmap_of_ones_own_is_refused_in_a_stack() -> None:
 def test_only_marked_methods_run_on_clients(engine: Any) -> None:
     class Unmarked(Runs):
         def round(self, server: Any, cohort: Any) -> Any:
-            return cohort.gather(self.answer, broadcast=(server,))
+            return cohort.gather(self.answer, server)
 
     run = engine(population(), Unmarked(answer=lambda c, w: ((), ())))
     with pytest.raises(StackingError, match="mark it @on_client"):

@@ -86,7 +86,7 @@ def test_refused_clients_are_reported_and_left_out(engine: Any) -> None:
 def test_a_refused_client_keeps_its_state(engine: Any) -> None:
     run = engine(population({2: 5}), LocalOnly(local=LOCAL), on_nonfinite="refuse")
     server = run.init()
-    kept = run.algorithm.init_client(server["tiny"], run.population.models["tiny"], 0)
+    kept = run.fresh(2)
     run.states[2] = kept
     run.round(server, (1, 2), 0)
     for name, value in kept.params.items():
@@ -107,9 +107,6 @@ class FedAvgLike(Algorithm[Weights, tuple[()]]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Any, key: int) -> tuple[()]:
-        return ()
-
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
         loss = task_loss(client.model, client.task)
@@ -118,10 +115,9 @@ class FedAvgLike(Algorithm[Weights, tuple[()]]):
         )
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        replies = cohort.reduce(self.local_update, broadcast=(server,))
-        return replies.mean if replies else server
+        return cohort.reduce(self.local_update, server).mean
 
-    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+    def global_weights(self, server: Weights) -> Weights:
         return server
 
 
@@ -210,7 +206,7 @@ class SpoilsBetween(FedAvgLike):
         if self.scattered:
             stacked = tree.stack([spoilt] * len(cohort.ids))
             return super().round(server, cohort.gather(self.again, scatter=(stacked,)).cohort)
-        return cohort.reduce(self.again, broadcast=(spoilt,)).mean or server
+        return cohort.reduce(self.again, spoilt).mean
 
 
 class SpoilsOneByOne(SpoilsBetween):
@@ -242,7 +238,7 @@ class SumsLogits(FedAvgLike):
     def init(self, model: Any, key: int, *, num_clients: int) -> Any:
         return torch.zeros(3)
 
-    def init_client(self, server: Any, model: Model, key: int) -> Any:
+    def init_client(self, initial: Weights, model: Model, key: int) -> Any:
         return model.init(key)
 
     @on_client
@@ -256,7 +252,7 @@ class SumsLogits(FedAvgLike):
     def round(self, server: Any, cohort: Any) -> Any:
         return cohort.reduce(self.train).mean
 
-    def personal(self, server: Any, client: Client[Weights]) -> Weights:
+    def personal(self, client: Client[Weights], sent: Any) -> Weights:
         return client.state
 
 
@@ -295,8 +291,8 @@ class Returns(Algorithm[Weights, Weights]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Any, key: int) -> Weights:
-        return server
+    def init_client(self, initial: Weights, model: Any, key: int) -> Weights:
+        return initial
 
     def answer(self, client: Client[Weights]) -> Any:
         raise NotImplementedError
@@ -309,7 +305,7 @@ class Returns(Algorithm[Weights, Weights]):
         cohort.gather(self.step)
         return server
 
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         return client.state
 
 

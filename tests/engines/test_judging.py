@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from fedloom.algorithms import FedAvg, FedDF, FedNTD, KTpFL, LocalOnly, PFedSD, Scaffold
 from fedloom.coordinator import RunSettings
 from fedloom.coordinator.run import Job
+from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch
-from fedloom.core.client import Client, on_client
+from fedloom.core.client import Client, NotPlanned, on_client
+from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
@@ -31,11 +36,10 @@ ENGINES = [Loop, Stacked]
 class FineTuned(Algorithm[Weights, tuple[()]]):
     """FedAvg, whose clients are judged by the global model after local training."""
 
+    personal_trains: ClassVar[bool] = True
+
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
-
-    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
-        return ()
 
     def tuned(self, w: Weights, client: Client[tuple[()]]) -> Weights:
         return minimise(task_loss(client.model, client.task), w, client.train, self.local.optimiser, lr=client.lr)
@@ -45,11 +49,13 @@ class FineTuned(Algorithm[Weights, tuple[()]]):
         return (), Weighted(value=self.tuned(w, client), weight=client.num_examples)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        replies = cohort.reduce(self.local_update, broadcast=(server,))
-        return replies.mean if replies else server
+        return cohort.reduce(self.local_update, server).mean
 
-    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
-        return self.tuned(server, client)
+    def global_weights(self, server: Weights) -> Weights:
+        return server
+
+    def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
+        return self.tuned(sent, client)
 
 
 DECAYING = FineTuned(local=type(LOCAL)(epochs=2, batch_size=4, optimiser=LOCAL.optimiser, decay=0.5))
@@ -88,6 +94,100 @@ def test_a_personal_that_trains_has_the_rate_of_its_round_and_batches_of_its_own
         assert not np.allclose(found[client].params["0.weight"], training.params["0.weight"], rtol=0, atol=1e-6)
 
 
+class Unsaid(FineTuned):
+    """Trains in `personal` and does not say so."""
+
+    personal_trains: ClassVar[bool] = False
+
+
+class Simple(Unsaid):
+    """Does not train in `personal`."""
+
+    def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
+        return sent
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_are_planned_for_judging_only_where_the_algorithm_says_so(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[Any] = []
+    plan = Population.train_batches
+    monkeypatch.setattr(
+        Population, "train_batches", lambda self, *words: (planned.append(words[-1]), plan(self, *words))[1]
+    )
+    unsaid = engine(population(), Unsaid(local=LOCAL))
+    with pytest.raises(StackingError, match=r"personal of Unsaid reads client\.train, .*write personal_trains: Class"):
+        unsaid.judge(unsaid.init(), range(6), 0)
+    for algorithm, want in ((Simple(local=LOCAL), set()), (DECAYING, {"evaluate"})):
+        run = engine(population(), algorithm)
+        run.judge(run.init(), range(6), 0)
+        run.personal(run.init(), range(6), 0)
+        assert set(planned) == want
+
+
+def test_what_is_not_planned_has_no_attribute_and_can_be_copied() -> None:
+    nothing = copy.deepcopy(NotPlanned(algorithm="Mine"))
+    assert not tree.leaves(nothing)
+    assert nothing.algorithm == "Mine"
+    with pytest.raises(StackingError, match="personal of Mine reads"):
+        nothing.x  # noqa: B018
+
+
+class Averaged(FineTuned):
+    """Judged by what its server sends, which is not the global model."""
+
+    def judged_with(self, server: Weights, model: Model) -> Weights:
+        return tree.scale(2.0, server)
+
+    def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
+        return sent
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_clients_are_judged_with_what_the_algorithm_sends(engine: Any) -> None:
+    run = engine(population(), Averaged(local=LOCAL))
+    server = run.init()
+    for weights in run.personal(server, range(6), 0).values():
+        assert all(torch.equal(t, 2.0 * server["mlp"].params[n]) for n, t in weights.params.items())
+
+
+class Plain(Algorithm[Weights, tuple[()]]):
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        return server
+
+
+class Global(Plain):
+    def global_weights(self, server: Weights) -> Weights:
+        return server
+
+
+class SendsAnother(Global):
+    def judged_with(self, server: Weights, model: Model) -> Weights:
+        return server
+
+
+class HasItsOwn(Global):
+    def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
+        return sent
+
+
+class Composed(Averaging):
+    def personal(self, client: Any, sent: Weights) -> Weights:
+        return sent
+
+
+def test_whether_clients_have_models_of_their_own_is_what_the_class_defines() -> None:
+    with pytest.raises(SettingError, match=r"Plain says no model by which clients are judged: define global_weights"):
+        Plain()
+    assert not any(one.personalises for one in (Global(), FedAvg(), FedNTD(), FedDF(), Scaffold()))
+    personal = [SendsAnother(), HasItsOwn(), Composed(), PFedSD(), KTpFL(), LocalOnly()]
+    assert all(one.personalises for one in (*personal, FedAvg(shared="* !head.*"), FedAvg(buffers="local")))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_looking_at_clients_has_no_consequences(engine: Any) -> None:
     run, calm = (engine(population(), DECAYING) for _ in range(2))
@@ -101,12 +201,12 @@ def test_looking_at_clients_has_no_consequences(engine: Any) -> None:
 class OnValidation(FineTuned):
     """Judged by the global model times the share of validation labels that are 0."""
 
-    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+    def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
         def count(total: Tensor, batch: Batch) -> Tensor:
             return total + ((batch.y == 0) & batch.mask).sum()
 
         zeros = fold(count, torch.zeros((), dtype=torch.int64), client.val)
-        return Weights(params={n: t * (1 + zeros) for n, t in server.params.items()})
+        return Weights(params={n: t * (1 + zeros) for n, t in sent.params.items()})
 
 
 @pytest.mark.parametrize("engine", ENGINES)

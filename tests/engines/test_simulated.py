@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,12 +11,14 @@ import torch
 from fedloom.algorithms import LocalOnly
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
+from fedloom.core.errors import NobodyAnswered, StackingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import Federation, by_lists
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.simulated import SimulatedCohort
 from fedloom.engines.stacked import Stacked
 from tiny import examples, federation, linear, mlp
 
@@ -30,9 +32,6 @@ class Looks(Algorithm[Weights, tuple[()]]):
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         SEEN.append({"N": num_clients})
         return model.init(key)  # type: ignore[no-any-return]
-
-    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
-        return ()
 
     @on_client
     def size(self, client: Client[tuple[()]]) -> tuple[tuple[()], torch.Tensor]:
@@ -58,7 +57,7 @@ class Looks(Algorithm[Weights, tuple[()]]):
         )
         return server
 
-    def personal(self, server: Weights, client: Client[tuple[()]]) -> Weights:
+    def global_weights(self, server: Weights) -> Weights:
         return server
 
 
@@ -110,7 +109,7 @@ class Speaks(Algorithm[torch.Tensor, torch.Tensor]):
     def init(self, model: Any, key: int, *, num_clients: int) -> torch.Tensor:
         return torch.zeros(3)
 
-    def init_client(self, server: torch.Tensor, model: Model, key: int) -> torch.Tensor:
+    def init_client(self, initial: Weights, model: Model, key: int) -> torch.Tensor:
         return torch.tensor([key, 0, 0])
 
     @on_client
@@ -122,11 +121,11 @@ class Speaks(Algorithm[torch.Tensor, torch.Tensor]):
         return torch.stack([client.state[0], client.state[1] - client.key, mine[0].long()]), torch.zeros(1)
 
     def round(self, server: torch.Tensor, cohort: Any) -> torch.Tensor:
-        cohort.gather(self.first, broadcast=(server,))
+        cohort.gather(self.first, server)
         cohort.gather(self.second, scatter=(cohort.ids[:, None].double().expand(-1, 5),))
         return server
 
-    def personal(self, server: torch.Tensor, client: Client[torch.Tensor]) -> Weights:
+    def personal(self, client: Client[torch.Tensor], sent: torch.Tensor) -> Weights:
         raise NotImplementedError
 
 
@@ -164,3 +163,110 @@ def test_clients_are_judged_on_what_they_hold_out_themselves(held_out: Any, engi
         right = (data.x[own] @ w["weight"].mT + w["bias"]).argmax(1) == data.y[own]
         assert judged[k] == (int(right.sum()), len(own))
     assert sum(right for right, _ in judged.values()) > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sends(Algorithm[Weights, torch.Tensor]):
+    """Sends each client its number twice over: all at once, or when it is computed."""
+
+    when: str = "at once"
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)  # type: ignore[no-any-return]
+
+    def init_client(self, initial: Weights, model: Model, key: int) -> torch.Tensor:
+        return torch.zeros(2)
+
+    @on_client
+    def keep(self, client: Client[torch.Tensor], mine: torch.Tensor) -> tuple[torch.Tensor, tuple[()]]:
+        return mine, ()
+
+    def of(self, ids: torch.Tensor) -> tuple[Any, ...]:
+        SEEN.append({"asked": ids.tolist()})
+        wrong = self.when == "too few"
+        return (ids[wrong:, None].float().expand(-1, 2),)
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        cohort.gather(self.keep, scatter=self.of(cohort.ids) if self.when == "at once" else self.of)
+        return server
+
+    def global_weights(self, server: Weights) -> Weights:
+        return server
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_what_is_scattered_may_be_computed_when_it_is_needed(engine: Any) -> None:
+    models = {"linear": Model(linear, name="linear"), "mlp": Model(mlp, name="mlp")}
+    people = Population(federation(), models)  # 0, 2, 4 are linear, 1, 3, 5 are not
+    kept = []
+    for when in ("at once", "later"):
+        SEEN.clear()
+        run = engine(people, Sends(when=when), chunk=2)
+        run.round(run.init(), (0, 2, 4, 5), 0)
+        kept.append({k: state.tolist() for k, state in run.states.items()})
+        down = run.traffic.down
+    assert kept[0] == kept[1] == {k: [k, k] for k in (0, 2, 4, 5)}
+    assert down == dict.fromkeys((0, 2, 4, 5), 8)
+    chunks = [[0], [2], [4], [5]] if engine is Loop else [[0, 2], [4], [5]]
+    assert [one["asked"] for one in SEEN] == chunks  # each once
+    run = engine(people, Sends(when="too few"), chunk=2)
+    with pytest.raises(StackingError, match=r"scatter has one entry for [12] clients each"):
+        run.round(run.init(), (0, 2), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asks(Algorithm[torch.Tensor, tuple[()]]):
+    """Counts the rounds that it finished."""
+
+    at_least: int = 1
+    mixed: ClassVar[bool] = False
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> torch.Tensor:
+        return torch.zeros(())
+
+    @on_client
+    def answer(self, client: Client[tuple[()]]) -> tuple[tuple[()], Weighted[torch.Tensor]]:
+        return (), Weighted(value=client.num_examples.double(), weight=client.num_examples)
+
+    def round(self, server: torch.Tensor, cohort: Any) -> torch.Tensor:
+        gathered = cohort.gather(self.answer, at_least=self.at_least)
+        assert bool(cohort.reduce(self.answer, at_least=self.at_least)) == bool(gathered.values)
+        return server + 1
+
+    def personal(self, client: Client[tuple[()]], sent: tuple[()]) -> Weights:
+        raise NotImplementedError
+
+
+class AsksAll(Asks):
+    mixed: ClassVar[bool] = True
+
+
+class Reads(AsksAll):
+    def round(self, server: torch.Tensor, cohort: Any) -> torch.Tensor:
+        replies = cohort.gather(self.answer, at_least=0) if cohort.round else cohort.reduce(self.answer, at_least=0)
+        return server + (replies.value if cohort.round > 1 else replies.mean)
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_where_nobody_answers_the_round_of_that_architecture_ends(engine: Any) -> None:
+    models = {"linear": Model(linear, name="linear"), "mlp": Model(mlp, name="mlp")}
+    people = Population(federation(), models)  # 0, 2, 4 are linear, 1, 3, 5 are not
+
+    def rounds(algorithm: Any, cohort: tuple[int, ...], *lost: int) -> dict[str, float]:
+        run = engine(people, algorithm, faults=lambda round, exchange, client: "gone" if client in lost else None)
+        found = {name: float(state) for name, state in run.round(run.init(), cohort, 0).items()}
+        assert [f.client for f in run.traffic.failed[: len(lost)]] == [k for k in lost if k in cohort]
+        return found
+
+    assert rounds(Asks(), (0, 2, 3), 0, 2) == {"linear": 0.0, "mlp": 1.0}
+    assert rounds(Asks(at_least=0), (0, 2, 3), 0, 2) == {"linear": 1.0, "mlp": 1.0}
+    assert rounds(Asks(at_least=2), (0, 2, 3)) == {"linear": 1.0, "mlp": 0.0}
+    assert rounds(AsksAll(), ()) == {"": 1.0}  # nobody is asked: no exchange
+    assert rounds(AsksAll(), (1, 2), 1, 2) == {"": 0.0}
+    run = engine(people, Reads(), faults=lambda round, exchange, client: "gone")
+    for t in range(
+        3
+    ):  # the mean of a sum, the mean of answers, the answers: who reads what is not there ends the round
+        assert float(run.round(run.init(), (1, 2), t)[""]) == 0.0
+        with pytest.raises(NobodyAnswered, match="nobody answered: test the replies"):
+            run.algorithm.round(torch.zeros(()), SimulatedCohort(run, {}, (), t))

@@ -30,19 +30,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.model import Model
-from fedloom.core.one_model import OneModel
 from fedloom.core.types import Weighted, Weights, replace
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedAlign(OneModel[Weights, tuple[()]]):
+class FedAlign(Algorithm[Weights, tuple[()]]):
     """`mu` >= 0: weight of the alignment. `width` in (0, 1): share of the channels of the slim stage."""
 
     mu: float = 0.45
@@ -64,9 +64,6 @@ class FedAlign(OneModel[Weights, tuple[()]]):
             )
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Model, key: int) -> tuple[()]:
-        return ()
-
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
         model, task, mu, width = client.model, client.task, self.mu, self.width
@@ -87,8 +84,7 @@ class FedAlign(OneModel[Weights, tuple[()]]):
         return (), Weighted(value=w, weight=weight)
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
-        replies = cohort.reduce(self.local_update, broadcast=(server,))
-        return replies.mean if replies else server
+        return cohort.reduce(self.local_update, server).mean  # type: ignore[no-any-return]
 
     def global_weights(self, server: Weights) -> Weights:
         return server

@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.one_model import OneModel
 from fedloom.core.tree import axpy, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights, state
 
@@ -36,7 +36,7 @@ class FedAvgMServer:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedAvgM(OneModel[FedAvgMServer, tuple[()]]):
+class FedAvgM(Algorithm[FedAvgMServer, tuple[()]]):
     """`momentum` in [0, 1): of the server. `server_lr` > 0: its step. `aggregation`: by `samples` or `uniform`."""
 
     momentum: float = 0.7
@@ -56,9 +56,6 @@ class FedAvgM(OneModel[FedAvgMServer, tuple[()]]):
         w = model.init(key)
         return FedAvgMServer(w=w, v=zeros_like(w.params))
 
-    def init_client(self, server: FedAvgMServer, model: Model, key: int) -> tuple[()]:
-        return ()
-
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
         w_k = minimise(task_loss(client.model, client.task), w, client.train, self.local.optimiser, lr=client.lr)
@@ -66,9 +63,7 @@ class FedAvgM(OneModel[FedAvgMServer, tuple[()]]):
         return (), Weighted(value=w_k, weight=weight)
 
     def round(self, server: FedAvgMServer, cohort: Cohort) -> FedAvgMServer:
-        replies = cohort.reduce(self.local_update, broadcast=(server.w,))
-        if not replies:
-            return server
+        replies = cohort.reduce(self.local_update, server.w)
         w, mean, step = server.w.params, replies.mean, self.server_lr
         change = sub(w, mean.params)
         reached = mean.params if step == 1.0 else axpy(-step, change, w)  # the mean itself: FedAvg to the last bit

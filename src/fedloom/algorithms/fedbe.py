@@ -71,9 +71,7 @@ class FedBE(Averaging):
             )
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
-        replies = cohort.gather(self.local_update, broadcast=(server,))
-        if not replies.values:
-            return server
+        replies = cohort.gather(self.local_update, server)
         mean = server.merge(replies.mean)
         if not self.steps:
             return mean

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
@@ -35,7 +36,6 @@ from fedloom.core.continual import first_pass, fisher
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.model import Model
-from fedloom.core.one_model import OneModel
 from fedloom.core.tree import axpy, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights, replace, state
 
@@ -62,7 +62,7 @@ class FedCurvUpload:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedCurv(OneModel[FedCurvServer, Report]):
+class FedCurv(Algorithm[FedCurvServer, Report]):
     """`lam` >= 0: weight of the penalty. `fisher_size` >= 1: a client stops measuring F once it has seen more examples.
     `aggregation`: of the models.
     """
@@ -84,8 +84,8 @@ class FedCurv(OneModel[FedCurvServer, Report]):
         w = model.init(key)
         return FedCurvServer(w=w, total=Report(u=zeros_like(w.params), v=zeros_like(w.params)))
 
-    def init_client(self, server: FedCurvServer, model: Model, key: int) -> Report:
-        return zeros_like(server.total)
+    def init_client(self, initial: Weights, model: Model, key: int) -> Report:
+        return Report(u=zeros_like(initial.params), v=zeros_like(initial.params))
 
     @on_client
     def local_update(self, client: Client[Report], w: Weights, total: Report) -> tuple[Report, FedCurvUpload]:
@@ -104,9 +104,7 @@ class FedCurv(OneModel[FedCurvServer, Report]):
         return mine, FedCurvUpload(w=Weighted(value=w, weight=weight), change=change)
 
     def round(self, server: FedCurvServer, cohort: Cohort) -> FedCurvServer:
-        replies = cohort.reduce(self.local_update, broadcast=(server.w, server.total))
-        if not replies:
-            return server
+        replies = cohort.reduce(self.local_update, server.w, server.total)
         return FedCurvServer(w=replies.mean.w, total=axpy(len(replies.cohort.ids), replies.mean.change, server.total))
 
     def global_weights(self, server: FedCurvServer) -> Weights:

@@ -72,9 +72,6 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
             raise SettingError(f"FedDF tells architectures by name, got {[m.name for m in model.values()]}: name each")
         return students
 
-    def init_client(self, server: dict[str, Weights], model: Model, key: int) -> tuple[()]:
-        return ()
-
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
         loss = task_loss(client.model, client.task)
@@ -83,7 +80,7 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
         return (), Weighted(value=w, weight=weight)
 
     def round(self, server: dict[str, Weights], cohort: Cohort) -> dict[str, Weights]:
-        replies = {g.model: g.gather(self.local_update, broadcast=(server[g.model.name],)) for g in cohort.groups}
+        replies = {g.model: g.gather(self.local_update, server[g.model.name], at_least=0) for g in cohort.groups}
         students = {model: reply.mean for model, reply in replies.items() if reply.values}
         if students and self.steps:
             teachers = [(model, upload.value) for model, reply in replies.items() for upload in reply.values]
@@ -94,13 +91,6 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
             for model, student in students.items():
                 students[model] = minimise(soft_target_loss(model, self.T), student, batches, optimiser, lr=rate)
         return {**server, **{model.name: student for model, student in students.items()}}
-
-    def personal(self, server: dict[str, Weights], client: Client[tuple[()]]) -> Weights:
-        return server[client.model.name]
-
-    @property
-    def personalises(self) -> bool:
-        return False
 
     def global_models(
         self, server: Mapping[str, dict[str, Weights]], models: Mapping[str, Model]

@@ -23,6 +23,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
@@ -30,7 +31,6 @@ from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.one_model import OneModel
 from fedloom.core.tree import axpy, dot, sq_norm, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights, state
 
@@ -43,7 +43,7 @@ class FedDynServer:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedDyn(OneModel[FedDynServer, Params]):
+class FedDyn(Algorithm[FedDynServer, Params]):
     """`alpha` > 0: weight of the regularisation."""
 
     alpha: float = 0.1
@@ -57,8 +57,8 @@ class FedDyn(OneModel[FedDynServer, Params]):
         w = model.init(key)
         return FedDynServer(w=w, h=zeros_like(w.params))
 
-    def init_client(self, server: FedDynServer, model: Model, key: int) -> Params:
-        return zeros_like(server.h)
+    def init_client(self, initial: Weights, model: Model, key: int) -> Params:
+        return zeros_like(initial.params)
 
     @on_client
     def local_update(self, client: Client[Params], w: Weights) -> tuple[Params, Weighted[Weights]]:
@@ -74,9 +74,7 @@ class FedDyn(OneModel[FedDynServer, Params]):
         return g, Weighted(value=w_k, weight=torch.ones_like(client.num_examples))
 
     def round(self, server: FedDynServer, cohort: Cohort) -> FedDynServer:
-        replies = cohort.reduce(self.local_update, broadcast=(server.w,))
-        if not replies:
-            return server
+        replies = cohort.reduce(self.local_update, server.w)
         mean, share = replies.mean, len(replies.cohort.ids) / cohort.num_clients
         h = axpy(-self.alpha * share, sub(mean.params, server.w.params), server.h)
         w = Weights(params=axpy(-1.0 / self.alpha, h, mean.params), buffers=mean.buffers)

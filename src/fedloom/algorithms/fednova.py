@@ -23,19 +23,19 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.one_model import OneModel
 from fedloom.core.tree import axpy, scale, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FedNova(OneModel[Weights, Params]):
+class FedNova(Algorithm[Weights, Params]):
     """`aggregation`: p_k by number of `samples`, or `uniform`. `variance_reduction`: `none`, `released` (see above)."""
 
     aggregation: Aggregation = "samples"
@@ -48,8 +48,8 @@ class FedNova(OneModel[Weights, Params]):
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
-    def init_client(self, server: Weights, model: Model, key: int) -> Params:
-        return zeros_like(server.params) if self.variance_reduction == "released" else {}
+    def init_client(self, initial: Weights, model: Model, key: int) -> Params:
+        return zeros_like(initial.params) if self.variance_reduction == "released" else {}
 
     @on_client
     def local_update(self, client: Client[Params], w: Weights) -> tuple[Params, Weighted[tuple[Weights, Tensor]]]:
@@ -63,9 +63,7 @@ class FedNova(OneModel[Weights, Params]):
         return kept, Weighted(value=(Weights(params=d, buffers=w_k.buffers), a), weight=weight)
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
-        replies = cohort.reduce(self.local_update, broadcast=(server,))
-        if not replies:
-            return server
+        replies = cohort.reduce(self.local_update, server)
         d, tau_eff = replies.mean
         return Weights(params=axpy(-tau_eff, d.params, server.params), buffers=d.buffers)
 

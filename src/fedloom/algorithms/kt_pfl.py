@@ -68,7 +68,7 @@ class KTpFL(Algorithm[Tensor, Weights]):
     def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> Tensor:
         return torch.full((num_clients, num_clients), 1.0 / num_clients)  # row = student
 
-    def init_client(self, server: Tensor, model: Model, key: int) -> Weights:
+    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
         return model.init(key)
 
     @on_client
@@ -90,20 +90,18 @@ class KTpFL(Algorithm[Tensor, Weights]):
     def round(self, server: Tensor, cohort: Cohort) -> Tensor:
         rng = torch.Generator().manual_seed(cohort.key("public"))
         public = torch.randperm(cohort.num_public, generator=rng)[: self.num_public].to(server.device)
-        replies = cohort.gather(self.local_update, broadcast=(public,))
-        if not len(replies.values):
-            return server
+        replies = cohort.gather(self.local_update, public)
         ids, soft, sizes = replies.ids, replies.value, replies.cohort.sizes.to(server.dtype)  # soft: [K, P, C]
         block = server[ids][:, ids]
         mass = block.sum(1, keepdim=True)
         c = block / mass
-        replies.cohort.gather(self.digest, broadcast=(public,), scatter=(mixture(c, soft),))
+        replies.cohort.gather(self.digest, public, scatter=(mixture(c, soft),), at_least=0)
         for _ in range(self.coefficient_steps):
             step = grad(coefficient_loss)(c, soft, sizes / sizes.sum(), self.lam, self.rho, 1.0 / len(ids))
             c = project_simplex(c - self.eta3 * step)
         return server.index_put((ids[:, None], ids[None, :]), c * mass)
 
-    def personal(self, server: Tensor, client: Client[Weights]) -> Weights:
+    def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
         return client.state
 
 

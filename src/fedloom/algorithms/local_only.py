@@ -21,23 +21,23 @@ from fedloom.core.types import Weights
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LocalOnly(Algorithm[Weights, Weights]):
+class LocalOnly(Algorithm[tuple[()], Weights]):
     """No federation at all."""
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
-        return model.init(key)
+    def init(self, model: Model, key: int, *, num_clients: int) -> tuple[()]:
+        return ()
 
-    def init_client(self, server: Weights, model: Model, key: int) -> Weights:
-        return server
+    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
+        return initial
 
     @on_client
     def local_update(self, client: Client[Weights]) -> tuple[Weights, tuple[()]]:
         loss = task_loss(client.model, client.task)
         return minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr), ()
 
-    def round(self, server: Weights, cohort: Cohort) -> Weights:
+    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
         cohort.gather(self.local_update)
         return server
 
-    def personal(self, server: Weights, client: Client[Weights]) -> Weights:
+    def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
         return client.state

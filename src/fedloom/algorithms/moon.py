@@ -25,25 +25,19 @@ from typing import Any, ClassVar, Literal, final
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.model import Features, Model
-from fedloom.core.one_model import OneModel
-from fedloom.core.types import Weighted, Weights, replace, state
-
-
-@state
-class MOONServer:
-    w: Weights
-    initial: Weights  # w before the first round
+from fedloom.core.types import Maybe, Weighted, Weights, replace
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MOON(OneModel[MOONServer, Weights]):
+class MOON(Algorithm[Weights, Maybe[Weights]]):
     """`mu` >= 0: weight of the contrastive term. `tau` > 0: its temperature. `feature`: name of the network's method
     or layer that returns z. `aggregation`, `previous`: see above.
     """
@@ -61,7 +55,7 @@ class MOON(OneModel[MOONServer, Weights]):
         if self.mu < 0 or self.tau <= 0:
             raise SettingError(f"MOON needs mu >= 0 and tau > 0, got mu = {self.mu}, tau = {self.tau}")
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> MOONServer:
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         if not model.offers(self.feature):
             raise SettingError(
                 f"MOON compares features, and {model.name} has no method or layer {self.feature!r}: define "
@@ -71,19 +65,18 @@ class MOON(OneModel[MOONServer, Weights]):
             raise SettingError(
                 f"MOON cannot draw a random {model.name} from a module: give fl.Model a function, or its class"
             )
-        w = model.init(key)
-        return MOONServer(w=w, initial=w)
+        return model.init(key)
 
-    def init_client(self, server: MOONServer, model: Model, key: int) -> Weights:
-        if self.previous == "random":
-            return model.init(key)
-        return server.initial if self.previous == "initial" else server.w
+    def init_client(self, initial: Weights, model: Model, key: int) -> Maybe[Weights]:
+        if self.previous == "received":
+            return Maybe.none(initial)
+        return Maybe.some(model.init(key) if self.previous == "random" else initial)
 
     @on_client
-    def local_update(self, client: Client[Weights], w: Weights) -> tuple[Weights, Weighted[Weights]]:
+    def local_update(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
         model, task, mu, tau, feature = client.model, client.task, self.mu, self.tau, self.feature
         features = Features(model, feature)
-        batches = client.train.annotate("z_glob", features, w).annotate("z_prev", features, client.state)
+        batches = client.train.annotate("z_glob", features, w).annotate("z_prev", features, client.state.otherwise(w))
 
         def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:
             (logits, z), buffers = model.train_features(weights, batch, feature)
@@ -92,14 +85,13 @@ class MOON(OneModel[MOONServer, Weights]):
 
         w = minimise(loss, w, batches, self.local.optimiser, lr=client.lr)
         weight = client.weight(self.aggregation)
-        return w, Weighted(value=w, weight=weight)
+        return Maybe.some(w), Weighted(value=w, weight=weight)
 
-    def round(self, server: MOONServer, cohort: Cohort) -> MOONServer:
-        replies = cohort.reduce(self.local_update, broadcast=(server.w,))
-        return replace(server, w=replies.mean) if replies else server
+    def round(self, server: Weights, cohort: Cohort) -> Weights:
+        return cohort.reduce(self.local_update, server).mean  # type: ignore[no-any-return]
 
-    def global_weights(self, server: MOONServer) -> Weights:
-        return server.w
+    def global_weights(self, server: Weights) -> Weights:
+        return server
 
 
 def contrast(z: Tensor, z_glob: Tensor, z_prev: Tensor, tau: float) -> Tensor:

@@ -23,13 +23,13 @@ from typing import Literal, final
 
 import torch
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.one_model import OneModel
 from fedloom.core.tree import add, axpy, scale, sub, zeros_like
 from fedloom.core.types import Params, Weighted, Weights, state
 
@@ -53,7 +53,7 @@ class ScaffoldUpload:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(OneModel[ScaffoldServer, ScaffoldClient]):
+class Scaffold(Algorithm[ScaffoldServer, ScaffoldClient]):
     """`server_lr` > 0: the server's step. `aggregation`, `divisor`: see above."""
 
     server_lr: float = 1.0
@@ -70,8 +70,8 @@ class Scaffold(OneModel[ScaffoldServer, ScaffoldClient]):
         x = model.init(key)
         return ScaffoldServer(x=x, c=zeros_like(x.params))
 
-    def init_client(self, server: ScaffoldServer, model: Model, key: int) -> ScaffoldClient:
-        return ScaffoldClient(c_i=zeros_like(server.c))
+    def init_client(self, initial: Weights, model: Model, key: int) -> ScaffoldClient:
+        return ScaffoldClient(c_i=zeros_like(initial.params))
 
     @on_client
     def local_update(
@@ -89,9 +89,7 @@ class Scaffold(OneModel[ScaffoldServer, ScaffoldClient]):
         return ScaffoldClient(c_i=add(c_i, dc)), up
 
     def round(self, server: ScaffoldServer, cohort: Cohort) -> ScaffoldServer:
-        replies = cohort.reduce(self.local_update, broadcast=(server.x, server.c))
-        if not replies:
-            return server
+        replies = cohort.reduce(self.local_update, server.x, server.c)
         y, dc, x = replies.mean.y, replies.mean.dc, server.x.params
         x = y.params if self.server_lr == 1.0 else axpy(self.server_lr, sub(y.params, x), x)  # l. 16
         c = axpy(len(replies.cohort.ids) / cohort.num_clients, dc, server.c)  # l. 17

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -106,7 +105,7 @@ class Rounds:
         self._server, self._round = files.checkpoints.server(checkpoint, like), checkpoint.round
         self.engine.states = ClientStore(None, files.checkpoints.clients)  # without a budget nothing is ever written
         self.engine.states.named = {f.name for f in checkpoint.clients.values()}
-        self.engine.states.restore(checkpoint.clients, functools.partial(self.engine.fresh, like))
+        self.engine.states.restore(checkpoint.clients, self.engine.fresh)
         return checkpoint
 
     def restore(self, files: RunDirectory, round: int | None) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""What a paper is: four functions and the hyper-parameters they share."""
+"""What a paper is: a few functions and the hyper-parameters they share."""
 
 from __future__ import annotations
 
@@ -37,11 +37,17 @@ class Algorithm(ABC, Generic[V, S]):
 
     mixed: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False  # cannot run without public examples
+    personal_trains: ClassVar[bool] = False  # `personal` reads `client.train`: batches are planned for judging too
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if not any(_says(self, name) for name in ("personal", "judged_with", "global_weights", "global_models")):
+            raise SettingError(
+                f"{type(self).__name__} says no model by which clients are judged: define global_weights(self, server) "
+                "or personal(self, client, sent)"
+            )
         if isinstance(self.local.optimiser, Cosine):
             raise SettingError("Cosine is for training on the server; local rates fall by Local.decay, round by round")
         if self.neutral and all(getattr(self, name) == value for name, value in self.neutral.items()):
@@ -50,24 +56,35 @@ class Algorithm(ABC, Generic[V, S]):
 
     @property
     def personalises(self) -> bool:
-        """Whether clients are judged by models of their own; if not, `personal` is the global model."""
-        return True
+        """Whether clients are judged by models of their own: so it is where `personal` or `judged_with` is defined."""
+        return _says(self, "personal") or _says(self, "judged_with")
 
     @abstractmethod
     def init(self, model: Any, key: int, *, num_clients: int) -> V:
         """Server state before round 0. `model`: a Model, or a mapping of names to them where `mixed`."""
 
-    @abstractmethod
-    def init_client(self, server: V, model: Model, key: int) -> S:
-        """State of a client at its first contact; never called for a client that is never asked."""
+    def init_client(self, initial: Weights, model: Model, key: int) -> S:
+        """State of a client at its first contact; never called for a client that is never asked.
+
+        `initial`: the initial weights of its architecture, the same for all clients and known to each of them.
+        """
+        return ()  # type: ignore[return-value]
 
     @abstractmethod
     def round(self, server: V, cohort: Cohort) -> V:
         """The paper's outer loop body, with as many exchanges as the paper has."""
 
-    @abstractmethod
-    def personal(self, server: V, client: Client[S]) -> Weights:
-        """The model by which this client is judged. Runs on the client, like an `@on_client` method."""
+    def judged_with(self, server: V, model: Model) -> Any:
+        """What a client with this model is sent in order to be judged: the global weights, `()` if there are none."""
+        found = self.global_models({"" if self.mixed else model.name: server}, {model.name: model})
+        return found.get(model.name, ())
+
+    def personal(self, client: Client[S], sent: Any) -> Weights:
+        """The model by which this client is judged. Runs on the client, like an `@on_client` method.
+
+        `sent`: what `judged_with` says. `client.train` is there only where the class says `personal_trains = True`.
+        """
+        return sent  # type: ignore[no-any-return]
 
     def global_weights(self, server: V) -> Weights | None:
         """The model by which the server is judged, None if there is none."""
@@ -80,3 +97,8 @@ class Algorithm(ABC, Generic[V, S]):
         """
         found = {name: self.global_weights(state) for name, state in server.items()}
         return {name: weights for name, weights in found.items() if weights is not None}
+
+
+def _says(algorithm: Algorithm[Any, Any], method: str) -> bool:
+    """Whether a class of its own defines the method."""
+    return getattr(type(algorithm), method) is not getattr(Algorithm, method)

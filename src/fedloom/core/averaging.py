@@ -53,7 +53,8 @@ class Averaging(Algorithm[Weights, Kept]):
 
     @property
     def personalises(self) -> bool:
-        return self.judged_by_previous or self.shared != "*" or self.buffers == "local"
+        own = type(self).personal is not Averaging.personal or type(self).judged_with is not Averaging.judged_with
+        return own or self.judged_by_previous or self.shared != "*" or self.buffers == "local"
 
     @property
     def _keeps_previous(self) -> bool:
@@ -77,13 +78,13 @@ class Averaging(Algorithm[Weights, Kept]):
             raise SettingError(f"shared = {self.shared!r} matches no parameter of {model.name}: {list(weights.params)}")
         return weights
 
-    def init_client(self, server: Weights, model: Model, key: int) -> Kept:
-        sent = self._travelling(server)
+    def init_client(self, initial: Weights, model: Model, key: int) -> Kept:
+        sent = self._travelling(initial)
         own = Weights(
-            params={n: t for n, t in server.params.items() if n not in sent.params},
-            buffers={n: t for n, t in server.buffers.items() if n not in sent.buffers},
+            params={n: t for n, t in initial.params.items() if n not in sent.params},
+            buffers={n: t for n, t in initial.buffers.items() if n not in sent.buffers},
         )
-        return Kept(own=own, previous=(Maybe.none(server),) if self._keeps_previous else ())
+        return Kept(own=own, previous=(Maybe.none(initial),) if self._keeps_previous else ())
 
     @on_client
     def local_update(self, client: Client[Kept], sent: Weights) -> tuple[Kept, Weighted[Weights]]:
@@ -104,11 +105,13 @@ class Averaging(Algorithm[Weights, Kept]):
         return kept, Weighted(value=up, weight=client.weight(self.aggregation))
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
-        replies = cohort.reduce(self.local_update, broadcast=(self._travelling(server),))
-        return server.merge(replies.mean) if replies else server
+        return server.merge(cohort.reduce(self.local_update, self._travelling(server)).mean)
 
-    def personal(self, server: Weights, client: Client[Kept]) -> Weights:
-        together = server.merge(client.state.own)
+    def judged_with(self, server: Weights, model: Model) -> Weights:
+        return self._travelling(server)
+
+    def personal(self, client: Client[Kept], sent: Weights) -> Weights:
+        together = sent.merge(client.state.own)
         return client.state.previous[0].otherwise(together) if self.judged_by_previous else together
 
     def global_weights(self, server: Weights) -> Weights | None:

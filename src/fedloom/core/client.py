@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.batches import Batches, plan
+from fedloom.core.errors import StackingError
 from fedloom.core.model import Model
 from fedloom.core.task import Task
 from fedloom.core.types import replace, state, static
@@ -55,11 +56,26 @@ class Public:
 
 
 @state
+class NotPlanned:
+    """In the place of a client's training batches while it is judged, where nothing said that judging trains."""
+
+    algorithm: str = static()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself asks of any object
+            raise AttributeError(name)
+        raise StackingError(
+            f"personal of {self.algorithm} reads client.train, and batches for judging are planned only for algorithms "
+            "that say so: write personal_trains: ClassVar[bool] = True in the class"
+        )
+
+
+@state
 class Client(Generic[S]):
     """All that one client may see in one exchange of one round. Nothing in it knows of other clients."""
 
     state: S  # what it keeps between rounds
-    train: Batches  # this round's training batches, in order
+    train: Batches  # this round's training batches, in order; for judging as `Algorithm.personal_trains` says
     val: Batches  # held-out examples, one pass; empty (num_examples = 0) where none are held out
     public: Public
     num_examples: Tensor  # [] int64: its training examples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -10,11 +11,13 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.client import Public
-from fedloom.core.errors import StackingError
+from fedloom.core.errors import NobodyAnswered, StackingError
 from fedloom.core.model import Model
 from fedloom.core.types import Failure
 
 T = TypeVar("T")
+
+Scatter = tuple[Any, ...] | Callable[[Tensor], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Replies(Generic[T]):
     def value(self) -> T:
         """The uploads as one tree whose leaves are [K, ...]."""
         if not self.values:
-            raise ValueError("no client answered: test len(replies.values) before reading replies.value")
+            raise NobodyAnswered(_NOBODY)
         first = self.values[0]
         for other in self.values[1:]:
             if not tree.same_structure(first, other):
@@ -46,11 +49,11 @@ class Replies(Generic[T]):
 
     @property
     def mean(self) -> Any:
-        """The uploads' tree with each Weighted replaced by its mean, as `Cohort.reduce` gives it; None without any."""
+        """The uploads' tree with each Weighted replaced by its mean, as `Cohort.reduce` gives it."""
         total = tree.WeightedMean()
         for upload in self.values:
             total.add(tree.stack([upload]))
-        return total.result()
+        return Reduction(self.cohort, total).mean
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,21 @@ class Reduction:
     """The weighted mean of the answers, who is in it, and who is not and why. Falsy if nobody answered."""
 
     cohort: Cohort
-    mean: Any  # the upload's tree with each Weighted replaced by its mean; None if nobody answered
+    total: tree.WeightedMean
     failed: tuple[Failure, ...] = ()
 
     def __bool__(self) -> bool:
-        return self.mean is not None
+        return bool(self.total)
+
+    @functools.cached_property
+    def mean(self) -> Any:
+        """The upload's tree with each Weighted replaced by its mean."""
+        if not self:
+            raise NobodyAnswered(_NOBODY)
+        return self.total.result()
+
+
+_NOBODY = "nobody answered: test the replies before you read what they say, or let the round end here"
 
 
 class Cohort(Protocol):
@@ -113,13 +126,18 @@ class Cohort(Protocol):
         ...
 
     def gather(
-        self, fn: Callable[..., tuple[Any, T]], *, broadcast: tuple[Any, ...] = (), scatter: tuple[Any, ...] = ()
+        self, fn: Callable[..., tuple[Any, T]], *broadcast: Any, scatter: Scatter = (), at_least: int = 1
     ) -> Replies[T]:
-        """Send `broadcast` to all and entry k of `scatter` [K, ...] to client k; get each answer."""
+        """Call `fn(client, *broadcast, *scatter)` on every client: the same to all, and to each its entry of `scatter`.
+
+        `scatter`: trees stacked [K, ...], or a function of client numbers [k] that gives them stacked [k, ...], called
+        for some clients at a time when they are computed. Where fewer than `at_least` clients answer, the round ends
+        and leaves the server as it was; where nobody is asked, nobody need answer.
+        """
         ...
 
     def reduce(
-        self, fn: Callable[..., tuple[Any, Any]], *, broadcast: tuple[Any, ...] = (), scatter: tuple[Any, ...] = ()
+        self, fn: Callable[..., tuple[Any, Any]], *broadcast: Any, scatter: Scatter = (), at_least: int = 1
     ) -> Reduction:
         """As `gather`, but of each `Weighted` in the answers only the mean is seen: what secure aggregation allows."""
         ...

@@ -30,6 +30,10 @@ class ShortageError(FedloomError, MemoryError):
     """There is not enough memory; says what to lower."""
 
 
+class NobodyAnswered(FedloomError):  # noqa: N818  # an end of the round, not a defect
+    """Too few of the clients that were asked have answered; an engine ends the round, and its server state stays."""
+
+
 class ClientError(FedloomError):
     """Code of one client failed. Names the client, the round (from 1) and, if known, the batch (from 0).
 

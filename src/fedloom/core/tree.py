@@ -125,9 +125,13 @@ class WeightedMean:
         for total, node in zip(self._nodes, nodes, strict=True):
             total.add(node.value, node.weight)
 
-    def result(self) -> Tree | None:
-        """The uploads' tree with each Weighted replaced by its mean; None if none was added."""
-        return None if self._spec is None else unflatten([s.mean() for s in self._nodes], self._spec)
+    def __bool__(self) -> bool:
+        """Whether anything was added."""
+        return self._spec is not None
+
+    def result(self) -> Tree:
+        """The uploads' tree with each Weighted replaced by its mean, once something was added."""
+        return unflatten([s.mean() for s in self._nodes], self._spec)
 
 
 _UNLIKE = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.core import tree
 from fedloom.core.batches import Batches
-from fedloom.core.client import Client
+from fedloom.core.client import Client, NotPlanned
 from fedloom.core.types import replace
 from fedloom.engines.simulated import Call, Simulation
 
@@ -33,6 +33,8 @@ def _alone(stacked: Client[Any]) -> Client[Any]:
     """The only client of a stack: as `client_axes` says which leaves are stacked, without a walk over all of them."""
 
     def batches(b: Batches) -> Batches:
+        if isinstance(b, NotPlanned):
+            return b
         mine = {name: getattr(b, name)[0] for name in ("examples", "order", "mask", "num_steps", "num_examples", "key")}
         return replace(b, **mine)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,9 +15,16 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
-from fedloom.core.client import Client, Public
-from fedloom.core.cohort import Reduction, Replies
-from fedloom.core.errors import ClientError, FedloomError, NonFiniteError, SettingError, StackingError
+from fedloom.core.client import Client, NotPlanned, Public
+from fedloom.core.cohort import Reduction, Replies, Scatter
+from fedloom.core.errors import (
+    ClientError,
+    FedloomError,
+    NobodyAnswered,
+    NonFiniteError,
+    SettingError,
+    StackingError,
+)
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.random import derive
@@ -74,6 +82,7 @@ class Simulation(ABC):
         self.traffic = Traffic()
         self.last = Execution()  # of the newest client call
         self._programs = Programs()
+        self._initial: dict[str, Weights] = {}
 
     @own_defaults()
     def init(self) -> dict[str, Any]:
@@ -96,9 +105,12 @@ class Simulation(ABC):
         return {**server, **{name: self._moved(name, server[name], group) for name, group in groups.items()}}
 
     def _moved(self, name: str, before: Any, cohort: SimulatedCohort) -> Any:
-        """The server state of one architecture after its round; the one before, if what came out is refused."""
+        """The server state of one architecture after its round; the one before, if nobody answered or it is refused."""
         with executing(Execution()) as own:  # of what the server trains itself
-            after = self.algorithm.round(before, cohort)
+            try:
+                after = self.algorithm.round(before, cohort)
+            except NobodyAnswered:
+                return before
         problem = _first_bad_loss(own, 1).get(0)
         if problem is not None:
             problem = problem[0], f"{problem[1]} in its own training"
@@ -129,11 +141,13 @@ class Simulation(ABC):
         return self._look(_Judge(self.algorithm).model, server, clients, round, lambda ids: ())
 
     @own_defaults()
-    def fresh(self, server: dict[str, Any], client: int) -> Any:
+    def fresh(self, client: int) -> Any:
         """The state of a client at its first contact."""
-        p = self.population
-        model, key = p.models[p.assignment[client]], derive(p.seed, "client", client)
-        own = self.algorithm.init_client(self.server_of(server, client), model, key)
+        p, name = self.population, self.population.assignment[client]
+        model, key = p.models[name], derive(p.seed, "client", client)
+        if name not in self._initial:
+            self._initial[name] = tree.cast(model.init(derive(p.seed, "init")), device=p.device, dtype=p.dtype)
+        own = self.algorithm.init_client(self._initial[name], model, key)
         fits = all(t.device == p.device and t.dtype in (p.dtype, torch.int64, torch.bool) for t in tree.leaves(own))
         return own if fits else tree.cast(own, device=p.device, dtype=p.dtype)  # among a million, most are new
 
@@ -146,12 +160,13 @@ class Simulation(ABC):
         round: int,
         scatter: Callable[[Sequence[int]], Any],
     ) -> dict[int, Any]:
-        """What `fn(client, server, *scatter)` finds on each client, without consequences: no state moves, no byte
-        counts, nobody is lost, and what it draws is drawn for nothing else.
+        """What `fn(client, sent, *scatter)` finds on each client, without consequences: no state moves, no byte
+        counts, nobody is lost, and what it draws is drawn for nothing else. `sent`: what the algorithm judges with.
         """
         out: dict[int, Any] = {}
         for group in SimulatedCohort(self, server, tuple(clients), round).groups:
-            call = Call(fn, (self.server_of(server, group.clients[0]),), server, round, "evaluate")
+            sent = self.algorithm.judged_with(self.server_of(server, group.clients[0]), group.model)
+            call = Call(fn, (sent,), round, "evaluate")
             for ids, _, found in self.answers(call, sorted(group.clients), scatter):
                 out.update({k: tree.take(found, i) for i, k in enumerate(ids)})
         return out
@@ -172,16 +187,19 @@ class Simulation(ABC):
     def clients(self, call: Call, ids: Sequence[int]) -> Client[Any]:
         """K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, model = self.population, self.population.models[self.population.assignment[ids[0]]]
-        train = p.train_batches(ids, self.algorithm.local, call.round, call.exchange)
+        a, words = self.algorithm, (call.round, call.exchange)
+        planned = call.exchange != "evaluate" or a.personal_trains
+        none: Any = NotPlanned(algorithm=type(a).__name__)
+        keys = [derive(p.seed, "client", *words, k) for k in ids]
         return Client(
-            state=self.states.stack(ids, lambda k: self.fresh(call.servers, k)),
-            train=train,
+            state=self.states.stack(ids, self.fresh),
+            train=p.train_batches(ids, a.local, *words) if planned else none,
             val=p.held_out_batches(ids, "val"),
             public=p.public,
-            num_examples=train.num_examples,
+            num_examples=torch.from_numpy(p.sizes[list(ids)]).to(p.device),
             round=torch.tensor(call.round, device=p.device),
-            lr=torch.tensor(self.algorithm.local.rate(call.round), dtype=torch.float64, device=p.device),
-            key=train.key,
+            lr=torch.tensor(a.local.rate(call.round), dtype=torch.float64, device=p.device),
+            key=torch.tensor(keys, device=p.device),
             model=model,
             task=p.task,
         )
@@ -278,7 +296,6 @@ class Call:
 
     method: Callable[..., Any]
     broadcast: tuple[Any, ...]
-    servers: dict[str, Any]
     round: int
     exchange: int | str  # how often these clients were asked in this round before, or what for: "evaluate"
 
@@ -358,28 +375,31 @@ class SimulatedCohort:
     def key(self, purpose: str) -> int:
         return derive(self.engine.population.seed, "server", self.round, purpose)
 
-    def gather(
-        self, fn: Callable[..., Any], *, broadcast: tuple[Any, ...] = (), scatter: tuple[Any, ...] = ()
-    ) -> Replies[Any]:
+    def gather(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Replies[Any]:
         values: dict[int, Any] = {}
         failed: dict[int, str] = {}
         for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
             values.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
         there = tuple(k for k in self.clients if k in values)
+        self._enough(fn, there, at_least)
         return Replies(cohort=self._with(there), values=[values[k] for k in there], failed=_failures(failed))
 
-    def reduce(
-        self, fn: Callable[..., Any], *, broadcast: tuple[Any, ...] = (), scatter: tuple[Any, ...] = ()
-    ) -> Reduction:
+    def reduce(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Reduction:
         total, failed, there = tree.WeightedMean(), dict[int, str](), set[int]()
         for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
             total.add(uploads)
             there.update(ids)
         cohort = self._with(tuple(k for k in self.clients if k in there))
-        return Reduction(cohort=cohort, mean=total.result(), failed=_failures(failed))
+        self._enough(fn, cohort.clients, at_least)
+        return Reduction(cohort=cohort, total=total, failed=_failures(failed))
+
+    def _enough(self, fn: Callable[..., Any], there: Sequence[int], at_least: int) -> None:
+        if self.clients and len(there) < at_least:
+            asked, name = len(self.clients), getattr(fn, "__qualname__", fn)
+            raise NobodyAnswered(f"{name} needs the answers of {at_least} clients, got {len(there)} of {asked}")
 
     def _exchange(
-        self, fn: Callable[..., Any], broadcast: tuple[Any, ...], scatter: tuple[Any, ...], failed: dict[int, str]
+        self, fn: Callable[..., Any], broadcast: tuple[Any, ...], scatter: Scatter, failed: dict[int, str]
     ) -> Iterator[tuple[Sequence[int], Any]]:
         """(clients, stacked uploads) of those who answer, in order of client number within each architecture.
 
@@ -393,18 +413,22 @@ class SimulatedCohort:
                 f"clients run methods of the run's own {type(self.engine.algorithm).__name__}, which are sent by name; "
                 f"{name} is not one of them: call it from a method of the algorithm that is marked @on_client"
             )
-        for leaf in tree.leaves(scatter):
-            if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(self.clients),):
-                raise StackingError(
-                    f"scatter has one entry for {len(self.clients)} clients each, got {getattr(leaf, 'shape', leaf)!r}"
-                )
+        if not callable(scatter):
+            _one_each(scatter, len(self.clients))
         engine, number = self.engine, max((self.exchanges.get(k, 0) for k in self.clients), default=0)
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         place = {k: i for i, k in enumerate(self.clients)}
         down = tree.nbytes(broadcast)
 
+        @functools.lru_cache(1)
+        def chosen(ids: tuple[int, ...]) -> Any:
+            device = engine.population.device
+            if callable(scatter):
+                return _one_each(scatter(torch.tensor(ids, device=device)), len(ids))
+            return tree.take(scatter, torch.tensor([place[k] for k in ids], device=device))
+
         def sent(ids: Sequence[int]) -> Any:
-            return tree.take(scatter, torch.tensor([place[k] for k in ids], device=engine.population.device))
+            return chosen(tuple(ids))
 
         groups, later = self.groups, list[tuple[Any, ...]]()
         for group in groups:
@@ -415,7 +439,7 @@ class SimulatedCohort:
                 order = [k for k in order if reasons[k] is None]
             if not order:
                 continue
-            call = Call(fn, broadcast, self.server, self.round, number)
+            call = Call(fn, broadcast, self.round, number)
             for ids, states, uploads in engine.answers(call, order, sent):
                 each = sent(ids)
                 bad = engine.unsound(call, ids, engine.last, states, uploads, (broadcast, each))
@@ -452,6 +476,14 @@ class SimulatedCohort:
         )  # fmt: skip
 
 
+def _one_each(scatter: Any, count: int) -> Any:
+    """What is sent to so many clients, one entry each."""
+    for leaf in tree.leaves(scatter):
+        if not isinstance(leaf, Tensor) or leaf.shape[:1] != (count,):
+            raise StackingError(f"scatter has one entry for {count} clients each, got {getattr(leaf, 'shape', leaf)!r}")
+    return scatter
+
+
 def _models_in(carry: Any, model: Model) -> list[Weights]:
     """The weights of a network within what was trained."""
     nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
@@ -470,13 +502,13 @@ class _Judge:
 
     algorithm: Algorithm[Any, Any]
 
-    def model(self, client: Client[Any], server: Any) -> tuple[Any, Weights]:
-        return client.state, self.algorithm.personal(server, client)
+    def model(self, client: Client[Any], sent: Any) -> tuple[Any, Weights]:
+        return client.state, self.algorithm.personal(client, sent)
 
-    def verdict(self, client: Client[Any], server: Any, judged: Batches) -> tuple[Any, Tensor]:
+    def verdict(self, client: Client[Any], sent: Any, judged: Batches) -> tuple[Any, Tensor]:
         from fedloom.core.fold import fold
 
-        weights, model, task = self.algorithm.personal(server, client), client.model, client.task
+        weights, model, task = self.algorithm.personal(client, sent), client.model, client.task
 
         def count(total: Tensor, batch: Any, weights: Any) -> Tensor:
             right = task.correct(model(weights, batch.x), batch.y) & batch.mask
@@ -500,6 +532,8 @@ def client_axes(client: Client[Any]) -> Client[Any]:
     """Which leaves of a stacked `Client` have the client axis: 0, else None."""
 
     def batches(b: Batches, axis: int | None) -> Batches:
+        if isinstance(b, NotPlanned):
+            return b
         axes: Batches = tree.map_tree(lambda _: axis, b)
         return replace(axes, x=None, y=None)
 
