@@ -18,7 +18,7 @@ from fedloom.core.choices import field_types
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, flat
 from fedloom.experiments.parts import parts
-from fedloom.experiments.sweep import MEASURES, VALIDATION
+from fedloom.experiments.trials import MEASURES, VALIDATION
 from fedloom.models import MODELS
 
 TARGET = Path(__file__).parents[1] / "src/fedloom/cli/index.json"

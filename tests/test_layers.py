@@ -11,8 +11,8 @@ SOURCE = Path(fedloom.__file__).parent
 LAYERS = [  # top first; those on one line may not import each other
     {"cli"},
     {"testing"},
-    {"report"},
-    {"recipes"},
+    {"studies"},
+    {"report", "reproduction"},
     {"experiments"},
     {"coordinator"},
     {"engines"},

@@ -60,8 +60,8 @@ from fedloom.data import (
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export, load_weights, module
-from fedloom.experiments.sweep import Range, Sweep
 from fedloom.experiments.trackers import Tracker, track, tracker
+from fedloom.experiments.trials import Range, Sweep
 
 __version__: str
 

@@ -50,7 +50,7 @@ def test_what_needs_no_run_does_not_wait_for_pytorch(command: str, status: int) 
 
 def test_every_command_does_something() -> None:
     found = set(functions(parser()))
-    assert {"train.compare", "results.show_data", "demo.run"} <= found
+    assert {"train.compare", "data_sets.show", "demo.run"} <= found
     assert all(callable(cli._function(name)) for name in found)
 
 

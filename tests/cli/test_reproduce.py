@@ -17,8 +17,8 @@ from fedloom.algorithms import ALGORITHMS
 from fedloom.cli import main as cli
 from fedloom.cli.train import train
 from fedloom.coordinator import History, Job
-from fedloom.recipes import find
-from fedloom.recipes.reproduce import Outcome, reproduce
+from fedloom.reproduction.running import Outcome, reproduce
+from fedloom.studies import find
 
 FEDAVG = "fedntd-table1/mnist-s2/fedavg"
 SMALL = ("--only", "mnist-s2", "--methods", "fedavg", "--rounds", "1", "--threads", "1")
@@ -166,7 +166,9 @@ def test_a_run_that_fails_as_the_published_one_did_is_as_asked(
 def test_what_cannot_be_run_is_said_and_costs_no_other(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedloom.recipes.recipe.ALGORITHMS", {k: v for k, v in ALGORITHMS.items() if k != "fedprox"})
+    monkeypatch.setattr(
+        "fedloom.reproduction.recipe.ALGORITHMS", {k: v for k, v in ALGORITHMS.items() if k != "fedprox"}
+    )
     argv = ["fedntd-table1", "--only", "mnist-s2,cifar100-s10", "--methods", "fedprox,fedavg", "--rounds", "1"]
     status, text, _ = call(capsys, *argv, "--threads", "1", "--data", data, "--out", str(tmp_path))
     assert status == 1  # not all that was asked for

@@ -20,7 +20,7 @@ from fedloom.core.optimiser import Cosine
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, flat, from_directory
 from fedloom.experiments.parts import parts, with_parts
-from fedloom.experiments.sweep import Sweep
+from fedloom.experiments.trials import Sweep
 
 
 def others(value: Any, kind: Any, key: str) -> list[Any]:

@@ -7,13 +7,13 @@ import argparse
 from rich.console import Console
 
 from fedloom.cli.train import introduce, train
-from fedloom.recipes import demo
 from fedloom.report import comparison_table, table
+from fedloom.reproduction import demonstration
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Train, and compare with what is expected; 1: a number is off."""
-    experiments = demo.experiments(args.seed)
+    experiments = demonstration.experiments(args.seed)
     federation = next(iter(experiments.values())).federation()
     jobs = {name: experiment.job(federation) for name, experiment in experiments.items()}
     first = next(iter(jobs.values()))
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for heading in ("algorithm", "metric", "expected", "got", "ok"):
         verdicts.add_column(heading, no_wrap=heading != "metric")
     failed = 0
-    for e in demo.EXPECTED:
+    for e in demonstration.EXPECTED:
         got = found[e.algorithm].last(e.metric, e.rounds)
         if e.minus is not None:
             got -= found[e.minus].last(e.metric, e.rounds)
@@ -42,5 +42,5 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print()
     console.print(verdicts)
     if failed:
-        Console(stderr=True).print(f"[red]{failed} of {len(demo.EXPECTED)} numbers are out of their range[/]")
+        Console(stderr=True).print(f"[red]{failed} of {len(demonstration.EXPECTED)} numbers are out of their range[/]")
     return 1 if failed else 0

@@ -64,12 +64,12 @@ def parser() -> argparse.ArgumentParser:
     whole = command("verify", "check every byte of the runs in a directory that decides a result", "verify.verify")
     whole.add_argument("directory", type=directory, help="a run, or a folder with runs below it")
 
-    past = command("replay", "compute a past round again and look at its local models", "results.replay")
+    past = command("replay", "compute a past round again and look at its local models", "runs.replay")
     past.add_argument("directory", type=directory, help="a run")
     past.add_argument("round", type=int, help="which round, from 1")
     past.add_argument("--save", type=directory, metavar="DIR", help="write the local models there")
 
-    page = command("report", "one page with figures and tables about all runs in some directories", "results.report")
+    page = command("report", "one page with figures and tables about all runs in some directories", "runs.report")
     page.add_argument(
         "directories", nargs="+", type=directory, metavar="directory", help="a run, or a folder with runs below it"
     )
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=directory, metavar="DIR", help="where the report goes (default: report/ in the directory)"
     )
 
-    model = command("export", "write a run's global model, or one client's", "results.export")
+    model = command("export", "write a run's global model, or one client's", "runs.export")
     model.add_argument("directory", type=directory, help="a run")
     model.add_argument("file", help="NAME.safetensors, NAME.pt (a state_dict) or NAME.onnx")
     model.add_argument("--client", type=int, metavar="K", help="the personal model of this client")
@@ -87,19 +87,19 @@ def parser() -> argparse.ArgumentParser:
 
     data = commands.add_parser("data", help="look at data sets and at who holds what; download")
     about = data.add_subparsers(dest="about", required=True, metavar="ABOUT")
-    shown = command("show", "draw which client holds which classes", "results.show_data", about)
+    shown = command("show", "draw which client holds which classes", "data_sets.show", about)
     add_settings(shown, seeds=False)
     shown.add_argument("--shown", type=int, default=20, metavar="N", help="clients to draw (default: 20)")
     shown.add_argument("--out", metavar="FILE", help="a figure of the same, .png or .svg")
-    command("sources", "list what --data and --partition take", "results.list_sources", about)
-    fetch = command("download", "fetch the published files of a data set", "results.fetch_data", about)
+    command("sources", "list what --data and --partition take", "data_sets.list_sources", about)
+    fetch = command("download", "fetch the published files of a data set", "data_sets.fetch", about)
     fetch.add_argument("name", help="a name that `fedloom data sources` lists")
     fetch.add_argument("folder", help="where they go")
 
     _sweep(command)
     _analyse(command)
     _reproduce(command)
-    command("algorithms", "list the algorithms and their settings", "algorithms.show")
+    command("algorithms", "list the algorithms and their settings", "list_algorithms.show")
     check = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
     check.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
     return made

@@ -12,18 +12,13 @@ from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.experiments.words import coerce
-from fedloom.recipes import TABLES, Recipe, find, recipes
-from fedloom.recipes.reproduce import (
-    NO_DATA,
-    Outcome,
-    export,
-    reproduce,
-    standing,
-    with_changes,
-    write,
-)
-from fedloom.recipes.results import Result, cells, order_lines, summary
 from fedloom.report import table
+from fedloom.reproduction.copies import export
+from fedloom.reproduction.recipe import Recipe
+from fedloom.reproduction.results import Result
+from fedloom.reproduction.results_page import cells, order_lines, summary, write
+from fedloom.reproduction.running import NO_DATA, Outcome, reproduce, standing, with_changes
+from fedloom.studies import find, recipes, tables
 
 _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
 
@@ -130,7 +125,7 @@ def _changes(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _title(name: str) -> str:
-    return f"{name}: {TABLES[name]}"
+    return f"{name}: {tables()[name]}"
 
 
 def _names(flag: str, text: str | None) -> list[str]:
@@ -157,7 +152,7 @@ def _list_tables(console: Console) -> int:
     out = table("Published tables", "fedloom reproduce TABLE --list shows columns and methods")
     for heading in ("table", "about", "cells", "rounds"):
         out.add_column(heading, no_wrap=heading != "about")
-    for key, about in TABLES.items():
+    for key, about in tables().items():
         found = find(key)
         out.add_row(key, about, str(len(found)), str(found[0].rounds))
     console.print(out)

@@ -1,7 +1,7 @@
 """What a person looks at."""
 
 from fedloom.report.analyses import ANALYSES, analyse
-from fedloom.report.federation import FederationTable, Heterogeneity, draw_federation, heterogeneity
+from fedloom.report.heterogeneity import FederationTable, Heterogeneity, draw_federation, heterogeneity
 from fedloom.report.studied import Studied
 from fedloom.report.table import comparison_table, progress, table
 from fedloom.report.write import write_report

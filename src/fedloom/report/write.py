@@ -11,8 +11,8 @@ import numpy as np
 
 from fedloom.core.errors import SettingError
 from fedloom.core.output import below, publish
-from fedloom.report import comparison, figures, words
-from fedloom.report.federation import draw_federation, heterogeneity
+from fedloom.report import comparison, figures, sentences
+from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.page import Page, findings, notes
 from fedloom.report.summary import Method, read_methods
 
@@ -52,7 +52,7 @@ def write_report(directories: Paths, out: str | os.PathLike[str] | None = None) 
 
 
 def _page(methods: Sequence[Method], remarks: Sequence[str]) -> Page:
-    page = Page(words.title(methods))
+    page = Page(sentences.title(methods))
     _summary(page, methods, remarks)
     _targets(page, methods)
     _curves(page, methods)
@@ -69,9 +69,9 @@ def _summary(page: Page, methods: Sequence[Method], remarks: Sequence[str]) -> N
     page.section("summary", "Summary")
     page.text("fedloom report", "eyebrow")
     page.add(f"<h1>{escape(page.title)}</h1>")
-    page.text(words.introduction(methods), "lead")
+    page.text(sentences.introduction(methods), "lead")
     page.add(notes(remarks))
-    page.add(findings(list(words.findings(methods))))
+    page.add(findings(list(sentences.findings(methods))))
     several = any(len(m.counted) > 1 for m in methods)
     over = "mean ± standard deviation over seeds; " if several else ""
     marked = " Bold: the best mean of a column, which is no test of significance." if len(methods) > 1 else ""
@@ -94,7 +94,7 @@ def _targets(page: Page, methods: Sequence[Method]) -> None:
         if table is None:
             continue
         shown = True
-        page.heading(words.CURVES[metric][0])
+        page.heading(sentences.CURVES[metric][0])
         dash = " A dash: not every run got there." if any(None in row for row in table.rows) else ""
         page.table(
             table,
@@ -111,19 +111,21 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
     if len(methods) > 1:
         _grid(page, methods, ["global_accuracy", "personal_accuracy", "train_loss", "global_loss"])
         return
-    figure = figures.together(methods[0], {name: label for name, (label, _) in words.SERIES.items()}, "accuracy (%)")
+    figure = figures.together(
+        methods[0], {name: label for name, (label, _) in sentences.SERIES.items()}, "accuracy (%)"
+    )
     if figure is None:
         page.text("Accuracies are not shown: none was measured.", "missing")
     else:
-        said = [f"{label.capitalize()}: {text}" for n, (label, text) in words.SERIES.items() if methods[0].curve(n)]
-        page.add(page.figure(figure, "accuracy", "Accuracy", f"{'; '.join(said)}.{words.band(methods)}", wide=True))
+        said = [f"{label.capitalize()}: {text}" for n, (label, text) in sentences.SERIES.items() if methods[0].curve(n)]
+        page.add(page.figure(figure, "accuracy", "Accuracy", f"{'; '.join(said)}.{sentences.band(methods)}", wide=True))
     _grid(page, methods, ["train_loss", "global_loss"])
 
 
 def _cost(page: Page, methods: Sequence[Method]) -> None:
     page.section("cost", "Accuracy for what it costs")
     metric = "global_accuracy" if any(m.has("global_accuracy") for m in methods) else "personal_accuracy"
-    name, label, _ = words.CURVES[metric]
+    name, label, _ = sentences.CURVES[metric]
     runs = [run for m in methods for run in m.counted]
     drawn = []
     for x, measured, heading, cost in (
@@ -134,7 +136,8 @@ def _cost(page: Page, methods: Sequence[Method]) -> None:
         if figure is None:
             page.text(f"{name} against {x} is not shown: no run has measured both.", "missing")
             continue
-        caption = f"{name} against {cost}. Further left is cheaper.{words.absent(methods, metric)}{words.band(methods)}"
+        remarks = sentences.absent(methods, metric) + sentences.band(methods)
+        caption = f"{name} against {cost}. Further left is cheaper.{remarks}"
         drawn.append(page.figure(figure, f"{metric}_by_{x}", heading, caption))
     page.grid(drawn)
 
@@ -146,11 +149,13 @@ def _classes(page: Page, methods: Sequence[Method]) -> None:
         lowest = ", in the run of the lowest seed" if any(len(m.counted) > 1 for _, m, _ in drawn) else ""
         page.text(
             f"Accuracy of the global model by class and round{lowest}. A row that turns light is a class that was "
-            f"forgotten; a row that stays dark is remembered.{words.absent(methods, 'global_accuracy')}"
+            f"forgotten; a row that stays dark is remembered.{sentences.absent(methods, 'global_accuracy')}"
         )
         several = len(methods) > 1
         maps = [
-            page.figure(figure, words.file_name("classes", i, m), m.label if several else "By class", words.weakest(m))
+            page.figure(
+                figure, sentences.file_name("classes", i, m), m.label if several else "By class", sentences.weakest(m)
+            )
             for i, m, figure in drawn
         ]
     else:
@@ -196,11 +201,11 @@ def _federation(page: Page, methods: Sequence[Method]) -> None:
     for i, m in enumerate(list(different.values())[:_MOST_FEDERATIONS]):
         f = m.first.history.federation
         counts, clients = np.array(f["train"], np.int64), np.array(f["shown"], np.int64)
-        caption = words.holders(f, heterogeneity(counts))
+        caption = sentences.holders(f, heterogeneity(counts))
         if any(len(other.counted) > 1 for other in methods):
             caption += " This is the run of the lowest seed; others may divide the examples otherwise."
         name = "federation" if i == 0 else f"federation_{i + 1}"
-        heading = words.partition_of(m) or "Examples by client and class"
+        heading = sentences.partition_of(m) or "Examples by client and class"
         page.add(page.figure(draw_federation(counts, clients=clients), name, heading, caption, wide=True))
         page.keep(comparison.examples(name, f))
     if len(different) > _MOST_FEDERATIONS:
@@ -246,14 +251,14 @@ def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, beside
     """Figures of numbers over rounds, `beside` others, or a line about why there is none."""
     drawn, missing = list(beside), []
     for name in names:
-        heading, ylabel, caption = words.CURVES[name]
+        heading, ylabel, caption = sentences.CURVES[name]
         figure = figures.curves(methods, name, ylabel, percent=not name.endswith("loss"))
         if figure is None:
             missing.append(f"{heading} is not shown: no run has measured it.")
             continue
         if name in _ENDS and len(methods) > 1:
-            caption += words.ending(methods, name)
-        caption = caption.rstrip() + words.absent(methods, name) + words.band(methods)
+            caption += sentences.ending(methods, name)
+        caption = caption.rstrip() + sentences.absent(methods, name) + sentences.band(methods)
         drawn.append(page.figure(figure, name, heading, caption))
     page.grid(drawn)
     for sentence in missing:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedloom.report.comparison import amount, percent, total_seconds, whole
-from fedloom.report.federation import Heterogeneity
 from fedloom.report.figures import MOST_BANDS
+from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.summary import Method, Spread, part, printable
 
 CURVES = {  # heading, label of the axis, caption

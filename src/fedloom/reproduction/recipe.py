@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.facts import plain
+from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import Experiment, flat
+from fedloom.experiments.words import meant
 from fedloom.models import MODELS
 
 UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells
@@ -72,6 +75,10 @@ class Recipe:
                 out = out.changed(key, value)
         return out
 
+    def folder(self, results: Path, seed: int) -> Path:
+        """Where the run of a seed stands below a folder of results."""
+        return results / self.place / f"seed-{seed}"
+
     def with_data(self, folder: str, seed: int) -> Experiment:
         """The run that is asked for, with a seed, on data in a folder."""
         source = f"{self.experiment.data.source}:{folder}"
@@ -118,3 +125,32 @@ def noise(published_std: float | None, our_std: float | None, seeds: int) -> flo
 def same(a: Experiment) -> str:
     """Equal for experiments that say the same."""
     return json.dumps(dataclasses.asdict(a), sort_keys=True, default=str)
+
+
+def select(recipes: Sequence[Recipe], only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Recipe]:
+    """Those recipes of a table that are in some columns and rows; nothing named is everything but the variants.
+
+    `only`: columns (`cifar10-s2`), or how their names begin (`cifar10`). `methods`: rows (`fedntd`, `kd_ntd-0.3`,
+    `fedprox-config`), or how those of a method begin (`kd_ntd`).
+
+    Raises:
+        SettingError: there is no such column or row.
+    """
+    for what, asked, known in (
+        ("column", only, dict.fromkeys(r.column for r in recipes)),
+        ("method", methods, dict.fromkeys(r.row for r in recipes)),
+    ):
+        for name in asked:
+            if not any(_begins(k, name) for k in known):
+                table = recipes[0].table
+                raise SettingError(f"{table} has no {what} {name!r}{meant(name, known)}; it has {', '.join(known)}")
+    return [
+        r
+        for r in recipes
+        if (not only or any(_begins(r.column, name) for name in only))
+        and (r.row in methods if r.variant else not methods or any(_begins(r.row, name) for name in methods))
+    ]
+
+
+def _begins(name: str, with_: str) -> bool:
+    return name == with_ or name.startswith(f"{with_}-")

@@ -8,16 +8,16 @@ import pytest
 
 from fedloom.cli.main import main
 from fedloom.experiments.experiment import Experiment
-from fedloom.recipes import demo
-from fedloom.recipes.demo import Expected
+from fedloom.reproduction import demonstration
+from fedloom.reproduction.demonstration import Expected
 
 
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same demonstration in about a second."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(demo, "ALGORITHMS", ("fedavg", "pfedsd"))
-    made = demo.experiments
+    monkeypatch.setattr(demonstration, "ALGORITHMS", ("fedavg", "pfedsd"))
+    made = demonstration.experiments
 
     def small(seed: int) -> dict[str, Experiment]:
         changes = {"model": "logistic", "local.epochs": 1, "run.rounds": 3, "run.cohort_size": 5, "run.eval_every": 3}
@@ -26,7 +26,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
             out = {name: experiment.changed(key, value) for name, experiment in out.items()}
         return out
 
-    monkeypatch.setattr(demo, "experiments", small)
+    monkeypatch.setattr(demonstration, "experiments", small)
 
 
 def verdicts(out: str) -> list[str]:
@@ -47,7 +47,7 @@ def test_the_status_follows_the_ranges(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fine = Expected("pfedsd", "personal_accuracy", 0.0, 1.0)
-    monkeypatch.setattr(demo, "EXPECTED", (fine, Expected("fedavg", "global_accuracy", low, high)))
+    monkeypatch.setattr(demonstration, "EXPECTED", (fine, Expected("fedavg", "global_accuracy", low, high)))
     assert main(["demo"]) == status
     out, err = capsys.readouterr()
     assert verdicts(out) == words
@@ -60,14 +60,17 @@ def test_the_status_follows_the_ranges(
 def test_a_number_that_was_not_measured_is_off(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "EXPECTED", (Expected("fedavg", "no_such_metric", -1e9, 1e9),))
+    monkeypatch.setattr(demonstration, "EXPECTED", (Expected("fedavg", "no_such_metric", -1e9, 1e9),))
     assert main(["demo", "--seed", "3"]) == 1
     assert verdicts(capsys.readouterr().out) == ["NO"]
 
 
 def test_the_demonstration_is_that_of_the_readme() -> None:
-    assert tuple(demo.experiments(3)) == ("fedavg", "scaffold", "fedntd", "pfedsd")
-    for name, experiment in demo.experiments(3).items():
+    assert tuple(demonstration.experiments(3)) == ("fedavg", "scaffold", "fedntd", "pfedsd")
+    for name, experiment in demonstration.experiments(3).items():
         assert (experiment.data.clients, experiment.data.partition) == (100, "shards:2")
         assert experiment.run.seed == 3
-        assert dataclasses.replace(experiment, run=demo.experiments(0)[name].run) == demo.experiments(0)[name]
+        assert (
+            dataclasses.replace(experiment, run=demonstration.experiments(0)[name].run)
+            == demonstration.experiments(0)[name]
+        )

@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fedloom.coordinator import Job, reading
+from fedloom.coordinator import Job
 from fedloom.core import files
-from fedloom.core.errors import ClientError, FedloomError, SettingError, StorageError
-from fedloom.core.output import below, publish
+from fedloom.core.errors import ClientError, FedloomError, SettingError
 from fedloom.experiments.experiment import Experiment, Federations
-from fedloom.recipes.recipe import Recipe, differences
-from fedloom.recipes.results import FAILED, Result, Run, as_csv, as_markdown, read, runs
+from fedloom.reproduction.recipe import Recipe
+from fedloom.reproduction.results import FAILED, Run, runs
 
-EXPORTED = ("settings.json", "manifest.json", "metrics.jsonl", "timing.jsonl", FAILED)
 NO_DATA = "skipped: data cannot be made: "  # how the status of a run begins whose data are not there
 _ELSEWHERE = {"run.rounds": "--rounds", "run.seed": "--seed", "data.source": "--data", "algorithm": "--methods"}
 
@@ -88,7 +86,7 @@ def reproduce(
                 status = _settled(recipe, seed, out, rounds, known) or unmade.get(recipe.column)
                 if status is None:
                     experiment = recipe.with_data(data or "", seed).changed("run.rounds", _wanted(recipe, rounds))
-                    name, place = f"{recipe.column}/{recipe.row}/seed-{seed}", _place(recipe, seed, out)
+                    name, place = f"{recipe.column}/{recipe.row}/seed-{seed}", recipe.folder(out, seed)
                     status = _run(experiment, name, place, federations, train or _train)
                     if status.startswith(NO_DATA):
                         unmade[recipe.column] = status
@@ -137,7 +135,7 @@ def _found(recipe: Recipe, seed: int, out: Path, known: Sequence[Path]) -> _Foun
 
 def _there(found: _Found, recipe: Recipe, seed: int, out: Path, rounds: int | None) -> str | None:
     """How a run ended that is there as asked, None where there is none or not all of it."""
-    place = _place(recipe, seed, out)
+    place = recipe.folder(out, seed)
     for run in found:
         if run is not None and not recipe.unasked(run.history.settings):
             if run.failed is not None:
@@ -155,7 +153,7 @@ def _settled(recipe: Recipe, seed: int, out: Path, rounds: int | None, known: Se
     found = _found(recipe, seed, out, known)
     if status := _there(found, recipe, seed, out, rounds):
         return status
-    here, place = found.here, _place(recipe, seed, out)
+    here, place = found.here, recipe.folder(out, seed)
     if here is not None:
         if others := recipe.unasked(here.history.settings):
             listing = "; ".join(f"{key} {how}" for key, how in others.items())
@@ -188,10 +186,6 @@ def _run(experiment: Experiment, name: str, place: Path, federations: Federation
 
 def _wanted(recipe: Recipe, rounds: int | None) -> int:
     return recipe.rounds if rounds is None else rounds
-
-
-def _place(recipe: Recipe, seed: int, out: Path) -> Path:
-    return out / recipe.place / f"seed-{seed}"
 
 
 def _train(name: str, job: Job, directory: Path) -> object:
@@ -245,97 +239,3 @@ def with_changes(recipes: Sequence[Recipe], changes: Mapping[str, str]) -> list[
         if Experiment.knows(key) or owners[0].missing is None:
             owners[0].experiment.changed(key, value)  # raises if there is no such setting
     return [dataclasses.replace(r, changes={**r.changes, **changes}) for r in recipes]
-
-
-def write(title: str, recipes: Sequence[Recipe], folders: Sequence[Path], rounds: int | None = None) -> list[Result]:
-    """Write results.csv and results.md of a table's recipes into its folder in the first of `folders`.
-
-    Variants stand there if they have runs. `rounds`: take numbers after so many where runs are longer.
-
-    Raises:
-        SettingError: a file of a run is damaged.
-        StorageError: a file cannot be written.
-    """
-    results = [r for r in read(recipes, folders, rounds) if r.runs or not r.recipe.variant]
-    for name, text in {"results.csv": as_csv(results), "results.md": as_markdown(title, results)}.items():
-        publish(folders[0], f"{recipes[0].table}/{name}", text.encode())
-    return results
-
-
-def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = None) -> list[Path]:
-    """Copy settings, facts and logs of finished and failed runs, without weights: small enough to be committed.
-
-    A copy counts as done when it is read, but cannot go on. Settings name the data without their folder. A copy stays
-    where it begins with the run's numbers and ended alike, however long both took; it gives way to a run with other
-    numbers and as many rounds, as of corrected code.
-
-    Raises:
-        SettingError: a copy has other numbers and more rounds than the run; nothing is copied then.
-        StorageError: a file cannot be written.
-    """
-    found: list[tuple[Run, Path]] = []
-    for recipe in recipes:
-        copies = runs(recipe, [to])
-        for seed, run in runs(recipe, [out]).items():
-            copy = copies.get(seed)
-            if run.failed is None and run.rounds < _wanted(recipe, rounds):
-                continue
-            if copy is not None and copy.rounds >= run.rounds:
-                difference = _difference(run, copy)
-                if difference is None:
-                    continue
-                if copy.rounds > run.rounds:
-                    raise SettingError(
-                        f"{copy.folder} holds a copy of {copy.rounds} rounds, and {run.folder} a run of {run.rounds} "
-                        f"that is not their beginning: {difference}. Delete the copy, or name another folder"
-                    )
-            found.append((run, _place(recipe, seed, to)))
-    for run, folder in found:
-        below(to, str(folder.relative_to(to)))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _copy(run, folder)
-        except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(f"cannot copy {run.folder} to {folder}: {error.strerror}") from error
-    return [folder for _, folder in found]
-
-
-def _difference(run: Run, copy: Run) -> str | None:
-    """In what a copy is neither this run nor one that goes on from it, None if in nothing."""
-    if settings := differences(copy.history.settings, run.history.settings):
-        return f"other settings ({', '.join(settings)})"
-    for ours, theirs in zip(run.history.metrics, copy.history.metrics, strict=False):
-        if ours != theirs:
-            return f"other numbers from round {min(ours['round'], theirs['round'])} on"
-    if run.failed != copy.failed:
-        return f"the copy {_ended(copy)}, the run {_ended(run)}"
-    return None
-
-
-def _ended(run: Run) -> str:
-    return "has not failed" if run.failed is None else f"has failed ({run.failed})"
-
-
-def _copy(run: Run, folder: Path) -> None:
-    found: dict[str, bytes] = {}
-    for name in EXPORTED:
-        path = run.folder / name
-        if not path.exists():
-            (folder / name).unlink(missing_ok=True)
-            continue
-        content = path.read_bytes()
-        if name == "settings.json":
-            data = dict(run.history.settings.get("data", {}))
-            data["source"] = str(data.get("source")).partition(":")[0]
-            content = (json.dumps({**run.history.settings, "data": data}, indent=2) + "\n").encode()
-        if name.endswith(".jsonl"):
-            content = content[: content.rfind(b"\n") + 1]  # a run that was killed may have half a line
-        found[name] = content
-    if run.history.manifest.get("format") == 2:  # without checkpoints, the manifest proves the copy
-        digests = {name: [files.digest(content)] for name, content in found.items() if name != "manifest.json"}
-        facts = {name: value for name, value in run.history.manifest.items() if name != "digest"}
-        found["manifest.json"] = reading.sealed({**facts, "documents": digests}, indent=2)
-    for name, content in found.items():
-        files.write(folder, name, content)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment
-from fedloom.recipes.fedntd_tables import NOTES, TABLES
-from fedloom.recipes.recipe import Recipe, same
+from fedloom.reproduction.recipe import Recipe, same
+from fedloom.studies.fedntd.published import NOTES, TABLES
 
 PARTITION_SEED = 19940817  # for every seed of a run
 _CUTOUT = "crop:4,flip,cutout:16"

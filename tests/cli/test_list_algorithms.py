@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedloom import ALGORITHMS
-from fedloom.cli.algorithms import show
+from fedloom.cli.list_algorithms import show
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -16,11 +16,14 @@ import pytest
 from fedloom.algorithms import ALGORITHMS
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD
-from fedloom.recipes import TABLES, Recipe, find, recipes
-from fedloom.recipes.fedntd import cells
-from fedloom.recipes.recipe import LEAST_STD, UNKNOWN_STD, noise, same
-from fedloom.recipes.reproduce import check_known, check_rounds, export, reproduce, standing, with_changes, write
-from fedloom.recipes.results import FAILED, Result, as_csv, as_markdown, orderings, read, runs, summary
+from fedloom.reproduction.copies import export
+from fedloom.reproduction.recipe import LEAST_STD, UNKNOWN_STD, Recipe, noise, same
+from fedloom.reproduction.results import FAILED, Result, orderings, read, runs
+from fedloom.reproduction.results_page import as_csv, as_markdown, summary, write
+from fedloom.reproduction.running import check_known, check_rounds, reproduce, standing, with_changes
+from fedloom.studies import find, recipes
+from fedloom.studies.fedntd.published import TABLES
+from fedloom.studies.fedntd.recipes import cells
 
 COUNTS = {  # columns, rows, cells that are targets
     "fedntd-table1": (14, 7, 14 * 7 - 14 - 2),  # without FedNova, without SCAFFOLD's failed and damaged cells
@@ -759,6 +762,6 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
 
 def test_every_algorithm_of_the_recipes_is_known_or_named_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.recipes.recipe.ALGORITHMS", {"fedavg": ALGORITHMS["fedavg"]})
+    monkeypatch.setattr("fedloom.reproduction.recipe.ALGORITHMS", {"fedavg": ALGORITHMS["fedavg"]})
     assert cell("fedntd-table1", "mnist-s2", "fedavg").missing is None
     assert cell("fedntd-table1", "mnist-s2", "moon").missing == "there is no algorithm 'moon' in this version"

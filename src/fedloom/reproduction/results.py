@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -12,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedloom.coordinator import History, reading
-from fedloom.core.output import as_csv as table
-from fedloom.recipes.recipe import LEAST_STD, UNKNOWN_STD, Recipe, noise
+from fedloom.reproduction.recipe import Recipe, noise
 
 FAILED = "failed.json"  # why a run ended early, beside its logs
 SMOOTHING = 0.6  # by the first author of FedNTD in issue 4 of its repository: printed accuracies are smoothed by this
@@ -208,119 +206,3 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
 
 def _minus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
-
-
-# ---- as text
-
-_COLUMNS: dict[str, Callable[[Result], object]] = {
-    "table": lambda r: r.recipe.table,
-    "column": lambda r: r.recipe.column,
-    "method": lambda r: r.recipe.row,
-    "published": lambda r: r.recipe.accuracy,
-    "published_std": lambda r: r.recipe.std,
-    "published_forgetting": lambda r: r.recipe.forgetting,
-    "published_rounds": lambda r: r.recipe.rounds,
-    "accuracy": lambda r: r.accuracy,
-    "std": lambda r: r.std,
-    "smoothed": lambda r: r.smoothed,
-    "forgetting": lambda r: r.forgetting,
-    "rounds": lambda r: r.rounds,
-    "seeds": lambda r: " ".join(map(str, r.seeds)),
-    "failed_seeds": lambda r: " ".join(map(str, r.failures)),
-    "difference": lambda r: r.difference,
-    "noise": lambda r: r.noise if r.accuracy is not None else None,
-    "forgetting_difference": lambda r: r.forgetting_difference,
-    "verdict": lambda r: r.verdict,
-    "target": lambda r: r.recipe.target,
-    "caveat": lambda r: r.recipe.caveat,
-    "place": lambda r: r.recipe.place,
-}
-
-
-def as_csv(results: Iterable[Result]) -> str:
-    """One row for each cell, accuracies in %, numbers as they are."""
-    return table([_COLUMNS, *([of(r) for of in _COLUMNS.values()] for r in results)])
-
-
-def cells(r: Result) -> dict[str, str]:
-    """A result for people, by heading."""
-    smoothed, theirs, forgetting = [
-        "-" if v is None else f"{v:.2f}" for v in (r.smoothed, r.recipe.forgetting, r.forgetting)
-    ]
-    return {
-        "method": r.recipe.row,
-        "published": "failed" if r.recipe.accuracy is None else f"{r.recipe.accuracy:.2f}{_std(r.recipe.std)}",
-        "ours": "-" if r.accuracy is None else f"{r.accuracy:.2f}{_std(r.std)}",
-        "diff.": "-" if r.difference is None else f"{r.difference:+.2f}",
-        "smoothed": smoothed,
-        "F publ.": theirs,
-        "F ours": forgetting,
-        "rounds x seeds": f"{r.rounds} x {len(r.seeds)}",
-        "verdict": r.verdict,
-    }
-
-
-def as_markdown(title: str, results: Sequence[Result]) -> str:
-    """A page: a table for each column that has runs, how orders came out, and what is doubtful."""
-    there = [r for r in results if r.runs]
-    lines = [
-        f"# {title}",
-        "",
-        "Accuracy of the global model in %, mean ± standard deviation over seeds after the rounds named; F is "
-        "forgetting. Within noise: the difference is at most 2 sqrt(published std^2 + our std^2 / seeds). An unknown "
-        f"standard deviation is taken from the other side, {UNKNOWN_STD:g} where both are unknown; none is taken to be "
-        f"less than {LEAST_STD:g}. A run with fewer rounds than the published one is never more than a short run. "
-        f"Smoothed: ours as an exponential moving average over rounds with factor {SMOOTHING:g}, as a comment of the "
-        "first author describes the printed numbers; verdicts and orders are on the last round.",
-        "",
-        summary(results),
-    ]
-    for column in dict.fromkeys(r.recipe.column for r in there):
-        rows = [cells(r) for r in there if r.recipe.column == column]
-        lines += ["", f"## {column}", "", f"| {' | '.join(rows[0])} |", "|---" * len(rows[0]) + "|"]
-        lines += [f"| {' | '.join(row.values())} |" for row in rows]
-        lines += [f"\n{line}" for line in order_lines([r for r in there if r.recipe.column == column])]
-    caveats: dict[str, list[str]] = {}
-    for r in there:
-        if r.recipe.caveat:
-            caveats.setdefault(r.recipe.caveat, []).append(f"{r.recipe.column} {r.recipe.row}")
-    if caveats:
-        lines += ["", "## What is doubtful", ""]
-        lines += [f"- {', '.join(who)}: {why}." for why, who in caveats.items()]
-    failures = [(r, seed, why) for r in there for seed, why in r.failures.items()]
-    if failures:
-        lines += ["", "## Runs that failed", ""]
-        lines += [f"- {r.recipe.column} {r.recipe.row}, seed {seed}: {why}" for r, seed, why in failures]
-    return "\n".join(lines) + "\n"
-
-
-def summary(results: Sequence[Result]) -> str:
-    """How many cells came out how."""
-    counts = Counter(_kind(r.verdict) for r in results if r.runs)
-    said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
-    return f"{sum(counts.values())} of {len(results)} cells have runs{said}."
-
-
-def _kind(verdict: str) -> str:
-    """A verdict without its numbers and names."""
-    return "with some seeds failed" if verdict.endswith(" failed") else verdict.partition(" (")[0].partition(":")[0]
-
-
-def order_lines(results: Sequence[Result]) -> list[str]:
-    """How the published orders of some results came out, in words; nothing where there is no pair."""
-    found = orderings(results)
-    if not found:
-        return []
-    clear = [o for o in found if o.clear]
-    text = f"Published orders that hold in ours: {sum(o.holds for o in found)} of {len(found)}"
-    text += (
-        f"; of those clear of noise, {sum(o.holds for o in clear)} of {len(clear)}."
-        if clear
-        else "; none is clear of noise."
-    )
-    broken = [f"{o.above} above {o.below}{' (clear)' * o.clear}" for o in found if not o.holds]
-    return [text + (f" Not: {', '.join(broken)}." if broken else "")]
-
-
-def _std(value: float | None) -> str:
-    return "" if value is None else f" ± {value:.2f}"

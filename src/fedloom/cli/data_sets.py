@@ -1,0 +1,70 @@
+"""`fedloom data`: who holds what, which data sets there are, and their files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from fedloom.cli.options import experiments
+from fedloom.core.errors import SettingError
+from fedloom.core.output import publish
+from fedloom.data.download import DOWNLOADS, download
+from fedloom.data.sources import SOURCES
+from fedloom.experiments import catalogue
+from fedloom.report import FederationTable, draw_federation, table
+from fedloom.report.style import drawing, rendered
+
+
+def show(args: argparse.Namespace, console: Console) -> int:
+    """Who holds which classes."""
+    (experiment,) = experiments(args, ["fedavg"], sections=("data", "run"))  # whatever algorithm the file is for
+    federation = experiment.federation()
+    train, counts = federation.train, federation.counts()
+    shape = " x ".join(map(str, train.shape))
+    console.print(f"{train.name}, {shape}; {federation.partition.name}; training examples by class", markup=False)
+    console.print(FederationTable(counts, shown=args.shown))
+    if args.out is not None:
+        kind = Path(args.out).suffix.lower()
+        if kind not in (".png", ".svg"):
+            raise SettingError(f"a figure is .png or .svg, got {args.out!r}")
+        with drawing():
+            figure = draw_federation(counts, title=federation.partition.name)
+            drawn = rendered(figure, "png" if kind == ".png" else "svg")
+        publish(Path(args.out).parent, Path(args.out).name, drawn)
+        console.print(f"figure: {args.out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def list_sources(args: argparse.Namespace, console: Console) -> int:
+    """What --data and --partition take."""
+    rest = "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv, huggingface:NAME, module:name."
+    out = table("Data sources", rest)
+    out.add_column("name", no_wrap=True)
+    out.add_column("fedloom data download", justify="center")
+    for name in (catalogue.DATA, *SOURCES):
+        out.add_row(name, "yes" if name in DOWNLOADS else "inside the package" if name == catalogue.DATA else "-")
+    console.print(out)
+    console.print(f"\npartitions: {catalogue.PARTITIONS}", markup=False, soft_wrap=True)
+    return 0
+
+
+def fetch(args: argparse.Namespace, console: Console) -> int:
+    """Download a data set's published files."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(file: str, received: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(escape(file), total=total)
+            bar.update(tasks[file], completed=received, total=total)
+
+        paths = download(args.name, args.folder, progress=advance)
+    for path in paths:
+        console.print(str(path), markup=False, soft_wrap=True)
+    console.print(f"train on it with --data {args.name}:{args.folder}", markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,95 @@
+"""Copies of runs without their weights, small enough to be committed beside the published numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedloom.coordinator import reading
+from fedloom.core import files
+from fedloom.core.errors import SettingError, StorageError
+from fedloom.core.output import below
+from fedloom.reproduction.recipe import Recipe, differences
+from fedloom.reproduction.results import FAILED, Run, runs
+
+EXPORTED = ("settings.json", "manifest.json", "metrics.jsonl", "timing.jsonl", FAILED)
+
+
+def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = None) -> list[Path]:
+    """Copy settings, facts and logs of finished and failed runs, without weights: small enough to be committed.
+
+    A copy counts as done when it is read, but cannot go on. Settings name the data without their folder. A copy stays
+    where it begins with the run's numbers and ended alike, however long both took; it gives way to a run with other
+    numbers and as many rounds, as of corrected code.
+
+    Raises:
+        SettingError: a copy has other numbers and more rounds than the run; nothing is copied then.
+        StorageError: a file cannot be written.
+    """
+    found: list[tuple[Run, Path]] = []
+    for recipe in recipes:
+        copies = runs(recipe, [to])
+        for seed, run in runs(recipe, [out]).items():
+            copy = copies.get(seed)
+            if run.failed is None and run.rounds < (recipe.rounds if rounds is None else rounds):
+                continue
+            if copy is not None and copy.rounds >= run.rounds:
+                difference = _difference(run, copy)
+                if difference is None:
+                    continue
+                if copy.rounds > run.rounds:
+                    raise SettingError(
+                        f"{copy.folder} holds a copy of {copy.rounds} rounds, and {run.folder} a run of {run.rounds} "
+                        f"that is not their beginning: {difference}. Delete the copy, or name another folder"
+                    )
+            found.append((run, recipe.folder(to, seed)))
+    for run, folder in found:
+        below(to, str(folder.relative_to(to)))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _copy(run, folder)
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"cannot copy {run.folder} to {folder}: {error.strerror}") from error
+    return [folder for _, folder in found]
+
+
+def _difference(run: Run, copy: Run) -> str | None:
+    """In what a copy is neither this run nor one that goes on from it, None if in nothing."""
+    if settings := differences(copy.history.settings, run.history.settings):
+        return f"other settings ({', '.join(settings)})"
+    for ours, theirs in zip(run.history.metrics, copy.history.metrics, strict=False):
+        if ours != theirs:
+            return f"other numbers from round {min(ours['round'], theirs['round'])} on"
+    if run.failed != copy.failed:
+        return f"the copy {_ended(copy)}, the run {_ended(run)}"
+    return None
+
+
+def _ended(run: Run) -> str:
+    return "has not failed" if run.failed is None else f"has failed ({run.failed})"
+
+
+def _copy(run: Run, folder: Path) -> None:
+    found: dict[str, bytes] = {}
+    for name in EXPORTED:
+        path = run.folder / name
+        if not path.exists():
+            (folder / name).unlink(missing_ok=True)
+            continue
+        content = path.read_bytes()
+        if name == "settings.json":
+            data = dict(run.history.settings.get("data", {}))
+            data["source"] = str(data.get("source")).partition(":")[0]
+            content = (json.dumps({**run.history.settings, "data": data}, indent=2) + "\n").encode()
+        if name.endswith(".jsonl"):
+            content = content[: content.rfind(b"\n") + 1]  # a run that was killed may have half a line
+        found[name] = content
+    if run.history.manifest.get("format") == 2:  # without checkpoints, the manifest proves the copy
+        digests = {name: [files.digest(content)] for name, content in found.items() if name != "manifest.json"}
+        facts = {name: value for name, value in run.history.manifest.items() if name != "digest"}
+        found["manifest.json"] = reading.sealed({**facts, "documents": digests}, indent=2)
+    for name, content in found.items():
+        files.write(folder, name, content)

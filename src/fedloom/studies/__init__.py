@@ -1,0 +1,73 @@
+"""One room for each paper: its protocol, its recipes with the published numbers, its own analyses and figures.
+
+A new paper adds a folder here and a line to `STUDIES`. Its folder defines `STUDY`, which says what the room offers.
+Nothing below imports a study, and this module imports one only when it is asked for something.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from fedloom.core.errors import SettingError
+from fedloom.experiments.words import meant
+
+if TYPE_CHECKING:
+    from fedloom.reproduction.recipe import Recipe
+
+STUDIES = (  # the name of each paper's folder
+    "fedntd",  # Lee et al., NeurIPS 2022
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What the room of one paper offers to `fedloom reproduce`.
+
+    `tables`: what each published table is about, by its name; the names of two papers differ. `recipes`: a function
+    that makes the recipes of all these tables, one for each cell and each other reading of its settings.
+    """
+
+    tables: Mapping[str, str]
+    recipes: Callable[[], Mapping[str, Sequence[Recipe]]]
+
+
+def tables() -> dict[str, str]:
+    """What each published table is about, by its name, study after study."""
+    return {name: about for study in _studies() for name, about in study.tables.items()}
+
+
+def recipes(table: str) -> list[Recipe]:
+    """A recipe for each cell of a published table; those that read the settings otherwise are marked as variants.
+
+    Raises:
+        SettingError: there is no such table.
+    """
+    known = tables()
+    if table not in known:
+        raise SettingError(f"unknown table {table!r}{meant(table, known)}; there are {', '.join(known)}")
+    return list(_recipes()[table])
+
+
+def find(table: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Recipe]:
+    """The recipes of a table in some columns and rows, as `fedloom.reproduction.recipe.select` takes their names.
+
+    Raises:
+        SettingError: there is no such table, column or row.
+    """
+    from fedloom.reproduction.recipe import select
+
+    return select(recipes(table), only, methods)
+
+
+@functools.cache
+def _studies() -> tuple[Study, ...]:
+    return tuple(import_module(f"{__name__}.{name}").STUDY for name in STUDIES)
+
+
+@functools.cache
+def _recipes() -> dict[str, Sequence[Recipe]]:
+    return {table: found for study in _studies() for table, found in study.recipes().items()}
