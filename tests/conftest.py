@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from fedloom.report.analysed_run import AnalysedRun, ReplayedRound
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -28,3 +32,31 @@ def golden(name: str) -> dict[str, Any]:
 def _one_thread_each() -> None:
     """Tests run side by side on few cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`trained("fedntd", "--model", "lenet")`: the directory of a small run, made once."""
+    from analysed import maker  # which imports the command line, that few tests need
+
+    return maker(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
+def lenet_run(trained: Callable[..., Path]) -> AnalysedRun:
+    """Three rounds of FedNTD with a small convolutional network, to be analysed."""
+    from fedloom.report import AnalysedRun
+
+    return AnalysedRun.of(trained("fedntd", "--model", "lenet"))
+
+
+@pytest.fixture(scope="session")
+def lenet_round(lenet_run: AnalysedRun) -> ReplayedRound:
+    """The last round of that run."""
+    return lenet_run.replayed()
+
+
+@pytest.fixture
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns; a module asks for it by `pytestmark = pytest.mark.usefixtures("_eighty_columns")`."""
+    monkeypatch.setenv("COLUMNS", "80")

@@ -11,8 +11,8 @@ from fedloom import Classification, Examples, Model
 from fedloom.analysis import (
     complement,
     consistency,
-    known_mean,
-    known_std,
+    finite_mean,
+    finite_std,
     local_accuracy,
     normalised_rows,
     personalised,
@@ -72,10 +72,10 @@ def test_means_weigh_clients_and_leave_out_those_that_cannot_be_judged() -> None
 
 def test_means_and_deviations_of_what_is_known() -> None:
     values = np.array([1.0, np.nan, 4.0])
-    assert known_mean(values) == 2.5
-    assert known_mean(values, [1, 5, 2]) == 3.0
-    assert known_std(values) == pytest.approx(np.std([1, 4], ddof=1))
-    assert np.isnan([known_mean(values[1:2]), known_std(values[:2])]).all()
+    assert finite_mean(values) == 2.5
+    assert finite_mean(values, [1, 5, 2]) == 3.0
+    assert finite_std(values) == pytest.approx(np.std([1, 4], ddof=1))
+    assert np.isnan([finite_mean(values[1:2]), finite_std(values[:2])]).all()
 
 
 def test_aggregated_models_are_judged_on_pooled_examples() -> None:

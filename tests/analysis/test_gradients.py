@@ -7,18 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from conftest import golden
 from fedloom import Classification, Examples, Model
 from fedloom.analysis import (
     class_gradients,
-    closed_form,
-    complement,
     cosines,
-    diversity_at,
     gradient,
     gradient_diversity,
     gram,
-    shares,
 )
 from fedloom.core import tree
 from fedloom.models import MLP
@@ -67,41 +62,6 @@ def test_diversity() -> None:
     assert gradient_diversity(np.array([[1.0, 0], [-1, 0]])) == float("inf")
     with pytest.raises(ValueError, match=r"at least one client, got \[0, 3\]"):
         gradient_diversity(torch.zeros(0, 3))
-
-
-def test_proposition_1_is_that_of_the_reference() -> None:
-    g = golden("fedntd/measures")
-    form = closed_form(g["gd_P"])
-    assert pytest.approx(float(g["gd_V"]), abs=1e-12) == form.V
-    assert pytest.approx(float(g["gd_M"]), abs=1e-12) == form.M
-    np.testing.assert_allclose(form.at(g["gd_betas"]), g["gd_lambda_closed"], atol=1e-10)
-    np.testing.assert_allclose(form.slope(g["gd_betas"]), g["gd_dlambda_closed"], atol=1e-10)
-    np.testing.assert_allclose(diversity_at(g["gd_P"], g["gd_betas"]), g["gd_lambda"], atol=1e-10)
-
-
-def test_the_closed_form_is_the_direct_one_for_clients_and_their_relabellings() -> None:
-    from fedloom.analysis import relabelled
-
-    p = shares(np.random.default_rng(0).integers(0, 30, (5, 7)))
-    betas, form = np.linspace(0, 6, 25), closed_form(p)
-    family = relabelled(p)
-    assert pytest.approx(form.V, abs=1e-12) == closed_form(family).V
-    np.testing.assert_allclose(diversity_at(family, betas), form.at(betas), atol=1e-10)
-    assert not np.allclose(diversity_at(p, betas), form.at(betas), atol=1e-3)  # whose own mean is not uniform
-    assert form.at(6) == pytest.approx(1)
-    low = betas <= 7 / 2 - 1
-    assert (form.slope(betas)[low] <= -form.M / (1 + betas[low]) ** 2 + 1e-12).all()
-    h = 1e-6
-    np.testing.assert_allclose(form.slope(betas), (form.at(betas + h) - form.at(betas - h)) / (2 * h), atol=1e-7)
-
-
-def test_measured_diversity_is_that_of_the_gradients_themselves() -> None:
-    rng = np.random.default_rng(1)
-    p, G = shares(rng.integers(0, 9, (4, 5)) + np.eye(4, 5, dtype=int)), rng.normal(size=(5, 40))
-    clients = p + 0.7 * complement(p)
-    assert diversity_at(p, 0.7, G @ G.T)[0] == pytest.approx(gradient_diversity(clients @ G), abs=1e-10)
-    with pytest.raises(ValueError, match="at least two classes, got 1"):
-        closed_form(np.ones((3, 1)))
 
 
 def test_weights_are_left_alone() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedloom import studies
 from fedloom.cli.main import main
-from fedloom.report.analyses import ANALYSES
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
 def test_the_list_names_all_and_what_they_measure(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "--list")
     assert status == 0
-    assert set(ANALYSES) <= {line.split()[0] for line in out.splitlines() if line.strip()}
+    assert set(studies.analyses()) <= {line.split()[0] for line in out.splitlines() if line.strip()}
     assert "Hessian eigenvectors" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
 
@@ -84,7 +84,7 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
     status, out, _ = call(capsys, str(run), "all", "--round", "2", "--out", str(tmp_path))
     assert status == 0
     assert "not measured: hypersphere: the circle needs features of 2 units" in " ".join(out.split())
-    assert {path.stem for path in tmp_path.glob("*.png")} == set(ANALYSES) - {"hypersphere"}
+    assert {path.stem for path in tmp_path.glob("*.png")} == set(studies.analyses()) - {"hypersphere"}
 
 
 def test_one_that_does_not_apply_costs_no_other(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,36 +6,28 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from analysed import COMMON, images, maker, rows
 from torch import Tensor, nn
 
-from fedloom import FedAvg, History, Local, Model, RunSettings, from_arrays, iid, run
+from analysed import COMMON, analyse, images, rows
+from fedloom import FedAvg, History, Local, Model, RunSettings, from_arrays, iid, run, studies
+from fedloom.analysis import logits
 from fedloom.cli.main import main
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Weights
 from fedloom.data import federate
 from fedloom.evaluate import forgetting
 from fedloom.models import MLP
-from fedloom.report import analyses_models
-from fedloom.report.analyses import ANALYSES, analyse
-from fedloom.report.studied import Studied
+from fedloom.report.analysed_run import AnalysedRun
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """`trained("fedntd", "--model", "lenet")`: the directory of a run, made once."""
-    return maker(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.mark.parametrize("name", sorted(set(ANALYSES) - {"hypersphere"}))
+@pytest.mark.parametrize("name", sorted(set(studies.analyses()) - {"hypersphere"}))
 def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any, tmp_path: Path) -> None:
-    studied = Studied.of(trained("fedntd", "--model", "lenet"))
-    finding, files = analyse(studied, name, tmp_path)
+    analysed = AnalysedRun.of(trained("fedntd", "--model", "lenet"))
+    finding, files = analyse(analysed, name, tmp_path)
     assert [path.name for path in files[:3]] == [f"{name}.png", f"{name}.svg", f"{name}.csv"]
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
@@ -44,38 +36,23 @@ def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any,
         assert len(found) == len(table.rows) > 0
         numbers = [v for row in found for v in row.values() if isinstance(v, float)]
         assert np.isfinite(numbers).mean() > 0.8  # few are unknown
-    assert finding.shown.rows
+    assert finding.summary.rows
 
 
 @pytest.mark.parametrize("name", ["alignment", "local-accuracy", "tsne"])
 def test_the_same_run_gives_the_same_bytes(name: str, trained: Any, tmp_path: Path) -> None:
     found = []
     for folder in (tmp_path / "a", tmp_path / "b"):
-        _, files = analyse(Studied.of(trained("fedntd", "--model", "lenet"), rounds=[3]), name, folder)
+        _, files = analyse(AnalysedRun.of(trained("fedntd", "--model", "lenet"), rounds=[3]), name, folder)
         found.append({path.name: path.read_bytes() for path in files})
     assert found[0] == found[1]
 
 
-def test_features_on_the_circle(trained: Any, tmp_path: Path) -> None:
-    studied = Studied.of(trained("fedavg", "--model", "hypersphere_cnn", "--rounds", "1"))
-    finding, _ = analyse(studied, "hypersphere", tmp_path)
-    points = rows(tmp_path / "hypersphere-points.csv")
-    assert {str(p["model"]) for p in points} == {
-        "global",
-        "aggregated",
-        *(f"client {k}" for k in studied.moment().clients),
-    }
-    np.testing.assert_allclose([np.hypot(p["x"], p["y"]) for p in points], 1, atol=1e-5)
-    assert "the radius means nothing" in finding.said[0]
-    with pytest.raises(ValueError, match="features of 2 units"):
-        analyse(Studied.of(trained("fedntd", "--model", "lenet")), "hypersphere", tmp_path)
-
-
 def test_numbers_are_those_that_the_run_has_logged(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
-    history, studied = History.read(folder), Studied.of(folder)
+    history, analysed = History.read(folder), AnalysedRun.of(folder)
     for name in ("forgetting", "local-accuracy", "class-accuracy"):
-        analyse(studied, name, tmp_path)
+        analyse(analysed, name, tmp_path)
     logged = {m["round"]: m for m in history.metrics}
     for row in rows(tmp_path / "forgetting.csv"):
         expected = logged[row["round"]]["forgetting"]
@@ -97,9 +74,9 @@ def test_numbers_are_those_that_the_run_has_logged(trained: Any, tmp_path: Path)
 
 
 def test_local_epochs_end_where_local_accuracy_does(trained: Any, tmp_path: Path) -> None:
-    studied = Studied.of(trained("fedntd", "--model", "lenet"), rounds=[2])
-    analyse(studied, "local-epochs", tmp_path)
-    analyse(studied, "local-accuracy", tmp_path)
+    analysed = AnalysedRun.of(trained("fedntd", "--model", "lenet"), rounds=[2])
+    analyse(analysed, "local-epochs", tmp_path)
+    analyse(analysed, "local-accuracy", tmp_path)
     by_epoch = {(r["epoch"], r["client"]): r for r in rows(tmp_path / "local-epochs.csv")}
     for row in rows(tmp_path / "local-accuracy.csv"):
         for epoch, when in ((0, "before"), (2, "after")):
@@ -109,33 +86,33 @@ def test_local_epochs_end_where_local_accuracy_does(trained: Any, tmp_path: Path
 
 def test_which_rounds(trained: Any) -> None:
     folder = trained("fedntd", "--model", "lenet")
-    assert (Studied.of(folder).one, Studied.of(folder).several) == (3, [1, 2, 3])
-    assert (Studied.of(folder, [2]).one, Studied.of(folder, [3, 1]).several) == (2, [1, 3])
-    assert Studied.of(folder, []).several == [1, 2, 3]
+    assert (AnalysedRun.of(folder).single_round, AnalysedRun.of(folder).curve_rounds) == (3, [1, 2, 3])
+    assert (AnalysedRun.of(folder, [2]).single_round, AnalysedRun.of(folder, [3, 1]).curve_rounds) == (2, [1, 3])
+    assert AnalysedRun.of(folder, []).curve_rounds == [1, 2, 3]
     with pytest.raises(SettingError, match="has the rounds 1 to 3, got 0, 4"):
-        Studied.of(folder, [0, 2, 4])
+        AnalysedRun.of(folder, [0, 2, 4])
 
 
 def test_rounds_are_computed_once(trained: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    studied = Studied.of(trained("fedntd", "--model", "lenet"))
+    analysed = AnalysedRun.of(trained("fedntd", "--model", "lenet"))
     asked: list[int] = []
-    whole = type(studied.past).replay
-    monkeypatch.setattr(type(studied.past), "replay", lambda self, t: (asked.append(t), whole(self, t))[1])
+    whole = type(analysed.past).replay
+    monkeypatch.setattr(type(analysed.past), "replay", lambda self, t: (asked.append(t), whole(self, t))[1])
     for name in ("local-accuracy", "weight-divergence", "alignment"):
-        analyse(studied, name, tmp_path)
+        analyse(analysed, name, tmp_path)
     assert asked == [1, 2, 3]
 
 
 def test_several_architectures(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedavg", "--model", "mlp,logistic", "--cohort", "6")
     with pytest.raises(SettingError, match="has the models mlp, logistic; choose one with --model"):
-        analyse(Studied.of(folder), "personalised", tmp_path)
+        analyse(AnalysedRun.of(folder), "personalised", tmp_path)
     with pytest.raises(SettingError, match="no model 'lenet'"):
-        analyse(Studied.of(folder, model="lenet"), "personalised", tmp_path)
-    analyse(Studied.of(folder, model="mlp"), "personalised", tmp_path)
+        analyse(AnalysedRun.of(folder, model="lenet"), "personalised", tmp_path)
+    analyse(AnalysedRun.of(folder, model="mlp"), "personalised", tmp_path)
     assert [r["client"] for r in rows(tmp_path / "personalised.csv")] == [0, 2, 4]
     with pytest.raises(ValueError, match="logistic has no non-linearity"):
-        analyse(Studied.of(folder, model="logistic"), "alignment", tmp_path)
+        analyse(AnalysedRun.of(folder, model="logistic"), "alignment", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["proposition-1", "proposition-2", "proposition-3", "landscape-hessian"])
@@ -148,7 +125,7 @@ def test_some_analyses_need_two_classes(name: str, tmp_path_factory: pytest.Temp
         argv = ["run", "fedavg", "--model", "mlp", "--data", str(folder / "own.npz"), "--partition", "iid"]
         assert main([*argv, *COMMON, "--out", str(folder / "run")]) == 0
     with pytest.raises(ValueError, match="needs at least two classes, got 1"):
-        analyse(Studied.of(folder / "run"), name, folder / "out")
+        analyse(AnalysedRun.of(folder / "run"), name, folder / "out")
 
 
 def test_logits_go_in_the_batches_that_the_network_is_evaluated_in() -> None:
@@ -163,14 +140,14 @@ def test_logits_go_in_the_batches_that_the_network_is_evaluated_in() -> None:
         nn.Flatten(), nn.Linear(256, 3), nn.BatchNorm1d(3, track_running_stats=False)
     )
     network = ByBatch(normed)
-    found = analyses_models._logits(SimpleNamespace(network=network), network.init(0), from_arrays(x, y))
+    found = logits(network, network.init(0), from_arrays(x, y))
     assert (seen, len(found)) == ([50, 50, 20], 120)
 
 
 @pytest.mark.parametrize("algorithm", ["local_only", "centralised"])
 def test_without_a_global_model_that_clients_train_from(algorithm: str, trained: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="has no global model that clients train from"):
-        analyse(Studied.of(trained(algorithm, "--model", "mlp")), "alignment", tmp_path)
+        analyse(AnalysedRun.of(trained(algorithm, "--model", "mlp")), "alignment", tmp_path)
 
 
 def test_logs_are_enough_for_some(tmp_path: Path) -> None:
@@ -182,22 +159,22 @@ def test_logs_are_enough_for_some(tmp_path: Path) -> None:
         clients = federate(train, iid(y, 4, seed=0), test=test)
         run(FedAvg(local=local), clients, lambda: MLP(256, 3), settings, directory=tmp_path / name)
     for name in ("class-accuracy", "consistency", "forgetting"):
-        analyse(Studied.of(tmp_path / "with"), name, tmp_path / "out")
+        analyse(AnalysedRun.of(tmp_path / "with"), name, tmp_path / "out")
     with pytest.raises(SettingError, match="was started from Python"):
-        analyse(Studied.of(tmp_path / "with"), "alignment", tmp_path / "out")
+        analyse(AnalysedRun.of(tmp_path / "with"), "alignment", tmp_path / "out")
     with pytest.raises(SettingError, match="has logged no accuracy by class"):
-        analyse(Studied.of(tmp_path / "without"), "forgetting", tmp_path / "out")
+        analyse(AnalysedRun.of(tmp_path / "without"), "forgetting", tmp_path / "out")
 
 
 def test_what_cannot_be_analysed_is_refused(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
     with pytest.raises(SettingError, match=r"analyses are class-accuracy, .*; got 'loss'"):
-        analyse(Studied.of(folder), "loss", tmp_path)
+        analyse(AnalysedRun.of(folder), "loss", tmp_path)
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "metrics.jsonl").write_text(json.dumps({"round": 0}) + "\n", encoding="utf-8")
     with pytest.raises(SettingError, match="has finished no round yet"):
-        Studied.of(begun)
+        AnalysedRun.of(begun)
 
 
 @pytest.mark.parametrize(
@@ -208,4 +185,4 @@ def test_a_missing_package_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SettingError, match=r"pip install 'fedloom\[analysis\]'"):
-        analyse(Studied.of(trained("fedntd", "--model", "lenet")), name, tmp_path)
+        analyse(AnalysedRun.of(trained("fedntd", "--model", "lenet")), name, tmp_path)

@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from fedloom.analysis import correlation, local_accuracy
-from fedloom.report import analysis_figures as figures
-from fedloom.report import analysis_maps as maps
-from fedloom.report import analysis_maps_space as space
+from fedloom.report import panels
+from fedloom.report.analyses import (
+    class_accuracy,
+    consistency,
+    landscape_hessian,
+    local_epochs,
+    personalised,
+    tsne,
+    weight_divergence,
+)
+from fedloom.report.analyses import local_accuracy as local_accuracy_analysis
 from fedloom.report.style import drawing
 
 
@@ -20,9 +28,9 @@ from fedloom.report.style import drawing
 )
 def test_ticks_of_round_axes_are_whole_and_evenly_spaced(rounds: list[int]) -> None:
     with drawing():
-        _, (axes,) = figures.panels(1)
+        _, (axes,) = panels.panels(1)
         axes.plot(rounds, rounds)
-        figures.whole_ticks(axes, rounds)
+        panels.whole_ticks(axes, rounds)
     ticks = axes.get_xticks()
     assert rounds[0] <= ticks[0]
     assert ticks[-1] <= rounds[-1]
@@ -33,7 +41,7 @@ def test_ticks_of_round_axes_are_whole_and_evenly_spaced(rounds: list[int]) -> N
 
 def test_accuracies_stand_at_their_rounds() -> None:
     per_class = np.array([[0.1, np.nan], [0.2, 0.6], [0.9, 0.0]])
-    figure = figures.class_maps([1, 2, 6], per_class, per_class)
+    figure = class_accuracy.draw([1, 2, 6], per_class, per_class)
     mesh = figure.axes[0].collections[0]
     np.testing.assert_allclose(np.ma.filled(mesh.get_array(), np.nan), 100 * per_class.T)
     assert mesh.get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 4.0, 6.5]
@@ -41,7 +49,7 @@ def test_accuracies_stand_at_their_rounds() -> None:
 
 
 def test_marks_at_zero_are_whole() -> None:
-    (_, line) = figures.consistency([2, 3], np.array([0.0, 0.4])).axes[0].get_lines()
+    (_, line) = consistency.draw([2, 3], np.array([0.0, 0.4])).axes[0].get_lines()
     assert not line.get_clip_on()
 
 
@@ -51,16 +59,16 @@ def test_aggregated_values_are_drawn() -> None:
     curves = {name: np.array([0.1 * i, 0.1 * i + 0.05]) for i, name in enumerate([*names, "accuracy_aggregated"], 1)}
     for count, panel in ((2, 1), (1, 0)):
         some = {"round": np.array([3, 4][-count:])} | {n: c[-count:] for n, c in curves.items()}
-        lines = figures.local_accuracy([0, 5], found, found, some).axes[panel].get_lines()
+        lines = local_accuracy_analysis.draw([0, 5], found, found, some).axes[panel].get_lines()
         drawn = {line.get_label(): np.asarray(line.get_ydata()) for line in lines}
         assert count == 1 or {line.get_marker() for line in lines} == {"o"}  # rounds that lie far from each other
         for where in ("in", "out"):
             np.testing.assert_allclose(drawn[f"{where}-local, aggregated"][-1], 100 * curves[f"{where}_aggregated"][-1])
-    assert len(figures.local_accuracy([0, 5], found, found, {"round": np.array([3, 4])} | curves).axes) == 2
+    assert len(local_accuracy_analysis.draw([0, 5], found, found, {"round": np.array([3, 4])} | curves).axes) == 2
 
 
 def test_before_is_seen_where_after_is_the_same() -> None:
-    (axes,) = figures.personal([0, 5], np.full((2, 4), 0.5)).axes
+    (axes,) = personalised.draw([0, 5], np.full((2, 4), 0.5)).axes
     for dot, ring in zip(axes.get_lines()[::2], axes.get_lines()[1::2], strict=True):
         assert (dot.get_markerfacecolor(), ring.get_markerfacecolor()) == (ring.get_markeredgecolor(), "none")
         assert ring.get_markersize() - 2 * ring.get_markeredgewidth() > dot.get_markersize()
@@ -68,7 +76,7 @@ def test_before_is_seen_where_after_is_the_same() -> None:
 
 def test_a_correlation_of_few_pairs_is_a_dash() -> None:
     table = np.array([[1, 0, 0.5, 0.6, 3, 4]], float)
-    title = figures.divergence(table, correlation(table[:, 3], table[:, 5])).axes[0].get_title(loc="left")
+    title = weight_divergence.draw(table, correlation(table[:, 3], table[:, 5])).axes[0].get_title(loc="left")
     assert title.startswith("Pearson –, Spearman –;")
 
 
@@ -76,61 +84,10 @@ def test_clients_that_are_not_known_give_no_warning_and_no_mark() -> None:
     table = np.array([[1, 0, 0.5, 0.6, 3, 4], [2, 1, np.nan, np.nan, 9, 9], [2, 0, 0.2, 0.3, 1, 2]], float)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = figures.divergence(table, correlation(table[:, 3], table[:, 5]))
-        figures.by_epoch(np.full((3, 1), np.nan), np.ones((3, 1)))
+        figure = weight_divergence.draw(table, correlation(table[:, 3], table[:, 5]))
+        local_epochs.draw(np.full((3, 1), np.nan), np.ones((3, 1)))
     assert figure.axes[0].collections[0].get_offsets().tolist() == [[0.6, 4.0], [0.3, 2.0]]
     assert figure.axes[1].get_lines()[0].get_ydata().tolist() == [1.0, 0.5]
-
-
-@pytest.mark.parametrize("clients", [1, 30])
-def test_each_client_has_its_own_mark_of_the_whole_divergence(clients: int) -> None:
-    table = np.arange(clients * 8, dtype=float).reshape(clients, 8)
-    axes = maps.proposition_2(list(range(clients)), table, np.ones((2, 3))).axes
-    (marks,) = (c for c in axes[0].collections if c.get_label().startswith("KL"))
-    ends = np.array([s[:, 0] for s in marks.get_segments()])
-    assert (ends[1:, 0] > ends[:-1, 1]).all()  # none reaches the next
-    assert (ends[:, 0] < np.arange(clients) - 0.3).all()
-    assert (ends[:, 1] > np.arange(clients) + 0.3).all()
-    assert [s[0, 1] for s in marks.get_segments()] == table[:, 0].tolist()
-    assert [ax.get_ylabel() for ax in axes] == ["nats", "nats", "nats"]
-
-
-def test_a_distillation_loss_far_below_kl_is_seen() -> None:
-    table = np.array([[4.9, -0.1, 5.0, -0.1, 5.0, 4.8, 0.026, 0.02]])
-    axes = maps.proposition_2([3], table, np.ones((2, 3))).axes
-    (bar,) = axes[1].patches
-    low, high = axes[1].get_ylim()
-    assert bar.get_height() == 0.026
-    assert bar.get_height() > 0.8 * (high - low)
-    assert axes[2].get_xlabel() == "output class"
-    assert axes[2].get_title(loc="left").startswith("contribution to KL of each output class")
-
-
-def test_lines_that_may_coincide_can_be_told_apart() -> None:
-    steps = np.linspace(0, 1, 3)
-    lines = {"a class": steps, "two classes": steps, "a client": steps}
-    drawn = maps.proposition_3(steps, lines, steps).axes[0].get_lines()
-    assert [line.get_linestyle() for line in drawn] == ["-", "-", "--"]
-
-
-def test_the_shading_is_a_density_where_the_points_are() -> None:
-    rng, grid = np.random.default_rng(0), np.linspace(-np.pi, np.pi, 5)
-    points = {}
-    for name, width in (("wide", 0.6), ("narrow", 2e-3)):
-        a = 1.2 + width * rng.normal(size=200)
-        points[name] = np.stack([np.cos(a), np.sin(a)], 1)
-    flat = {name: {0: np.ones(5)} for name in points}
-    figure = space.circles(points, np.zeros(200, np.int64), [0], flat, grid, {})
-    for axes, (name, found) in zip(figure.axes[:2], points.items(), strict=True):
-        (image,) = axes.images
-        density, (left, right, *_) = np.asarray(image.get_array()), image.get_extent()
-        cell = (right - left) / len(density)
-        assert density.sum() * cell**2 == pytest.approx(1, abs=0.1), name
-        centres = left + cell * (np.arange(len(density)) + 0.5)
-        assert (centres[0], centres[-1]) == pytest.approx((-1.4, 1.4))
-        y, x = np.unravel_index(density.argmax(), density.shape)
-        if name == "narrow":
-            assert np.abs([centres[x], centres[y]] - found.mean(0)).max() <= cell
 
 
 def test_the_expansion_has_the_slope_that_it_is_given() -> None:
@@ -138,7 +95,7 @@ def test_the_expansion_has_the_slope_that_it_is_given() -> None:
     a, b = np.meshgrid(grid, grid, indexing="ij")
     slopes, values = np.array([0.7, -0.2]), np.array([6.0, 2.0])
     loss = 3 + slopes[0] * a + slopes[1] * b + values[0] * a**2 / 2 + values[1] * b**2 / 2 + 9 * a**3
-    figure = space.surface(grid, loss, slopes, values)
+    figure = landscape_hessian.draw(grid, loss, slopes, values)
     lines = figure.axes[1].get_lines()
     assert not legend(figure, 1)  # below: within, curves and the line at 0 run through it
     assert [text.get_text()[:13] for text in figure.legends[0].get_texts()] == ["eigenvector 1", "eigenvector 2"]
@@ -155,7 +112,7 @@ def legend(figure: Any, panel: int) -> list[str]:
 def test_a_global_model_and_twenty_others_have_a_legend() -> None:
     names = ["global", *(f"a {k}" for k in range(10)), *(f"b {k}" for k in range(10))]
     where = np.arange(21).astype(np.int64)
-    figure = space.embedding(np.zeros((21, 2)), where % 3, where, names, [name.split(" ")[0] for name in names])
+    figure = tsne.draw(np.zeros((21, 2)), where % 3, where, names, [name.split(" ")[0] for name in names])
     assert legend(figure, 1) == names
     colours = {tuple(c) for c in figure.axes[1].collections[0].get_facecolors()}
     assert len(colours) == 21
@@ -167,7 +124,7 @@ def test_points_show_the_run_of_their_model(runs: int, named: int) -> None:
     names = ["global", *(f"{run} {k}" for run in range(runs) for k in (0, 1))]
     where = np.arange(len(names), dtype=np.int64)
     at = np.stack([where, where], 1).astype(float)
-    figure = space.embedding(at, where % 3, where, names, [name.split(" ")[0] for name in names])
+    figure = tsne.draw(at, where % 3, where, names, [name.split(" ")[0] for name in names])
     points = figure.axes[1].collections[0]
     shapes = {
         int(x): path.vertices.tobytes() for (x, _), path in zip(points.get_offsets(), points.get_paths(), strict=True)

@@ -74,15 +74,15 @@ class LocalAccuracy:
 
     def mean(self) -> tuple[float, float]:
         """(in, out), every client alike."""
-        return known_mean(self.inside), known_mean(self.outside)
+        return finite_mean(self.inside), finite_mean(self.outside)
 
     def std(self) -> tuple[float, float]:
         """(in, out): standard deviation over clients, unbiased; NaN for fewer than two."""
-        return known_std(self.inside), known_std(self.outside)
+        return finite_std(self.inside), finite_std(self.outside)
 
     def weighted(self) -> tuple[float, float]:
         """(in, out), clients weighted by their number of examples."""
-        return known_mean(self.inside, self.sizes), known_mean(self.outside, self.sizes)
+        return finite_mean(self.inside, self.sizes), finite_mean(self.outside, self.sizes)
 
 
 def local_accuracy(counts: npt.ArrayLike, per_class: npt.ArrayLike) -> LocalAccuracy:
@@ -122,7 +122,7 @@ def personalised(model: Model, weights: Weights, task: Task, own: Examples, per_
     return Personalised(own=found.accuracy, test=float(in_local(shares(found.total), per_class)))
 
 
-def known_mean(values: Floats, weights: npt.ArrayLike | None = None) -> float:
+def finite_mean(values: Floats, weights: npt.ArrayLike | None = None) -> float:
     """Mean of those of [N] that are finite; NaN where none is."""
     known = np.isfinite(values)
     if not known.any():
@@ -130,7 +130,7 @@ def known_mean(values: Floats, weights: npt.ArrayLike | None = None) -> float:
     return float(np.average(values[known], weights=None if weights is None else np.asarray(weights)[known]))
 
 
-def known_std(values: Floats) -> float:
+def finite_std(values: Floats) -> float:
     """Standard deviation of those of [N] that are finite, unbiased; NaN for fewer than two."""
     known = values[np.isfinite(values)]
     return float(known.std(ddof=1)) if len(known) > 1 else float("nan")

@@ -8,25 +8,27 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from fedloom import studies
 from fedloom.core.errors import SettingError
 from fedloom.core.output import below
+from fedloom.core.terminal import table
 from fedloom.experiments.words import coerce, meant
-from fedloom.report import table
-from fedloom.report.analyses import ANALYSES, analyse
-from fedloom.report.finding import Finding
-from fedloom.report.studied import Studied
+from fedloom.report.analysed_run import AnalysedRun
+from fedloom.report.analyses import analyse
+from fedloom.report.analysis_result import AnalysisResult
 
 _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Each analysis: its table, what it means, and where its files are."""
+    analyses = studies.analyses()
     if args.list:
         listing = table("Analyses", "fedloom analyse RUN NAME [NAME ...], or all of them: fedloom analyse RUN all")
         listing.add_column("name", no_wrap=True)
         listing.add_column("what it measures", overflow="fold")
-        for name, fn in ANALYSES.items():
-            listing.add_row(name, escape((fn.__doc__ or "").strip()))
+        for name, measure in analyses.items():
+            listing.add_row(name, escape((measure.__doc__ or "").strip()))
         console.print(listing)
         return 0
     if args.directory is None or not args.names:
@@ -36,23 +38,23 @@ def run(args: argparse.Namespace, console: Console) -> int:
     every = args.names == ["all"]
     if "all" in args.names and not every:
         raise SettingError(f"all names every analysis by itself, got {' '.join(args.names)}: fedloom analyse RUN all")
-    names = list(ANALYSES) if every else list(dict.fromkeys(args.names))
-    if unknown := next((name for name in names if name not in ANALYSES), None):
+    names = list(analyses) if every else list(dict.fromkeys(args.names))
+    if unknown := next((name for name in names if name not in analyses), None):
         raise SettingError(
-            f"there is no analysis {unknown!r}{meant(unknown, ANALYSES)}; fedloom analyse --list names all"
+            f"there is no analysis {unknown!r}{meant(unknown, analyses)}; fedloom analyse --list names all"
         )
-    studied = Studied.of(args.directory, _rounds(args), args.model)
+    analysed = AnalysedRun.of(args.directory, _rounds(args), args.model)
     out = below(Path(args.directory), "analysis") if args.out is None else Path(args.out)
     skipped: dict[str, list[str]] = {}  # by reason: one that does not apply costs no other
     for name in names:
         try:
-            finding, files = analyse(studied, name, out)
+            result, files = analyse(analysed, name, out, analyses)
         except (SettingError, ValueError) as error:
             if len(names) == 1:
                 raise
             skipped.setdefault(str(error), []).append(name)
             continue
-        _show(finding, files, console)
+        _show(result, files, console)
     lines = [f"not measured: {', '.join(whose)}: {reason}" for reason, whose in skipped.items()]
     if lines and not every:
         raise SettingError("\n".join(lines))
@@ -76,8 +78,8 @@ def _rounds(args: argparse.Namespace) -> list[int] | None:
     return [int(coerce(part, int, "--rounds")) for part in parts]
 
 
-def _show(finding: Finding, files: list[Path], console: Console) -> None:
-    found, rows = finding.shown, finding.shown.rows
+def _show(result: AnalysisResult, files: list[Path], console: Console) -> None:
+    found, rows = result.summary, result.summary.rows
     more = f"{len(rows) - _MOST_ROWS} more rows are in the CSV file" if len(rows) > _MOST_ROWS else None
     made = table(found.name, more)
     for i, column in enumerate(found.columns):
@@ -86,7 +88,7 @@ def _show(finding: Finding, files: list[Path], console: Console) -> None:
     for row in rows[:_MOST_ROWS]:
         made.add_row(*(escape(found.text(v, c)) for v, c in zip(row, found.columns, strict=True)))
     console.print(made)
-    for line in finding.said:
+    for line in result.remarks:
         console.print(line, markup=False, highlight=False)
     kinds = ", ".join(str(path) if i == 0 else path.name for i, path in enumerate(files))
     console.print(f"files: {kinds}\n", markup=False, highlight=False, soft_wrap=True)

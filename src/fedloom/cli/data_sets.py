@@ -12,10 +12,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from fedloom.cli.options import experiments
 from fedloom.core.errors import SettingError
 from fedloom.core.output import publish
+from fedloom.core.terminal import table
 from fedloom.data.download import DOWNLOADS, download
 from fedloom.data.sources import SOURCES
 from fedloom.experiments import catalogue
-from fedloom.report import FederationTable, draw_federation, table
+from fedloom.report import FederationTable, draw_federation
 from fedloom.report.style import drawing, rendered
 
 

@@ -7,7 +7,8 @@ import argparse
 from rich.console import Console
 
 from fedloom.cli.train import introduce, train
-from fedloom.report import comparison_table, table
+from fedloom.core.terminal import table
+from fedloom.report import comparison_table
 from fedloom.reproduction import demonstration
 
 

@@ -11,8 +11,8 @@ from rich.markup import escape
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
+from fedloom.core.terminal import table
 from fedloom.experiments.words import coerce
-from fedloom.report import table
 from fedloom.reproduction.copies import export
 from fedloom.reproduction.recipe import Recipe
 from fedloom.reproduction.results import Result

@@ -10,10 +10,11 @@ from rich.console import Console
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
+from fedloom.core.terminal import table
 from fedloom.evaluate import classify
 from fedloom.experiments.experiment import from_directory
 from fedloom.experiments.export import export as write_model
-from fedloom.report import table, write_report
+from fedloom.report import write_report
 
 
 def report(args: argparse.Namespace, console: Console) -> int:

@@ -15,9 +15,9 @@ from fedloom.cli.train import introduce, train
 from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
+from fedloom.core.terminal import table
 from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import LAST, Range, Sweep, Trial
-from fedloom.report import table
 
 _SHOWN = 20  # trials in the table; all of them are in sweep.csv
 _TOLD = ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth")

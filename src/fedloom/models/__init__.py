@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from fedloom.models.hypersphere import HypersphereCNN
-from fedloom.models.networks import MLP, FeatureClassifier, FedNTDCNN, LeNet, LogisticRegression, SmallConvNet
+from fedloom.models.networks import (
+    MLP,
+    FeatureClassifier,
+    FedNTDCNN,
+    HypersphereCNN,
+    LeNet,
+    LogisticRegression,
+    SmallConvNet,
+)
 from fedloom.models.registry import MODELS, build
 from fedloom.models.resnet import ResNet, ResNet10, ResNet18, ResNet56
 

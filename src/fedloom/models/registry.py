@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedloom.models.hypersphere import HypersphereCNN
-from fedloom.models.networks import MLP, FedNTDCNN, LeNet, LogisticRegression, SmallConvNet
+from fedloom.models.networks import MLP, FedNTDCNN, HypersphereCNN, LeNet, LogisticRegression, SmallConvNet
 from fedloom.models.resnet import ResNet10, ResNet18, ResNet56
 
 Shape = tuple[int, ...]

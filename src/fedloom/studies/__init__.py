@@ -16,6 +16,7 @@ from fedloom.core.errors import SettingError
 from fedloom.experiments.words import meant
 
 if TYPE_CHECKING:
+    from fedloom.report.analyses import Analysis
     from fedloom.reproduction.recipe import Recipe
 
 STUDIES = (  # the name of each paper's folder
@@ -25,14 +26,16 @@ STUDIES = (  # the name of each paper's folder
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What the room of one paper offers to `fedloom reproduce`.
+    """What the room of one paper offers to `fedloom reproduce` and `fedloom analyse`.
 
-    `tables`: what each published table is about, by its name; the names of two papers differ. `recipes`: a function
-    that makes the recipes of all these tables, one for each cell and each other reading of its settings.
+    `tables`: what each published table is about, by its name. `recipes`: a function that makes the recipes of all
+    these tables, one for each cell and each other reading of its settings. `analyses`: those that only this paper
+    needs, by name; what each measures is the first line of its docstring. No two studies share a name.
     """
 
     tables: Mapping[str, str]
     recipes: Callable[[], Mapping[str, Sequence[Recipe]]]
+    analyses: Mapping[str, Analysis]
 
 
 def tables() -> dict[str, str]:
@@ -61,6 +64,13 @@ def find(table: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> l
     from fedloom.reproduction.recipe import select
 
     return select(recipes(table), only, methods)
+
+
+def analyses() -> dict[str, Analysis]:
+    """Every analysis by its name: those for any run, then those of each study."""
+    from fedloom.report.analyses import ANALYSES
+
+    return ANALYSES | {name: measure for study in _studies() for name, measure in study.analyses.items()}
 
 
 @functools.cache

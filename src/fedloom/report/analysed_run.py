@@ -34,18 +34,20 @@ class NobodyTrainedError(SettingError):
     """A round in which no client of an architecture trained: none was sampled, or none of those answered."""
 
 
-class Moment:
-    """One round, with the clients of one architecture that trained in it: what they got, made of it, and what came out.
+class ReplayedRound:
+    """A past round computed again, with the clients of one architecture that trained in it.
 
-    `clients` may be empty; `Studied.moment` and `Studied.moments` give none such.
+    `start` is the global model that the clients received, `trained` what each of `clients` made of it, `after` the
+    global model after the round, `counts` the clients' training examples by class, [K, C]. `clients` may be empty;
+    the rounds that `AnalysedRun.replayed` and `AnalysedRun.replayed_rounds` give have at least one.
 
     Raises:
         SettingError: the run has no global model that clients train from.
     """
 
-    def __init__(self, studied: Studied, number: int) -> None:
-        replay, job = studied.past.replay(number), studied.job
-        algorithm, name = job.algorithm, studied.model_name
+    def __init__(self, run: AnalysedRun, number: int) -> None:
+        replay, job = run.past.replay(number), run.job
+        algorithm, name = job.algorithm, run.model_name
         models = job.population.models
         start, after = (algorithm.global_models(s, models).get(name) for s in (replay.before, replay.after))
         if start is None or after is None or algorithm.pooled:
@@ -53,7 +55,7 @@ class Moment:
                 f"{type(algorithm).__name__} has no global model that clients train from, which this compares with"
             )
         mine = {k: w for k, w in replay.trained().items() if job.population.assignment[k] == name}
-        self._studied, self.number = studied, number
+        self._run, self.number = run, number
         self.start, self.after = start, after
         self.clients, self.trained = list(mine), list(mine.values())
         y, classes = job.federation.train.y, job.federation.num_classes
@@ -64,31 +66,30 @@ class Moment:
 
     @cached_property
     def start_accuracy(self) -> Floats:
-        """Of the global model that the clients received, by class, [C]."""
-        return self._studied.per_class(self.start)
+        """Accuracy on the global test set of the model that the clients received, by class, [C]."""
+        return self._run.per_class(self.start)
 
     @cached_property
     def after_accuracy(self) -> Floats:
-        """Of the global model after the round, by class, [C]."""
-        return self._studied.per_class(self.after)
+        """Accuracy on the global test set of the global model after the round, by class, [C]."""
+        return self._run.per_class(self.after)
 
     @cached_property
     def trained_accuracy(self) -> Floats:
-        """Of each client's model after its local training, by class, [K, C]."""
-        return np.array([self._studied.per_class(w) for w in self.trained])
+        """Accuracy on the global test set of each client's model after its local training, by class, [K, C]."""
+        return np.array([self._run.per_class(w) for w in self.trained])
 
     def own(self, i: int) -> Examples:
         """The training examples of the i-th client."""
-        return self._studied.job.federation.train.select(self.rows[i])
+        return self._run.job.federation.train.select(self.rows[i])
 
 
 @dataclass(frozen=True, eq=False)
-class Studied:
-    """The run in a directory.
+class AnalysedRun:
+    """The run in a directory, as analyses look at it.
 
-    `rounds`: which rounds to look at (all: an empty list; None: the last in which somebody trained, and for curves ten
-    of them, evenly).
-    `model`: which architecture, where the run has several.
+    `rounds`: which rounds to look at. An empty list is all of them; None is the last in which somebody trained, and
+    for curves ten of them, evenly. `model`: which architecture, where the run has several.
     """
 
     directory: Path
@@ -98,8 +99,12 @@ class Studied:
     @classmethod
     def of(
         cls, directory: str | os.PathLike[str], rounds: Sequence[int] | None = None, model: str | None = None
-    ) -> Studied:
-        """Raises SettingError if there is no run, or a round is not among its rounds."""
+    ) -> AnalysedRun:
+        """Open the run in a directory.
+
+        Raises:
+            SettingError: there is no run, it has finished no round, or a round is not among its rounds.
+        """
         made = cls(Path(directory), rounds, model)
         last = made.last_round
         wrong = [t for t in rounds or () if not 1 <= t <= last]
@@ -111,28 +116,32 @@ class Studied:
 
     @cached_property
     def history(self) -> History:
+        """What the run has logged."""
         return History.read(self.directory)
 
     @cached_property
     def job(self) -> Job:
+        """The run's algorithm, clients and settings, made again from its settings file."""
         return from_directory(self.directory).job()
 
     @cached_property
     def past(self) -> Past:
+        """The run's past rounds, computed again from its checkpoints."""
         return Past(self.job, self.directory)
 
     @property
     def last_round(self) -> int:
+        """The last round that the run has finished."""
         return int(self.history.metrics[-1]["round"])
 
     @property
-    def one(self) -> int:
-        """The last round asked for, or of the run."""
+    def single_round(self) -> int:
+        """The round for analyses of one: the last that was asked for, or else the last of the run."""
         return max(self.rounds) if self.rounds else self.last_round
 
     @property
-    def several(self) -> list[int]:
-        """The rounds for analyses of many."""
+    def curve_rounds(self) -> list[int]:
+        """The rounds for analyses of many, in rising order."""
         if self.rounds:
             return sorted(set(self.rounds))
         last = self.last_round
@@ -142,6 +151,11 @@ class Studied:
 
     @cached_property
     def model_name(self) -> str:
+        """The architecture that is looked at.
+
+        Raises:
+            SettingError: the run has several and none is named, or it has none of this name.
+        """
         names = list(self.job.population.models)
         if self.model is None and len(names) > 1:
             raise SettingError(f"the run has the models {', '.join(names)}; choose one with --model")
@@ -151,14 +165,16 @@ class Studied:
 
     @property
     def network(self) -> Model:
+        """The network of that architecture."""
         return self.job.population.models[self.model_name]
 
     @property
     def task(self) -> Task:
+        """What the run's models learn, and how an answer is judged."""
         return self.job.population.task
 
-    def needs_classes(self, what: str) -> None:
-        """Raises SettingError where the data have one class only."""
+    def require_classes(self, what: str) -> None:
+        """Raise SettingError where the data have one class only; `what` needs two."""
         if (C := self.job.federation.num_classes) < 2:
             raise SettingError(f"{what} needs at least two classes, got {C}")
 
@@ -175,10 +191,10 @@ class Studied:
         return found
 
     def per_class(self, weights: Weights) -> Floats:
-        """Accuracies on the global test set by class, [C]."""
+        """Accuracies of a model on the global test set by class, [C]."""
         return classify(self.network, weights, self.task, self.test).per_class
 
-    def moment(self, number: int | None = None) -> Moment:
+    def replayed(self, number: int | None = None) -> ReplayedRound:
         """A round computed again, kept while there is room; by default the one for analyses of one round.
 
         That is the last one asked for, or else the last in which somebody trained.
@@ -189,61 +205,61 @@ class Studied:
         if number is None and not self.rounds:
             for t in range(self.last_round, 0, -1):
                 with suppress(NobodyTrainedError):
-                    return self.moment(t)
+                    return self.replayed(t)
             raise NobodyTrainedError(f"no client with the model {self.model_name} trained in any round of this run")
-        return self._with_clients(self._again(self.one if number is None else number))
+        return self._somebody_trained(self._computed(self.single_round if number is None else number))
 
-    def moments(self) -> Iterator[Moment]:
+    def replayed_rounds(self) -> Iterator[ReplayedRound]:
         """The rounds for analyses of many, in rising order, without those in which nobody trained.
 
         Raises:
             NobodyTrainedError: a round that was named is one of these, or all of them are.
         """
         empty = True
-        for t in self.several:
-            made = self._again(t)
+        for t in self.curve_rounds:
+            made = self._computed(t)
             if made.clients or self.rounds:
-                yield self._with_clients(made)
+                yield self._somebody_trained(made)
                 empty = False
         if empty:
             raise NobodyTrainedError(
-                f"no client with the model {self.model_name} trained in the rounds {_listed(self.several)}; "
+                f"no client with the model {self.model_name} trained in the rounds {_some(self.curve_rounds)}; "
                 "name others with --rounds"
             )
 
     def left_out(self, seen: Iterable[int]) -> list[str]:
-        """A sentence about the rounds that `moments` has left out, given those that it gave."""
-        without = sorted(set(self.several) - set(seen))
+        """A sentence about the rounds that `replayed_rounds` has left out, given those that it gave."""
+        without = sorted(set(self.curve_rounds) - set(seen))
         if not without:
             return []
-        return [f"Left out: no client with the model {self.model_name} trained in {_rounds(without)}."]
+        return [f"Left out: no client with the model {self.model_name} trained in {_named(without)}."]
 
     def aggregated(self) -> tuple[int, Weights]:
         """The last round, or the last one asked for, and the global model after it, whoever trained in it."""
-        made = self._again(self.one)
+        made = self._computed(self.single_round)
         return made.number, made.after
 
-    def _with_clients(self, made: Moment) -> Moment:
+    def _somebody_trained(self, made: ReplayedRound) -> ReplayedRound:
         if not made.clients:
             raise NobodyTrainedError(
                 f"no client with the model {self.model_name} trained in round {made.number}; name another round"
             )
         return made
 
-    def _again(self, number: int) -> Moment:
-        if number in self._moments:
-            return self._moments[number]
-        made = Moment(self, number)
-        models = sum(len(m.trained) + 2 for m in (*self._moments.values(), made))
+    def _computed(self, number: int) -> ReplayedRound:
+        if number in self._kept:
+            return self._kept[number]
+        made = ReplayedRound(self, number)
+        models = sum(len(m.trained) + 2 for m in (*self._kept.values(), made))
         if models * tree.nbytes(made.start) <= _ROOM:
-            self._moments[number] = made
+            self._kept[number] = made
         return made
 
     @cached_property
-    def _moments(self) -> dict[int, Moment]:
+    def _kept(self) -> dict[int, ReplayedRound]:
         return {}
 
-    def logged(self) -> Logged:
+    def logged_accuracy(self) -> LoggedAccuracy:
         """The accuracies by class that the run has logged, after the rounds since training began.
 
         One round asked for: those until it, as if the run had ended there. Several: all until the last of them, of
@@ -267,31 +283,33 @@ class Studied:
             )
         until = sum(t <= max(self.rounds) for t in kept) if self.rounds else len(kept)
         named = set(self.rounds or ())
-        shown = named if len(named) > 1 else set(kept)
-        said = [f"Mean over the models {', '.join(names)}, weighted by their clients."] if len(names) > 1 else []
+        asked = named if len(named) > 1 else set(kept)
+        remarks = [f"Mean over the models {', '.join(names)}, weighted by their clients."] if len(names) > 1 else []
         rounds = kept[:until]
-        return Logged(rounds, self.history.per_class[:until], np.array([t in shown for t in rounds]), len(kept), said)
+        return LoggedAccuracy(
+            rounds, self.history.per_class[:until], np.array([t in asked for t in rounds]), len(kept), remarks
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class Logged:
+class LoggedAccuracy:
     """Accuracies of the global model by class as the run has logged them."""
 
     rounds: list[int]  # [T]
     per_class: Floats  # [T, C]
     shown: npt.NDArray[np.bool_]  # [T], which rounds were asked for
-    whole: int  # rounds in the log, those after T included
-    said: list[str]  # of which model they are, where there are several
+    total: int  # rounds in the log, those after T included
+    remarks: list[str]  # of which model they are, where there are several
 
 
 def _unknown(name: str, names: Iterable[str]) -> str:
     return f"the run has no model {name!r}; it has {', '.join(names)}"
 
 
-def _listed(rounds: Sequence[int]) -> str:
+def _some(rounds: Sequence[int]) -> str:
     """1, 2, 3; of many: 1, 2, 3, ... 50."""
     return ", ".join(map(str, rounds)) if len(rounds) <= 12 else f"{', '.join(map(str, rounds[:3]))}, ... {rounds[-1]}"
 
 
-def _rounds(rounds: Sequence[int]) -> str:
+def _named(rounds: Sequence[int]) -> str:
     return f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"

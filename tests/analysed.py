@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from fedloom import studies
 from fedloom.cli.main import main
+from fedloom.report import AnalysedRun, analyses
+from fedloom.report.analysis_result import AnalysisResult
 
 COMMON = ["--clients", "6", "--cohort", "3", "--rounds", "3", "--epochs", "2", "--batch-size", "8", "--threads", "1"]
 
@@ -49,3 +53,19 @@ def _number(text: str) -> float | str:
         return float(text or "nan")
     except ValueError:
         return text
+
+
+def analyse(run: AnalysedRun, name: str, folder: Path) -> tuple[AnalysisResult, list[Path]]:
+    """As the command does: with the analyses of all studies."""
+    return analyses.analyse(run, name, folder, studies.analyses())
+
+
+def written(run: AnalysedRun, name: str, folder: Path, table: str | None = None) -> list[dict[str, Any]]:
+    """The rows of `table`.csv, or NAME.csv, of an analysis."""
+    analyse(run, name, folder)
+    return rows(folder / f"{table or name}.csv")
+
+
+def close(row: dict[str, Any], **expected: Any) -> None:
+    """Some cells of a row are what they should be."""
+    assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-6, abs=1e-12)

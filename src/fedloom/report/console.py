@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedloom.coordinator import History
-from fedloom.core.terminal import table as table
+from fedloom.core.terminal import table
 from fedloom.report.summary import evaluation_seconds, newest, training_seconds
 
 

@@ -1,0 +1,51 @@
+"""What an analysis gives: a figure, tables of numbers, and sentences about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedloom.report.comparison import Column, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class AnalysisResult:
+    """What an analysis gives of a run.
+
+    `summary`: a short table for a terminal. `tables`: all numbers, one CSV file each. `remarks`: sentences about what
+    the numbers mean and assume.
+    """
+
+    figure: Figure
+    summary: Table
+    tables: Sequence[Table]
+    remarks: Sequence[str] = ()
+
+
+def csv_table(name: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A table with every number in full, written as `name`.csv."""
+    return Table(name, [Column(n, n) for n in names], [[finite(v) for v in row] for row in rows])
+
+
+def summary_table(
+    title: str, columns: Mapping[str, Callable[[float], str] | None], rows: Sequence[Sequence[Any]]
+) -> Table:
+    """A table for a terminal: columns by heading, and how each writes its numbers (None: text, or whole numbers)."""
+    made = [Column(heading, heading, show) for heading, show in columns.items()]
+    return Table(title, made, [[finite(v) for v in row] for row in rows])
+
+
+def ratio(value: float) -> str:
+    """Three decimals: 0.123."""
+    return f"{value + 0.0:.3f}"
+
+
+def finite(value: Any) -> Any:
+    """A value as tables hold it: a number of Python's own, or None where it is not finite."""
+    plain = value.item() if hasattr(value, "item") else value
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain

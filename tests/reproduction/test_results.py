@@ -1,0 +1,202 @@
+"""What runs gave beside what was published: verdicts by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fedloom.core.errors import SettingError
+from fedloom.reproduction.results import FAILED, orderings, read, runs
+from fedloom.reproduction.results_page import as_csv, as_markdown, summary
+from fedloom.reproduction.running import with_changes
+from fedloom.studies import find, recipes
+from published_runs import cell, made, result
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "verdict"),
+    [
+        ((40.14,), "within noise"),
+        ((40.14 + 3.25,), "within noise"),  # 2 sqrt(2) 1.15 = 3.253
+        ((40.14 + 3.26,), "higher"),
+        ((36.0,), "lower"),
+        # mean 42.5, std 0.7071, so 2 sqrt(1.15^2 + 0.5 / 2) = 2.508; 42.5 - 40.14 = 2.36
+        ((42.0, 43.0), "within noise"),
+        ((42.2, 43.2), "higher"),
+    ],
+)
+def test_within_noise_by_hand(tmp_path: Path, accuracies: tuple[float, ...], verdict: str) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")  # 40.14 ± 1.15
+    for seed, accuracy in enumerate(accuracies):
+        made(tmp_path, recipe, seed, accuracy, forgetting=0.55)
+    found = result(recipe, tmp_path)
+    assert found.verdict == verdict
+    assert found.accuracy == pytest.approx(sum(accuracies) / len(accuracies))
+    assert found.difference == pytest.approx(sum(accuracies) / len(accuracies) - 40.14)
+    assert found.forgetting_difference == pytest.approx(0.55 - 0.59)
+    assert found.seeds == list(range(len(accuracies)))
+
+
+def test_short_runs_reproduce_nothing(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path, recipe, 0, 40.14, rounds=199)
+    assert result(recipe, tmp_path).verdict == "short run (199 of 200)"
+    made(tmp_path, recipe, 3, 40.14)
+    found = result(recipe, tmp_path)
+    assert (found.verdict, found.seeds, found.rounds) == ("within noise", [3], 200)
+    found = result(recipe, tmp_path, rounds=40)
+    assert (found.verdict, found.seeds, found.rounds) == ("short run (40 of 200)", [0, 3], 40)
+
+
+def test_rounds_after_the_published_ones_do_not_count(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")  # 40.14 ± 1.15 after 200
+    place = made(tmp_path, recipe, 0, 40.14, rounds=250)
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    lines[200]["global_accuracy"] = 0.60
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for rounds in (None, 200, 250):
+        found = result(recipe, tmp_path, rounds)
+        assert (found.rounds, found.accuracy, found.verdict) == (200, pytest.approx(60.0), "higher"), rounds
+
+
+def test_runs_of_other_folders_count_with_the_settings_that_are_asked_for(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    fedprox = cell("fedntd-table1", "cifar10-s2", "fedprox")
+    asked, _ = with_changes([recipe, fedprox], {"local.lr": "0.5", "fedprox.mu": "1.0", "run.threads": "1"})
+    out, known = tmp_path / "out", tmp_path / "known"
+    made(out, recipe, 0, 30.0, rounds=3)
+    made(known, recipe, 0, 40.0, local__lr=0.5)
+    made(known, recipe, 1, 41.0, local__lr=0.5)
+    made(known, recipe, 2, 42.0, run__threads=8)
+    assert {seed: run.rounds for seed, run in runs(recipe, [out, known]).items()} == {0: 3, 2: 200}
+    assert {seed: run.rounds for seed, run in runs(asked, [out, known]).items()} == {0: 200, 1: 200}
+    assert {seed: run.rounds for seed, run in runs(asked, [out]).items()} == {0: 3}  # and its verdict says so
+    assert result(asked, known).verdict == "other settings: local.lr"
+
+
+def test_other_settings_reproduce_nothing(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path, recipe, 0, 40.14, run__threads=1, run__checkpoint_every=20)
+    assert result(recipe, tmp_path).verdict == "within noise"  # how it is computed is free
+    made(tmp_path, recipe, 1, 40.14, local__lr=0.1, run__bf16=True)
+    assert result(recipe, tmp_path).verdict == "other settings: local.lr, run.bf16"
+    place = made(tmp_path / "other", recipe, 0, 40.14, data__source="mnist:/some/where")
+    assert result(recipe, tmp_path / "other").verdict == "other settings: data.source"
+    made(tmp_path / "warm", recipe, 0, 40.14, start="weights.pt")
+    assert result(recipe, tmp_path / "warm").verdict == "other settings: start"
+    (place / "settings.json").write_text('{"algorithm": "FedNTD", "run": {}}')  # started from Python
+    assert result(recipe, tmp_path / "other").verdict == "other settings: algorithm, data.source"
+
+
+def test_cells_that_are_no_targets_say_so(tmp_path: Path) -> None:
+    for column, row in (("cifar10-s5", "scaffold"), ("cifar10-s2", "fednova")):
+        recipe = cell("fedntd-table1", column, row)
+        made(tmp_path, recipe, 0, recipe.accuracy or 0)
+        assert result(recipe, tmp_path).verdict == "no target"
+
+
+def test_failures(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-lda0.05", "scaffold")
+    place = made(tmp_path, recipe, 0, 10.0, rounds=7)
+    (place / FAILED).write_text('{"why": "client 3, round 7: the loss is NaN"}')
+    assert result(recipe, tmp_path).verdict == "failed, as published"
+    made(tmp_path, recipe, 1, 30.0)
+    found = result(recipe, tmp_path)
+    assert (found.verdict, found.seeds) == ("1 of 2 failed", [1])
+    assert summary([found]) == "1 of 1 cells have runs, 1 with some seeds failed."
+    text = as_markdown("Some title", [found])
+    assert "- cifar10-lda0.05 scaffold, seed 0: client 3, round 7: the loss is NaN" in text
+    assert "- cifar10-lda0.05 scaffold: the published run failed." in text
+
+
+def test_a_run_without_a_round_is_no_run(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    place = made(tmp_path, recipe, 0, 40.0, rounds=0)
+    found = result(recipe, tmp_path)
+    assert (found.runs, found.verdict) == ({}, "not run")
+    assert summary([found]) == "0 of 1 cells have runs."
+    made(tmp_path, recipe, 1, 40.0)
+    assert result(recipe, tmp_path).seeds == list(result(recipe, tmp_path).runs) == [1]
+    (place / FAILED).write_text('{"why": "the loss is NaN"}')
+    assert result(recipe, tmp_path).verdict == "1 of 2 failed"
+
+
+def test_smoothed_accuracy_by_hand(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    for seed, accuracies in enumerate([[99, 20, 40, 60], [99, 30, 50, 70, 10]]):  # of rounds 0, 1, ...
+        log = made(tmp_path, recipe, seed, 1.0) / "metrics.jsonl"
+        log.write_text("".join(f'{{"round": {t}, "global_accuracy": {a / 100}}}\n' for t, a in enumerate(accuracies)))
+    smoothed = 0.6 * (0.6 * 20 + 0.4 * 40) + 0.4 * 60  # 40.8; seed 1 is ten points above it
+    found = result(recipe, tmp_path, rounds=3)
+    assert (found.accuracy, found.smoothed) == (pytest.approx(65), pytest.approx(smoothed + 5))
+    line = next(line for line in as_markdown("Title", [found]).splitlines() if line.startswith("| fedavg |"))
+    assert line == "| fedavg | 40.14 ± 1.15 | 65.00 ± 7.07 | +24.86 | 45.80 | 0.59 | - | 3 x 2 | short run (3 of 200) |"
+    (row,) = csv.DictReader(io.StringIO(as_csv([found])))
+    assert float(row["smoothed"]) == pytest.approx(smoothed + 5)
+    assert result(recipe, tmp_path).smoothed == pytest.approx(0.6 * (smoothed + 10) + 0.4 * 10)
+    assert result(cell("fedntd-table1", "cifar10-s2", "fedprox"), tmp_path).smoothed is None
+
+
+def test_orders_are_between_targets_after_equal_rounds(tmp_path: Path) -> None:
+    column = "cifar10-lda0.5"  # fedavg 62.53 ± 0.41, fedprox 62.39 ± 0.31, scaffold 66.16 ± 0.13, fedntd 66.12 ± 0.26
+    ours = {"fedavg": 60.0, "fedprox": 61.0, "scaffold": 66.0, "fedntd": 65.0, "fednova": 1.0, "fedprox-config": 99.0}
+    for row, accuracy in ours.items():
+        made(tmp_path, cell("fedntd-table1", column, row), 0, accuracy)
+    results = read([r for r in recipes("fedntd-table1") if r.column == column], [tmp_path])
+    found = {(o.above, o.below): (o.clear, o.holds) for o in orderings(results)}
+    assert found == {
+        ("fedavg", "fedprox"): (False, False),
+        ("scaffold", "fedavg"): (True, True),
+        ("fedntd", "fedavg"): (True, True),
+        ("scaffold", "fedprox"): (True, True),
+        ("fedntd", "fedprox"): (True, True),
+        ("scaffold", "fedntd"): (False, True),
+    }
+    text = as_markdown("Orders", results)
+    assert (
+        "Published orders that hold in ours: 5 of 6; of those clear of noise, 4 of 4. Not: fedavg above fedprox."
+    ) in text
+    made(tmp_path, cell("fedntd-table1", column, "moon"), 0, 99.0, rounds=100)
+    results = read([r for r in recipes("fedntd-table1") if r.column == column], [tmp_path])
+    assert len(orderings(results)) == 6
+    assert len(orderings(read([r.recipe for r in results], [tmp_path], rounds=100))) == 10
+
+
+def test_csv_has_every_cell_and_the_numbers(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table8", "cifar10-s2-e5", "fedntd")
+    made(tmp_path, recipe, 0, 50.5)
+    made(tmp_path, recipe, 2, 51.5)
+    rows = list(csv.DictReader(io.StringIO(as_csv(read(find("fedntd-table8"), [tmp_path])))))
+    assert len(rows) == 25
+    (row,) = (row for row in rows if row["seeds"])
+    assert (row["column"], row["method"], row["seeds"], row["rounds"]) == ("cifar10-s2-e5", "fedntd", "0 2", "200")
+    assert float(row["accuracy"]) == pytest.approx(51.0)
+    assert float(row["std"]) == pytest.approx(math.sqrt(0.5))
+    assert float(row["difference"]) == pytest.approx(51.0 - 52.61)
+    assert float(row["noise"]) == pytest.approx(2 * math.sqrt(1.0 + 0.25))
+    assert (row["verdict"], row["place"]) == ("within noise", "fedntd-table1/cifar10-s2/fedntd")
+    assert {row["verdict"] for row in rows if not row["seeds"]} <= {
+        "not run", *(r.missing for r in find("fedntd-table8") if r.missing),
+    }  # fmt: skip
+
+
+def test_of_two_runs_with_a_seed_the_longer_one_counts(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path / "a", recipe, 0, 30.0, rounds=10)
+    made(tmp_path / "b", recipe, 0, 35.0, rounds=20)
+    (found,) = read([recipe], [tmp_path / "a", tmp_path / "b"])
+    assert found.accuracy == pytest.approx(35.0)
+    assert found.rounds == 20
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    place = made(tmp_path, recipe, 0, 30.0)
+    (place / "metrics.jsonl").write_text('{"round": 0, "global_accuracy": 7}\n')
+    with pytest.raises(SettingError, match=r"line 1: global_accuracy must be a number in 0\.\.1"):
+        read([recipe], [tmp_path])
