@@ -12,8 +12,9 @@ import pytest
 from made import made_run
 
 from fedloom.report import comparison
-from fedloom.report.comparison import Column, Table, amount, percent, whole
-from fedloom.report.summary import Method, Spread, read_methods
+from fedloom.report.grouping import read_methods
+from fedloom.report.methods import Method, Spread
+from fedloom.report.number_table import Column, Table, amount, percent, whole
 
 
 def run_of(folder: Path, accuracies: list[float], algorithm: str = "fedavg", seed: int = 0) -> None:

@@ -14,7 +14,7 @@ from fedloom import ALGORITHMS
 from fedloom.coordinator import History
 from fedloom.report import comparison_table, progress
 from fedloom.report.comparison import headline
-from fedloom.report.summary import read_methods
+from fedloom.report.grouping import read_methods
 
 
 def shown(table: Any, width: int = 80) -> str:

@@ -9,8 +9,8 @@ import pytest
 from made import made_run
 
 from fedloom.algorithms import ALGORITHMS
+from fedloom.report.grouping import read_methods
 from fedloom.report.style import COLOURS, colour, dashes, even_step, looks
-from fedloom.report.summary import read_methods
 
 COMPARED = ["fedavg", "fedprox", "scaffold", "fednova", "moon", "fedcurv", "fedntd"]
 

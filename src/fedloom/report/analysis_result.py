@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedloom.report.comparison import Column, Table
+from fedloom.report.number_table import Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedloom.coordinator import History
 from fedloom.core.terminal import table
-from fedloom.report.summary import evaluation_seconds, newest, training_seconds
+from fedloom.report.methods import evaluation_seconds, newest, training_seconds
 
 
 class _Column(NamedTuple):

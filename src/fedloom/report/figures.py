@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedloom.report.methods import Curve, Floats, Method
 from fedloom.report.style import FAINT, HALF, INK, WIDE, canvas, colour, dashes, drawing, even_step, label_ends, plain
-from fedloom.report.summary import Curve, Floats, Method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedloom.report.comparison import Table
+from fedloom.report.number_table import Table
 from fedloom.report.style import colour, dashes, drawing, inline, rendered
 
 if TYPE_CHECKING:

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.report.comparison import amount, percent, total_seconds, whole
+from fedloom.report.comparison import total_seconds
 from fedloom.report.figures import MOST_BANDS
 from fedloom.report.heterogeneity import Heterogeneity
-from fedloom.report.summary import Method, Spread, part, printable
+from fedloom.report.methods import Method, Spread
+from fedloom.report.number_table import amount, percent, whole
+from fedloom.report.printable import part, printable
 
 CURVES = {  # heading, label of the axis, caption
     "global_accuracy": ("Global accuracy", "accuracy (%)", "The global model on the global test set. "),

@@ -12,9 +12,10 @@ import numpy as np
 from fedloom.core.errors import SettingError
 from fedloom.core.output import below, publish
 from fedloom.report import comparison, figures, sentences
+from fedloom.report.grouping import read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
+from fedloom.report.methods import Method
 from fedloom.report.page import Page, findings, notes
-from fedloom.report.summary import Method, read_methods
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -10,7 +10,7 @@ import numpy as np
 from fedloom.analysis import alignment, class_activations
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
-from fedloom.report.comparison import percent
+from fedloom.report.number_table import percent
 from fedloom.report.panels import panels
 from fedloom.report.style import WIDE, colour, drawing
 

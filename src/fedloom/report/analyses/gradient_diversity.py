@@ -12,7 +12,7 @@ import torch
 from fedloom.analysis import cosines, gradient, gradient_diversity, gram
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
-from fedloom.report.comparison import amount
+from fedloom.report.number_table import amount
 from fedloom.report.panels import cosine_map, panels, title, whole_ticks
 from fedloom.report.style import FAINT, colour, drawing
 

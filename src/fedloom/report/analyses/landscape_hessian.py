@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fedloom.analysis import balanced, gradient, hessian_eigen, plane
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
-from fedloom.report.comparison import amount
+from fedloom.report.number_table import amount
 from fedloom.report.panels import bare, panels, title
 from fedloom.report.style import FAINT, WIDE, colour, drawing
 

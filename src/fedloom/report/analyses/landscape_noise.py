@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedloom.analysis import Noise, balanced, perturbed
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
-from fedloom.report.comparison import amount, percent
+from fedloom.report.number_table import amount, percent
 from fedloom.report.panels import panels, title
 from fedloom.report.style import colour, drawing
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedloom.analysis import LocalAccuracy, local_accuracy, pooled_accuracy
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
-from fedloom.report.comparison import percent
+from fedloom.report.number_table import percent
 from fedloom.report.panels import IN, OUT, WHOLE, moves, panels, title, whole_ticks
 from fedloom.report.style import colour, drawing
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fedloom.analysis import finite_mean, local_accuracy
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
-from fedloom.report.comparison import percent
+from fedloom.report.number_table import percent
 from fedloom.report.panels import IN, OUT, panels, whole_ticks
 from fedloom.report.style import WIDE, colour, drawing
 

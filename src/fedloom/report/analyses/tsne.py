@@ -15,7 +15,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.types import Weights
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
-from fedloom.report.comparison import percent
+from fedloom.report.number_table import percent
 from fedloom.report.panels import bare, panels, title
 from fedloom.report.style import FAINT, INK, WIDE, drawing, plain
 

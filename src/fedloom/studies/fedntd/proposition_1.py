@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fedloom.analysis import balanced, class_gradients, complement, cosines, gram, shares
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, ratio, summary_table
-from fedloom.report.comparison import amount
+from fedloom.report.number_table import amount
 from fedloom.report.panels import cosine_map, panels, title
 from fedloom.report.style import FAINT, colour, drawing
 

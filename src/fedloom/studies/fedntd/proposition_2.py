@@ -16,7 +16,7 @@ from fedloom.analysis import logits
 from fedloom.core.losses import divergence, not_true
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
-from fedloom.report.comparison import amount
+from fedloom.report.number_table import amount
 from fedloom.report.panels import panels, title
 from fedloom.report.style import FAINT, INK, colour, drawing
 

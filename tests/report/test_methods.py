@@ -11,7 +11,9 @@ import pytest
 from made import made_run
 
 from fedloom.core.errors import SettingError
-from fedloom.report.summary import Method, differences, printable, read_methods
+from fedloom.report.grouping import differences, read_methods
+from fedloom.report.methods import Method
+from fedloom.report.printable import printable
 
 
 def methods(*directories: Path) -> list[Method]:

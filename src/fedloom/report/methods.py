@@ -1,0 +1,186 @@
+"""Runs as a report sees them, the methods that they are runs of, and numbers of both."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.coordinator import RunSettings
+from fedloom.coordinator.history import EVALUATION, History, Record
+from fedloom.core.errors import SettingError
+from fedloom.report.printable import flat_settings, part
+
+Floats = npt.NDArray[np.float64]
+
+_COMPUTING = {
+    f"run.{name}" for name in ("kind", "threads", "chunk", "checkpoint_every", "keep_every", "state_memory_mib")
+}
+
+
+def newest(rounds: int) -> int:
+    """Over how many of the last rounds a mean is taken: one round alone swings with the classes of its cohort.
+
+    The last tenth, and at least 10 rounds where these are at most half of all; 1: there is nothing to take a mean of.
+    """
+    return max(1, rounds // 10, min(10, rounds // 2))
+
+
+def training_seconds(history: History) -> float:
+    """Seconds of a round without evaluation, mean over rounds; NaN before the first and where one was not timed."""
+    last = history.rows()[-1]
+    return math.nan if not last["round"] or last["seconds"] is None else float(last["seconds"] / last["round"])
+
+
+def evaluation_seconds(history: History) -> float:
+    """Seconds that evaluation takes beside it, mean over rounds; NaN before the first and where one was not timed."""
+    laps = [t["seconds"].get(EVALUATION, 0.0) for t in history.timing if t["round"]]
+    rounds = history.metrics[-1]["round"]
+    return sum(laps) / rounds if laps and len(laps) == rounds else math.nan
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its directory tells it. `folder`: its name in the report, relative to what was asked for."""
+
+    folder: str
+    history: History
+
+    @cached_property
+    def rows(self) -> list[Record]:
+        """The flat records, one per round."""
+        return self.history.rows()
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, where the settings name one."""
+        seed = part(self.history.settings, "run", "seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that are complete."""
+        return int(self.history.metrics[-1]["round"])
+
+    @property
+    def planned(self) -> int | None:
+        """Rounds that were asked for, where the settings tell."""
+        rounds = part(self.history.settings, "run", "rounds")
+        return rounds if isinstance(rounds, int) else None
+
+    @cached_property
+    def stopped(self) -> str | None:
+        """Why the run ended early, by the rule in its settings; None if it did not."""
+        asked = part(self.history.settings, "run") or {}
+        rule = {name: asked[name] for name in ("monitor", "target", "patience") if name in asked}
+        try:
+            settings = RunSettings(**rule)
+            values = [row.get(settings.monitor) for row in self.rows if row["round"]]
+            return settings.reason_to_stop([v for v in values if v is not None])
+        except (SettingError, TypeError):  # of another version
+            return None
+
+    @property
+    def finished(self) -> bool:
+        """False only if the settings asked for more rounds than there are, and no rule ended the run."""
+        return self.planned is None or self.rounds >= self.planned or self.stopped is not None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was asked for, flat: `local.lr` -> "0.01"; from the manifest where the settings do not name a model."""
+        s, m = self.history.settings, self.history.manifest
+        known = dict(s)
+        if "model" not in s:
+            kept = ("algorithm", "hyper_parameters", "task", "models", "federation")
+            known |= {key: m[key] for key in kept if key in m and key not in s}
+            if isinstance(data := known.get("federation"), dict):  # of the fingerprints, that which no seed changes
+                parts = part(data, "parts") or {}
+                kept_parts = {key: parts[key] for key in ("test", "train") if key in parts}
+                known["federation"] = {k: v for k, v in data.items() if k != "parts"} | dict([*kept_parts.items()][:1])
+        own = known.get(str(s.get("algorithm")))  # the algorithm's settings, under its name: methods share many of them
+        if isinstance(own, dict) and not own.keys() & known.keys():
+            known = {key: value for key, value in known.items() if value is not own} | own
+        return dict(flat_settings(known))
+
+    def key(self) -> str:
+        """The same text for runs that differ in their seed only; the folder's where nothing is known."""
+        facts = {k: v for k, v in self.facts.items() if not free_in_a_method(k)}
+        return json.dumps(facts, sort_keys=True) if facts else self.folder
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number over rounds: the mean over seeds, the lowest and the highest; `x` is what the axis shows."""
+
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation over `count` runs; `std` is NaN for one."""
+
+    mean: float
+    std: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Method:
+    """Runs that differ in their seed only. `number` chooses colour and line style; `looks` gives it."""
+
+    label: str
+    number: int
+    runs: tuple[Run, ...] = field(repr=False)
+
+    @cached_property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that means are taken over: the finished ones; if there are none, all."""
+        return tuple(run for run in self.runs if run.finished) or self.runs
+
+    @property
+    def first(self) -> Run:
+        """The run that stands for the others where only one can be shown: of the lowest seed."""
+        return self.counted[0]
+
+    def has(self, name: str) -> bool:
+        """Whether every counted run has measured a number."""
+        return all(any(row.get(name) is not None for row in run.rows) for run in self.counted)
+
+    def curve(self, name: str, x: str = "round") -> Curve | None:
+        """A number in the rounds that all counted runs have it in; None where there is no such round."""
+        found = [
+            {r["round"]: (r[x], r[name]) for r in run.rows if r.get(name) is not None and r.get(x) is not None}
+            for run in self.counted
+        ]
+        rounds = sorted(set.intersection(*map(set, found)))
+        if not rounds:
+            return None
+        values = np.array([[by_round[t] for t in rounds] for by_round in found], np.float64)  # [runs, rounds, 2]
+        at, y = values[..., 0].mean(0), values[..., 1]
+        return Curve(at, y.mean(0), y.min(0), y.max(0))
+
+    def spread(self, of: Callable[[Run], float | None]) -> Spread | None:
+        """One number of each counted run; None where a run does not have it."""
+        values = [of(run) for run in self.counted]
+        known = [float(v) for v in values if v is not None and not np.isnan(v)]
+        if len(known) < len(values):
+            return None
+        return Spread(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else np.nan, len(known))
+
+    def last(self, name: str, count: int = 1) -> Spread | None:
+        """A number after the last round, or its mean over the newest `count` rounds that have it."""
+        return self.spread(lambda run: run.history.last(name, count))
+
+
+def free_in_a_method(name: str) -> bool:
+    """Whether runs of one method may differ in this setting: it is their seed, or how they were computed."""
+    last = name.rpartition(".")[2]
+    return last in ("seed", "fingerprint") or name in _COMPUTING

@@ -1,0 +1,41 @@
+"""What files of a run say, as text that is fit for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_DEEPEST = 20  # of settings in settings
+
+
+def part(value: Any, *names: str) -> Any:
+    """value[name][name]..., None as soon as something is missing or no mapping."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def printable(text: str, most: int = 120) -> str:
+    """Text from a file, fit for a page: no control characters, no half characters, not endless."""
+    kept = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])
+    return kept if len(kept) <= most else kept[: most - 1] + "…"
+
+
+def flat_settings(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Settings by their full names, `local.lr`, and their values as text."""
+    for name, inner in value.items():
+        name = printable(f"{prefix}{name}")
+        if isinstance(inner, Mapping) and depth < _DEEPEST:
+            yield from flat_settings(inner, f"{name}.", depth + 1)
+        else:
+            yield name, _text(inner)
+
+
+def _text(value: Any, depth: int = 0) -> str:
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else "yes" if value else "no"
+    if isinstance(value, (list, Mapping)) and depth >= _DEEPEST:
+        return "…"
+    if isinstance(value, list):
+        return printable(", ".join(_text(v, depth + 1) for v in value))
+    return printable(value) if isinstance(value, str) else printable(repr(value))
