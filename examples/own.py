@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom.core import tree
+from fedloom import tree
 
 
 def arrays() -> tuple[fl.Examples, fl.Examples]:

@@ -19,8 +19,7 @@ import own
 import torch
 
 import fedloom as fl
-from fedloom.core import tree
-from fedloom.core.losses import task_loss
+from fedloom import task_loss, tree
 from fedloom.testing import check
 
 Upload = fl.Weighted[fl.Weights]

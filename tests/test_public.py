@@ -1,10 +1,12 @@
-"""The names of the package: there when they are asked for, and not before."""
+"""The public names: there when they are asked for and not before, and the only ones that documentation uses."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 import fedloom
 
+ROOT = Path(__file__).parents[1]
 STUB = ast.parse(Path(fedloom.__file__).with_suffix(".pyi").read_bytes())
 
 
@@ -45,3 +48,62 @@ def test_other_names_are_unknown() -> None:
     with pytest.raises(ImportError, match="cannot import name 'FedAverage' from 'fedloom'"):
         from fedloom import FedAverage  # type: ignore[attr-defined]  # noqa: F401
     assert not hasattr(fedloom, "__main__")  # asking whether it is there must not run it
+
+
+# ---- what documentation uses
+
+
+def packages() -> list[str]:
+    """The public packages, as docs/api.md lists them."""
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    return ["fedloom", *re.findall(r"^\| `(fedloom\.\w+)` \|", page, re.MULTILINE)]
+
+
+def private(code: str) -> list[str]:
+    """Names of fedloom that some code imports, or reads from `fl`, without their being public."""
+    public, found = {name: set(import_module(name).__all__) for name in packages()}, list[str]()
+    public["fedloom"] |= {name.removeprefix("fedloom.") for name in public}
+    for node in ast.walk(ast.parse(textwrap.dedent(code))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "fedloom":
+            known = public.get(str(node.module), set())
+            found += [f"{node.module}.{a.name}" for a in node.names if a.name not in known]
+        elif isinstance(node, ast.Import):
+            found += [a.name for a in node.names if a.name.partition(".")[0] == "fedloom" and a.name not in public]
+        elif isinstance(node, ast.Attribute):
+            written = ast.unparse(node.value)
+            package = re.sub(r"^fl(?=\.|$)", "fedloom", written)
+            if package in public and node.attr not in public[package]:
+                found.append(f"{written}.{node.attr}")
+    return found
+
+
+def test_documentation_and_examples_use_public_names_only() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    blocks = {
+        f"{page.name}, block {number}": code
+        for page in pages
+        for number, code in enumerate(
+            re.findall(r"^ *```python\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        )
+    }
+    assert len(blocks) >= 10
+    scripts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py")}
+    found = {place: names for place, code in (blocks | scripts).items() if (names := private(code))}
+    assert not found, f"make these names public (docs/api.md says how), or use others: {found}"
+
+
+def test_a_private_name_is_noticed() -> None:
+    assert len(packages()) > 5
+    assert private("from fedloom.core.fold import fold") == ["fedloom.core.fold.fold"]
+    assert private("from fedloom.data import Partition, IntArray") == ["fedloom.data.IntArray"]
+    assert private("import fedloom as fl\nfl.engines.loop.Loop(fl.data.iid)") == ["fl.engines"]
+    assert private("import fedloom.core.tree") == ["fedloom.core.tree"]
+    assert private("import fedloom as fl\nfl.tree.add(fl.run, fl.data.Normalise())") == []
+
+
+def test_every_public_package_says_what_it_is_for() -> None:
+    for name in packages():
+        module = import_module(name)
+        assert len((module.__doc__ or "").strip()) > 20, f"{name} has no docstring"
+        for public in module.__all__:
+            assert hasattr(module, public), f"{name} has no {public}"

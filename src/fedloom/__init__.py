@@ -22,7 +22,8 @@ __all__ = list(_MODULES)
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        value = getattr(import_module(_MODULES[name]), name)
+        home = import_module(_MODULES[name])
+        value = getattr(home, name) if hasattr(home, name) else import_module(f"{home.__name__}.{name}")  # of `tree`
     elif not name.startswith("_") and find_spec(f"{__name__}.{name}"):
         value = import_module(f"{__name__}.{name}")  # fedloom.data, as after any other import
     else:

@@ -32,6 +32,7 @@ from fedloom.coordinator import (
     run,
     verify,
 )
+from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.averaging import Averaging
@@ -59,9 +60,11 @@ from fedloom.data import (
 )
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.export import export, load_weights, module
+from fedloom.experiments.export import export, module
+from fedloom.experiments.search_space import Range
 from fedloom.experiments.trackers import Tracker, track, tracker
-from fedloom.experiments.trials import Range, Sweep
+from fedloom.experiments.trials import Sweep
+from fedloom.experiments.weights_file import load_weights
 
 __version__: str
 
@@ -142,5 +145,6 @@ __all__ = [
     "task_loss",
     "track",
     "tracker",
+    "tree",
     "verify",
 ]

@@ -18,7 +18,7 @@ from fedloom import SGD, Adam, Examples, FedAvg, Local, RunSettings, federate, i
 from fedloom.cli import main as cli
 from fedloom.cli.flags import add_settings
 from fedloom.coordinator import History, Job
-from fedloom.experiments.experiment import Experiment, from_directory
+from fedloom.experiments.experiment import Experiment
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -283,7 +283,7 @@ def test_rows_that_the_source_holds_out_are_not_trained_on(capsys: pytest.Captur
     for partition in ("natural", "iid", "shards:2", "lists:lists.json"):
         text = f"t.csv?client=who&split=split --partition {partition} --clients 4 --cohort 1 --epochs 1 --rounds 1"
         done(capsys, f"run fedavg --model logistic --data {text} --out {partition[:3]}")
-        federation = from_directory(partition[:3]).federation()
+        federation = Experiment.from_directory(partition[:3]).federation()
         held_out = np.arange(80) % 4 == 3
         assert sorted(federation.train.y[held_out].tolist()) == [1] * 20
         assert not held_out[federation.partition.indices].any()

@@ -25,7 +25,8 @@ from fedloom import FedAvg, Model, RunSettings, Weights, run
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.data import Normalise
-from fedloom.experiments.export import export, load_weights, module
+from fedloom.experiments.export import export, module
+from fedloom.experiments.weights_file import load_weights
 from fedloom.models import MODELS, build
 from tiny import LOCAL, federation, mlp
 

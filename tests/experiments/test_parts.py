@@ -18,7 +18,7 @@ from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.optimiser import Cosine
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, flat, from_directory
+from fedloom.experiments.experiment import Experiment, flat
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.trials import Sweep
 
@@ -185,7 +185,7 @@ def test_a_run_with_lists_and_another_optimiser_is_resumed(tmp_path: Path, capsy
     assert main(f"run feddf --settings {tmp_path / 'a' / 'settings.json'} --out {tmp_path / 'c'}".split()) == 0
     logs = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in "abc"]
     assert logs[0] == logs[1] == logs[2]
-    job = from_directory(tmp_path / "b").job()
+    job = Experiment.from_directory(tmp_path / "b").job()
     assert job.algorithm.distill.optimiser.betas == (0.8, 0.9)
     assert job.algorithm.local.optimiser == Adam(lr=0.01, weight_decay=1e-5, betas=(0.7, 0.8))
     assert capsys.readouterr().err == ""

@@ -18,7 +18,8 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, read_settings
-from fedloom.experiments.trials import LAST, MEASURES, TEST_MEASURES, Range, Sweep, Trial
+from fedloom.experiments.search_space import Range
+from fedloom.experiments.trials import LAST, MEASURES, TEST_MEASURES, Sweep, Trial
 
 LR = {"local.lr": [0.01, 0.1, 0.5]}
 

@@ -32,8 +32,8 @@ from fedloom.analysis import (
 )
 from fedloom.core.errors import SettingError
 from fedloom.report.analysed_run import AnalysedRun, ReplayedRound
-from fedloom.report.analyses import landscape_hessian, write
-from fedloom.report.analyses.tsne import joint
+from fedloom.report.analyses import landscape_hessian, write_analysis
+from fedloom.report.analyses.tsne import joint_tsne
 
 
 def test_consistency(lenet_run: AnalysedRun, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_round_of_one_client_that_cannot_be_judged(trained: Any, tmp_path: Pat
 def test_one_tsne_of_several_runs(trained: Any, tmp_path: Path) -> None:
     """All begin with the weights of seed 0, and so send the same model in round 1."""
     some, others = (AnalysedRun.of(trained(name, "--model", "lenet"), [1]) for name in ("fedavg", "fedntd"))
-    write(joint({"FedAvg": some, "FedNTD": others}), "tsne", tmp_path)
+    write_analysis(joint_tsne({"FedAvg": some, "FedNTD": others}), "tsne", tmp_path)
     found = rows(tmp_path / "tsne.csv")
     expected = [
         "global",
@@ -195,4 +195,4 @@ def test_one_tsne_of_several_runs(trained: Any, tmp_path: Path) -> None:
     assert list(dict.fromkeys(str(r["model"]) for r in found)) == expected
     assert (tmp_path / "tsne.png").exists()
     with pytest.raises(SettingError, match="runs a, b needs clients that received the same model: begin all of them"):
-        joint({"a": some, "b": AnalysedRun.of(others.directory, [2])})
+        joint_tsne({"a": some, "b": AnalysedRun.of(others.directory, [2])})

@@ -12,7 +12,7 @@ from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.terminal import table
 from fedloom.evaluate import classify
-from fedloom.experiments.experiment import from_directory
+from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export as write_model
 from fedloom.report import write_report
 
@@ -26,7 +26,7 @@ def report(args: argparse.Namespace, console: Console) -> int:
 
 def replay(args: argparse.Namespace, console: Console) -> int:
     """A past round, computed again: each client's model after its local training."""
-    job = from_directory(args.directory).job()
+    job = Experiment.from_directory(args.directory).job()
     found = job.replay(args.directory, args.round)
     test, out = job.federation.test, table(f"Local models of round {args.round}")
     out.add_column("client", justify="right")
@@ -52,7 +52,7 @@ def replay(args: argparse.Namespace, console: Console) -> int:
 
 def export(args: argparse.Namespace, console: Console) -> int:
     """The global model of a run, or that of one client."""
-    job = from_directory(args.directory).job()
+    job = Experiment.from_directory(args.directory).job()
     restored = job.restore(args.directory, args.at)
     p, train = job.population, job.federation.train
     if args.client is not None:

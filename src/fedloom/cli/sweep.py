@@ -16,8 +16,9 @@ from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
 from fedloom.core.terminal import table
+from fedloom.experiments.search_space import Range
 from fedloom.experiments.trackers import tracker
-from fedloom.experiments.trials import LAST, Range, Sweep, Trial
+from fedloom.experiments.trials import LAST, Sweep, Trial
 
 _SHOWN = 20  # trials in the table; all of them are in sweep.csv
 _TOLD = ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth")

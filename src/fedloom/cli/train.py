@@ -18,7 +18,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.data import Federation
 from fedloom.experiments.catalogue import label
-from fedloom.experiments.experiment import Experiment, Federations, from_directory
+from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import comparison_table, progress
 
@@ -61,7 +61,7 @@ def resume(args: argparse.Namespace, console: Console) -> int:
     federations, results = Federations(), Results()
     try:
         for place in runs:
-            experiment = from_directory(place)
+            experiment = Experiment.from_directory(place)
             if args.rounds is not None:
                 settings = dataclasses.replace(experiment.run, rounds=args.rounds)
                 experiment = dataclasses.replace(experiment, run=settings)

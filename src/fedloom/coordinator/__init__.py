@@ -1,7 +1,8 @@
 """The run, from the first cohort to the last record."""
 
 from fedloom.coordinator.directory import check_free
-from fedloom.coordinator.history import History
+from fedloom.coordinator.history import History, runs_below
+from fedloom.coordinator.past import Past
 from fedloom.coordinator.run import Job, Replay, Restored, run
 from fedloom.coordinator.sampler import (
     Arriving,
@@ -23,6 +24,7 @@ __all__ = [
     "FixedList",
     "History",
     "Job",
+    "Past",
     "Replay",
     "Restored",
     "RunSettings",
@@ -31,5 +33,6 @@ __all__ = [
     "Verdict",
     "check_free",
     "run",
+    "runs_below",
     "verify",
 ]

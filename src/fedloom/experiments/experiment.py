@@ -23,9 +23,10 @@ from fedloom.core.optimiser import Local
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
-from fedloom.experiments.export import load_weights, module
+from fedloom.experiments.export import module
 from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
 from fedloom.experiments.samplers import sampler
+from fedloom.experiments.weights_file import load_weights
 from fedloom.experiments.words import coerce, meant
 
 
@@ -122,6 +123,24 @@ class Experiment:
             elif key != "algorithm":
                 given[key] = value
         return out.with_all(given)
+
+    @classmethod
+    def from_directory(cls, directory: str | Path) -> Experiment:
+        """The experiment that was run in a directory.
+
+        Raises:
+            SettingError: there is none, or it was started from Python with objects that have no names.
+            StorageError: its settings.json or manifest.json was damaged or changed, or cannot be read.
+        """
+        if not (Path(directory) / "settings.json").exists():
+            raise SettingError(f"{directory} holds no run; name a folder with a settings.json, as --out makes it")
+        described = RunDirectory(directory).document("settings")
+        if "data" not in described:
+            raise SettingError(
+                f"the run in {directory} was started from Python with objects of its own: go on with it from there, "
+                "fedloom.run(..., directory=..., resume=True); replay and restore are methods of fedloom.Job"
+            )
+        return cls.of(described)
 
     def changed(self, key: str, value: Any) -> Experiment:
         """With one setting changed: `model`, `local.lr`, `fedntd.beta`; values may be text.
@@ -289,24 +308,6 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SettingError(f"{path} must hold settings by name, got {type(found).__name__}")
     return found
-
-
-def from_directory(directory: str | Path) -> Experiment:
-    """The experiment that was run in a directory.
-
-    Raises:
-        SettingError: there is none, or it was started from Python with objects that have no names.
-        StorageError: its settings.json or manifest.json was damaged or changed, or cannot be read.
-    """
-    if not (Path(directory) / "settings.json").exists():
-        raise SettingError(f"{directory} holds no run; name a folder with a settings.json, as --out makes it")
-    described = RunDirectory(directory).document("settings")
-    if "data" not in described:
-        raise SettingError(
-            f"the run in {directory} was started from Python with objects of its own: go on with it from there, "
-            "fedloom.run(..., directory=..., resume=True); replay and restore are methods of fedloom.Job"
-        )
-    return Experiment.of(described)
 
 
 def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[Any, Any]:

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
-
-import numpy as np
+from typing import Any, Protocol
 
 from fedloom.coordinator import reading
 from fedloom.coordinator.directory import check_free
@@ -23,13 +21,13 @@ from fedloom.coordinator.history import History, lower_is_better
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core import files
-from fedloom.core.choices import check_choices
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, StorageError
 from fedloom.core.output import as_csv
 from fedloom.core.random import generator
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
-from fedloom.experiments.words import coerce, meant
+from fedloom.experiments.search_space import Range
+from fedloom.experiments.words import meant
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
 VALIDATION = "val_accuracy"
@@ -45,60 +43,8 @@ TEST_MEASURES = (
 )
 MEASURES = (VALIDATION, "train_loss", *TEST_MEASURES)
 
-Kind = Literal["log", "uniform", "int"]
 _MOST = 10_000  # trials
 _TRIES = 100  # draws for each trial that is wanted
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers to draw from, both ends included: "log" (log-uniform), "uniform", or "int" (integers).
-
-    Real numbers are drawn to four significant digits, so that a table shows what was run.
-    """
-
-    kind: Kind
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-        if not self.low < self.high:
-            raise SettingError(f"a range needs LOW < HIGH, got {self}")
-        if not math.isfinite(self.high - self.low):
-            raise SettingError(f"a range must not be wider than numbers reach, got {self}")
-        if self.kind == "log" and self.low <= 0:
-            raise SettingError(f"a log range needs LOW > 0, got {self}; use uniform:LOW:HIGH")
-        if self.kind == "int" and not all(float(x).is_integer() and abs(x) <= 1 << 53 for x in (self.low, self.high)):
-            raise SettingError(f"an int range needs whole numbers up to 2^53, got {self}; use uniform:LOW:HIGH")
-
-    @classmethod
-    def read(cls, text: str) -> Range | None:
-        """`log:0.001:1`, `uniform:0:1`, `int:1:5`; None where a text is no range.
-
-        Raises:
-            SettingError: it is one, but its ends are no numbers or in the wrong order.
-        """
-        kind, *ends = text.split(":")
-        if kind not in get_args(Kind):
-            return None
-        if len(ends) != 2:
-            raise SettingError(f"a range is written {kind}:LOW:HIGH, got {text!r}")
-        low, high = (coerce(end, int if kind == "int" else float, f"an end of {text}") for end in ends)
-        return cls(kind, low, high)  # type: ignore[arg-type]
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.low}:{self.high}"
-
-    def draw(self, rng: np.random.Generator) -> float | int:
-        """One number."""
-        if self.kind == "int":
-            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
-        if self.kind == "log":
-            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-        else:
-            value = rng.uniform(self.low, self.high)
-        return min(max(float(f"{value:.4g}"), self.low), self.high)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""What a person looks at."""
+"""What a person looks at: a report of runs, analyses of past rounds, tables and progress on a terminal."""
 
 from fedloom.report.analysed_run import AnalysedRun
-from fedloom.report.analyses import ANALYSES, analyse
+from fedloom.report.analyses import ANALYSES, analyse, write_analysis
+from fedloom.report.analyses.tsne import joint_tsne
 from fedloom.report.console import comparison_table, progress
 from fedloom.report.heterogeneity import FederationTable, Heterogeneity, draw_federation, heterogeneity
 from fedloom.report.write import write_report
@@ -15,6 +16,8 @@ __all__ = [
     "comparison_table",
     "draw_federation",
     "heterogeneity",
+    "joint_tsne",
     "progress",
+    "write_analysis",
     "write_report",
 ]

@@ -21,7 +21,7 @@ from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Examples
 from fedloom.evaluate import classify
-from fedloom.experiments.experiment import from_directory
+from fedloom.experiments.experiment import Experiment
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -122,7 +122,7 @@ class AnalysedRun:
     @cached_property
     def job(self) -> Job:
         """The run's algorithm, clients and settings, made again from its settings file."""
-        return from_directory(self.directory).job()
+        return Experiment.from_directory(self.directory).job()
 
     @cached_property
     def past(self) -> Past:

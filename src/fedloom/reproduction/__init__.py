@@ -4,3 +4,11 @@
 gave beside what was published. `results_page`: the same as CSV, as a page and as sentences. `copies`: runs without
 their weights, small enough to be committed. `demonstration`: the runs of `fedloom demo` and what they should give.
 """
+
+from fedloom.reproduction.copies import export
+from fedloom.reproduction.recipe import Recipe, select
+from fedloom.reproduction.results import Result, Run, read
+from fedloom.reproduction.results_page import write
+from fedloom.reproduction.running import Outcome, reproduce, standing
+
+__all__ = ["Outcome", "Recipe", "Result", "Run", "export", "read", "reproduce", "select", "standing", "write"]

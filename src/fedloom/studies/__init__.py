@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fedloom.report.analyses import Analysis
     from fedloom.reproduction.recipe import Recipe
 
+__all__ = ["STUDIES", "Study", "analyses", "find", "recipes", "tables"]
+
 STUDIES = (  # the name of each paper's folder
     "fedntd",  # Lee et al., NeurIPS 2022
 )

@@ -1,6 +1,6 @@
 """Analyses that any run can be put to, by name, each with its numbers and its figure in a module of that name.
 
-`analyse` and `write` make their files. What only one paper needs stands in its room, below `fedloom.studies`.
+`analyse` and `write_analysis` make their files. What only one paper needs stands in its room, below `fedloom.studies`.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def analyse(
     if name not in analyses:
         raise SettingError(f"analyses are {', '.join(analyses)}; got {name!r}")
     result = analyses[name](run)
-    return result, write(result, name, out)
+    return result, write_analysis(result, name, out)
 
 
-def write(result: AnalysisResult, name: str, out: str | os.PathLike[str]) -> list[Path]:
+def write_analysis(result: AnalysisResult, name: str, out: str | os.PathLike[str]) -> list[Path]:
     """Write NAME.png, NAME.svg and the tables as CSV into the folder `out`, and return the files."""
     with drawing():
         files = {f"{name}.{kind}": rendered(result.figure, kind) for kind in ("png", "svg")}

@@ -40,10 +40,10 @@ _MOST_NAMES = 21  # in a legend: a global model and ten of each of two runs
 
 def measure(run: AnalysedRun) -> AnalysisResult:
     """One t-SNE of the test features of the global and the local models of a round (fig. 19 to 21)."""
-    return joint({"client": run})
+    return joint_tsne({"client": run})
 
 
-def joint(runs: Mapping[str, AnalysedRun]) -> AnalysisResult:
+def joint_tsne(runs: Mapping[str, AnalysedRun]) -> AnalysisResult:
     """One t-SNE of the local models of several runs and of the one model that their clients received (fig. 19 to 21).
 
     Args:

@@ -1,0 +1,118 @@
+"""Files of trained weights, believed nothing, as weights again."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import torch
+from torch import Tensor, nn
+
+from fedloom.core.errors import CodecError, SettingError
+from fedloom.core.model import Model
+from fedloom.core.types import Params, Weights
+from fedloom.experiments.export import file_format, some_of, tensors_of
+
+
+def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dtype = torch.float32) -> Weights:
+    """The weights in a safetensors or state_dict file (.pt, .pth), for a warm start of `model`.
+
+    Nothing in the file is executed. Names and shapes are compared with the model's before a tensor is copied. Floating
+    point tensors become `dtype`; others must have the model's type. Parameters must be finite, buffers not NaN.
+    Buffers that a state_dict leaves out (`persistent=False`) are the model's initial ones.
+
+    Raises:
+        SettingError: there is no such file, or its suffix is not one of these.
+        CodecError: the file is damaged, holds something else than tensors, or does not fit the model; says what.
+    """
+    path = Path(path)
+    format = file_format(path)
+    if format == "onnx":
+        raise SettingError(f"{path} cannot be read back: ONNX holds a network; give a .safetensors, .pt or .pth file")
+    if not path.is_file():
+        raise SettingError(f"{path} is no file; give a .safetensors, .pt or .pth file")
+    template = model.init(0, dtype)
+    network = model.skeleton()
+    first = {id(tensor): name for name, tensor in tensors_of(network)}
+    # Tied tensors have several names; a file may hold any of them.
+    aliases: dict[str, list[str]] = {}
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor):
+            aliases.setdefault(first[id(tensor)], []).append(name)
+    wanted = {alias: template.params.get(n, template.buffers.get(n)) for n, names in aliases.items() for alias in names}
+    read = _read_safetensors if format == "safetensors" else _read_state_dict
+    found = read(path, {n: tuple(t.shape) for n, t in wanted.items() if t is not None})
+
+    def value(name: str, initial: Tensor, trained: bool) -> Tensor:
+        if name not in aliases:
+            return initial
+        tensors = [found[alias] for alias in aliases[name] if alias in found]
+        if not tensors:
+            raise CodecError(f"{path} lacks {name!r} of {model.name}; it has {some_of(sorted(found))}")
+        tensor = tensors[0]
+        if any(not torch.equal(tensor, other) for other in tensors[1:]):
+            raise CodecError(f"{path}: {some_of(aliases[name])} are one tensor in {model.name}, but differ in the file")
+        if tensor.is_floating_point() != initial.is_floating_point() or (
+            not initial.is_floating_point() and tensor.dtype != initial.dtype
+        ):
+            raise CodecError(f"{path}: {name!r} is {tensor.dtype}, {model.name} has {initial.dtype}")
+        tensor = tensor.detach().to(initial.dtype, copy=True).contiguous()
+        if bool(tensor.isnan().any()) or (trained and not bool(tensor.isfinite().all())):
+            raise CodecError(f"{path}: {name!r} has values that are NaN or infinite in {dtype}")
+        return tensor
+
+    return Weights(
+        params={n: value(n, t, True) for n, t in template.params.items()},
+        buffers={n: value(n, t, False) for n, t in template.buffers.items()},
+    )
+
+
+def _check(path: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in found.items():
+        if name not in wanted:
+            raise CodecError(f"{path} has {name!r}, which the model has not; the model has {some_of(list(wanted))}")
+        if shape != wanted[name]:
+            raise CodecError(f"{path}: {name!r} has the shape {list(shape)}, the model's has {list(wanted[name])}")
+
+
+def _read_safetensors(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> Params:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:  # compares the header with the length of the file
+            _check(path, {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}, wanted)  # noqa: SIM118
+            return {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+    except CodecError:
+        raise
+    except Exception as error:
+        raise CodecError(f"{path} is no whole safetensors file: {error}") from error
+
+
+def _read_state_dict(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> Params:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise CodecError(f"{path} is no whole file of torch.save since PyTorch 1.6: {error}") from error
+    if packed:  # torch.save never compresses, and a small file could fill the memory
+        raise CodecError(f"{path} is compressed, which torch.save never does: save it again")
+    try:
+        # Mapped: a tensor cannot reach beyond the file, whatever its size is said to be.
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        raise CodecError(
+            f"{path} is damaged or asks for more than tensors ({type(error).__name__}), and nothing else is loaded: "
+            "save it with torch.save(module.state_dict(), ...)"
+        ) from error
+    if not isinstance(tensors, dict):
+        raise CodecError(f"{path} holds a {type(tensors).__name__}; save it with torch.save(module.state_dict(), ...)")
+    for name, value in tensors.items():
+        plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and value.device.type == "cpu"
+        if not isinstance(name, str) or not plain:
+            raise CodecError(
+                f"{path}: {name!r} is a {type(value).__name__}; a state_dict maps names to dense tensors: "
+                "save it with torch.save(module.state_dict(), ...)"
+            )
+    _check(path, {n: tuple(t.shape) for n, t in tensors.items()}, wanted)
+    return tensors

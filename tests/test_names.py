@@ -1,0 +1,47 @@
+"""A module is found by its name: no two modules of the package share one, unless both mean the same."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import fedloom
+
+SOURCE = Path(fedloom.__file__).parent
+SHARED = {  # name: why more than one module or package has it
+    "__init__": "what a package says of itself",
+    "alignment": "the measure, and the analysis that draws it",
+    "forgetting": "the measure, and the analysis that draws it",
+    "fedntd": "the algorithm, and the study of the paper that it is from",
+}
+
+
+def places() -> dict[str, list[str]]:
+    """Where in the package each name of a module or of a package stands."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(SOURCE.rglob("*.py")):
+        where = path.relative_to(SOURCE)
+        found[path.stem].append(str(where))
+        if path.stem == "__init__" and where.parts[:-1]:
+            found[path.parent.name].append(str(where.parent))
+    return found
+
+
+def test_no_two_modules_share_a_name() -> None:
+    twice = {name: where for name, where in places().items() if len(where) > 1 and name not in SHARED}
+    assert not twice, f"rename these modules after what they hold, or say in SHARED why both are the same: {twice}"
+
+
+def test_names_that_are_shared_still_are() -> None:
+    alone = [name for name in SHARED if len(places()[name]) < 2]
+    assert not alone, f"SHARED names what stands in one place only: {alone}"
+
+
+def test_no_module_only_hands_on_names_of_another() -> None:
+    """A package's `__init__` may; a module that defines nothing is a second name for what stands elsewhere."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path.stem not in ("__init__", "__main__"):
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+            own = [n for n in body if not isinstance(n, ast.Import | ast.ImportFrom | ast.Expr)]
+            assert own, f"{path.relative_to(SOURCE)} defines nothing"
