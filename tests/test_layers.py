@@ -71,10 +71,22 @@ def test_imports_point_downwards() -> None:
     assert not found, "imports that point up or sideways:\n" + "\n".join(found)
 
 
+def test_studies_do_not_know_each_other() -> None:
+    rooms = {p.name for p in (SOURCE / "studies").iterdir() if (p / "__init__.py").exists()}
+    found = [
+        f"{path.relative_to(SOURCE)}:{line} imports {module}"
+        for path in sorted((SOURCE / "studies").rglob("*.py"))
+        for line, module in imports(path, path.read_text(encoding="utf-8"))
+        if module.startswith("fedloom.studies.") and module.split(".")[2] in rooms - {path.parent.name}
+    ]
+    assert not found, "what two papers share belongs to the library:\n" + "\n".join(found)
+
+
 def test_the_test_sees_what_it_should() -> None:
     path = SOURCE / "core" / "tree.py"
     for line in (
         "from fedloom.engines.loop import Loop",
+        "from fedloom.studies.fedntd import STUDY",
         "import fedloom.engines",
         "from fedloom import engines",
         "from fedloom import run",
@@ -91,3 +103,5 @@ def test_the_test_sees_what_it_should() -> None:
     ):
         assert not violations(path, line), line
     assert violations(SOURCE / "data" / "examples.py", "from fedloom.models import mlp")
+    assert violations(SOURCE / "report" / "page.py", "from fedloom.studies import find")
+    assert violations(SOURCE / "report" / "page.py", "from fedloom.reproduction import Recipe")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands import call
 from fedloom import studies
 from fedloom.cli.main import main
 
@@ -23,19 +24,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.fixture(autouse=True)
-def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-
-
-def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    status = main(["analyse", *argv])
-    return status, *capsys.readouterr()
+pytestmark = pytest.mark.usefixtures("_eighty_columns")
 
 
 def test_the_list_names_all_and_what_they_measure(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, "--list")
+    status, out, _ = call(capsys, "analyse", "--list")
     assert status == 0
     assert set(studies.analyses()) <= {line.split()[0] for line in out.splitlines() if line.strip()}
     assert "Hessian eigenvectors" in " ".join(out.split())
@@ -45,7 +38,7 @@ def test_the_list_names_all_and_what_they_measure(capsys: pytest.CaptureFixture[
 def test_a_table_is_shown_and_files_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out_folder = tmp_path / "found"
     argv = ["consistency", "local-accuracy", "--rounds", "1,3", "--out", str(out_folder)]
-    status, out, err = call(capsys, str(run), *argv)
+    status, out, err = call(capsys, "analyse", str(run), *argv)
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert [line.split()[0] for line in lines if line.strip()[:1] in ("1", "3")][-2:] == ["1", "3"]
@@ -56,13 +49,13 @@ def test_a_table_is_shown_and_files_are_named(run: Path, tmp_path: Path, capsys:
 
 
 def test_by_default_files_go_into_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, str(run), "weight-divergence", "--round", "2")[0] == 0
+    assert call(capsys, "analyse", str(run), "weight-divergence", "--round", "2")[0] == 0
     lines = (run / "analysis" / "weight-divergence.csv").read_text(encoding="utf-8").splitlines()
     assert {line.split(",")[0] for line in lines[1:]} == {"2"}
 
 
 def test_a_round_cuts_what_was_logged(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, str(run), "forgetting", "--round", "2", "--out", str(tmp_path))
+    status, out, _ = call(capsys, "analyse", str(run), "forgetting", "--round", "2", "--out", str(tmp_path))
     assert status == 0
     assert "Forgetting after round 2" in out
     found = (tmp_path / "forgetting.csv").read_text(encoding="utf-8").splitlines()
@@ -75,13 +68,13 @@ def test_empty_folders_are_refused(
 ) -> None:
     """As of a variable of the shell that is not set."""
     with pytest.raises(SystemExit) as stopped:
-        call(capsys, *(str(run) if part == "RUN" else part for part in argv))
+        call(capsys, "analyse", *(str(run) if part == "RUN" else part for part in argv))
     assert stopped.value.code == 2
     assert f"argument {named}: is empty; name a directory" in capsys.readouterr().err
 
 
 def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, str(run), "all", "--round", "2", "--out", str(tmp_path))
+    status, out, _ = call(capsys, "analyse", str(run), "all", "--round", "2", "--out", str(tmp_path))
     assert status == 0
     assert "not measured: hypersphere: the circle needs features of 2 units" in " ".join(out.split())
     assert {path.stem for path in tmp_path.glob("*.png")} == set(studies.analyses()) - {"hypersphere"}
@@ -89,7 +82,7 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
 
 def test_one_that_does_not_apply_costs_no_other(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["hypersphere", "consistency", "forgetting", "--round", "1", "--out", str(tmp_path)]
-    status, out, err = call(capsys, str(run), *argv)
+    status, out, err = call(capsys, "analyse", str(run), *argv)
     assert status == 2
     assert "Forgetting after round 1" in out
     assert "error: not measured: hypersphere: the circle needs features of 2 units" in err
@@ -117,6 +110,6 @@ def test_one_that_does_not_apply_costs_no_other(run: Path, tmp_path: Path, capsy
     ],
 )
 def test_errors(argv: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = call(capsys, *(str(run) if a == "RUN" else a for a in argv))
+    status, _, err = call(capsys, "analyse", *(str(run) if a == "RUN" else a for a in argv))
     assert status == 2
     assert message in err

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from commands import call, error, interrupted
 from fedloom import ALGORITHMS, FedNTD, __version__
 from fedloom.cli import main as cli
 from fedloom.cli.parser import parser
@@ -20,9 +21,7 @@ from fedloom.core.errors import NonFiniteError
 QUICK = ["--clients", "6", "--cohort", "3", "--rounds", "2", "--epochs", "1", "--model", "logistic"]
 
 
-@pytest.fixture(autouse=True)
-def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+pytestmark = pytest.mark.usefixtures("_eighty_columns")
 
 
 @pytest.fixture
@@ -45,21 +44,6 @@ def save(path: Path, train: tuple[Any, Any], test: tuple[Any, Any], **changes: A
     arrays = {"x_train": train[0], "y_train": train[1], "x_test": test[0], "y_test": test[1], **changes}
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return str(path)
-
-
-def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """(exit status, stdout, stderr)"""
-    status = cli.main(list(argv))
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What a command that must fail says."""
-    status, _, err = call(capsys, *argv)
-    assert status == 2
-    assert err.startswith("error: ")
-    return err.removeprefix("error: ").strip()
 
 
 # ---- what works
@@ -259,9 +243,6 @@ def test_what_was_finished_is_shown_when_a_later_run_fails(
 def test_an_interrupt_is_no_traceback(
     own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*args: Any, **more: Any) -> History:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(Job, "run", interrupted)
     assert call(capsys, "run", "fedavg", *QUICK, "--data", own) == (130, "\n".join(OPENING) + "\n", "interrupted\n")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from commands import interrupted
 from fedloom.cli import main as cli
 from fedloom.cli.parser import parser
 
@@ -82,9 +83,6 @@ def test_a_misspelt_flag_is_told_which_was_meant(argv: str, said: str, capsys: p
 def test_an_interrupt_while_importing_is_no_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(name: str) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(cli, "import_module", interrupted)
     assert cli.main(["run", "fedavg"]) == 130
     assert capsys.readouterr().err == "interrupted\n"

@@ -7,16 +7,16 @@ import dataclasses
 import json
 import shutil
 import struct
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from commands import call, stop_after
 from fedloom.algorithms import ALGORITHMS
-from fedloom.cli import main as cli
 from fedloom.cli.train import train
-from fedloom.coordinator import History, Job
+from fedloom.coordinator import Job
 from fedloom.reproduction.running import Outcome, reproduce
 from fedloom.studies import find
 
@@ -45,13 +45,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """(exit status, stdout, stderr)"""
-    status = cli.main(["reproduce", *argv])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
 def verdicts(folder: Path, table: str = "fedntd-table1") -> dict[str, str]:
     with (folder / table / "results.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["seeds"] or row["failed_seeds"]]
@@ -63,12 +56,12 @@ def logs(folder: Path) -> dict[str, bytes]:
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, "--list")
+    status, out, _ = call(capsys, "reproduce", "--list")
     assert status == 0
     assert [line.split()[0] for line in out.splitlines() if line.startswith("fedntd-")][:2] == [
         "fedntd-table1", "fedntd-table7",
     ]  # fmt: skip
-    status, out, _ = call(capsys, "fedntd-table14", "--list")
+    status, out, _ = call(capsys, "reproduce", "fedntd-table14", "--list")
     assert status == 0
     assert "methods: fedavg, fedntd_mse-0.001, " in out
     assert "other readings: fedntd_mse-0.001-sum, " in out
@@ -76,20 +69,22 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_list_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, "fedntd-table1", "--list", "--only", "cifar10-s2", "--methods", "fedavg,fedprox")
+    status, out, _ = call(
+        capsys, "reproduce", "fedntd-table1", "--list", "--only", "cifar10-s2", "--methods", "fedavg,fedprox"
+    )
     assert status == 0
     assert out.splitlines()[:2] == ["columns: cifar10-s2", "methods: fedavg, fedprox"]
     assert "other readings" not in out
-    status, out, _ = call(capsys, "fedntd-table1", "--list", "--only", "mnist")
+    status, out, _ = call(capsys, "reproduce", "fedntd-table1", "--list", "--only", "mnist")
     assert out.splitlines()[0] == "columns: mnist-s2, mnist-lda0.1"
     assert "other readings: fedprox-config, " in out
-    status, out, _ = call(capsys, "fedntd-table1", "--list", "--methods", "fedprox-config")
+    status, out, _ = call(capsys, "reproduce", "fedntd-table1", "--list", "--methods", "fedprox-config")
     assert out.splitlines()[1] == "other readings: fedprox-config"
 
 
 def test_run_and_compare(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = (*SMALL, "--data", data, "--out", str(tmp_path))
-    status, text, err = call(capsys, "fedntd-table1", *argv, "--methods", "fedavg,fedntd")
+    status, text, err = call(capsys, "reproduce", "fedntd-table1", *argv, "--methods", "fedavg,fedntd")
     assert (status, err) == (0, "")
     assert text.count("data: mnist, 200 training and 20 test examples of 1 x 28 x 28, 10 classes") == 1
     assert "clients: 100, shards s=2, 2 examples each to train on; 10 a round for 1 round" in text
@@ -101,7 +96,7 @@ def test_run_and_compare(data: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (settings["run"]["rounds"], settings["run"]["seed"], settings["run"]["threads"]) == (1, 0, 1)
     assert settings["data"]["source"] == f"mnist:{data}"
 
-    status, text, _ = call(capsys, "fedntd-table7", *argv)  # the same cells
+    status, text, _ = call(capsys, "reproduce", "fedntd-table7", *argv)  # the same cells
     assert (status, "1 of 1 runs were there already" in text) == (0, True)
     assert set(verdicts(tmp_path, "fedntd-table7")) == {"mnist-s2/fedavg", "mnist-s2/fedntd"}
 
@@ -109,19 +104,19 @@ def test_run_and_compare(data: str, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_skip_and_go_on(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, log = tmp_path / "out", f"{FEDAVG}/seed-0/metrics.jsonl"
     argv = ("fedntd-table1", *SMALL, "--set", "model=logistic", "--data", data, "--rounds", "3")
-    assert call(capsys, *argv, "--out", str(out))[0] == 0
+    assert call(capsys, "reproduce", *argv, "--out", str(out))[0] == 0
     before, stamp = logs(out), (out / log).stat().st_mtime_ns
-    status, text, _ = call(capsys, *argv, "--out", str(out))
+    status, text, _ = call(capsys, "reproduce", *argv, "--out", str(out))
     assert (status, "1 of 1 runs were there already" in text) == (0, True)
     assert (out / log).stat().st_mtime_ns == stamp
 
     # A second seed and more rounds: what is there goes on, with the rates of the long schedule.
     argv = (*argv, "--rounds", "7", "--seeds", "2")
-    assert call(capsys, *argv, "--out", str(out))[0] == 0
+    assert call(capsys, "reproduce", *argv, "--out", str(out))[0] == 0
     assert sorted(logs(out)) == [f"{FEDAVG}/seed-{s}/metrics.jsonl" for s in (0, 1)]
     assert logs(out)[log].startswith(before[log])
     assert logs(out)[log].count(b"\n") == 8
-    assert call(capsys, *argv, "--out", str(tmp_path / "once"))[0] == 0
+    assert call(capsys, "reproduce", *argv, "--out", str(tmp_path / "once"))[0] == 0
     assert logs(tmp_path / "once") == logs(out)
     clients = [json.loads(lines.splitlines()[1])["clients"] for lines in logs(out).values()]
     assert clients[0] == clients[1] == np.random.RandomState(0).choice(100, 10, replace=False).tolist()
@@ -131,7 +126,7 @@ def test_skip_and_go_on(data: str, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_run_that_diverges_costs_no_other(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["fedntd-table1", "--only", "mnist-s2", "--methods", "fedavg,fedprox", "--rounds", "2", "--threads", "1"]
     argv += ["--data", data, "--out", str(tmp_path), "--set", "fedprox.mu=1e30"]
-    status, text, _ = call(capsys, *argv)
+    status, text, _ = call(capsys, "reproduce", *argv)
     assert status == 1  # one of two
     place = tmp_path / "fedntd-table1/mnist-s2/fedprox/seed-0"
     why = json.loads((place / "failed.json").read_text())["why"]
@@ -141,14 +136,14 @@ def test_a_run_that_diverges_costs_no_other(data: str, tmp_path: Path, capsys: p
         "mnist-s2/fedprox": "other settings: fedprox.mu",
     }
     assert f"mnist-s2 fedprox, seed 0: {why}" in (tmp_path / "fedntd-table1/results.md").read_text()
-    status, text, _ = call(capsys, *argv)
+    status, text, _ = call(capsys, "reproduce", *argv)
     assert status == 1
     assert f"delete {place / 'failed.json'} to try again" in text
-    status, text, _ = call(capsys, *argv, "--out", str(tmp_path / "new"), "--known", str(tmp_path))
+    status, text, _ = call(capsys, "reproduce", *argv, "--out", str(tmp_path / "new"), "--known", str(tmp_path))
     assert (status, f"(before, in {place})" in text) == (1, True)
     assert logs(tmp_path / "new") == {}
     # With settings that have not failed it is another run.
-    assert call(capsys, *argv[:-2], "--out", str(tmp_path / "new"), "--known", str(tmp_path))[0] == 0
+    assert call(capsys, "reproduce", *argv[:-2], "--out", str(tmp_path / "new"), "--known", str(tmp_path))[0] == 0
     assert verdicts(tmp_path / "new")["mnist-s2/fedprox"] == "short run (2 of 200)"
 
 
@@ -157,9 +152,8 @@ def test_a_run_that_fails_as_the_published_one_did_is_as_asked(
 ) -> None:
     failing = [dataclasses.replace(r, failed=True) for r in find("fedntd-table1", ["mnist-s2"], ["fedprox"])]
     monkeypatch.setattr("fedloom.cli.reproduce.find", lambda *_: failing)
-    status, text, _ = call(
-        capsys, "fedntd-table1", *SMALL, "--data", data, "--out", str(tmp_path), "--set", "fedprox.mu=1e30",
-    )  # fmt: skip
+    argv = ("fedntd-table1", *SMALL, "--data", data, "--out", str(tmp_path), "--set", "fedprox.mu=1e30")
+    status, text, _ = call(capsys, "reproduce", *argv)
     assert (status, "mnist-s2/fedprox/seed-0 failed: " in text) == (0, True)
 
 
@@ -170,13 +164,13 @@ def test_what_cannot_be_run_is_said_and_costs_no_other(
         "fedloom.reproduction.recipe.ALGORITHMS", {k: v for k, v in ALGORITHMS.items() if k != "fedprox"}
     )
     argv = ["fedntd-table1", "--only", "mnist-s2,cifar100-s10", "--methods", "fedprox,fedavg", "--rounds", "1"]
-    status, text, _ = call(capsys, *argv, "--threads", "1", "--data", data, "--out", str(tmp_path))
+    status, text, _ = call(capsys, "reproduce", *argv, "--threads", "1", "--data", data, "--out", str(tmp_path))
     assert status == 1  # not all that was asked for
     assert "mnist-s2/fedprox/seed-0 skipped: there is no algorithm 'fedprox' in this version" in text
     assert "cifar100-s10 left out: data cannot be made: " in text
     assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)"}
     status, text, _ = call(
-        capsys, "fedntd-table1", "--only", "cifar10-s2", "--data", data, "--out", str(tmp_path / "none")
+        capsys, "reproduce", "fedntd-table1", "--only", "cifar10-s2", "--data", data, "--out", str(tmp_path / "none")
     )
     assert status == 2  # nothing could be run
     assert verdicts(tmp_path / "none") == {}
@@ -184,13 +178,15 @@ def test_what_cannot_be_run_is_said_and_costs_no_other(
 
 def test_missing_data_are_said_once(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["fedntd-table1", *SMALL, "--data", data, "--out", str(tmp_path), "--seeds", "2"]
-    assert call(capsys, *argv)[0] == 0
-    status, text, _ = call(capsys, *argv, "--methods", "fedavg,fedprox", "--only", "cifar10-s2,cifar10-s3,cifar100-s10")
+    assert call(capsys, "reproduce", *argv)[0] == 0
+    status, text, _ = call(
+        capsys, "reproduce", *argv, "--methods", "fedavg,fedprox", "--only", "cifar10-s2,cifar10-s3,cifar100-s10"
+    )
     assert status == 2
     said = [line.partition(": ")[0] for line in text.splitlines() if "left out" in line]
     assert said == ["cifar10-s2 left out", "cifar10-s3 left out, as cifar10-s2 is", "cifar100-s10 left out"]
     assert "skipped" not in text
-    status, text, _ = call(capsys, *argv, "--only", "mnist-s2,cifar10-s2,cifar10-s3")
+    status, text, _ = call(capsys, "reproduce", *argv, "--only", "mnist-s2,cifar10-s2,cifar10-s3")
     assert (status, text.count("left out"), "2 of 6 runs were there already" in text) == (1, 2, True)
 
 
@@ -199,40 +195,47 @@ def test_exported_runs_count_as_done_and_do_not_go_on(
 ) -> None:
     out, kept = tmp_path / "out", tmp_path / "kept"
     argv = ("fedntd-table1", *SMALL, "--data", data)
-    status, text, _ = call(capsys, *argv, "--out", str(out), "--export", str(kept))
+    status, text, _ = call(capsys, "reproduce", *argv, "--out", str(out), "--export", str(kept))
     assert (status, f"\n1 run copied to {kept}\n" in text) == (0, True)
     assert logs(kept) == logs(out)
     assert verdicts(kept) == {"mnist-s2/fedavg": "short run (1 of 200)"}
     assert not list(kept.rglob("checkpoints"))
 
-    status, text, _ = call(capsys, *argv, "--out", str(out), "--seeds", "2", "--export", str(kept))
+    status, text, _ = call(capsys, "reproduce", *argv, "--out", str(out), "--seeds", "2", "--export", str(kept))
     assert (status, f"\n1 run copied to {kept}\n" in text) == (0, True)
-    status, text, _ = call(capsys, *argv, "--out", str(out), "--seeds", "2", "--export", str(kept))
+    status, text, _ = call(capsys, "reproduce", *argv, "--out", str(out), "--seeds", "2", "--export", str(kept))
     assert (status, f"\n0 runs copied to {kept}\n" in text) == (0, True)
-    status, text, _ = call(capsys, *argv, "--out", str(out), "--seeds", "2", "--export", str(tmp_path / "other"))
+    status, text, _ = call(
+        capsys, "reproduce", *argv, "--out", str(out), "--seeds", "2", "--export", str(tmp_path / "other")
+    )
     assert (status, f"\n2 runs copied to {tmp_path / 'other'}\n" in text) == (0, True)
 
     # Without data too: nothing must be run.
-    status, text, _ = call(capsys, *argv[:-2], "--out", str(tmp_path / "new"), "--known", str(kept))
+    status, text, _ = call(capsys, "reproduce", *argv[:-2], "--out", str(tmp_path / "new"), "--known", str(kept))
     assert (status, "1 of 1 runs were there already" in text) == (0, True)
     assert verdicts(tmp_path / "new") == verdicts(out)
     assert logs(tmp_path / "new") == {}
 
-    status, text, _ = call(capsys, *argv, "--rounds", "2", "--out", str(kept))
+    status, text, _ = call(capsys, "reproduce", *argv, "--rounds", "2", "--out", str(kept))
     assert status == 2
     assert "holds 1 rounds without checkpoints, which cannot go on (exported, or they were deleted); run it in" in text
     assert logs(kept) == logs(out)
 
-    assert call(capsys, *argv, "--rounds", "2", "--out", str(tmp_path / "new"), "--known", str(kept))[0] == 0
+    assert (
+        call(capsys, "reproduce", *argv, "--rounds", "2", "--out", str(tmp_path / "new"), "--known", str(kept))[0] == 0
+    )
     assert logs(tmp_path / "new")[f"{FEDAVG}/seed-0/metrics.jsonl"].count(b"\n") == 3
 
 
 def test_report_only_runs_nothing(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, "fedntd-table1", *SMALL, "--rounds", "2", "--data", data, "--out", str(tmp_path))[0] == 0
+    assert (
+        call(capsys, "reproduce", "fedntd-table1", *SMALL, "--rounds", "2", "--data", data, "--out", str(tmp_path))[0]
+        == 0
+    )
     before = logs(tmp_path)
     (tmp_path / "fedntd-table1/results.csv").unlink()
     argv = ("fedntd-table1", "--report-only", "--out", str(tmp_path))
-    status, text, _ = call(capsys, *argv, "--rounds", "1")
+    status, text, _ = call(capsys, "reproduce", *argv, "--rounds", "1")
     assert (status, "\n1 of 98 runs asked for are there\n" in text) == (1, True)
     assert "seed-0" not in text
     assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)"}
@@ -245,11 +248,11 @@ def test_report_only_runs_nothing(data: str, tmp_path: Path, capsys: pytest.Capt
         (("--seed", "1"), 1, "0 of 1 runs"),
         (("--set", "local.lr=0.5"), 1, "0 of 1 runs"),
     ):
-        status, text, _ = call(capsys, *argv, *more)
+        status, text, _ = call(capsys, "reproduce", *argv, *more)
         assert (status, f"\n{words} asked for are there\n" in text) == (expected, True), more
     assert logs(tmp_path) == before
     (tmp_path / FEDAVG / "seed-0" / "failed.json").write_text('{"why": "the loss is NaN"}')
-    status, text, _ = call(capsys, *argv, "--seeds", "2")
+    status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2")
     assert (status, "\n0 of 2 runs asked for are there, 1 failed\n" in text) == (1, True)
 
 
@@ -279,18 +282,15 @@ def test_a_library_call_trains_without_a_terminal(data: str, tmp_path: Path) -> 
 
 
 def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -> None:
-    def interrupted(name: str, job: Job, directory: Path) -> None:
-        def stop(history: History) -> None:
-            if name.startswith("mnist-s2/fedntd") and history.metrics[-1]["round"] == 7:
-                raise KeyboardInterrupt
-
+    def second_interrupted(name: str, job: Job, directory: Path) -> None:
+        stop = stop_after(7) if name.startswith("mnist-s2/fedntd") else None
         job.run(directory, resume=True, on_round=stop)
 
     chosen = find("fedntd-table1", ["mnist-s2"], ["fedavg", "fedntd"])
     changes = {"model": "logistic", "run.threads": "1"}
     told: list[Outcome] = []
     with pytest.raises(KeyboardInterrupt):
-        reproduce(chosen, data, tmp_path / "a", rounds=8, changes=changes, train=interrupted, tell=told.append)
+        reproduce(chosen, data, tmp_path / "a", rounds=8, changes=changes, train=second_interrupted, tell=told.append)
     assert [o.status for o in told] == ["done"]
     assert logs(tmp_path / "a")["fedntd-table1/mnist-s2/fedntd/seed-0/metrics.jsonl"].count(b"\n") == 8
     outcomes = reproduce(chosen, data, tmp_path / "a", rounds=8, changes=changes)
@@ -302,18 +302,11 @@ def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -
 def test_the_same_command_goes_on_after_ctrl_c(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*args: Any, **more: Any) -> History:
-        def stop(history: History) -> None:
-            if history.metrics[-1]["round"] == 7:
-                raise KeyboardInterrupt
-
-        return train(*args, **more, on_round=stop)
-
     argv = ("fedntd-table1", *SMALL, "--rounds", "8", "--set", "model=logistic", "--data", data, "--out", str(tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr("fedloom.cli.reproduce.train", interrupted)
-        assert call(capsys, *argv)[::2] == (130, "interrupted; the same command goes on\n")
-    status, text, _ = call(capsys, *argv)
+        patched.setattr("fedloom.cli.reproduce.train", partial(train, on_round=stop_after(7)))
+        assert call(capsys, "reproduce", *argv)[::2] == (130, "interrupted; the same command goes on\n")
+    status, text, _ = call(capsys, "reproduce", *argv)
     assert (status, ", from round 5\n" in text) == (0, True)  # the last checkpoint
     assert logs(tmp_path)[f"{FEDAVG}/seed-0/metrics.jsonl"].count(b"\n") == 9
 
@@ -371,7 +364,7 @@ def test_mistakes_are_refused_before_anything_is_written(
     argv: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    status, _, err = call(capsys, *(str(out) if a == "OUT" else a for a in argv))
+    status, _, err = call(capsys, "reproduce", *(str(out) if a == "OUT" else a for a in argv))
     assert status == 2
     assert any(part in " ".join(err.split()) for part in message.split("|"))
     assert not out.exists()
@@ -382,7 +375,7 @@ def test_empty_folders_are_refused(flag: str, tmp_path: Path, capsys: pytest.Cap
     """As of a variable of the shell that is not set."""
     out = tmp_path / "out"
     with pytest.raises(SystemExit) as stopped:
-        call(capsys, "fedntd-table1", *SMALL, "--data", "D", "--out", str(out), flag, "")
+        call(capsys, "reproduce", "fedntd-table1", *SMALL, "--data", "D", "--out", str(out), flag, "")
     assert stopped.value.code == 2
     assert f"argument {flag}: is empty; name a directory" in capsys.readouterr().err
     assert not out.exists()
@@ -394,23 +387,25 @@ def test_other_settings_than_the_runs_that_are_there(
     out = tmp_path / "smoke"
     argv = ("fedntd-table1", *SMALL, "--data", data)
     changes = ("--set", "model=logistic", "--set", "local.lr=0.5")
-    assert call(capsys, *argv, *changes, "--out", str(out))[0] == 0
+    assert call(capsys, "reproduce", *argv, *changes, "--out", str(out))[0] == 0
     before = logs(out)
     for rounds in ("1", "2"):  # as many as there are, and more
-        status, text, err = call(capsys, *argv, "--rounds", rounds, "--out", str(out))
+        status, text, err = call(capsys, "reproduce", *argv, "--rounds", rounds, "--out", str(out))
         assert (status, "were there already" in text) == (2, False)
         told = 'holds a run with other settings: model was "logistic" and is "fedntd_cnn"; local.lr was 0.5 and is 0.01'
         assert told in err
         assert "Ask for what it was made with (--set), or name another directory" in err
-        status, _, err = call(capsys, *argv, *changes, "--set", "local.lr=0.1", "--rounds", rounds, "--out", str(out))
+        status, _, err = call(
+            capsys, "reproduce", *argv, *changes, "--set", "local.lr=0.1", "--rounds", rounds, "--out", str(out)
+        )
         assert (status, "other settings: local.lr was 0.5 and is 0.1." in err) == (2, True)
     assert logs(out) == before
 
     # Elsewhere it neither counts nor stands in the way, except where the same is asked for.
     real = ("--out", str(tmp_path / "real"), "--known", str(out))
-    assert call(capsys, *argv, *real)[0] == 0
+    assert call(capsys, "reproduce", *argv, *real)[0] == 0
     assert verdicts(tmp_path / "real") == {"mnist-s2/fedavg": "short run (1 of 200)"}
-    status, text, _ = call(capsys, *argv, *changes, "--out", str(tmp_path / "same"), "--known", str(out))
+    status, text, _ = call(capsys, "reproduce", *argv, *changes, "--out", str(tmp_path / "same"), "--known", str(out))
     assert (status, "1 of 1 runs were there already" in text) == (0, True)
     assert verdicts(tmp_path / "same") == {"mnist-s2/fedavg": "other settings: model, local.lr"}
 
@@ -419,8 +414,8 @@ def test_a_run_whose_checkpoints_were_deleted_stays_in_the_table_and_cannot_go_o
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ("fedntd-table1", *SMALL, "--set", "model=logistic", "--data", data, "--out", str(tmp_path))
-    assert call(capsys, *argv)[0] == 0
+    assert call(capsys, "reproduce", *argv)[0] == 0
     shutil.rmtree(tmp_path / FEDAVG / "seed-0" / "checkpoints")
-    assert call(capsys, *argv)[0] == 0
-    status, text, _ = call(capsys, *argv, "--rounds", "2")
+    assert call(capsys, "reproduce", *argv)[0] == 0
+    status, text, _ = call(capsys, "reproduce", *argv, "--rounds", "2")
     assert (status, "without checkpoints, which cannot go on (exported, or they were deleted)" in text) == (2, True)

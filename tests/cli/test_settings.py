@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from commands import call, error, interrupted
 from fedloom import SGD, Adam, Examples, FedAvg, Local, RunSettings, federate, iid, run
 from fedloom.cli import main as cli
 from fedloom.cli.flags import add_settings
@@ -106,19 +107,14 @@ def _forgotten() -> Any:
 
 def done(capsys: pytest.CaptureFixture[str], line: str) -> str:
     """What a command that must succeed prints."""
-    status = cli.main(line.split())
-    out, err = capsys.readouterr()
+    status, out, err = call(capsys, *line.split())
     assert (status, err) == (0, "")
     return out
 
 
-def error(capsys: pytest.CaptureFixture[str], line: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
     """What a command that must fail says."""
-    status = cli.main(line.split())
-    err = capsys.readouterr().err
-    assert status == 2
-    assert err.startswith("error: ")
-    return err.removeprefix("error: ").strip()
+    return error(capsys, *line.split())
 
 
 def settings(directory: str) -> dict[str, Any]:
@@ -146,7 +142,7 @@ def test_the_algorithm_of_the_file_is_the_default(capsys: pytest.CaptureFixture[
     done(capsys, "run --settings one.toml --out a")
     done(capsys, "run fedavg --settings one.toml --out b")
     assert (settings("a")["algorithm"], settings("b")["algorithm"]) == ("fedntd", "fedavg")
-    assert error(capsys, "run --settings tiny.toml") == (
+    assert refused(capsys, "run --settings tiny.toml") == (
         "say which algorithm: fedloom run NAME, or algorithm = NAME in the settings file"
     )
 
@@ -166,7 +162,7 @@ def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]
     assert "Mine" not in settings("b/fedavg")
     assert done(capsys, "data show --settings mine.toml").startswith("arrays, 5; iid; ")
     Path("mine.toml").write_text('algorithm = "own:Mine"\n' + TINY + "[Mine]\nagregation = 1\n")
-    assert error(capsys, "run --settings mine.toml") == (
+    assert refused(capsys, "run --settings mine.toml") == (
         "mine.toml: Mine has no setting 'agregation' (did you mean 'aggregation'?); it has aggregation, buffers, shared"
     )
 
@@ -195,7 +191,7 @@ def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]
 )
 def test_a_mistake_in_a_file_is_named(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.toml").write_text(text)
-    assert error(capsys, "run fedavg --settings bad.toml").startswith(f"bad.toml: {message}")
+    assert refused(capsys, "run fedavg --settings bad.toml").startswith(f"bad.toml: {message}")
 
 
 @pytest.mark.parametrize(
@@ -213,28 +209,28 @@ def test_a_file_that_is_none(
 ) -> None:
     if content is not None:
         Path(name).write_bytes(content)
-    assert error(capsys, f"run fedavg --settings {name}").startswith(message)
+    assert refused(capsys, f"run fedavg --settings {name}").startswith(message)
 
 
 def test_names_that_modules_do_not_have(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    assert error(capsys, "run nowhere:Mine --settings tiny.toml") == (
+    assert refused(capsys, "run nowhere:Mine --settings tiny.toml") == (
         "algorithm 'nowhere:Mine': cannot import 'nowhere': No module named 'nowhere'; modules are looked for in the "
         f"current folder ({folder}) and among installed packages"
     )
-    assert error(capsys, "run own:Mini --settings tiny.toml") == (
+    assert refused(capsys, "run own:Mini --settings tiny.toml") == (
         "algorithm 'own:Mini': own has no 'Mini' (did you mean 'Mine'?)"
     )
-    assert error(capsys, "run own:network --settings tiny.toml").startswith(
+    assert refused(capsys, "run own:network --settings tiny.toml").startswith(
         "algorithm 'own:network' must be a class derived from fedloom.Algorithm, got "
     )
 
 
 def test_an_error_in_ones_own_code_is_placed(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     Path("broken.py").write_text(BROKEN)
-    said = error(capsys, "run fedavg --settings tiny.toml --data broken:arrays")
+    said = refused(capsys, "run fedavg --settings tiny.toml --data broken:arrays")
     assert said == f"no arrays today ({folder / 'broken.py'}, line 16, in arrays)"
     for engine in ("loop", "stacked"):
-        said = error(capsys, f"run broken:Mine --settings tiny.toml --engine {engine}")
+        said = refused(capsys, f"run broken:Mine --settings tiny.toml --engine {engine}")
         assert "round 1, batch 0: NameError: name 'nothing' is not defined" in said
         assert said.endswith(f"({folder / 'broken.py'}, line 8, in penalty)")
 
@@ -245,32 +241,32 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(capsys:
     )
     about = "and task Classification do not take the data, 5 in 3 classes: "
     for name, why in (("wide", "RuntimeError: mat1 and mat2 shapes"), ("narrow", "IndexError: Target 2 is out of")):
-        said = error(capsys, f"run fedavg --settings tiny.toml --model broken:{name} --out o")
+        said = refused(capsys, f"run fedavg --settings tiny.toml --model broken:{name} --out o")
         assert said.startswith(f"model {name} {about}{why}")
-    said = error(capsys, "run fedavg --settings tiny.toml --task hinge --out o")
+    said = refused(capsys, "run fedavg --settings tiny.toml --task hinge --out o")
     assert said.startswith("model network and task Hinge do not take the data, 5 in 3 classes: ")
     assert not Path("o").exists()
 
 
 def test_a_mistake_in_one_of_several_runs_shows_before_the_first(capsys: pytest.CaptureFixture[str]) -> None:
-    said = error(capsys, "compare fedavg moon --settings tiny.toml --set moon.feature=nope --out o")
+    said = refused(capsys, "compare fedavg moon --settings tiny.toml --set moon.feature=nope --out o")
     assert "'nope'" in said
     assert not Path("o").exists()
-    said = error(capsys, "run moon --settings tiny.toml --set feature=nope --out o")
+    said = refused(capsys, "run moon --settings tiny.toml --set feature=nope --out o")
     assert "'nope'" in said
     assert not Path("o").exists()
 
 
 def test_names_under_which_two_things_would_stand(capsys: pytest.CaptureFixture[str]) -> None:
     Path("broken.py").write_text("import fedloom as fl\nclass Mine(fl.Averaging):\n    pass\n")
-    said = error(capsys, "compare own:Mine broken:Mine --settings tiny.toml")
+    said = refused(capsys, "compare own:Mine broken:Mine --settings tiny.toml")
     assert said.endswith("got own:Mine and broken:Mine: drop the repeats, or rename your own")
-    said = error(capsys, "run own:run --settings tiny.toml")
+    said = refused(capsys, "run own:run --settings tiny.toml")
     assert said == "tiny.toml: algorithm 'own:run' would have its settings under 'run', where others stand: rename it"
 
 
 def test_an_algorithm_may_have_settings_without_a_default(capsys: pytest.CaptureFixture[str]) -> None:
-    said = error(capsys, "run own:Asks --settings tiny.toml --set mu=1")
+    said = refused(capsys, "run own:Asks --settings tiny.toml --set mu=1")
     assert said == "Asks has settings without a default: give nu=VALUE (--set)"
     done(capsys, "run own:Asks --settings tiny.toml --set mu=1 --set nu=2 --out a")
     assert settings("a")["Asks"]["nu"] == 2.0
@@ -289,13 +285,13 @@ def test_rows_that_the_source_holds_out_are_not_trained_on(capsys: pytest.Captur
         assert not held_out[federation.partition.indices].any()
         assert federation.local_test is not None
         assert held_out[federation.local_test.indices].all()
-    said = error(capsys, f"run fedavg --model logistic --data {text} --public 5")
+    said = refused(capsys, f"run fedavg --model logistic --data {text} --public 5")
     assert said.startswith("data.public takes 5 rows out and renumbers the others, so the rows in lists:lists.json ")
 
 
 def test_a_table_says_how_its_columns_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("t.csv").write_text("a,b,kind\n" + "1,2,x\n3,4,y\n" * 30)
-    said = error(capsys, "run fedavg --data t.csv")
+    said = refused(capsys, "run fedavg --data t.csv")
     assert said.startswith("t.csv: the header must be distinct names with 'label' and a feature, got a, b, kind: ")
     assert said.endswith("; columns are named as t.csv?label=y&client=c&split=s")
     few = "--clients 4 --cohort 2 --rounds 1 --partition iid --model logistic"
@@ -312,15 +308,15 @@ def test_several_seeds_are_several_runs(capsys: pytest.CaptureFixture[str]) -> N
         assert f"\n{name} " in out
     shared = [History.read(f"runs/{n}/seed-1").manifest["federation"]["parts"] for n in ("fedavg", "fedntd")]
     assert shared[0] == shared[1] != History.read("runs/fedavg/seed-2").manifest["federation"]["parts"]
-    said = error(capsys, "run fedavg --settings tiny.toml --out runs/fedavg")
+    said = refused(capsys, "run fedavg --settings tiny.toml --out runs/fedavg")
     assert said.startswith("runs/fedavg holds several runs (seed-1, seed-2), and one beside them would be lost among ")
-    assert error(capsys, "run fedavg --settings tiny.toml --seed 1,1") == "each seed is named once, got --seed 1,1"
+    assert refused(capsys, "run fedavg --settings tiny.toml --seed 1,1") == "each seed is named once, got --seed 1,1"
 
 
 def test_runs_go_on_and_missing_ones_start(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "compare fedavg scaffold --settings tiny.toml --out whole")
     done(capsys, "run fedavg --settings tiny.toml --rounds 2 --out cut/fedavg")
-    assert "cut/fedavg already holds a run" in error(capsys, "compare fedavg scaffold --settings tiny.toml --out cut")
+    assert "cut/fedavg already holds a run" in refused(capsys, "compare fedavg scaffold --settings tiny.toml --out cut")
     out = done(capsys, "compare fedavg scaffold --settings tiny.toml --out cut --resume")
     assert "fedavg: stacked engine" in out
     assert ", from round 2\n" in out
@@ -331,19 +327,16 @@ def test_runs_go_on_and_missing_ones_start(capsys: pytest.CaptureFixture[str]) -
     assert len(History.read("whole/scaffold").metrics) == 5
     done(capsys, "resume whole/fedavg --at 0 --rounds 1")
     assert len(History.read("whole/fedavg").metrics) == 2
-    assert error(capsys, "run fedavg --settings tiny.toml --resume") == (
+    assert refused(capsys, "run fedavg --settings tiny.toml --resume") == (
         "--resume goes on with what a directory holds; name it with --out DIR"
     )
-    said = error(capsys, "run fedavg --settings tiny.toml --lr 0.5 --resume --out cut/fedavg")
+    said = refused(capsys, "run fedavg --settings tiny.toml --lr 0.5 --resume --out cut/fedavg")
     assert "holds a run with other settings or data: hyper_parameters.local.optimiser.lr was 0.1 and is 0.5" in said
 
 
 def test_an_interrupted_run_says_how_it_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*args: Any, **more: Any) -> History:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(Job, "run", interrupted)
         assert cli.main(["run", "fedavg", "--settings", "tiny.toml", "--out", "a"]) == 130
@@ -358,7 +351,7 @@ def test_a_run_from_python_has_no_words_but_an_experiment_has(capsys: pytest.Cap
     federation = federate(train, iid(y, 5, seed=0))
     run(FedAvg(), federation, lambda: torch.nn.Linear(3, 3), RunSettings(rounds=1, cohort_size=2), directory="a")
     for command in ("resume a", "replay a 1", "export a m.pt"):
-        said = error(capsys, command)
+        said = refused(capsys, command)
         assert said.startswith("the run in a was started from Python with objects of its own: go on with it from there")
     words = {
         "model": "own:network",
@@ -373,9 +366,9 @@ def test_a_run_from_python_has_no_words_but_an_experiment_has(capsys: pytest.Cap
 
 def test_a_folder_without_runs(capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty").mkdir()
-    assert error(capsys, "resume empty") == "there is no run in empty; name the folder that --out named"
+    assert refused(capsys, "resume empty") == "there is no run in empty; name the folder that --out named"
     for command in ("replay empty 1", "export empty a.pt"):
-        assert error(capsys, command) == "empty holds no run; name a folder with a settings.json, as --out makes it"
+        assert refused(capsys, command) == "empty holds no run; name a folder with a settings.json, as --out makes it"
 
 
 def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -388,8 +381,8 @@ def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(p.name for p in Path("local").iterdir()) == sorted(f"client-{k}.safetensors" for k in clients)
     out = done(capsys, "replay a 2")
     assert out.splitlines()[-1] == agrees  # round 2 has no checkpoint any more
-    assert error(capsys, "replay a 5") == "the run in a has the rounds 1 to 4 to replay, got 5"
-    assert error(capsys, "replay a 0") == "the run in a has the rounds 1 to 4 to replay, got 0"
+    assert refused(capsys, "replay a 5") == "the run in a has the rounds 1 to 4 to replay, got 5"
+    assert refused(capsys, "replay a 0") == "the run in a has the rounds 1 to 4 to replay, got 0"
 
 
 def test_models_are_exported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,15 +395,15 @@ def test_models_are_exported(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(sorted(f) == ["bias", "weight"] and f["weight"].shape == (3, 5) for f in found)
     assert not torch.equal(found[0]["weight"], found[1]["weight"])
     assert not torch.equal(found[0]["weight"], found[2]["weight"])
-    assert "first.pt" in error(capsys, "export a first.pt")
-    assert error(capsys, "export a b.pt --client 6") == "client must be in 0..5, got 6"
-    assert error(capsys, "export a b.pt --client 0 --model network") == (
+    assert "first.pt" in refused(capsys, "export a first.pt")
+    assert refused(capsys, "export a b.pt --client 6") == "client must be in 0..5, got 6"
+    assert refused(capsys, "export a b.pt --client 0 --model network") == (
         "a client has one model: give --client 0 or --model network, not both"
     )
-    assert error(capsys, "export a b.pt --model mlp") == "the run has no model 'mlp'; it has network"
+    assert refused(capsys, "export a b.pt --model mlp") == "the run has no model 'mlp'; it has network"
     shutil.rmtree("a")
     done(capsys, "run local_only --settings tiny.toml --out a")
-    assert error(capsys, "export a b.pt") == "LocalOnly has no global model; name a client with --client 0"
+    assert refused(capsys, "export a b.pt") == "LocalOnly has no global model; name a client with --client 0"
 
 
 def test_a_run_starts_from_exported_weights(capsys: pytest.CaptureFixture[str]) -> None:
@@ -443,7 +436,7 @@ def test_a_tracker_gets_every_run(capsys: pytest.CaptureFixture[str], monkeypatc
         *[("tb/fedavg", "fedavg"), ("tb/fedavg", 0, True), ("tb/fedavg", 1, True), ("tb/fedavg", "finished")],
         *[("tb/fedntd", "fedntd"), ("tb/fedntd", 0, True), ("tb/fedntd", 1, True), ("tb/fedntd", "finished")],
     ]
-    said = error(capsys, "run fedavg --settings tiny.toml --track neptune:x --out o")
+    said = refused(capsys, "run fedavg --settings tiny.toml --track neptune:x --out o")
     assert said.startswith("a tracker is one of tensorboard:DIR, wandb:PROJECT, mlflow:EXPERIMENT, got 'neptune:x'")
     assert not Path("o").exists()
 

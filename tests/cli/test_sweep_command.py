@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from commands import call
 from fedloom.cli import main as cli
 from fedloom.coordinator import History, Job
 
 QUICK = "--model logistic --clients 6 --cohort 3 --rounds 2 --epochs 1 --partition iid --threads 1"
 
 
-@pytest.fixture(autouse=True)
-def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+pytestmark = pytest.mark.usefixtures("_eighty_columns")
 
 
 @pytest.fixture
@@ -28,13 +27,12 @@ def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     x = (100 * np.eye(3)[y][:, :, None] + rng.integers(0, 99, (120, 3, 3))).astype(np.uint8)
     np.savez(tmp_path / "own.npz", x_train=x[:90], y_train=y[:90], x_test=x[90:], y_test=y[90:])
 
-    def call(text: str, *more: str) -> tuple[int, str, str]:
+    def swept(text: str, *more: str) -> tuple[int, str, str]:
         name, *rest = text.split()
         own = ["--data", str(tmp_path / "own.npz"), "--out", str(tmp_path / "s")]
-        status = cli.main(["sweep", name, *QUICK.split(), *own, *rest, *more])
-        return status, *capsys.readouterr()
+        return call(capsys, "sweep", name, *QUICK.split(), *own, *rest, *more)
 
-    return call
+    return swept
 
 
 def refused(found: tuple[int, str, str]) -> str:
@@ -89,14 +87,14 @@ def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(
 ) -> None:
     run = Job.run
 
-    def interrupted(job: Job, directory: Path, **more: Any) -> History:
+    def second_trial_interrupted(job: Job, directory: Path, **more: Any) -> History:
         if "trial-001" in str(directory):
             raise KeyboardInterrupt
         return run(job, directory, **more)
 
     argv = "fedavg --val-fraction 0.25 --over local.lr=log:0.001:1 --random 3"
     with monkeypatch.context() as patch:
-        patch.setattr(Job, "run", interrupted)
+        patch.setattr(Job, "run", second_trial_interrupted)
         status, out, err = sweep(argv)
     assert (status, err) == (130, "interrupted; the same command with --resume goes on\n")
     assert out.splitlines()[-1] == "1 of 3 trials are done; go on with the same command and --resume"

@@ -21,7 +21,7 @@ from fedloom.core.types import Weights
 from fedloom.data import federate
 from fedloom.evaluate import forgetting
 from fedloom.models import MLP
-from fedloom.report.analysed_run import AnalysedRun
+from fedloom.report import ANALYSES, AnalysedRun, analyses
 
 
 @pytest.mark.parametrize("name", sorted(set(studies.analyses()) - {"hypersphere"}))
@@ -37,6 +37,13 @@ def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any,
         numbers = [v for row in found for v in row.values() if isinstance(v, float)]
         assert np.isfinite(numbers).mean() > 0.8  # few are unknown
     assert finding.summary.rows
+
+
+def test_an_analysis_stands_in_a_module_of_its_name() -> None:
+    folder = Path(analyses.__file__).parent
+    assert sorted(ANALYSES) == sorted(p.stem.replace("_", "-") for p in folder.glob("[!_]*.py"))
+    for name, measure in ANALYSES.items():
+        assert measure.__module__ == f"{analyses.__name__}.{name.replace('-', '_')}"
 
 
 @pytest.mark.parametrize("name", ["alignment", "local-accuracy", "tsne"])

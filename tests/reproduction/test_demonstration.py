@@ -15,7 +15,6 @@ from fedloom.reproduction.demonstration import Expected
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same demonstration in about a second."""
-    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(demonstration, "ALGORITHMS", ("fedavg", "pfedsd"))
     made = demonstration.experiments
 
@@ -33,7 +32,7 @@ def verdicts(out: str) -> list[str]:
     return [line.split()[-1] for line in out.split("Expected over seeds and got")[1].splitlines()[3:]]
 
 
-@pytest.mark.usefixtures("_small")
+@pytest.mark.usefixtures("_small", "_eighty_columns")
 @pytest.mark.parametrize(
     ("low", "high", "status", "words"),
     [(0.1, 1.0, 0, ["yes", "yes"]), (1.01, 1.02, 1, ["yes", "NO"]), (0.0, 0.05, 1, ["yes", "NO"])],

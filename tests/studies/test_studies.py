@@ -2,12 +2,87 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands import call
+from fedloom import studies
 from fedloom.core.errors import SettingError
-from fedloom.studies import find
+from fedloom.report import ANALYSES
+from fedloom.studies import STUDIES, Study, find
+
+ROOMS = Path(studies.__file__).parent
+
+
+@pytest.fixture
+def _another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A second paper: a folder and a line."""
+    room = tmp_path / "another"
+    room.mkdir()
+    (room / "__init__.py").write_text(ANOTHER)
+    monkeypatch.setattr(studies, "STUDIES", (*STUDIES, "another"))
+    monkeypatch.setattr(studies, "__path__", [*studies.__path__, str(tmp_path)])
+    for cached in (studies._studies, studies._recipes):
+        cached.cache_clear()
+    yield
+    for cached in (studies._studies, studies._recipes):
+        cached.cache_clear()
+    sys.modules.pop("fedloom.studies.another", None)
+
+
+ANOTHER = '''
+import dataclasses
+from fedloom.studies import Study
+from fedloom.studies.fedntd import STUDY as FEDNTD
+
+def recipes():
+    (first, *_) = FEDNTD.recipes()["fedntd-table1"]
+    return {"another-table1": [dataclasses.replace(first, table="another-table1", column="here")]}
+
+def measure(run):
+    """What only this paper measures."""
+
+STUDY = Study(tables={"another-table1": "what it is about"}, recipes=recipes, analyses={"another": measure})
+'''
+
+
+@pytest.mark.usefixtures("_another")
+def test_a_new_paper_is_a_folder_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "reproduce", "--list")
+    assert (status, "another-table1" in out, "fedntd-table1" in out) == (0, True, True)
+    assert call(capsys, "reproduce", "another-table1", "--list")[1].startswith("columns: here\n")
+    assert "What only this paper measures." in call(capsys, "analyse", "--list")[1]
+    with pytest.raises(SettingError, match=r"unknown table 'another-table2' \(did you mean 'another-table1'"):
+        find("another-table2")
+
+
+def test_every_folder_is_a_study_with_a_line() -> None:
+    assert sorted(STUDIES) == sorted(p.name for p in ROOMS.iterdir() if (p / "__init__.py").exists())
+
+
+def test_no_two_papers_share_a_name() -> None:
+    rooms: list[Study] = list(studies._studies())
+    for names in (
+        [name for room in rooms for name in room.tables],
+        [*ANALYSES, *(name for room in rooms for name in room.analyses)],
+    ):
+        assert [name for name, count in Counter(names).items() if count > 1] == []
+    assert {name: set(room.recipes()) for name, room in zip(STUDIES, rooms, strict=True)} == {
+        name: set(room.tables) for name, room in zip(STUDIES, rooms, strict=True)
+    }
+
+
+def test_the_registry_is_light() -> None:
+    code = "import sys, fedloom.studies; print('torch' in sys.modules, 'fedloom.studies.fedntd' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == (
+        "False False\n"
+    )
 
 
 def test_find_takes_names_and_how_they_begin() -> None:
