@@ -41,9 +41,9 @@ def normalised_rows(per_class: npt.ArrayLike) -> Floats:
     NaN for a class without test examples. A row without a right answer becomes uniform over the others.
     """
     rows = np.array(per_class, np.float64)
-    known = np.isfinite(rows)
-    total = np.where(known, rows, 0.0).sum(-1, keepdims=True)
-    uniform = np.where(known, 1.0 / np.maximum(known.sum(-1, keepdims=True), 1), np.nan)
+    finite = np.isfinite(rows)
+    total = np.where(finite, rows, 0.0).sum(-1, keepdims=True)
+    uniform = np.where(finite, 1.0 / np.maximum(finite.sum(-1, keepdims=True), 1), np.nan)
     return np.asarray(np.where(total > 0, rows / np.where(total > 0, total, 1.0), uniform))
 
 
@@ -73,15 +73,15 @@ class LocalAccuracy:
     sizes: Ints  # [K], examples of each client
 
     def mean(self) -> tuple[float, float]:
-        """(in, out), every client alike."""
+        """In-local and out-local accuracy, mean over clients."""
         return finite_mean(self.inside), finite_mean(self.outside)
 
     def std(self) -> tuple[float, float]:
-        """(in, out): standard deviation over clients, unbiased; NaN for fewer than two."""
+        """Standard deviation of in-local and out-local accuracy over clients, unbiased; NaN for fewer than two."""
         return finite_std(self.inside), finite_std(self.outside)
 
     def weighted(self) -> tuple[float, float]:
-        """(in, out), clients weighted by their number of examples."""
+        """In-local and out-local accuracy, mean over clients weighted by their number of examples."""
         return finite_mean(self.inside, self.sizes), finite_mean(self.outside, self.sizes)
 
 
@@ -123,14 +123,14 @@ def personalised(model: Model, weights: Weights, task: Task, own: Examples, per_
 
 
 def finite_mean(values: Floats, weights: npt.ArrayLike | None = None) -> float:
-    """Mean of those of [N] that are finite; NaN where none is."""
-    known = np.isfinite(values)
-    if not known.any():
+    """Mean of the finite ones among numbers [N]; NaN where none is."""
+    finite = np.isfinite(values)
+    if not finite.any():
         return float("nan")
-    return float(np.average(values[known], weights=None if weights is None else np.asarray(weights)[known]))
+    return float(np.average(values[finite], weights=None if weights is None else np.asarray(weights)[finite]))
 
 
 def finite_std(values: Floats) -> float:
-    """Standard deviation of those of [N] that are finite, unbiased; NaN for fewer than two."""
-    known = values[np.isfinite(values)]
-    return float(known.std(ddof=1)) if len(known) > 1 else float("nan")
+    """Standard deviation of the finite ones among numbers [N], unbiased; NaN for fewer than two."""
+    finite = values[np.isfinite(values)]
+    return float(finite.std(ddof=1)) if len(finite) > 1 else float("nan")

@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Distance:
-    """In both norms."""
+    """A distance in the L1 norm and in the L2 norm."""
 
     l1: float
     l2: float
@@ -34,10 +34,10 @@ def distribution_distance(per_class: npt.ArrayLike, share: npt.ArrayLike) -> Dis
     Classes without test examples are left out of both, which sum to 1 over the others. NaN for a client that has no
     other classes.
     """
-    known = normalised_rows(per_class)
-    there = np.isfinite(known)
+    accuracy = normalised_rows(per_class)
+    there = np.isfinite(accuracy)
     p = np.asarray(share, np.float64)[there]
-    apart = known[there] - p / (p.sum() if p.sum() > 0 else np.nan)
+    apart = accuracy[there] - p / (p.sum() if p.sum() > 0 else np.nan)
     return Distance(l1=float(np.abs(apart).sum()), l2=float(np.sqrt(np.square(apart).sum())))
 
 

@@ -21,7 +21,7 @@ _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Each analysis: its table, what it means, and where its files are."""
+    """Analyse a run, and print each analysis: its table, what it means, and where its files are."""
     analyses = studies.analyses()
     if args.list:
         listing = table("Analyses", "fedloom analyse RUN NAME [NAME ...], or all of them: fedloom analyse RUN all")

@@ -21,7 +21,7 @@ from fedloom.report.style import drawing, rendered
 
 
 def show(args: argparse.Namespace, console: Console) -> int:
-    """Who holds which classes."""
+    """Print, and with --out draw, who holds which classes."""
     (experiment,) = experiments(args, ["fedavg"], sections=("data", "run"))  # whatever algorithm the file is for
     federation = experiment.federation()
     train, counts = federation.train, federation.counts()
@@ -41,7 +41,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
 
 
 def list_sources(args: argparse.Namespace, console: Console) -> int:
-    """What --data and --partition take."""
+    """List what --data and --partition take."""
     rest = "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv, huggingface:NAME, module:name."
     out = table("Data sources", rest)
     out.add_column("name", no_wrap=True)

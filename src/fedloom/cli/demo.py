@@ -13,7 +13,7 @@ from fedloom.reproduction import demonstration
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Train, and compare with what is expected; 1: a number is off."""
+    """Train, and compare with what is expected; the exit status is 1 where a number is off."""
     experiments = demonstration.experiments(args.seed)
     federation = next(iter(experiments.values())).federation()
     jobs = {name: experiment.job(federation) for name, experiment in experiments.items()}

@@ -12,7 +12,7 @@ from fedloom.core.terminal import table
 
 
 def show(args: argparse.Namespace, console: Console) -> int:
-    """Every algorithm, its settings with their defaults, and the first line of its file."""
+    """Print every algorithm, its settings with their defaults, and the first line of its file."""
     out = table("Algorithms", "Change a setting with --set NAME=VALUE (run) or --set ALGORITHM.NAME=VALUE (compare).")
     out.add_column("name", no_wrap=True)
     for heading in ("what it is", "settings"):

@@ -30,12 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(asked)
     console, errors = Console(), Console(stderr=True)
 
-    said = set[str]()
+    shown = set[str]()
 
     def show(message: Any, *rest: Any, **more: Any) -> None:
-        if str(message) in said:  # of every run of a comparison
+        if str(message) in shown:  # of every run of a comparison
             return
-        said.add(str(message))
+        shown.add(str(message))
         console.print(f"[yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
 
     try:

@@ -1,4 +1,4 @@
-"""From flags and settings files to experiments."""
+"""Experiments from flags and settings files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
     out = []
     for name in chosen:
         others = outside - {catalogue.label(name)}
-        said = {key: value for key, value in described.items() if key not in others}
+        kept = {key: value for key, value in described.items() if key not in others}
         try:
-            experiment = Experiment.of({**said, "algorithm": name})
+            experiment = Experiment.of({**kept, "algorithm": name})
         except SettingError as error:
             where = "" if args.settings is None else f"{args.settings}: "
             raise SettingError(f"{where}{error}") from None
@@ -45,7 +45,7 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
 
 
 def seeds(text: str | None, experiment: Experiment) -> list[int]:
-    """`0,1,2`; that of the experiment where nothing is said."""
+    """The seeds that a flag names, as in `0,1,2`; that of the experiment where the flag is not given."""
     if text is None:
         return [experiment.run.seed]
     found = [int(coerce(part, int, "--seed")) for part in text.split(",")]

@@ -27,7 +27,7 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of all commands; `do` is the function that does what was asked for, MODULE.NAME of this package."""
+    """The parser of all commands; `do` of what it parses is the function that does it, MODULE.NAME of this package."""
     made = _Parser(
         prog="fedloom",
         description="Federated learning, simulated on this machine.",

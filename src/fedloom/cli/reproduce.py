@@ -24,7 +24,10 @@ _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Run, write and show; 0: all is there that was asked for, 1: some of it is not, 2: nothing could be run."""
+    """Run recipes, write and show what they gave.
+
+    The exit status is 0 where all is there that was asked for, 1 where some of it is not, 2 where nothing could be run.
+    """
     only, methods = _names("--only", args.only), _names("--methods", args.methods)
     if args.table is None:
         if not args.list:

@@ -18,14 +18,14 @@ from fedloom.report import write_report
 
 
 def report(args: argparse.Namespace, console: Console) -> int:
-    """One page about every run below some directories."""
+    """Write one page about every run below some directories."""
     path = write_report([Path(d) for d in args.directories], args.out)
     console.print(f"report: {path}", markup=False, soft_wrap=True)
     return 0
 
 
 def replay(args: argparse.Namespace, console: Console) -> int:
-    """A past round, computed again: each client's model after its local training."""
+    """Compute a past round again, and print what each client's model is after its local training."""
     job = Experiment.from_directory(args.directory).job()
     found = job.replay(args.directory, args.round)
     test, out = job.federation.test, table(f"Local models of round {args.round}")
@@ -43,15 +43,15 @@ def replay(args: argparse.Namespace, console: Console) -> int:
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)
-    told = "the same cohort, losses and bytes as the run wrote down"
+    verdict = "the same cohort, losses and bytes as the run wrote down"
     if args.round in RunDirectory(args.directory).checkpoints.rounds():  # what differs from it is an error
-        told += f", and the same bits as the checkpoint of round {args.round}"
-    console.print(told, markup=False, soft_wrap=True)
+        verdict += f", and the same bits as the checkpoint of round {args.round}"
+    console.print(verdict, markup=False, soft_wrap=True)
     return 0
 
 
 def export(args: argparse.Namespace, console: Console) -> int:
-    """The global model of a run, or that of one client."""
+    """Write the global model of a run, or that of one client, to a file."""
     job = Experiment.from_directory(args.directory).job()
     restored = job.restore(args.directory, args.at)
     p, train = job.population, job.federation.train

@@ -21,11 +21,11 @@ from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import LAST, Sweep, Trial
 
 _SHOWN = 20  # trials in the table; all of them are in sweep.csv
-_TOLD = ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth")
+_SHOWN_MEASURES = ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth")
 
 
 def sweep(args: argparse.Namespace, console: Console) -> int:
-    """Every trial with every seed, then the best of them."""
+    """Run every trial with every seed, and print the best of them."""
     (base,) = experiments(args, [args.algorithm] * bool(args.algorithm))
     if args.out is None:
         raise SettingError("a sweep keeps its trials in a directory; name it with --out DIR")
@@ -98,10 +98,12 @@ def _show(asked: Sweep, tried: Sequence[Trial], out: Path, console: Console) -> 
     lines = [f"trials: {out / 'sweep.csv'}"]
     if len(tried) == len(asked.trials):
         best = ranked[0]
-        told = [f"{name.replace('_', ' ')} {best.measures[name]:.4f}" for name in _TOLD if name in best.measures]
+        measured = [
+            f"{name.replace('_', ' ')} {best.measures[name]:.4f}" for name in _SHOWN_MEASURES if name in best.measures
+        ]
         lines = [
             f"best: {best.name}, {', '.join(f'{key}={value}' for key, value in best.settings.items())}",
-            f"its test measures in the same rounds: {', '.join(told) or 'none'}",
+            f"its test measures in the same rounds: {', '.join(measured) or 'none'}",
             *lines,
             f"once more: fedloom run --settings {shlex.quote(str(out / 'best.json'))}",
         ]

@@ -86,7 +86,7 @@ def train(
     trackers: Sequence[str] = (),
     on_round: OnHistory | None = None,
 ) -> History:
-    """One run with a progress bar."""
+    """Run a job with a progress bar, and print what a reader should know of how it went."""
 
     def announce(history: History) -> None:
         text = f"{name}: {history.engine} engine ({history.engine_reason})"
@@ -114,7 +114,7 @@ def train(
 
 
 def introduce(federation: Federation, models: Mapping[str, Model], settings: RunSettings, console: Console) -> None:
-    """What is about to run: data, clients, models."""
+    """Print what is about to run: data, clients, models."""
     train, test, sizes = federation.train, federation.test, federation.partition.sizes
     shape = " x ".join(map(str, train.shape))
     span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"

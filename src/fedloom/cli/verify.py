@@ -13,7 +13,7 @@ from fedloom.core.errors import SettingError
 
 
 def verify(args: argparse.Namespace, console: Console) -> int:
-    """A line for each run below a directory, and one for each problem; 1 if there is one."""
+    """Print a line for each run below a directory, and one for each problem; the exit status is 1 if there is one."""
     runs = runs_below(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
@@ -28,5 +28,5 @@ def verify(args: argparse.Namespace, console: Console) -> int:
 
 def _lines(found: Verdict) -> list[str]:
     at = "" if found.round is None else f", round {found.round}, {found.checkpoints} checkpoint(s)"
-    said = ["whole" if found.whole else "NOT WHOLE", *found.notes]
-    return [f"{found.path}{at}: {'; '.join(said)}", *(f"  {problem}" for problem in found.problems)]
+    parts = ["whole" if found.whole else "NOT WHOLE", *found.notes]
+    return [f"{found.path}{at}: {'; '.join(parts)}", *(f"  {problem}" for problem in found.problems)]

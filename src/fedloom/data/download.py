@@ -32,7 +32,7 @@ class DownloadError(OSError):
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file.
+    """A file that the authors of a data set have published.
 
     Attributes:
         path: where it goes, below the data folder.
@@ -188,9 +188,9 @@ def _verified(remote: Remote, path: Path, progress: Progress | None) -> Path:
             problems.append(f"{url}: SHA-256 {found} instead of {remote.sha256}")
             if not resumed:  # a whole file of another content: asking again would give the same
                 break
-    said = "; ".join(dict.fromkeys(problems))
+    reasons = "; ".join(dict.fromkeys(problems))
     raise DownloadError(
-        f"{path.name} could not be fetched ({said}): try again later, or put the file into {path.parent}"
+        f"{path.name} could not be fetched ({reasons}): try again later, or put the file into {path.parent}"
     )
 
 

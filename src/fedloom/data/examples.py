@@ -172,7 +172,7 @@ class Examples:
 
 
 class Dataset(NamedTuple):
-    """What a source holds.
+    """What a source of data holds.
 
     Attributes:
         train: N examples to distribute over clients.

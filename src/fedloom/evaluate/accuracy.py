@@ -29,12 +29,12 @@ class ClassCounts:
 
     @property
     def accuracy(self) -> float:
-        """Top-1 over all examples."""
+        """The share of all examples that the model gets right (top-1)."""
         return float(self.right.sum() / self.total.sum())
 
     @property
     def per_class(self) -> Floats:
-        """[C]; NaN for a class without examples."""
+        """The share of each class that the model gets right, [C]; NaN for a class without examples."""
         with np.errstate(invalid="ignore"):
             return self.right / np.where(self.total > 0, self.total, np.nan)
 
@@ -77,10 +77,10 @@ def in_local(share: Floats, per_class: Floats) -> Floats:
     Returns:
         [...].
     """
-    known = np.isfinite(per_class)
-    weight = share[..., known]
+    measured = np.isfinite(per_class)
+    weight = share[..., measured]
     total = weight.sum(-1)
-    return np.asarray((weight * per_class[known]).sum(-1) / np.where(total > 0, total, np.nan))
+    return np.asarray((weight * per_class[measured]).sum(-1) / np.where(total > 0, total, np.nan))
 
 
 def out_local(share: Floats, per_class: Floats) -> Floats:

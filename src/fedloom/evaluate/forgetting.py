@@ -37,6 +37,6 @@ def relative_forgetting(per_class: npt.NDArray[np.float64], convention: Literal[
     Classes without test examples are left out. NaN where no class was ever right, or there is no earlier round.
     """
     lost = forgetting(per_class, convention)
-    known = np.isfinite(lost)
-    peak = (lost + np.asarray(per_class, np.float64)[-1])[known].sum()
-    return float(lost[known].sum() / peak) if known.any() and peak > 0 else float("nan")
+    finite = np.isfinite(lost)
+    peak = (lost + np.asarray(per_class, np.float64)[-1])[finite].sum()
+    return float(lost[finite].sum() / peak) if finite.any() and peak > 0 else float("nan")

@@ -34,10 +34,15 @@ from fedloom.experiments.words import coerce, meant
 class DataSettings:
     """What clients hold.
 
-    `source`, `partition`, `augment`: as docs/data.md lists them. `clients`: how many; natural partitions and lists of
-    rows bring their own number. `partition_seed`: of the partition and of what is held out; None: the seed of the run.
-    `test_fraction`, `val_fraction`: of each client's examples, held out to judge it and to choose between settings.
-    `public`: training examples taken out first, known to all without labels.
+    Attributes:
+        source: where the examples come from, as docs/data.md lists it.
+        partition: who gets which of them, likewise.
+        clients: how many; natural partitions and lists of rows bring their own number.
+        partition_seed: of the partition and of what is held out; None: the seed of the run.
+        test_fraction: of each client's examples, held out to judge it.
+        val_fraction: of the others, held out to choose between settings.
+        public: training examples taken out first, which all have without their labels.
+        augment: what is done to training images, as docs/data.md lists it.
     """
 
     source: str = catalogue.DATA
@@ -63,7 +68,14 @@ class DataSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """Who is asked, and who does not answer: probabilities per request; see `sampler` and `Unreliable`."""
+    """Who is asked, and who does not answer.
+
+    Attributes:
+        sampler: who is asked, by a name that `fedloom.experiments.samplers.sampler` takes.
+        declined: probability, for each request, that a client refuses (`fedloom.Unreliable`).
+        lost: probability that it vanishes.
+        late: probability that it answers too late.
+    """
 
     sampler: str = "uniform"
     declined: float = 0.0
@@ -76,9 +88,18 @@ class ClientSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One run in words. `settings`: hyper-parameters, by the label of their algorithm.
+    """One run in words.
 
-    `model`: one architecture or several, with commas. `start`: a file of weights to start from (`load_weights`).
+    Attributes:
+        algorithm: its name, or your own as `module:Class`.
+        model: one architecture or several, with commas.
+        task: what models learn.
+        start: a file of weights to start from (`fedloom.load_weights`).
+        data: what clients hold.
+        clients: who is asked, and who does not answer.
+        local: the local training of every client.
+        run: rounds, engine, seed, what is measured and kept.
+        settings: hyper-parameters, by the label of their algorithm.
     """
 
     algorithm: str = "fedavg"
@@ -107,7 +128,7 @@ class Experiment:
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Experiment:
-        """From nested mappings, as a settings file or settings.json has them.
+        """The experiment that nested mappings describe, as a settings file or a settings.json has them.
 
         Raises:
             SettingError: a key is unknown or its value of another type; names the key and what it might mean.
@@ -143,7 +164,7 @@ class Experiment:
         return cls.of(described)
 
     def changed(self, key: str, value: Any) -> Experiment:
-        """With one setting changed: `model`, `local.lr`, `fedntd.beta`; values may be text.
+        """The experiment with one setting changed: `model`, `local.lr`, `fedntd.beta`; values may be text.
 
         Raises:
             SettingError: there is no such setting, or the value is of another type.
@@ -151,7 +172,7 @@ class Experiment:
         return self.with_all({key: value})
 
     def with_all(self, given: Mapping[str, Any]) -> Experiment:
-        """With several settings changed at once: their order does not matter, but `algorithm` comes first."""
+        """The experiment with several settings changed at once, in any order; `algorithm` is changed first."""
         out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
         for key, value in given.items():
             section, dot, name = key.partition(".")
@@ -183,7 +204,7 @@ class Experiment:
         return out
 
     def described(self) -> dict[str, Any]:
-        """As `of` takes it, with every setting written out."""
+        """The experiment as nested mappings, which `of` takes, with every setting written out."""
         out: dict[str, Any] = {name: getattr(self, name) for name in _TOP if getattr(self, name) is not None}
         out |= {name: parts(getattr(self, name)) for name in _SECTIONS}
         own = catalogue.label(self.algorithm)
@@ -192,7 +213,7 @@ class Experiment:
         return out
 
     def dataset(self) -> tuple[Dataset, Examples | None]:
-        """The data, and those of them that are public."""
+        """The data, and those of its training examples that are public, None where none are."""
         found = catalogue.data(self.data.source)
         found = found._replace(train=catalogue.augment(self.data.augment, found.train))
         return catalogue.take_out(found, self.data.public, self.partition_seed) if self.data.public else (found, None)
@@ -224,7 +245,7 @@ class Experiment:
 
     @property
     def partition_seed(self) -> int:
-        """Of the partition and of what is held out."""
+        """The seed of the partition and of what is held out."""
         return self.run.seed if self.data.partition_seed is None else self.data.partition_seed
 
     def models(self, train: Examples) -> dict[str, Model]:
@@ -271,7 +292,7 @@ class Federations:
         self._made: dict[tuple[object, ...], Federation] = {}
 
     def of(self, experiment: Experiment) -> Federation:
-        """What `experiment.federation()` gives."""
+        """What `experiment.federation()` gives, shared between experiments with the same data."""
         d, seed = experiment.data, experiment.partition_seed
         if (d, seed) not in self._made:
             source = (d.source, d.augment, d.public, seed if d.public else None)
@@ -281,7 +302,7 @@ class Federations:
         return self._made[d, seed]
 
     def job(self, experiment: Experiment) -> Job:
-        """What `experiment.job()` gives."""
+        """What `experiment.job()` gives, on a federation that is shared."""
         return experiment.job(self.of(experiment))
 
 
@@ -318,7 +339,7 @@ def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with keys like `local.lr`."""
+    """Nested mappings as one mapping with keys like `local.lr`."""
     out: dict[str, Any] = {}
     for key, value in table.items():
         out.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})

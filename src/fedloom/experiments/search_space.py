@@ -56,7 +56,7 @@ class Range:
         return f"{self.kind}:{self.low}:{self.high}"
 
     def draw(self, rng: np.random.Generator) -> float | int:
-        """One number."""
+        """Draw one number."""
         if self.kind == "int":
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         if self.kind == "log":

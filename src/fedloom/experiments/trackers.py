@@ -91,8 +91,8 @@ class MLflow:
     def start(self, settings: Mapping[str, Any]) -> None:
         try:
             self._client = self._mlflow.MlflowClient(self.uri)
-            known = self._client.get_experiment_by_name(self.experiment)
-            number = known.experiment_id if known else self._client.create_experiment(self.experiment)
+            existing = self._client.get_experiment_by_name(self.experiment)
+            number = existing.experiment_id if existing else self._client.create_experiment(self.experiment)
             self._run = self._client.create_run(number, run_name=_title(settings)).info.run_id
         except self._mlflow.exceptions.MlflowException as error:
             where, reason = self.uri or self._mlflow.get_tracking_uri(), _line(error).partition(". ")[0]

@@ -51,9 +51,14 @@ _TRIES = 100  # draws for each trial that is wanted
 class Trial:
     """One choice of settings, and what came of it.
 
-    `settings`: what it varies. `experiment`: all of it. `status`: "waiting", "done" or "failed: why". `score`: mean
-    over the seeds of the mean of the sweep's measure over its last three measurements; `std`: the standard deviation
-    (n - 1) over the seeds, None with one seed. `measures`: each measure, taken in the same rounds in the same way.
+    Attributes:
+        number: of the trial, from 0.
+        settings: those that the sweep varies.
+        experiment: all settings.
+        status: "waiting", "done" or "failed: why".
+        score: mean over the seeds of the mean of the sweep's measure over its last three measurements.
+        std: standard deviation (n - 1) of the score over the seeds, None with one seed.
+        measures: each measure, taken in the same rounds in the same way.
     """
 
     number: int
@@ -66,7 +71,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Its folder, with one run for each seed."""
+        """The name of the trial's folder, which has one run for each seed."""
         return f"trial-{self.number:03}"
 
 
@@ -80,9 +85,14 @@ class Train(Protocol):
 class Sweep:
     """`base` with every choice of settings in `space`: the product of the lists, or `random` draws.
 
-    `space`: values, or a `Range` to draw from, by setting as in a settings file (`local.lr`, `fedntd.beta`, or `beta`
-    for the algorithm's own). `by`: the measure to choose by. `seeds`: each trial is run with all of them (default: that
-    of `base`). `seed`: of the draws; more draws with the same seed begin with the same trials.
+    Attributes:
+        base: the experiment that is varied.
+        space: values, or a `Range` to draw from, by setting as in a settings file (`local.lr`, `fedntd.beta`, or
+            `beta` for the algorithm's own).
+        by: the measure to choose by.
+        seeds: each trial is run with all of them (default: that of `base`).
+        random: so many draws instead of the product.
+        seed: of the draws; more draws with the same seed begin with the same trials.
 
     Raises:
         SettingError: a setting or a value is wrong in any trial, two trials are the same, or `by` is not measured.

@@ -37,9 +37,14 @@ class NobodyTrainedError(SettingError):
 class ReplayedRound:
     """A past round computed again, with the clients of one architecture that trained in it.
 
-    `start` is the global model that the clients received, `trained` what each of `clients` made of it, `after` the
-    global model after the round, `counts` the clients' training examples by class, [K, C]. `clients` may be empty;
-    the rounds that `AnalysedRun.replayed` and `AnalysedRun.replayed_rounds` give have at least one.
+    Attributes:
+        number: which round.
+        start: the global model that the clients received.
+        clients: who trained, K of them. May be empty; the rounds that `AnalysedRun.replayed` and
+            `AnalysedRun.replayed_rounds` give have at least one.
+        trained: the model of each of them after its local training.
+        after: the global model after the round.
+        counts: their training examples by class, [K, C].
 
     Raises:
         SettingError: the run has no global model that clients train from.
@@ -88,8 +93,11 @@ class ReplayedRound:
 class AnalysedRun:
     """The run in a directory, as analyses look at it.
 
-    `rounds`: which rounds to look at. An empty list is all of them; None is the last in which somebody trained, and
-    for curves ten of them, evenly. `model`: which architecture, where the run has several.
+    Attributes:
+        directory: the run's.
+        rounds: which rounds to look at. An empty list is all of them; None is the last in which somebody trained, and
+            for curves ten of them, evenly.
+        model: which architecture, where the run has several.
     """
 
     directory: Path

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 class AnalysisResult:
     """What an analysis gives of a run.
 
-    `summary`: a short table for a terminal. `tables`: all numbers, one CSV file each. `remarks`: sentences about what
-    the numbers mean and assume.
+    Attributes:
+        figure: a figure of matplotlib.
+        summary: a short table for a terminal.
+        tables: all numbers, one CSV file each.
+        remarks: sentences about what the numbers mean and assume.
     """
 
     figure: Figure

@@ -106,12 +106,12 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
         row: list[Any] = [m.label]
         for level in levels:
             reached = [run.history.to_target(metric, level) for run in m.counted]
-            known = [r for r in reached if r is not None]
-            if len(known) < len(reached):
+            those = [r for r in reached if r is not None]
+            if len(those) < len(reached):
                 row += [None, None, None]
                 continue
-            spent = float(np.mean([r.seconds for r in known]))
-            row += [float(np.mean([r.rounds for r in known])), float(np.mean([r.bytes for r in known])) / 1e6]
+            spent = float(np.mean([r.seconds for r in those]))
+            row += [float(np.mean([r.rounds for r in those])), float(np.mean([r.bytes for r in those])) / 1e6]
             row.append(None if math.isnan(spent) else spent)
         rows.append(row)
     return Table(f"targets_{metric}", columns, rows, [m.number for m in having])
@@ -166,7 +166,7 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
             h = run.history
             peaks = [t["peak_rss_mib"] for t in h.timing if t.get("peak_rss_mib") is not None]
             used = part(h.manifest, "versions") or part(h.settings, "versions")
-            told = ", ".join(f"{k} {v}" for k, v in used.items()) if isinstance(used, dict) else ""
+            versions_used = ", ".join(f"{k} {v}" for k, v in used.items()) if isinstance(used, dict) else ""
             of = "" if run.planned is None else f" of {run.planned}"
             rows.append(
                 [
@@ -177,7 +177,7 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
                     total_seconds(run) if h.timing else None,
                     max(peaks) if peaks else None,
                     printable(f"{h.engine}: {h.engine_reason}") if h.engine else None,
-                    printable(told) or None,
+                    printable(versions_used) or None,
                 ]
             )
     columns = [

@@ -146,8 +146,8 @@ def _line(
     if banded:
         axes.fill_between(x, curve.low * scale, curve.high * scale, color=colour(number), alpha=0.13, linewidth=0)
     dot = "o" if len(x) == 1 else ""
-    look = {"color": colour(number), "linestyle": dashes(number), "label": label}
-    axes.plot(x, curve.mean * scale, marker=dot, markersize=4, **look)
+    line = {"color": colour(number), "linestyle": dashes(number), "label": label}
+    axes.plot(x, curve.mean * scale, marker=dot, markersize=4, **line)
 
 
 def _frame(axes: Axes, xlabel: str, ylabel: str, share: bool) -> None:

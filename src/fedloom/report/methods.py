@@ -53,23 +53,23 @@ class Run:
 
     @cached_property
     def rows(self) -> list[Record]:
-        """The flat records, one per round."""
+        """What was measured, as one flat record for each round."""
         return self.history.rows()
 
     @property
     def seed(self) -> int | None:
-        """The seed, where the settings name one."""
+        """The seed of the run, None where its settings name none."""
         seed = part(self.history.settings, "run", "seed")
         return seed if isinstance(seed, int) else None
 
     @property
     def rounds(self) -> int:
-        """Rounds that are complete."""
+        """How many rounds are complete."""
         return int(self.history.metrics[-1]["round"])
 
     @property
     def planned(self) -> int | None:
-        """Rounds that were asked for, where the settings tell."""
+        """How many rounds were asked for, None where the settings do not tell."""
         rounds = part(self.history.settings, "run", "rounds")
         return rounds if isinstance(rounds, int) else None
 
@@ -168,12 +168,14 @@ class Method:
         return Curve(at, y.mean(0), y.min(0), y.max(0))
 
     def spread(self, of: Callable[[Run], float | None]) -> Spread | None:
-        """One number of each counted run; None where a run does not have it."""
+        """Mean and spread of one number over the counted runs; None where a run does not have it."""
         values = [of(run) for run in self.counted]
-        known = [float(v) for v in values if v is not None and not np.isnan(v)]
-        if len(known) < len(values):
+        measured = [float(v) for v in values if v is not None and not np.isnan(v)]
+        if len(measured) < len(values):
             return None
-        return Spread(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else np.nan, len(known))
+        return Spread(
+            float(np.mean(measured)), float(np.std(measured, ddof=1)) if len(measured) > 1 else np.nan, len(measured)
+        )
 
     def last(self, name: str, count: int = 1) -> Spread | None:
         """A number after the last round, or its mean over the newest `count` rounds that have it."""

@@ -23,7 +23,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text, numbers, Spreads and None. `name`: of the CSV file."""
+    """Columns, and rows of texts, numbers, Spreads and None.
+
+    `name` is that of the CSV file. `numbers` are those of the methods in the rows, for their colours.
+    """
 
     name: str
     columns: Sequence[Column]
@@ -31,7 +34,7 @@ class Table:
     numbers: list[int] = field(default_factory=list)  # of the method in each row, for its colour
 
     def csv(self) -> str:
-        """Every number in full; a Spread becomes three columns."""
+        """The table as CSV with every number in full; a Spread becomes three columns."""
         spread = [any(isinstance(row[i], Spread) for row in self.rows) for i in range(len(self.columns))]
         heads = [
             [c.name, f"{c.name}_std", f"{c.name}_runs"] if s else [c.name]
@@ -86,5 +89,5 @@ def amount(value: float, like: float | None = None) -> str:
 
 
 def whole(value: float) -> str:
-    """A number of things; of a mean over runs one decimal: 3, 1,200, 7.5."""
+    """A number of things as text: 3, 1,200; a mean of such numbers has one decimal: 7.5."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"

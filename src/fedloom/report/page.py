@@ -30,19 +30,19 @@ class Page:
         self.sections.append((name, heading, []))
 
     def add(self, element: str) -> None:
-        """An element of HTML at the end of the section."""
+        """Add an element of HTML at the end of the section."""
         self.sections[-1][2].append(element)
 
     def text(self, words: str, kind: str = "") -> None:
-        """A paragraph."""
+        """Add a paragraph; `kind` is its class in the style sheet."""
         self.add(f'<p class="{kind}">{escape(words)}</p>' if kind else f"<p>{escape(words)}</p>")
 
     def heading(self, words: str) -> None:
-        """A heading within the section."""
+        """Add a heading within the section."""
         self.add(f"<h3>{escape(words)}</h3>")
 
     def keep(self, table: Table | None) -> None:
-        """A table that goes beside the page only."""
+        """Keep a table as a CSV file beside the page, without showing it; None is nothing."""
         if table is not None:
             self.files[f"tables/{table.name}.csv"] = table.csv().encode("utf-8")
 
@@ -85,12 +85,12 @@ class Page:
         return f'<figure{kind} id="figure-{name}">{top}{box}<figcaption>{escape(caption)}</figcaption></figure>'
 
     def grid(self, figures: Sequence[str]) -> None:
-        """Figures beside each other where the page is wide enough."""
+        """Add figures beside each other where the page is wide enough."""
         if figures:
             self.add(f'<div class="grid">{"".join(figures)}</div>')
 
     def listing(self, values: Mapping[str, str]) -> None:
-        """Names and values."""
+        """Add names and their values."""
         inner = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in values.items())
         self.add(f'<dl class="settings">{inner}</dl>')
 
@@ -120,7 +120,7 @@ def notes(remarks: Sequence[str]) -> str:
 
 
 def findings(sentences: Sequence[str]) -> str:
-    """A list of sentences."""
+    """Sentences as a list of HTML; "" where there is none."""
     return f'<ul class="findings">{"".join(f"<li>{escape(s)}</li>" for s in sentences)}</ul>' if sentences else ""
 
 

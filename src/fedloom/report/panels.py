@@ -29,26 +29,26 @@ def panels(count: int, size: tuple[float, float] = WIDE, **more: Any) -> tuple[F
 
 
 def title(axes: Axes, text: str) -> None:
-    """Above a panel, on its left."""
+    """Write a title above a panel, on its left."""
     axes.set_title(text, loc="left", fontsize=10.5, color=INK)
 
 
 def whole_ticks(axes: Axes, values: Sequence[int] | npt.NDArray[Any]) -> None:
-    """Rounds and epochs have no fractions: ticks at the multiples of a round number, from the first to the last."""
+    """Set ticks of rounds or epochs, which have no fractions, at the multiples of a round number."""
     first, last = int(values[0]), int(values[-1])
     step = even_step(last - first)
     axes.set_xticks(range(-(-first // step) * step, last + 1, step))
 
 
 def bare(axes: Axes) -> None:
-    """For images: no grid, no frame."""
+    """Take grid and frame off axes, as images want it."""
     axes.grid(False)
     for spine in axes.spines.values():
         spine.set_visible(False)
 
 
 def moves(axes: Axes, clients: Sequence[int], series: dict[str, tuple[Floats, Floats]]) -> None:
-    """For each client, from before to after in each series."""
+    """Draw for each client where it moves, from before (ring) to after (dot), in each series."""
     x = np.arange(len(clients))
     for i, (name, (before, after)) in enumerate(series.items()):
         at = x + (i - (len(series) - 1) / 2) * 0.28
@@ -62,7 +62,7 @@ def moves(axes: Axes, clients: Sequence[int], series: dict[str, tuple[Floats, Fl
 
 
 def cosine_map(figure: Figure, axes: Axes, table: Floats, names: Sequence[str], what: str) -> None:
-    """Cosines as colours, with their values where there is room."""
+    """Draw cosines as colours, with their values where there is room."""
     n = len(table)
     image = axes.imshow(table, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="none")
     bare(axes)

@@ -71,7 +71,7 @@ SERIES = {  # in the figure of a single run: label, explanation
 
 
 def title(methods: Sequence[Method]) -> str:
-    """What ran, on what."""
+    """The title of the page: what ran, on which data."""
     what = methods[0].label if len(methods) == 1 else f"{len(methods)} methods"
     sources = {_source(m) for m in methods} - {""}
     return f"{what} on {sources.pop()}" if len(sources) == 1 else what
@@ -112,7 +112,7 @@ def introduction(methods: Sequence[Method]) -> str:
 
 
 def findings(methods: Sequence[Method]) -> Iterator[str]:
-    """The headline numbers, and how far to trust them."""
+    """The headline numbers in sentences, and how far to trust them."""
     for name, what, high, unit in (
         ("global_accuracy", "Global accuracy", True, "%"),
         ("forgetting", "Forgetting", False, "points"),
@@ -142,7 +142,7 @@ def findings(methods: Sequence[Method]) -> Iterator[str]:
 
 
 def ending(methods: Sequence[Method], name: str) -> str:
-    """Who ends highest, and whose curve jumps most."""
+    """A sentence on who ends highest, and whose curve jumps most."""
     found = [(s.mean, m.label) for m in methods if (s := m.last(name)) is not None]
     if not found:
         return ""
@@ -160,7 +160,7 @@ def ending(methods: Sequence[Method], name: str) -> str:
 
 
 def band(methods: Sequence[Method]) -> str:
-    """What the lines and bands of a figure are, where there are several seeds."""
+    """A sentence on what lines and bands of a figure are, where there are several seeds."""
     if all(len(m.counted) == 1 for m in methods):
         return ""
     bands = "; band: lowest to highest over seeds" if len(methods) <= MOST_BANDS else ""
@@ -168,28 +168,28 @@ def band(methods: Sequence[Method]) -> str:
 
 
 def absent(methods: Sequence[Method], name: str) -> str:
-    """Who has not measured a number that others have."""
+    """A sentence on who has not measured a number that others have."""
     missing = [m.label for m in methods if m.curve(name) is None]
     return f" Not measured: {', '.join(missing)}." if 0 < len(missing) < len(methods) else ""
 
 
 def weakest(method: Method) -> str:
-    """The classes that end lowest, and how many were better once."""
+    """A sentence on the classes that end lowest, and how many were better once."""
     table = method.first.history.per_class
     if not len(table):
         return "Before training only."
     last, best = table[-1], np.nanmax(np.where(np.isnan(table), -1, table), axis=0)
-    known = np.flatnonzero(~np.isnan(last))
-    if not len(known):
+    measured = np.flatnonzero(~np.isnan(last))
+    if not len(measured):
         return "The test set has no examples."
-    low = known[np.argmin(last[known])]
-    lost = int((best[known] - last[known] > 0.2).sum())
-    more = f"; {lost} of {len(known)} classes are more than 20 points below their best" if lost else ""
+    low = measured[np.argmin(last[measured])]
+    lost = int((best[measured] - last[measured] > 0.2).sum())
+    more = f"; {lost} of {len(measured)} classes are more than 20 points below their best" if lost else ""
     return f"Lowest at the end: class {low}, {percent(float(last[low]))} %{more}."
 
 
 def duration(seconds: float) -> str:
-    """12 s, 3 min 20 s, 1 h 5 min."""
+    """A time as text: 12 s, 3 min 20 s, 1 h 5 min."""
     whole_seconds = round(seconds)
     if seconds < 60:
         return f"{amount(seconds) if seconds < 10 else whole_seconds} s"
@@ -208,14 +208,14 @@ def file_name(what: str, place: int, method: Method) -> str:
 
 
 def partition_of(method: Method) -> str:
-    """The name of the partition, "" where it is not known."""
+    """The name of the partition, "" where it is not measured."""
     h = method.first.history
     found = part(h.manifest, "federation", "partition") or part(h.settings, "data", "partition")
     return printable(str(found)) if found else ""
 
 
 def holders(federation: dict[str, Any], shown: Heterogeneity) -> str:
-    """How examples are spread over clients, of a federation.json."""
+    """A sentence on how examples are spread over clients, by a run's federation.json."""
     sizes = federation.get("sizes", {})
     low, median, high = (sizes.get(k, s) for k, s in zip(("min", "median", "max"), shown.sizes, strict=True))
     each = f"{whole(low)} each" if low == high else f"{whole(low)} to {whole(high)}, median {whole(median)}"

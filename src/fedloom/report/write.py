@@ -118,8 +118,12 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
     if figure is None:
         page.text("Accuracies are not shown: none was measured.", "missing")
     else:
-        said = [f"{label.capitalize()}: {text}" for n, (label, text) in sentences.SERIES.items() if methods[0].curve(n)]
-        page.add(page.figure(figure, "accuracy", "Accuracy", f"{'; '.join(said)}.{sentences.band(methods)}", wide=True))
+        meanings = [
+            f"{label.capitalize()}: {text}" for n, (label, text) in sentences.SERIES.items() if methods[0].curve(n)
+        ]
+        page.add(
+            page.figure(figure, "accuracy", "Accuracy", f"{'; '.join(meanings)}.{sentences.band(methods)}", wide=True)
+        )
     _grid(page, methods, ["train_loss", "global_loss"])
 
 
@@ -180,7 +184,7 @@ def _clients(page: Page, methods: Sequence[Method]) -> None:
     seeds = " (of all seeds together)" if any(len(m.counted) > 1 for m in methods) else ""
     caption = (
         f"A dot per client{seeds}, judged at the end; bar: the middle half; ring: median; red line: mean of the worst "
-        "tenth. A tail to the left are clients that a method leaves behind."
+        "tenth. A tail to the left shows clients that a method leaves behind."
     )
     if any(len(figures.last_personal(m)) > figures.MOST_POINTS for m in methods):
         caption += f" Of more than {figures.MOST_POINTS} clients, as many quantiles."

@@ -17,7 +17,7 @@ ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd")
 
 
 def experiments(seed: int) -> dict[str, Experiment]:
-    """One for each algorithm: 25 rounds of 10 clients, personal models judged every 5 rounds.
+    """The experiment of each algorithm: 25 rounds of 10 clients, personal models judged every 5 rounds.
 
     As the FedNTD authors, every repetition shares one partition. One thread: such small steps gain little from a second
     one and lose much where a core is busy with something else.
@@ -39,7 +39,7 @@ def experiments(seed: int) -> dict[str, Experiment]:
 class Expected:
     """The range over seeds of a metric, averaged over the last `rounds` evaluations.
 
-    `minus`: of the difference to what that algorithm gave.
+    With `minus`, the range is that of the difference to what the algorithm of this name gave.
     """
 
     algorithm: str

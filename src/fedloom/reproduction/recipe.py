@@ -30,13 +30,22 @@ _FREE = {  # in which a run may differ from the recipe and still be a run of it;
 class Recipe:
     """One cell of a published table, and its settings.
 
-    `row`: method, with what the table varies and which reading of the settings it is. `column`: data and protocol.
-    `place`: folder of its runs below that of all results; tables that share a cell share its runs. `accuracy`, `std`:
-    of the global model after the last round, in %. `forgetting`: a fraction. None: not published. `failed`: the
-    published run diverged. `caveat`: what is doubtful about the number or the settings. `target`: whether runs should
-    give this number; damaged, impossible and failed ones are none. `variant`: it takes another reading of the settings
-    than the table's row and is run where it is asked for by its name. `changes`: settings that are asked for otherwise,
-    by their names in a settings file; those of other algorithms are left alone.
+    Attributes:
+        table: the table's name.
+        row: method, with what the table varies and which reading of the settings it is.
+        column: data and protocol.
+        place: folder of its runs below that of all results; tables that share a cell share its runs.
+        experiment: the published settings.
+        accuracy: of the global model after the last round, in %; None: not published.
+        std: of that accuracy over repetitions, in % points; None: not published.
+        forgetting: a fraction; None: not published.
+        failed: the published run diverged.
+        caveat: what is doubtful about the number or the settings.
+        target: whether runs should give this number; damaged, impossible and failed ones are none.
+        variant: it takes another reading of the settings than the table's row, and is run where it is asked for by its
+            name.
+        changes: settings that are asked for otherwise, by their names in a settings file; those of other algorithms
+            are left alone.
     """
 
     table: str
@@ -55,12 +64,12 @@ class Recipe:
 
     @property
     def rounds(self) -> int:
-        """Rounds of the published run."""
+        """How many rounds the published run has."""
         return self.experiment.run.rounds
 
     @property
     def missing(self) -> str | None:
-        """What this version of the package lacks to run it, None if nothing."""
+        """What this version of the package lacks to run the recipe, in words; None if it lacks nothing."""
         e = self.experiment
         if e.algorithm not in ALGORITHMS:
             return f"there is no algorithm {e.algorithm!r} in this version"
@@ -68,7 +77,7 @@ class Recipe:
 
     @property
     def asked(self) -> Experiment:
-        """The experiment with its changes."""
+        """The experiment with the changes that are asked for."""
         out = self.experiment
         for key, value in self.changes.items():
             if Experiment.knows(key) or key.startswith(f"{out.algorithm}."):
@@ -80,16 +89,16 @@ class Recipe:
         return results / self.place / f"seed-{seed}"
 
     def with_data(self, folder: str, seed: int) -> Experiment:
-        """The run that is asked for, with a seed, on data in a folder."""
+        """The experiment that is asked for, with a seed, on the data in a folder."""
         source = f"{self.experiment.data.source}:{folder}"
         return self.asked.changed("data.source", source).changed("run.seed", seed)
 
     def changed(self, settings: Mapping[str, Any]) -> list[str]:
-        """Names of settings in which a run (its settings.json) is none of what was published."""
+        """The names of the settings in which a run, by its settings.json, differs from what was published."""
         return [] if self.missing is not None else list(differences(settings, self.experiment.described()))
 
     def unasked(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Settings in which a run is not the one that is asked for, and in words how."""
+        """The settings in which a run differs from the one that is asked for, each with its difference in words."""
         if self.missing is not None:
             return {}
         found = differences(settings, self.asked.described())
@@ -97,15 +106,20 @@ class Recipe:
 
 
 def differences(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ between settings.json and what is asked for, but for how it is computed.
+    """The settings that differ between a settings.json and what is asked for, each with both values.
 
-    A setting that one of them lacks is as it was then.
+    How a run is computed (engine, device, threads, checkpoints) does not count, nor its seed and number of rounds. A
+    setting that one of the two lacks counts as equal: it had its default when the run was made.
     """
-    got, said = flat(settings), flat(plain(asked))
-    for d in (got, said):
+    there, wanted = flat(settings), flat(plain(asked))
+    for d in (there, wanted):
         d["data.source"] = str(d.get("data.source")).partition(":")[0]  # wherever the data are
         d.setdefault("start", None)
-    return {key: (got[key], said[key]) for key in said if key not in _FREE and key in got and got[key] != said[key]}
+    return {
+        key: (there[key], value)
+        for key, value in wanted.items()
+        if key not in _FREE and key in there and there[key] != value
+    }
 
 
 def noise(published_std: float | None, our_std: float | None, seeds: int) -> float:
@@ -117,21 +131,23 @@ def noise(published_std: float | None, our_std: float | None, seeds: int) -> flo
     How many repetitions a published mean is of is not known, so its own error is taken as that of one. None is taken
     to be less than `LEAST_STD`.
     """
-    known = next((s for s in (published_std, our_std) if s is not None), UNKNOWN_STD)
-    theirs, ours = (max(known if s is None else s, LEAST_STD) for s in (published_std, our_std))
+    either = next((s for s in (published_std, our_std) if s is not None), UNKNOWN_STD)
+    theirs, ours = (max(either if s is None else s, LEAST_STD) for s in (published_std, our_std))
     return 2 * math.sqrt(theirs**2 + ours**2 / seeds)
 
 
 def same(a: Experiment) -> str:
-    """Equal for experiments that say the same."""
+    """A text that is equal for two experiments if and only if all their settings are."""
     return json.dumps(dataclasses.asdict(a), sort_keys=True, default=str)
 
 
 def select(recipes: Sequence[Recipe], only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Recipe]:
     """Those recipes of a table that are in some columns and rows; nothing named is everything but the variants.
 
-    `only`: columns (`cifar10-s2`), or how their names begin (`cifar10`). `methods`: rows (`fedntd`, `kd_ntd-0.3`,
-    `fedprox-config`), or how those of a method begin (`kd_ntd`).
+    Args:
+        recipes: of one table.
+        only: columns (`cifar10-s2`), or how their names begin (`cifar10`).
+        methods: rows (`fedntd`, `kd_ntd-0.3`, `fedprox-config`), or how those of a method begin (`kd_ntd`).
 
     Raises:
         SettingError: there is no such column or row.

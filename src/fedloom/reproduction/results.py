@@ -19,7 +19,14 @@ SMOOTHING = 0.6  # by the first author of FedNTD in issue 4 of its repository: p
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a recipe, as its folder tells. `failed`: why it could not go on, None if it could."""
+    """One run of a recipe, as its folder tells.
+
+    Attributes:
+        seed: of everything random but the partition.
+        folder: the run's directory.
+        history: what it has logged.
+        failed: why it could not go on, None if it could.
+    """
 
     seed: int
     folder: Path
@@ -28,20 +35,23 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """How many are done."""
+        """How many rounds are done."""
         return int(self.history.metrics[-1]["round"]) if self.history.metrics else 0
 
     @property
     def resumable(self) -> bool:
-        """Whether it can go on; an exported one has no checkpoints, and those of a finished one may be deleted."""
+        """Whether the run can go on: an exported one has no checkpoints, and those of a finished one may be deleted."""
         return self.rounds == 0 or any((self.folder / "checkpoints").glob("*.json"))
 
     def after(self, round: int, name: str) -> float | None:
-        """A measured number after a round."""
+        """What was measured under a name after a round, None if nothing was."""
         return next((m.get(name) for m in self.history.metrics if m["round"] == round), None)
 
     def smoothed(self, round: int, name: str) -> float | None:
-        """Its exponential moving average from round 1, m <- SMOOTHING m + (1 - SMOOTHING) value, after a round."""
+        """The exponential moving average of a measured number after a round.
+
+        It begins with the value of round 1, and then m <- SMOOTHING m + (1 - SMOOTHING) value.
+        """
         values = [m[name] for m in self.history.metrics if 1 <= m["round"] <= round and name in m]
         return reduce(lambda mean, v: SMOOTHING * mean + (1 - SMOOTHING) * v, values) if values else None
 
@@ -73,7 +83,13 @@ def runs(recipe: Recipe, folders: Sequence[Path]) -> dict[int, Run]:
 
 @dataclass(frozen=True)
 class Result:
-    """A cell: what was published and what the runs gave after `rounds` rounds, as far as they got there."""
+    """A cell: what was published, and what its runs gave after `rounds` rounds, as far as they got there.
+
+    Attributes:
+        recipe: the published number and its settings.
+        runs: by seed.
+        until: take numbers after at most so many rounds; None: as many as published.
+    """
 
     recipe: Recipe
     runs: dict[int, Run]
@@ -81,18 +97,18 @@ class Result:
 
     @cached_property
     def failures(self) -> dict[int, str]:
-        """Why seeds failed."""
+        """Why runs failed, by their seeds."""
         return {seed: run.failed for seed, run in self.runs.items() if run.failed is not None}
 
     @cached_property
     def rounds(self) -> int:
-        """After how many rounds numbers are taken: the longest run's, at most `until` and as many as published."""
+        """After how many rounds numbers are taken: as the longest run has, at most `until`, at most as published."""
         wanted = self.recipe.rounds if self.until is None else min(self.until, self.recipe.rounds)
         return min(wanted, max((r.rounds for r in self.runs.values() if r.failed is None), default=0))
 
     @cached_property
     def seeds(self) -> list[int]:
-        """Whose runs got that far."""
+        """The seeds whose runs got as far as `rounds`."""
         return [s for s, r in self.runs.items() if r.failed is None and self.rounds and r.rounds >= self.rounds]
 
     @cached_property
@@ -101,12 +117,12 @@ class Result:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean over seeds, in %."""
+        """Accuracy of the global model after `rounds` rounds, mean over seeds, in %."""
         return statistics.fmean(self._accuracies) if self._accuracies else None
 
     @property
     def std(self) -> float | None:
-        """Standard deviation (n - 1) over seeds, None with one."""
+        """Standard deviation (n - 1) of that accuracy over seeds, in % points; None with one seed."""
         return statistics.stdev(self._accuracies) if len(self._accuracies) > 1 else None
 
     @property
@@ -117,32 +133,33 @@ class Result:
 
     @property
     def forgetting(self) -> float | None:
-        """Mean over seeds."""
+        """Forgetting after `rounds` rounds, mean over seeds, a fraction."""
         values = self._values(lambda run: run.after(self.rounds, "forgetting"))
         return statistics.fmean(values) if values else None
 
     @property
     def difference(self) -> float | None:
-        """Ours less theirs, in % points."""
+        """Our accuracy less the published one, in % points."""
         return _minus(self.accuracy, self.recipe.accuracy)
 
     @property
     def forgetting_difference(self) -> float | None:
+        """Our forgetting less the published one, a fraction."""
         return _minus(self.forgetting, self.recipe.forgetting)
 
     @property
     def noise(self) -> float:
-        """How large a difference may be, in % points; see `noise`."""
+        """How large a difference is still within noise, in % points, by the rule of `noise`."""
         return noise(self.recipe.std, self.std, max(1, len(self.seeds)))
 
     @cached_property
     def changed(self) -> list[str]:
-        """Settings in which runs are no runs of the recipe."""
+        """The settings in which runs differ from the recipe."""
         return list(dict.fromkeys(key for r in self.runs.values() for key in self.recipe.changed(r.history.settings)))
 
     @property
     def verdict(self) -> str:
-        """In words; "within noise" is the only one that says the number was reproduced."""
+        """How the runs compare with what was published, in words; only "within noise" says that it was reproduced."""
         recipe, failures = self.recipe, len(self.failures)
         if not self.runs:
             return "not run" if recipe.missing is None else recipe.missing
@@ -167,9 +184,12 @@ class Result:
 
 
 def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None = None) -> list[Result]:
-    """What is there of each recipe; a run that was interrupted in its first round is nothing yet.
+    """The result of each recipe, of the runs that are there; one that finished no round does not count.
 
-    `rounds`: take numbers after so many where runs are longer.
+    Args:
+        recipes: of one or several tables.
+        folders: of results, the first before the others (`runs`).
+        rounds: take numbers after so many where runs are longer.
     """
     out = []
     for recipe in recipes:
@@ -179,7 +199,10 @@ def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None 
 
 
 class Ordering(NamedTuple):
-    """That one method is above another in a column. `clear`: by more than two standard deviations as published."""
+    """That one method is published above another in a column, and whether our runs agree.
+
+    `clear`: the published gap is more than two standard deviations. `holds`: the method is above the other in ours.
+    """
 
     column: str
     above: str

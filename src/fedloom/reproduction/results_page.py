@@ -37,12 +37,12 @@ _COLUMNS: dict[str, Callable[[Result], object]] = {
 
 
 def as_csv(results: Iterable[Result]) -> str:
-    """One row for each cell, accuracies in %, numbers as they are."""
+    """Results as CSV: one row for each cell, accuracies in %, numbers in full."""
     return table([_COLUMNS, *([of(r) for of in _COLUMNS.values()] for r in results)])
 
 
 def cells(r: Result) -> dict[str, str]:
-    """A result for people, by heading."""
+    """A result as people read it: the text of each cell of its row, by the heading of the column."""
     smoothed, theirs, forgetting = [
         "-" if v is None else f"{v:.2f}" for v in (r.smoothed, r.recipe.forgetting, r.forgetting)
     ]
@@ -60,7 +60,7 @@ def cells(r: Result) -> dict[str, str]:
 
 
 def as_markdown(title: str, results: Sequence[Result]) -> str:
-    """A page: a table for each column that has runs, how orders came out, and what is doubtful."""
+    """Results as a page: a table for each column that has runs, how orders came out, and what is doubtful."""
     there = [r for r in results if r.runs]
     lines = [
         f"# {title}",
@@ -94,10 +94,10 @@ def as_markdown(title: str, results: Sequence[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """How many cells came out how."""
+    """How many cells have runs, and how many of these have which verdict, in a sentence."""
     counts = Counter(_kind(r.verdict) for r in results if r.runs)
-    said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
-    return f"{sum(counts.values())} of {len(results)} cells have runs{said}."
+    verdicts = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
+    return f"{sum(counts.values())} of {len(results)} cells have runs{verdicts}."
 
 
 def _kind(verdict: str) -> str:

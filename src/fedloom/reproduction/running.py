@@ -26,14 +26,21 @@ class Train(Protocol):
 
 
 class Outcome(NamedTuple):
-    """What became of one run."""
+    """What became of the run of a recipe with a seed.
+
+    Attributes:
+        recipe: what was run.
+        seed: its seed.
+        status: "done", "there", "failed: why", "skipped: why" or "not run".
+    """
 
     recipe: Recipe
     seed: int
-    status: str  # "done", "there", "failed: why", "skipped: why" or "not run"
+    status: str
 
     @property
     def skipped(self) -> bool:
+        """Whether it could not be run at all: the version or the data lack something."""
         return self.status.startswith("skipped")
 
     @property
@@ -57,9 +64,18 @@ def reproduce(
     """Run recipes below `out`, in PLACE/seed-S; a run that fails, or whose data are not there, costs no other.
 
     A run of fewer `rounds` than published has the same rates in the same rounds: it is the beginning of the longer
-    one, and goes on when more are asked for. `data`: the folder with the original files; None will do where all runs
-    are there. `changes`: settings other than the recipes', by their names in a settings file. `known`: other folders
-    of results, whose runs with the settings that are asked for count as done.
+    one, and goes on when more are asked for.
+
+    Args:
+        recipes: of one table.
+        data: the folder with the original files; None will do where all runs are there.
+        out: the folder of results.
+        seeds: each recipe is run with all of them.
+        rounds: fewer than published.
+        changes: settings other than the recipes', by their names in a settings file.
+        known: other folders of results, whose runs with the settings that are asked for count as done.
+        train: what runs a job in a directory, from where the run there stands.
+        tell: called with what became of each run.
 
     Raises:
         SettingError: a change is no setting, there are more rounds than published, a seed is out of range, one of
@@ -70,7 +86,7 @@ def reproduce(
     outcomes: list[Outcome] = []
     _check(recipes, seeds, rounds, known)
     recipes = with_changes(recipes, changes or {})
-    if data is None:  # said before hours of work
+    if data is None:  # refused before hours of work
         for seed in seeds:
             for recipe in recipes:
                 if _settled(recipe, seed, out, rounds, known) is None:
@@ -224,7 +240,7 @@ def check_known(known: Sequence[Path], recipes: Sequence[Recipe]) -> None:
 
 
 def with_changes(recipes: Sequence[Recipe], changes: Mapping[str, str]) -> list[Recipe]:
-    """Recipes of which some settings are asked for otherwise.
+    """Recipes with other settings than their own, which their runs are then asked for with.
 
     Raises:
         SettingError: a change is no setting of them, or one that is asked for in another way.

@@ -30,9 +30,12 @@ STUDIES = (  # the name of each paper's folder
 class Study:
     """What the room of one paper offers to `fedloom reproduce` and `fedloom analyse`.
 
-    `tables`: what each published table is about, by its name. `recipes`: a function that makes the recipes of all
-    these tables, one for each cell and each other reading of its settings. `analyses`: those that only this paper
-    needs, by name; what each measures is the first line of its docstring. No two studies share a name.
+    Names of tables and analyses are the user's words for them, so no two studies share one.
+
+    Attributes:
+        tables: what each published table is about, by its name.
+        recipes: makes the recipes of each table: one for each cell and each other reading of its settings.
+        analyses: those that only this paper needs, by name; what each measures is the first line of its docstring.
     """
 
     tables: Mapping[str, str]
@@ -58,7 +61,12 @@ def recipes(table: str) -> list[Recipe]:
 
 
 def find(table: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Recipe]:
-    """The recipes of a table in some columns and rows, as `fedloom.reproduction.recipe.select` takes their names.
+    """The recipes of a table in some columns and rows; nothing named is everything but the variants.
+
+    Args:
+        table: its name.
+        only: columns (`cifar10-s2`), or how their names begin (`cifar10`).
+        methods: rows (`fedntd`, `kd_ntd-0.3`, `fedprox-config`), or how those of a method begin (`kd_ntd`).
 
     Raises:
         SettingError: there is no such table, column or row.

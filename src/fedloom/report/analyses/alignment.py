@@ -35,8 +35,8 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     for layer in start:
         mine = np.array([r[3:7] for r in rows if r[0] == layer and r[1] != "aggregated"], np.float64)
         whole = next(r for r in rows if r[0] == layer and r[1] == "aggregated")
-        known = mine[np.isfinite(mine[:, 1]), 1]
-        alive = known.mean() if len(known) else np.nan
+        finite = mine[np.isfinite(mine[:, 1]), 1]
+        alive = finite.mean() if len(finite) else np.nan
         dead = f"{whole[5]}, {mine[:, 3].mean():.1f}, {whole[6]}"
         summary.append([layer, whole[2], mine[:, 0].mean(), alive, whole[3], whole[4], dead])
     heads = {"layer": None, "neurons": None, "local, %": percent, "alive, %": percent, "aggregated, %": percent}

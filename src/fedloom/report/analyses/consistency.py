@@ -34,8 +34,8 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     finite = cosine[np.isfinite(cosine)]
     ends = [finite.mean(), finite.min(), finite.max()] if len(finite) else [np.nan] * 3
     shown = summary_table("Consistency", {"mean": ratio, "lowest": ratio, "highest": ratio}, [ends])
-    said = ["1: neighbouring rounds know the same classes. Left out: rounds in which no class was ever right."]
-    return AnalysisResult(draw(rounds, cosine), shown, [table], [*said, *log.remarks])
+    remarks = ["1: neighbouring rounds know the same classes. Left out: rounds in which no class was ever right."]
+    return AnalysisResult(draw(rounds, cosine), shown, [table], [*remarks, *log.remarks])
 
 
 def draw(rounds: Sequence[int], cosine: Floats) -> Figure:

@@ -51,8 +51,8 @@ def measure(run: AnalysedRun) -> AnalysisResult:
         },
         [[end[1], end[2], end[4], end[1] + end[4], end[3]]],
     )  # fmt: skip
-    said = ["F + final accuracy = mean peak: F alone falls wherever accuracy rises, so compare F / mean peak too."]
-    return AnalysisResult(draw(np.array(rows, np.float64), lost), shown, tables, [*said, *log.remarks])
+    remarks = ["F + final accuracy = mean peak: F alone falls wherever accuracy rises, so compare F / mean peak too."]
+    return AnalysisResult(draw(np.array(rows, np.float64), lost), shown, tables, [*remarks, *log.remarks])
 
 
 def draw(curve: Floats, by_class: Floats) -> Figure:

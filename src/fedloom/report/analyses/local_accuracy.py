@@ -54,9 +54,9 @@ def measure(run: AnalysedRun) -> AnalysisResult:
         {h: None if h == "round" else percent for h in heads},
         [[row[name] for name in heads.values()] for row in means],
     )
-    said = ["Aggregated: the global model after the round, on the pooled classes of the round's clients."]
-    said += run.left_out(row["round"] for row in means)
-    return AnalysisResult(draw(*last, curves), shown, tables, said)
+    remarks = ["Aggregated: the global model after the round, on the pooled classes of the round's clients."]
+    remarks += run.left_out(row["round"] for row in means)
+    return AnalysisResult(draw(*last, curves), shown, tables, remarks)
 
 
 def draw(clients: Sequence[int], before: LocalAccuracy, after: LocalAccuracy, curves: Mapping[str, Floats]) -> Figure:

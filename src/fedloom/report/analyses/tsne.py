@@ -110,15 +110,15 @@ def draw(at: Floats, y: Ints, where: Ints, names: Sequence[str], runs: Sequence[
 
     many = matplotlib.colormaps["tab20"]  # ten colours, dark and light
     shuffled = np.random.default_rng(0).permutation(len(at))  # no group is drawn over all others
-    labels, known = np.unique(y), list(dict.fromkeys(runs[1:]))
+    labels, named_runs = np.unique(y), list(dict.fromkeys(runs[1:]))
     classes = {int(c): _Look(many((2 * i + (i >= 10)) % 20), "o", str(c)) for i, c in enumerate(labels)}
     models = {0: _Look(INK, "o", names[0])}
     for k, (name, run) in enumerate(zip(names[1:], runs[1:], strict=True), 1):
-        number, place = known.index(run), runs[1:k].count(run)
+        number, place = named_runs.index(run), runs[1:k].count(run)
         models[k] = _Look(many((2 * place + number % 2) % 20), _SHAPES[number % len(_SHAPES)], name)
     named = list(models.values())
     if len(named) > _MOST_NAMES:
-        named = [named[0], *(_Look(FAINT, _SHAPES[i % len(_SHAPES)], run) for i, run in enumerate(known))]
+        named = [named[0], *(_Look(FAINT, _SHAPES[i % len(_SHAPES)], run) for i, run in enumerate(named_runs))]
     with drawing():
         figure, axes = panels(2, (WIDE[0], 5.2))
         several = [*classes.values()] if len(classes) <= _MOST_NAMES else []

@@ -61,12 +61,12 @@ class ClosedForm:
         return 2 * self.C**2 * self.V / (self.C - 1) ** 2
 
     def at(self, betas: npt.ArrayLike) -> Floats:
-        """Lambda(beta), [B]."""
+        """Gradient diversity Lambda at each beta, [B]."""
         b, C = np.asarray(betas, np.float64), self.C
         return np.asarray(1 + C * self.V * ((C - 1 - b) / ((C - 1) * (1 + b))) ** 2)
 
     def slope(self, betas: npt.ArrayLike) -> Floats:
-        """dLambda/dbeta, [B]."""
+        """The derivative of gradient diversity by beta, [B]."""
         b = np.asarray(betas, np.float64)
         return np.asarray(-self.M * (self.C / (1 + b) - 1) / (1 + b) ** 2)
 

@@ -46,7 +46,7 @@ class Parts:
 
 
 def kl_parts(local: Tensor, received: Tensor, y: Tensor, temperature: float = 1.0) -> Parts:
-    """Take distillation apart.
+    """Take the divergence of a local model from the received one apart, over some examples.
 
     Args:
         local: logits of the local model, [N, C].

@@ -72,7 +72,7 @@ _COLUMN = re.compile(
 
 
 class Cell(NamedTuple):
-    """What a table prints."""
+    """One cell of a published table: what it prints, and where."""
 
     row: str
     column: str
@@ -98,7 +98,7 @@ def cells(table: str) -> Iterator[Cell]:
 
 
 def recipes() -> dict[str, list[Recipe]]:
-    """All of them, by table: each cell, and behind it its other readings."""
+    """The recipes of each table: one for each cell, and behind it those of its other readings."""
     out: dict[str, list[Recipe]] = {}
     first: dict[str, tuple[str, float | None]] = {}  # where an experiment is run, and its std
     stds = {(c.row, c.column): c.std for c in cells("fedntd-table7")}
