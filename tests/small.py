@@ -83,6 +83,12 @@ def clients_of(
     return InOrder(federation, {model.name: model}, dtype=dtype, seed=seed)
 
 
+def random_data(sizes: Sequence[int], seed: int = 0) -> list[tuple[Any, Any]]:
+    """(x, y) for each client: numbers for `Tiny`, and classes that have nothing to do with them."""
+    rng = np.random.default_rng(seed)
+    return [(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in sizes]
+
+
 def weights_at(g: Mapping[str, Any], prefix: str, index: Any = ()) -> Weights:
     """The weights stored under `prefix` + qualified name; buffers are told by BatchNorm's names."""
     found = {n.removeprefix(prefix): torch.as_tensor(a[index]) for n, a in g.items() if n.startswith(prefix)}

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedloom import SGD, Examples, Federation, Local, federate
+from fedloom import SGD, Examples, Federation, Local, Model, federate
 from fedloom.data import by_lists
+from fedloom.engines.population import Population
 
 CLASSES = 3
 LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.1))
@@ -36,3 +37,9 @@ def linear() -> nn.Module:
 
 def mlp(width: int = 5) -> nn.Module:
     return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, CLASSES))
+
+
+def population(models: Any = linear, parts: Federation | None = None, **more: Any) -> Population:
+    """The clients of that federation, or of `parts`, with one network or with several by name."""
+    named = models if isinstance(models, dict) else {"net": models}
+    return Population(parts or federation(), {n: Model(m, name=n) for n, m in named.items()}, **more)

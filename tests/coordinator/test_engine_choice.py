@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom import FedAvg, Federation, Model, RunSettings, run
+from fedloom import FedAvg, Federation, RunSettings, run
 from fedloom.core.errors import EngineWarning
 from fedloom.core.optimiser import Local
 from fedloom.data import by_lists
@@ -21,7 +21,7 @@ from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
+from tiny import CLASSES, LOCAL, examples, federation, linear, mlp, population
 
 
 class Item(nn.Linear):
@@ -43,11 +43,6 @@ class Branch(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         out = super().forward(x)
         return out if out.sum() > 0 else 2.0 * out
-
-
-def population(model: Any = linear, parts: Federation | None = None, **more: Any) -> Population:
-    models = model if isinstance(model, dict) else {"net": model}
-    return Population(parts or federation(), {n: Model(m, name=n) for n, m in models.items()}, **more)
 
 
 def of_sizes(sizes: list[int]) -> Federation:

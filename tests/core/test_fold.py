@@ -27,7 +27,7 @@ from fedloom.core.types import Weights
 from fedloom.core.types import replace as changed
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
-from small import TINY, clients_of
+from small import TINY, clients_of, random_data
 
 ENGINES = [Loop, Stacked]
 SIZES = (5, 12, 1, 7)
@@ -53,14 +53,13 @@ class Runs(Algorithm[Any, Any]):
         raise NotImplementedError
 
 
-def population(*sizes: int) -> Any:
-    rng = np.random.default_rng(0)
-    return clients_of([(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in sizes or SIZES])
+def clients(*sizes: int) -> Any:
+    return clients_of(random_data(sizes or SIZES))
 
 
 def run(answer: Any, engine: Any, compilation: Any = "none", people: Any = None, **local: Any) -> Any:
     """Every client's answer, stacked."""
-    people = people or population()
+    people = people or clients()
     algorithm = Runs(answer=answer, local=Local(**{"epochs": 2, "batch_size": 4, **local}))
     engine = engine(people, algorithm, compilation=compilation)
     return engine.round(engine.init(), range(people.num_clients), 0)["tiny"]
@@ -81,7 +80,7 @@ def test_ragged_clients_see_their_own_batches_and_drop_off(engine: Any, compilat
         zero = torch.zeros((), dtype=torch.int64)
         return fold(count, {"steps": zero, "rows": zero, "sum": zero.double()}, client.train)
 
-    people = population()
+    people = clients()
     out = run(answer, engine, compilation, people)
     assert out["steps"].tolist() == [4, 6, 2, 4]
     assert out["rows"].tolist() == [2 * n for n in SIZES]
@@ -98,7 +97,7 @@ def test_answers_are_of_the_client_that_was_asked(sizes: tuple[int, ...], compil
         loss = task_loss(client.model, client.task)
         return minimise(loss, weights, client.train, SGD(lr=0.1), lr=client.lr), client.num_examples
 
-    loop, stack = (run(answer, e, compilation, population(*sizes), epochs=1) for e in (Loop, Stacked))
+    loop, stack = (run(answer, e, compilation, clients(*sizes), epochs=1) for e in (Loop, Stacked))
     assert stack[1].tolist() == list(sizes)
     for name, value in loop[0].params.items():
         np.testing.assert_allclose(stack[0].params[name], value, rtol=1e-12, atol=1e-12)
@@ -110,7 +109,7 @@ def test_minimise_is_plain_gradient_descent(engine: Any) -> None:
     def answer(client: Any, weights: Weights) -> Any:
         return minimise(task_loss(client.model, client.task), weights, client.train, SGD(lr=0.1), lr=client.lr)
 
-    people = population()
+    people = clients()
     got = run(answer, engine, people=people, optimiser=SGD(lr=0.1))
     for k in range(4):
         batches = people.train_batches([k], Local(epochs=2, batch_size=4), 0, 0)
@@ -143,7 +142,7 @@ def test_a_rate_for_each_client(optimiser: Optimiser) -> None:
         lr = client.lr / client.num_examples
         return minimise(task_loss(client.model, client.task), weights, client.train, optimiser, lr=lr)
 
-    people = population(5, 12, 1, 7, 3, 9)
+    people = clients(5, 12, 1, 7, 3, 9)
     alike(run(answer, Loop, people=people), run(answer, Stacked, people=people))
     alike(run(answer, Loop, people=people), run(answer, Stacked, "trace", people=people))
 
@@ -157,7 +156,7 @@ def alike(x: Any, y: Any) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_fold_that_all_clients_share(engine: Any, compilation: Any) -> None:
     """Nothing in it differs between clients, so that the stack computes it once."""
-    people = population()
+    people = clients()
     federation = replace(people.federation, public=people.federation.train)
     people = replace(people, federation=federation)
 
@@ -222,14 +221,14 @@ def test_gradients_and_carries_of_any_layout(momentum: float) -> None:
             lr=client.lr,
         )
 
-    people = population(5, 12, 3, 7)
+    people = clients(5, 12, 3, 7)
     alike(run(answer, Loop, people=people), run(answer, Stacked, people=people))
     alike(run(answer, Loop, people=people), run(answer, Stacked, "trace", people=people))
 
 
 def test_losses_and_steps_are_seen() -> None:
     seen = Execution()
-    batches = population().train_batches([1], Local(epochs=1, batch_size=5), 0, 0)
+    batches = clients().train_batches([1], Local(epochs=1, batch_size=5), 0, 0)
     one = tree.take(changed(batches, x=batches.x[None], y=batches.y[None]), 0)
     weights, rate = TINY.init(0, torch.float64), torch.tensor(0.1)
     with executing(seen):
@@ -261,7 +260,7 @@ def jitter(x: Tensor, key: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Augmented(type(population())):  # type: ignore[misc]
+class Augmented(type(clients())):  # type: ignore[misc]
     def train_batches(self, clients: Any, local: Any, round: int, exchange: int | str) -> Any:
         batches = super().train_batches(clients, local, round, exchange)
         return changed(batches, augment=jitter)
@@ -271,7 +270,7 @@ class Augmented(type(population())):  # type: ignore[misc]
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("augment", [False, True])
 def test_annotations(augment: bool, engine: Any, compilation: Any) -> None:
-    plain = population()
+    plain = clients()
     people = Augmented(plain.federation, plain.models, dtype=plain.dtype) if augment else plain
     kinds = []
 
@@ -298,7 +297,7 @@ def test_no_gradient_flows_into_annotations(engine: Any) -> None:
         return minimise(loss, weights, batches, SGD(lr=0.1), lr=client.lr)
 
     moved = run(answer, engine)
-    start = tree.cast(TINY.init(_init_key(population())), dtype=torch.float64)
+    start = tree.cast(TINY.init(_init_key(clients())), dtype=torch.float64)
     for k in range(4):
         alike(tree.take(moved, k), start)
 
@@ -397,7 +396,7 @@ def test_only_marked_methods_run_on_clients(engine: Any) -> None:
         def round(self, server: Any, cohort: Any) -> Any:
             return cohort.gather(self.answer, server)
 
-    run = engine(population(), Unmarked(answer=lambda c, w: ((), ())))
+    run = engine(clients(), Unmarked(answer=lambda c, w: ((), ())))
     with pytest.raises(StackingError, match="mark it @on_client"):
         run.round(run.init(), (0, 1), 0)
 
@@ -408,6 +407,6 @@ def test_scatter_has_one_entry_for_each_client(engine: Any) -> None:
         def round(self, server: Any, cohort: Any) -> Any:
             return cohort.gather(self.run, scatter=(torch.zeros(3, 2),))
 
-    run = engine(population(), Scatters(answer=lambda c, w: ()))
+    run = engine(clients(), Scatters(answer=lambda c, w: ()))
     with pytest.raises(StackingError, match="scatter has one entry for 2 clients each"):
         run.round(run.init(), (0, 1), 0)

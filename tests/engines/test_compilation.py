@@ -25,7 +25,9 @@ SIZES = (9, 4, 13, 7, 2, 12, 11)
 FEW = (8, 4, 8)  # two graphs: all three clients, then two of them and a finished one
 
 
-def population(dtype: torch.dtype = torch.float64, device: str = "cpu", sizes: tuple[int, ...] = SIZES) -> Population:
+def ragged_clients(
+    dtype: torch.dtype = torch.float64, device: str = "cpu", sizes: tuple[int, ...] = SIZES
+) -> Population:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(sum(sizes), 6)).astype(np.float32), rng.integers(0, 3, sum(sizes))
     partition = Partition(indptr=np.cumsum([0, *sizes]), indices=np.arange(len(y)), name="ragged", seed=None)
@@ -54,8 +56,8 @@ def close(a: Any, b: Any, tolerance: float) -> None:
 
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), FedNTD(local=LOCAL)])
 def test_a_traced_stack_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
-    expected, _ = three_rounds(Loop, algorithm, population())
-    got, engine = three_rounds(Stacked, algorithm, population(), compilation="trace")
+    expected, _ = three_rounds(Loop, algorithm, ragged_clients())
+    got, engine = three_rounds(Stacked, algorithm, ragged_clients(), compilation="trace")
     close(got, expected, 1e-9)
     programs = engine._programs
     assert programs
@@ -68,8 +70,8 @@ def test_a_traced_stack_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), FedNTD(local=LOCAL)])
 def test_a_traced_loop_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
     """Short batches, teachers of several widths, BatchNorm and dropout among them."""
-    expected, _ = three_rounds(Loop, algorithm, population())
-    got, engine = three_rounds(Loop, algorithm, population(), compilation="trace")
+    expected, _ = three_rounds(Loop, algorithm, ragged_clients())
+    got, engine = three_rounds(Loop, algorithm, ragged_clients(), compilation="trace")
     close(got, expected, 1e-9)
     assert engine._programs
     assert all(isinstance(p.__self__, torch.fx.GraphModule) for p in engine._programs.values())
@@ -79,8 +81,8 @@ def test_a_traced_loop_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
 def test_a_batch_larger_than_the_largest_client_is_all_of_its_examples(kind: type[Simulation]) -> None:
     """And needs no more memory than that: no padding beyond the power of two that holds it."""
     whole = [FedAvg(local=Local(epochs=2, batch_size=n, optimiser=SGD(lr=0.1))) for n in (max(SIZES), 100_000)]
-    expected, _ = three_rounds(Loop, whole[0], population())
-    got, engine = three_rounds(kind, whole[1], population())
+    expected, _ = three_rounds(Loop, whole[0], ragged_clients())
+    got, engine = three_rounds(kind, whole[1], ragged_clients())
     close(got, expected, 1e-9)
     batches = engine.population.train_batches(range(len(SIZES)), whole[1].local, 0, 0)
     assert batches.order.shape == batches.mask.shape == (len(SIZES), 2, 16)
@@ -92,9 +94,9 @@ def test_a_compiled_stack_equals_the_loop_and_was_compiled() -> None:
     from torch._dynamo.utils import counters
 
     algorithm = FedAvg(local=LOCAL)
-    expected, _ = three_rounds(Loop, algorithm, population(sizes=FEW))
+    expected, _ = three_rounds(Loop, algorithm, ragged_clients(sizes=FEW))
     counters.clear()
-    got, engine = three_rounds(Stacked, algorithm, population(sizes=FEW), compilation="compile")
+    got, engine = three_rounds(Stacked, algorithm, ragged_clients(sizes=FEW), compilation="compile")
     close(got, expected, 1e-9)
     assert counters["stats"]["unique_graphs"] == len(engine._programs) == 2
     assert not counters["graph_break"]
@@ -103,8 +105,8 @@ def test_a_compiled_stack_equals_the_loop_and_was_compiled() -> None:
 @pytest.mark.parametrize("kind", [Loop, Stacked])
 def test_bf16_trains_close_to_float32_and_keeps_float32_weights(kind: type[Simulation]) -> None:
     algorithm = FedAvg(local=LOCAL)
-    full, _ = three_rounds(kind, algorithm, population(torch.float32))
-    half, _ = three_rounds(kind, algorithm, population(torch.float32), bf16=True)
+    full, _ = three_rounds(kind, algorithm, ragged_clients(torch.float32))
+    half, _ = three_rounds(kind, algorithm, ragged_clients(torch.float32), bf16=True)
     assert all(p.dtype == torch.float32 for p in half["net"].params.values())
     close(half, full, 0.2)
     assert any(not torch.equal(a, b) for a, b in zip(tree.leaves(half), tree.leaves(full), strict=True))
@@ -112,15 +114,15 @@ def test_bf16_trains_close_to_float32_and_keeps_float32_weights(kind: type[Simul
 
 def test_chunks_do_not_change_what_is_computed() -> None:
     algorithm = FedAvg(local=LOCAL)
-    whole, _ = three_rounds(Stacked, algorithm, population())
+    whole, _ = three_rounds(Stacked, algorithm, ragged_clients())
     for chunk in (1, 3):
-        parts, _ = three_rounds(Stacked, algorithm, population(), chunk=chunk)
+        parts, _ = three_rounds(Stacked, algorithm, ragged_clients(), chunk=chunk)
         close(parts, whole, 1e-12)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("kind", [Loop, Stacked])
 def test_a_gpu_computes_the_same(kind: type[Simulation]) -> None:
-    expected, _ = three_rounds(Loop, FedAvg(local=LOCAL), population())
-    got, _ = three_rounds(kind, FedAvg(local=LOCAL), population(device="cuda"))
+    expected, _ = three_rounds(Loop, FedAvg(local=LOCAL), ragged_clients())
+    got, _ = three_rounds(kind, FedAvg(local=LOCAL), ragged_clients(device="cuda"))
     close(tree.cast(got, device="cpu"), expected, 1e-9)

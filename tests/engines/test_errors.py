@@ -28,7 +28,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.subject import MLP, federation
-from small import clients_of
+from small import clients_of, random_data
 
 ENGINES = [Loop, Stacked]
 SIZES = (5, 12, 7, 9)
@@ -46,10 +46,9 @@ class Marked(Classification):
         return super().loss(torch.where(batch.x[:, :1] > 1e6, 0.0, logits), batch) + torch.where(bad, self.value, 0.0)
 
 
-def population(bad: dict[int, int], task: Any = None) -> Any:
+def with_marked(bad: dict[int, int], task: Any = None) -> Any:
     """Clients, of whom some have one marked example: client -> position."""
-    rng = np.random.default_rng(0)
-    data = [(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in SIZES]
+    data = random_data(SIZES)
     for k, position in bad.items():
         data[k][0][position, 0] = 2e6
     return dataclasses.replace(clients_of(data), task=task or Marked())
@@ -59,7 +58,7 @@ def population(bad: dict[int, int], task: Any = None) -> Any:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_loss_that_is_not_finite_names_client_round_and_batch(engine: Any, compilation: Any, value: str) -> None:
-    run = engine(population({2: 5}, Marked(float(value))), FedAvg(local=LOCAL), compilation=compilation)
+    run = engine(with_marked({2: 5}, Marked(float(value))), FedAvg(local=LOCAL), compilation=compilation)
     server = run.init()
     with pytest.raises(NonFiniteError, match=rf"client 2, round 4, batch 1: the loss is {value}") as caught:
         run.round(server, (0, 1, 2, 3), 3)
@@ -70,13 +69,13 @@ def test_a_loss_that_is_not_finite_names_client_round_and_batch(engine: Any, com
 @pytest.mark.parametrize("engine", ENGINES)
 def test_refused_clients_are_reported_and_left_out(engine: Any) -> None:
     settings = {"on_nonfinite": "refuse"}
-    run = engine(population({2: 5, 0: 4}), PFedSD(local=LOCAL), **settings)
+    run = engine(with_marked({2: 5, 0: 4}), PFedSD(local=LOCAL), **settings)
     server = run.round(run.init(), (0, 1, 2, 3), 0)
     assert [f.client for f in run.traffic.failed] == [0, 2]
     assert [f.reason for f in run.traffic.failed] == ["the loss is nan at batch 1"] * 2
     assert sorted(run.states) == [1, 3]
     assert sorted(run.traffic.up) == sorted(run.traffic.down) == [0, 1, 2, 3]  # what is refused was sent all the same
-    others = engine(population({2: 5, 0: 4}), PFedSD(local=LOCAL))
+    others = engine(with_marked({2: 5, 0: 4}), PFedSD(local=LOCAL))
     want = others.round(others.init(), (1, 3), 0)
     for name, value in want["tiny"].params.items():
         np.testing.assert_allclose(server["tiny"].params[name], value, rtol=1e-12)
@@ -84,7 +83,7 @@ def test_refused_clients_are_reported_and_left_out(engine: Any) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_refused_client_keeps_its_state(engine: Any) -> None:
-    run = engine(population({2: 5}), LocalOnly(local=LOCAL), on_nonfinite="refuse")
+    run = engine(with_marked({2: 5}), LocalOnly(local=LOCAL), on_nonfinite="refuse")
     server = run.init()
     kept = run.fresh(2)
     run.states[2] = kept
@@ -96,7 +95,7 @@ def test_a_refused_client_keeps_its_state(engine: Any) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_refused_leaves_the_server(engine: Any) -> None:
-    run = engine(population({2: 5, 0: 4}), FedAvg(local=LOCAL), on_nonfinite="refuse")
+    run = engine(with_marked({2: 5, 0: 4}), FedAvg(local=LOCAL), on_nonfinite="refuse")
     server = run.init()
     assert run.round(server, (0, 2), 0)["tiny"] is server["tiny"]
 
@@ -216,10 +215,10 @@ class SpoilsOneByOne(SpoilsBetween):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", [SpoilsBetween, SpoilsOneByOne])
 def test_what_the_server_spoils_is_no_clients_fault(engine: Any, kind: Any) -> None:
-    run = engine(population({}), kind(local=LOCAL))
+    run = engine(with_marked({}), kind(local=LOCAL))
     with pytest.raises(NonFiniteError, match=r"^the server, round 2: what it sends to .*again is not finite"):
         run.round(run.init(), (0, 1), 1)
-    run = engine(population({}), kind(local=LOCAL), on_nonfinite="refuse")
+    run = engine(with_marked({}), kind(local=LOCAL), on_nonfinite="refuse")
     run.round(run.init(), (0, 1), 1)
     assert [(f.client, f.reason) for f in run.traffic.failed] == [
         (k, "what the server sent is not finite") for k in (0, 1)
@@ -280,7 +279,7 @@ class Borrows(FedAvgLike):
 
 
 def test_clients_run_methods_of_the_algorithm_alone() -> None:
-    run = Loop(population({}), Borrows(local=LOCAL))
+    run = Loop(with_marked({}), Borrows(local=LOCAL))
     with pytest.raises(StackingError, match=r"methods of the run's own Borrows.*Averaging\.local_update is not one"):
         run.round(run.init(), (0, 1), 0)
 
@@ -323,10 +322,10 @@ class KeepsNaN(Returns):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("kind", "what"), [(UploadsInfinity, "upload"), (KeepsNaN, "state")])
 def test_uploads_and_states_that_are_not_finite(engine: Any, kind: Any, what: str) -> None:
-    run = engine(population({}), kind())
+    run = engine(with_marked({}), kind())
     with pytest.raises(NonFiniteError, match=f"client 2, round 1: the {what} is not finite"):
         run.round(run.init(), (0, 1, 2), 0)
-    run = engine(population({}), kind(), on_nonfinite="refuse")
+    run = engine(with_marked({}), kind(), on_nonfinite="refuse")
     run.round(run.init(), (0, 1, 2), 0)
     assert [(f.client, f.reason) for f in run.traffic.failed] == [(2, f"the {what} is not finite")]
     assert sorted(run.states) == [0, 1]
@@ -343,7 +342,7 @@ class Raises(Classification):
 
 
 def test_an_exception_on_a_client_is_named_by_the_loop() -> None:
-    run = Loop(population({2: 5}, Raises()), FedAvg(local=LOCAL))
+    run = Loop(with_marked({2: 5}, Raises()), FedAvg(local=LOCAL))
     with pytest.raises(
         ClientError, match=r"client 2, round 5, batch 1: ZeroDivisionError: the client's own code"
     ) as caught:
@@ -353,7 +352,7 @@ def test_an_exception_on_a_client_is_named_by_the_loop() -> None:
 
 
 def test_an_exception_in_a_stack_names_the_stack() -> None:
-    run = Stacked(population({}, Raises()), FedAvg(local=LOCAL))
+    run = Stacked(with_marked({}, Raises()), FedAvg(local=LOCAL))
     with pytest.raises(ClientError, match=r"^a stack of clients, round 5, batch 0: .*in a stack of clients \[1, 2\]"):
         run.round(run.init(), (1, 2), 4)
 
@@ -365,7 +364,7 @@ class ReturnsOne(Returns):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_client_method_returns_state_and_upload(engine: Any) -> None:
-    run = engine(population({}), ReturnsOne())
+    run = engine(with_marked({}), ReturnsOne())
     with pytest.raises(StackingError, match=r"step must return \(new state, upload\)"):
         run.round(run.init(), (0, 1), 0)
 
@@ -373,10 +372,10 @@ def test_a_client_method_returns_state_and_upload(engine: Any) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_public_examples_are_asked_for(engine: Any) -> None:
     with pytest.raises(SettingError, match=r"KTpFL needs public examples: federate\(\.\.\., public=examples\)"):
-        engine(population({}), KTpFL())
+        engine(with_marked({}), KTpFL())
 
 
 @pytest.mark.parametrize("chunk", [0, -1])
 def test_chunk_is_checked(chunk: int) -> None:
     with pytest.raises(SettingError, match=f"chunk must be >= 1 .* got {chunk}"):
-        Stacked(population({}), FedAvg(), chunk=chunk)
+        Stacked(with_marked({}), FedAvg(), chunk=chunk)

@@ -27,7 +27,7 @@ from fedloom.core.types import Weighted, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from tiny import LOCAL, federation, mlp
+from tiny import LOCAL, federation, mlp, population
 
 ENGINES = [Loop, Stacked]
 
@@ -61,9 +61,9 @@ class FineTuned(Algorithm[Weights, tuple[()]]):
 DECAYING = FineTuned(local=type(LOCAL)(epochs=2, batch_size=4, optimiser=LOCAL.optimiser, decay=0.5))
 
 
-def population() -> Population:
-    model = Model(mlp, name="mlp")
-    return Population(federation(test_fraction=0.2, val_fraction=0.2), {"mlp": model}, dtype=torch.float64)
+def judged() -> Population:
+    """Clients with examples to be judged by, and others to choose by."""
+    return population({"mlp": mlp}, federation(test_fraction=0.2, val_fraction=0.2), dtype=torch.float64)
 
 
 def by_hand(p: Population, w: Weights, client: int, round: int, rate: float, exchange: Any) -> Weights:
@@ -82,7 +82,7 @@ def by_hand(p: Population, w: Weights, client: int, round: int, rate: float, exc
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("round", [0, 2])
 def test_a_personal_that_trains_has_the_rate_of_its_round_and_batches_of_its_own(engine: Any, round: int) -> None:
-    run = engine(population(), DECAYING)
+    run = engine(judged(), DECAYING)
     server = run.round(run.init(), (0, 1, 2), round)
     found, w = run.personal(server, [1, 4], round), server["mlp"]
     for client in (1, 4):
@@ -116,11 +116,11 @@ def test_batches_are_planned_for_judging_only_where_the_algorithm_says_so(
     monkeypatch.setattr(
         Population, "train_batches", lambda self, *words: (planned.append(words[-1]), plan(self, *words))[1]
     )
-    unsaid = engine(population(), Unsaid(local=LOCAL))
+    unsaid = engine(judged(), Unsaid(local=LOCAL))
     with pytest.raises(StackingError, match=r"personal of Unsaid reads client\.train, .*write personal_trains: Class"):
         unsaid.judge(unsaid.init(), range(6), 0)
     for algorithm, want in ((Simple(local=LOCAL), set()), (DECAYING, {"evaluate"})):
-        run = engine(population(), algorithm)
+        run = engine(judged(), algorithm)
         run.judge(run.init(), range(6), 0)
         run.personal(run.init(), range(6), 0)
         assert set(planned) == want
@@ -146,7 +146,7 @@ class Averaged(FineTuned):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_clients_are_judged_with_what_the_algorithm_sends(engine: Any) -> None:
-    run = engine(population(), Averaged(local=LOCAL))
+    run = engine(judged(), Averaged(local=LOCAL))
     server = run.init()
     for weights in run.personal(server, range(6), 0).values():
         assert all(torch.equal(t, 2.0 * server["mlp"].params[n]) for n, t in weights.params.items())
@@ -190,7 +190,7 @@ def test_whether_clients_have_models_of_their_own_is_what_the_class_defines() ->
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_looking_at_clients_has_no_consequences(engine: Any) -> None:
-    run, calm = (engine(population(), DECAYING) for _ in range(2))
+    run, calm = (engine(judged(), DECAYING) for _ in range(2))
     server = run.round(run.init(), (0, 1, 2), 0)
     run.judge(server, range(6), 0)
     again, undisturbed = run.round(server, (1, 3), 1), calm.round(calm.round(calm.init(), (0, 1, 2), 0), (1, 3), 1)
@@ -211,7 +211,7 @@ class OnValidation(FineTuned):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_val_holds_validation_rows_whatever_clients_are_judged_on(engine: Any) -> None:
-    run = engine(population(), OnValidation(local=LOCAL))
+    run = engine(judged(), OnValidation(local=LOCAL))
     server, p = run.init(), run.population
     y, found = p.federation.train.y, run.personal(server, range(6), 0)
     zeros = [int((y[p.federation.local_val.rows(k).copy()] == 0).sum()) for k in range(6)]
