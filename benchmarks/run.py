@@ -8,7 +8,7 @@ repetitions.
 from __future__ import annotations
 
 import argparse
-import ast
+import dataclasses
 import itertools
 import statistics
 import sys
@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,10 +28,11 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingWarning
 from fedloom.data import Normalise, Partition, iid, lognormal
 from fedloom.engines.choose import choose, choose_compilation
+from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
-from fedloom.engines.simulated import Simulation
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
 from fedloom.models import build
 
 
@@ -42,7 +42,7 @@ def images(count: int, shape: tuple[int, ...]) -> fl.Examples:
     return fl.from_arrays(x, rng.integers(0, 10, count), num_classes=10, normalise=Normalise(scale=1 / 255))
 
 
-def simulation(kind: type[Simulation], algorithm: Algorithm, examples: fl.Examples, clients: int, model, **more):
+def simulation(kind: type[Engine], algorithm: Algorithm, examples: fl.Examples, clients: int, model, **more):
     partition: Partition = iid(examples.y, clients, 0)
     federation = fl.Federation(train=examples, partition=partition)
     return kind(Population(federation=federation, models={"model": fl.Model(model)}), algorithm, **more)
@@ -75,6 +75,20 @@ def line(name: str, value: str, target: str, ok: bool) -> None:
         missed.append(name)
 
 
+class CNN(nn.Module):
+    """PFLlib's network for 28 x 28 images: 5 x 5 convolutions of 32 and 64, a layer of 512."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = nn.Sequential(nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2))
+        second = nn.Sequential(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2))
+        self.body = nn.Sequential(first, second, nn.Flatten(), nn.Linear(1024, 512), nn.ReLU())
+        self.classifier = nn.Linear(512, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.body(x))
+
+
 class LSTM(nn.Module):
     """The rows of a 28 x 28 image, one after the other."""
 
@@ -103,10 +117,16 @@ class Case:
     forms: Sequence[str] = ("loop, none", "loop, trace", "stacked, none", "stacked, trace", "stacked, compile")
 
     def build(self) -> nn.Module:
-        return LSTM() if self.model == "lstm" else build(self.model, self.shape, 10)
+        return made(self.model, self.shape)
+
+
+def made(model: str, shape: tuple[int, ...]) -> nn.Module:
+    return {"lstm": LSTM, "cnn": CNN}[model]() if model in ("lstm", "cnn") else build(model, shape, 10)
 
 
 FEW = ("loop, none", "loop, trace", "stacked, none", "stacked, trace")
+IMAGES = ("loop, trace", "stacked, trace", "workers, none", "workers, trace")
+KINDS = {kind.name: kind for kind in (Loop, Stacked, Workers)}
 
 
 def cases() -> list[Case]:
@@ -118,10 +138,11 @@ def cases() -> list[Case]:
         Case("logistic, 100 clients of 600", "logistic", [600] * 100, rounds=(50, 2000), cohort=100, plain=7),
         Case("logistic, MNIST-1000 sizes", "logistic", mnist, plain=1, forms=FEW),
         Case("MLP, 10 clients of 200", "mlp", [200] * 10, plain=1),
-        Case("LSTM, 10 clients of 200", "lstm", [200] * 10, forms=("loop, none", "stacked, none")),
-        Case("LeNet, 10 clients of 200", "lenet", [200] * 10, forms=FEW),
-        Case("FedNTD CNN, 3 clients of 200", "fedntd_cnn", [200] * 3, cohort=3, batch_size=50, shape=(3, 32, 32),
-             forms=FEW),
+        Case("LSTM, 10 clients of 200", "lstm", [200] * 10, forms=("loop, none", "stacked, none", "workers, none")),
+        Case("LeNet, 10 clients of 200", "lenet", [200] * 10, forms=IMAGES),
+        Case("CNN, 10 clients of 200", "cnn", [200] * 10, forms=IMAGES),
+        Case("FedNTD CNN, 4 clients of 200", "fedntd_cnn", [200] * 4, cohort=4, batch_size=50, shape=(3, 32, 32),
+             forms=IMAGES),
     ]  # fmt: skip
 
 
@@ -143,14 +164,18 @@ def forms(repeat: int) -> None:
         cohorts = [sorted(rng.choice(len(case.sizes), case.cohort, replace=False)) for _ in range(few)]
         steps = sum(-(-case.sizes[k] // case.batch_size) for cohort in cohorts for k in cohort)
         works: dict[str, Callable[[], float]] = {"plain": plain_loop(case, examples, ends, cohorts)}
+        closing: list[Engine] = []
         for form in case.forms:
             engine, compilation = form.split(", ")
-            kind = {"loop": Loop, "stacked": Stacked}[engine]
-            run = kind(Population(federation, {"model": model}), fl.FedAvg(local=local), compilation=compilation)
+            population = Population(federation, {"model": model})
+            run = KINDS[engine](population, fl.FedAvg(local=local), compilation=compilation)
             works[form] = rounds_of(run, cohorts)
+            closing.append(run)
         first = {form: work() for form, work in works.items()}
         turns = [{form: work() for form, work in works.items()} for _ in range(repeat)]
         later = {form: statistics.median(turn[form] for turn in turns) for form in works}
+        for run in closing:
+            run.close()
         for form in works:
             us = 1e6 * later[form] / steps
             line(f"{case.name}: {form} (first {len(cohorts)} rounds {first[form]:.1f} s)", f"{us:.0f} us", "-", True)
@@ -192,7 +217,7 @@ def plain_loop(
     return lambda: seconds(train)
 
 
-def rounds_of(run: Simulation, cohorts: Sequence[Sequence[int]]) -> Callable[[], float]:
+def rounds_of(run: Engine, cohorts: Sequence[Sequence[int]]) -> Callable[[], float]:
     server = run.init()
 
     def train() -> None:
@@ -208,21 +233,74 @@ def seconds(work: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def handwritten(examples: fl.Examples, rows: torch.Tensor, epochs: int) -> Callable[[], None]:
+def handwritten(
+    examples: fl.Examples, rows: torch.Tensor, epochs: int, model: str = "fedntd_cnn", batch_size: int = 50
+) -> Callable[[], None]:
     """What a careful person writes for one client: channels_last, fused SGD, resident float tensors."""
     x = examples.normalise(examples.x[rows], torch.float32).contiguous(memory_format=torch.channels_last)
     y = examples.y[rows]
 
     def train() -> None:
-        module = build("fedntd_cnn", (3, 32, 32), 10).to(memory_format=torch.channels_last)
+        module = made(model, tuple(x.shape[1:])).to(memory_format=torch.channels_last)
         optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5, fused=True)
         for _ in range(epochs):
-            for batch in torch.randperm(len(x)).split(50):
+            for batch in torch.randperm(len(x)).split(batch_size):
                 optimiser.zero_grad()
                 F.cross_entropy(module(x[batch]), y[batch]).backward()
                 optimiser.step()
 
     return train
+
+
+def side_by_side(repeat: int) -> None:
+    """Rounds of ten clients of 200 images with default settings beside a hand-written loop, and workers 1 and 2."""
+    local_of = {"lenet": fl.Local(batch_size=20), "cnn": fl.Local(batch_size=10)}
+    targets = {"lenet": 1.2, "cnn": 1.3}
+    for model, local in local_of.items():
+        examples = images(2000, (1, 28, 28))
+        one = dataclasses.replace(local, epochs=1, optimiser=fl.SGD(lr=0.01, momentum=0.9, weight_decay=1e-5))
+        algorithm = fl.FedAvg(local=one)
+        rows = [torch.tensor(iid(examples.y, 10, 0).rows(k)) for k in range(10)]
+        loops = [handwritten(examples, r, 1, model, local.batch_size) for r in rows]
+
+        def by_hand(loops=loops) -> None:
+            for loop in loops:
+                loop()
+
+        def build_it(model=model) -> nn.Module:
+            return made(model, (1, 28, 28))
+
+        engines = [
+            simulation(Workers, algorithm, examples, 10, build_it, compilation="trace", workers=count)
+            for count in (None, 1, 2)
+        ]
+        population = engines[0].population
+        kind, _ = choose("auto", population, one, 10)
+        form = choose_compilation(kind, population, one, 10, fl.RunSettings().rounds)
+        assert (kind, form) == (Workers, "trace"), "the engines above are not the default"
+        default, alone, two = (whole_round(engine) for engine in engines)
+        a, b, ratio = pairs(by_hand, default, repeat)
+        per = 1e6 / (10 * -(-200 // local.batch_size))
+        name = {"lenet": "LeNet, batch 20", "cnn": "CNN, batch 10"}[model]
+        line(
+            f"{name}: hand-written channels_last loop / default",
+            f"{ratio:.2f}x  ({a * per:.0f} / {b * per:.0f} us)",
+            f">= {targets[model]}x",
+            ratio >= targets[model],
+        )
+        _, _, ratio = pairs(alone, two, repeat)
+        line(f"{name}: workers 1 / workers 2", f"{ratio:.2f}x", "-", True)
+        for engine in engines:
+            engine.close()
+
+
+def whole_round(run: Engine) -> Callable[[], None]:
+    server, everyone = run.init(), range(run.population.num_clients)
+
+    def work() -> None:
+        run.round(server, everyone, 0)
+
+    return work
 
 
 def convolutions(repeat: int) -> None:
@@ -277,8 +355,11 @@ def overhead(repeat: int) -> None:
         saved = fold.run_one, fold.run_stack, accuracy._evaluate
         fold.run_one, fold.run_stack, accuracy._evaluate = map(timed, saved)
         try:
-            settings = fl.RunSettings(
-                rounds=8, cohort_size=cohort, compilation="compile" if model == "logistic" else "auto"
+            settings = fl.RunSettings(  # in one process, which sees what the folds take
+                rounds=8,
+                cohort_size=cohort,
+                engine="auto" if model == "logistic" else "loop",
+                compilation="compile" if model == "logistic" else "auto",
             )
             marks: list[tuple[float, float]] = []
             fl.run(
@@ -292,22 +373,7 @@ def overhead(repeat: int) -> None:
         line(f"overhead: {name}", f"{100 * share:.1f} % of a round", "<= 5 %", share <= 0.05)
 
 
-def code_lines(repeat: int) -> None:
-    """Code lines of each algorithm file: without blanks, comments, docstrings, imports."""
-    for path in sorted(Path(fl.__file__).parent.joinpath("algorithms").glob("*.py")):
-        if path.name != "__init__.py":
-            text = path.read_text(encoding="utf-8")
-            skip: set[int] = set()
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
-                    skip.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-            rows = enumerate(text.splitlines(), 1)
-            code = [row for number, row in rows if row.strip() and number not in skip]
-            count = sum(not row.strip().startswith("#") and not row.startswith(("import ", "from ")) for row in code)
-            line(f"code lines of algorithms/{path.name}", str(count), "<= 60", count <= 60)
-
-
-PARTS = {"forms": forms, "convolutions": convolutions, "overhead": overhead, "lines": code_lines}
+PARTS = {"forms": forms, "workers": side_by_side, "convolutions": convolutions, "overhead": overhead}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
+from fedloom.engines.message import Call, Request
 from fedloom.engines.population import Population
 
 
@@ -53,11 +54,19 @@ TINY = Model(Tiny, name="tiny")
 class InOrder(Population):
     """Clients that visit their examples in stored order, as golden runs do."""
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int | str) -> Batches:
-        batches = super().train_batches(clients, local, round, exchange)
-        sizes = self.sizes[list(clients)]
+    def train_batches(self, request: Request, local: Local) -> Batches:
+        batches = super().train_batches(request, local)
+        sizes = self.sizes[list(request.clients)]
         order, mask = plan(sizes, local.batch_size, None, epochs=local.epochs, steps=local.steps)
         return replace(batches, order=torch.from_numpy(order), mask=torch.from_numpy(mask))
+
+
+def batches_of(
+    population: Population, clients: Sequence[int], local: Local, round: int = 0, exchange: int | str = 0
+) -> Batches:
+    """The training batches of some clients in an exchange of a run, stacked."""
+    request = Request.to(Call("local_update", (), round, exchange, local.rate(round)), clients, population.seed)
+    return population.train_batches(request, local)
 
 
 def clients_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -82,10 +83,16 @@ ALGORITHMS: dict[str, Any] = {
 }
 
 
+@functools.cache
+def subject(algorithm: str) -> Subject:
+    """Checks of one algorithm share the runs in which nothing is unusual."""
+    return Subject.of(ALGORITHMS[algorithm])
+
+
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_battery(algorithm: str, name: str) -> None:
-    why = CHECKS[name](Subject.of(ALGORITHMS[algorithm]))
+    why = CHECKS[name](subject(algorithm))
     if why is not None:
         pytest.skip(why)
 
@@ -100,8 +107,8 @@ def test_adam_and_clipping_agree_too() -> None:
 def test_tracing_really_traces(algorithm: str) -> None:
     subject = Subject.of(ALGORITHMS[algorithm])
     engine = subject.run(Stacked, compilation="trace", cohorts=subject.cohorts[:1]).engine
-    assert len(engine._programs) >= 2  # full and ragged batches at least
-    graphs = [getattr(program, "__self__", None) for program in engine._programs.values()]
+    assert len(engine.runtime.programs) >= 2  # full and ragged batches at least
+    graphs = [getattr(program, "__self__", None) for program in engine.runtime.programs.values()]
     assert all(isinstance(graph, torch.fx.GraphModule) for graph in graphs)
 
 

@@ -30,16 +30,18 @@ from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
+from fedloom.testing.messages import Messages
 from small import TINY, DenseTiny, assert_params, clients_of, weights_at
 
-ENGINES = [Loop, Stacked]
+ENGINES = [Loop, Stacked, Messages]
 
 
-def agree(x: Any, y: Any) -> None:
-    """Two trees agree to 1e-9."""
-    assert tree.same_structure(x, y)
-    for a, b in zip(tree.leaves(x), tree.leaves(y), strict=True):
-        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-9, atol=1e-9)
+def agree(x: Any, *others: Any) -> None:
+    """Trees agree to 1e-9."""
+    for y in others:
+        assert tree.same_structure(x, y)
+        for a, b in zip(tree.leaves(x), tree.leaves(y), strict=True):
+            np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-9, atol=1e-9)
 
 
 def blobs(*sizes: int, seed: int = 0) -> list[tuple[Any, Any]]:

@@ -25,6 +25,7 @@ from fedloom.core.task import Hinge
 from fedloom.core.types import Maybe, Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop
+from fedloom.engines.message import Request
 from fedloom.engines.stacked import Stacked
 from small import InOrder, assert_params, clients_of, weights_at
 
@@ -294,10 +295,10 @@ class GoldenOrder(InOrder):
 
     g: Any = None
 
-    def train_batches(self, clients: Any, local: Local, round: int, exchange: int | str) -> Batches:
-        batches = super().train_batches(clients, local, round, exchange)
+    def train_batches(self, request: Request, local: Local) -> Batches:
+        batches, round = super().train_batches(request, local), request.call.round
         order = batches.order.clone()
-        for i, k in enumerate(clients):
+        for i, k in enumerate(request.clients):
             if f"r{round}_k{k}_order" in self.g:  # else it is only judged
                 order[i][batches.mask[i]] = torch.from_numpy(self.g[f"r{round}_k{k}_order"].ravel())
         return replace(batches, order=order)

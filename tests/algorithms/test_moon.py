@@ -70,7 +70,7 @@ def test_trajectory(engine: Any) -> None:
     for r in range(int(g["rounds"])):
         sampled = [int(k) for k in g[f"r{r}_sampled"]]
         for k in sampled:
-            before = run.states[k] if k in run.states else run.fresh(k)
+            before = run.states[k] if k in run.states else run.runtime.fresh(k)
             np.testing.assert_allclose(flat(before.value.params), g[f"r{r}_k{k}_prev"], rtol=0, atol=1e-12)
         server = run.round(server, sampled, r)
         np.testing.assert_allclose(flat(server["tiny"].params), g[f"r{r}_global"], rtol=0, atol=1e-12)

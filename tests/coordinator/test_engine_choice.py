@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import warnings
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom import FedAvg, Federation, RunSettings, run
-from fedloom.core.errors import EngineWarning
+from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.optimiser import Local
 from fedloom.data import by_lists
 from fedloom.engines import choose as chooser
@@ -21,6 +23,7 @@ from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp, population
 
 
@@ -110,11 +113,34 @@ def test_line_3_a_gpu_stacks_even_convolutions_of_few_clients(monkeypatch: pytes
     assert choose("auto", on_gpu, LOCAL, 1) == (Stacked, "a GPU")
 
 
-def test_line_4_convolutions_on_a_cpu_loop() -> None:
-    images = population(
+def images() -> Population:
+    return population(
         {"flat": linear, "conv": lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Flatten())}
     )
-    assert choose("auto", images, LOCAL, 6) == (Loop, "convolutions on a CPU")
+
+
+def test_line_1_convolutions_on_a_cpu_get_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose("auto", images(), LOCAL, 6) == (Workers, "convolutions on a CPU")
+    assert choose("auto", images(), LOCAL, 1) == (Loop, "convolutions on a CPU, one client at a time")
+    monkeypatch.setattr("sys.platform", "darwin")
+    why = "processes that compute cannot be forked safely on darwin"
+    assert choose("auto", images(), LOCAL, 6) == (Loop, f"convolutions on a CPU, and {why}")
+    with pytest.raises(SettingError, match=rf"engine = 'workers' forks processes, and {why}: use engine = 'auto'"):
+        choose("workers", images(), LOCAL, 6)
+
+
+def test_workers_are_refused_where_they_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose("workers", population(), LOCAL, 6) == (Workers, "asked for")
+    with pytest.raises(SettingError, match="the device is cuda, which processes cannot share"):
+        choose("workers", population(device=torch.device("cuda")), LOCAL, 6)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert choose("auto", images(), LOCAL, 6)[0] is Loop
+    with pytest.raises(SettingError, match="this process uses CUDA, which does not survive a fork"):
+        choose("workers", population(), LOCAL, 6)
+    monkeypatch.undo()
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
+    with pytest.raises(SettingError, match="this process is itself a daemon, which may have no children"):
+        choose("workers", population(), LOCAL, 6)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +155,7 @@ def test_line_4_convolutions_on_a_cpu_loop() -> None:
         ([40, 40, 40, 40, 4, 4], 6, Stacked, "about 4 clients in parallel"),
     ],
 )
-def test_lines_5_and_6_count_clients_in_parallel(sizes: list[int], cohort: int, engine: Any, parallel: str) -> None:
+def test_lines_4_and_5_count_clients_in_parallel(sizes: list[int], cohort: int, engine: Any, parallel: str) -> None:
     assert choose("auto", population(parts=of_sizes(sizes)), LOCAL, cohort) == (engine, parallel)
 
 
@@ -154,8 +180,8 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_line_1_recurrent_layers_on_a_cpu_loop(kind: Any) -> None:
-    assert choose("auto", population(lambda: Recurrent(kind)), LOCAL, 6) == (Loop, "recurrent layers on a CPU")
+def test_line_1_recurrent_layers_on_a_cpu_get_workers(kind: Any) -> None:
+    assert choose("auto", population(lambda: Recurrent(kind)), LOCAL, 6) == (Workers, "recurrent layers on a CPU")
 
 
 @pytest.mark.parametrize("engine", ["auto", "stacked"])
@@ -163,7 +189,7 @@ def test_no_warning_of_pytorch_about_recurrent_layers(engine: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         history = run(FedAvg(local=LOCAL), federation(), Recurrent, RunSettings(rounds=1, cohort_size=2, engine=engine))
-    assert history.engine == ("loop" if engine == "auto" else "stacked")
+    assert history.engine == ("workers" if engine == "auto" else "stacked")
 
 
 # ---- what becomes of the training step

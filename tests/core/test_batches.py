@@ -12,6 +12,7 @@ from fedloom.core import tree
 from fedloom.core.batches import Batch, Batches, padded, plan
 from fedloom.core.optimiser import Local
 from fedloom.core.types import replace
+from small import batches_of as batches_of_clients
 from small import clients_of
 
 sizes_of = st.lists(st.integers(0, 30), min_size=1, max_size=5)
@@ -89,7 +90,7 @@ def test_without_keys_the_stored_order() -> None:
 def batches_of(n: int, batch_size: int = 4) -> Batches:
     """Shuffled batches of the second of two clients, which has n examples."""
     data = [(np.arange(m * 6.0).reshape(m, 6) + 100 * m, np.arange(m) % 4) for m in (3, n)]
-    stacked = clients_of(data).train_batches([1], Local(epochs=1, batch_size=batch_size), 0, 0)
+    stacked = batches_of_clients(clients_of(data), [1], Local(epochs=1, batch_size=batch_size))
     return tree.take(replace(stacked, x=stacked.x[None], y=stacked.y[None]), 0)
 
 

@@ -27,7 +27,7 @@ from fedloom.core.types import Weights
 from fedloom.core.types import replace as changed
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
-from small import TINY, clients_of, random_data
+from small import TINY, batches_of, clients_of, random_data
 
 ENGINES = [Loop, Stacked]
 SIZES = (5, 12, 1, 7)
@@ -112,7 +112,7 @@ def test_minimise_is_plain_gradient_descent(engine: Any) -> None:
     people = clients()
     got = run(answer, engine, people=people, optimiser=SGD(lr=0.1))
     for k in range(4):
-        batches = people.train_batches([k], Local(epochs=2, batch_size=4), 0, 0)
+        batches = batches_of(people, [k], Local(epochs=2, batch_size=4))
         module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 4)).double()
         start = tree.cast(TINY.init(_init_key(people)), dtype=torch.float64)
         with torch.no_grad():
@@ -228,7 +228,7 @@ def test_gradients_and_carries_of_any_layout(momentum: float) -> None:
 
 def test_losses_and_steps_are_seen() -> None:
     seen = Execution()
-    batches = clients().train_batches([1], Local(epochs=1, batch_size=5), 0, 0)
+    batches = batches_of(clients(), [1], Local(epochs=1, batch_size=5))
     one = tree.take(changed(batches, x=batches.x[None], y=batches.y[None]), 0)
     weights, rate = TINY.init(0, torch.float64), torch.tensor(0.1)
     with executing(seen):
@@ -261,8 +261,8 @@ def jitter(x: Tensor, key: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Augmented(type(clients())):  # type: ignore[misc]
-    def train_batches(self, clients: Any, local: Any, round: int, exchange: int | str) -> Any:
-        batches = super().train_batches(clients, local, round, exchange)
+    def train_batches(self, request: Any, local: Any) -> Any:
+        batches = super().train_batches(request, local)
         return changed(batches, augment=jitter)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from fedloom import FedAvg, RunSettings, run
 from fedloom.core.errors import ClientError, FedloomError, ShortageError, enough_memory
-from fedloom.engines.simulated import Simulation
+from fedloom.engines.engine import Engine
 from tiny import LOCAL, federation, linear
 
 
@@ -44,6 +44,6 @@ def test_a_run_without_memory_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -
     def judge(*_: object, **__: object) -> None:
         torch.empty(1 << 50, dtype=torch.uint8)
 
-    monkeypatch.setattr(Simulation, "round", judge)
+    monkeypatch.setattr(Engine, "round", judge)
     with pytest.raises(ShortageError, match="lower panel"):
         run(FedAvg(local=LOCAL), federation(), linear, RunSettings(rounds=1, cohort_size=2, engine="loop"))

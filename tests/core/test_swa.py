@@ -17,7 +17,7 @@ from fedloom.core.optimiser import SGD, Local
 from fedloom.core.swa import minimise_averaged
 from fedloom.core.task import Classification
 from fedloom.core.types import replace
-from small import TINY, clients_of
+from small import TINY, batches_of, clients_of
 
 
 @pytest.mark.parametrize(("since", "every"), [(2, 2), (0, 1), (3, 5), (7, 1), (100, 5)])
@@ -68,5 +68,5 @@ def test_buffers_are_those_of_the_last_step() -> None:
 
 def stored_order(x: np.ndarray, y: np.ndarray, model: Model = TINY) -> Batches:
     """8 batches of 3 of these examples, in their order."""
-    stacked = clients_of([(x, y)], model=model).train_batches([0], Local(epochs=1, batch_size=3), 0, 0)
+    stacked = batches_of(clients_of([(x, y)], model=model), [0], Local(epochs=1, batch_size=3))
     return replace(tree.take(stacked, 0), x=stacked.x, y=stacked.y)

@@ -16,10 +16,11 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.data import Federation, Partition, from_arrays
+from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
-from fedloom.engines.simulated import Simulation
 from fedloom.engines.stacked import Stacked
+from small import batches_of
 
 SIZES = (9, 4, 13, 7, 2, 12, 11)
 FEW = (8, 4, 8)  # two graphs: all three clients, then two of them and a finished one
@@ -38,7 +39,7 @@ def ragged_clients(
     return Population(federation=federation, models={"net": model}, dtype=dtype, device=torch.device(device))
 
 
-def three_rounds(kind: type[Simulation], algorithm: Algorithm[Any, Any], people: Population, **more: Any) -> Any:
+def three_rounds(kind: type[Engine], algorithm: Algorithm[Any, Any], people: Population, **more: Any) -> Any:
     engine = kind(people, algorithm, **more)
     server = engine.init()
     for t in range(3):
@@ -59,12 +60,12 @@ def test_a_traced_stack_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
     expected, _ = three_rounds(Loop, algorithm, ragged_clients())
     got, engine = three_rounds(Stacked, algorithm, ragged_clients(), compilation="trace")
     close(got, expected, 1e-9)
-    programs = engine._programs
+    programs = engine.runtime.programs
     assert programs
     assert all(isinstance(p.__self__, torch.fx.GraphModule) for p in programs.values())
     before = len(programs)
     engine.round(got, range(len(SIZES)), 3)
-    assert len(engine._programs) == before, "a later round traced again"
+    assert len(engine.runtime.programs) == before, "a later round traced again"
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), FedNTD(local=LOCAL)])
@@ -73,18 +74,18 @@ def test_a_traced_loop_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
     expected, _ = three_rounds(Loop, algorithm, ragged_clients())
     got, engine = three_rounds(Loop, algorithm, ragged_clients(), compilation="trace")
     close(got, expected, 1e-9)
-    assert engine._programs
-    assert all(isinstance(p.__self__, torch.fx.GraphModule) for p in engine._programs.values())
+    assert engine.runtime.programs
+    assert all(isinstance(p.__self__, torch.fx.GraphModule) for p in engine.runtime.programs.values())
 
 
 @pytest.mark.parametrize("kind", [Loop, Stacked])
-def test_a_batch_larger_than_the_largest_client_is_all_of_its_examples(kind: type[Simulation]) -> None:
+def test_a_batch_larger_than_the_largest_client_is_all_of_its_examples(kind: type[Engine]) -> None:
     """And needs no more memory than that: no padding beyond the power of two that holds it."""
     whole = [FedAvg(local=Local(epochs=2, batch_size=n, optimiser=SGD(lr=0.1))) for n in (max(SIZES), 100_000)]
     expected, _ = three_rounds(Loop, whole[0], ragged_clients())
     got, engine = three_rounds(kind, whole[1], ragged_clients())
     close(got, expected, 1e-9)
-    batches = engine.population.train_batches(range(len(SIZES)), whole[1].local, 0, 0)
+    batches = batches_of(engine.population, range(len(SIZES)), whole[1].local)
     assert batches.order.shape == batches.mask.shape == (len(SIZES), 2, 16)
 
 
@@ -98,12 +99,12 @@ def test_a_compiled_stack_equals_the_loop_and_was_compiled() -> None:
     counters.clear()
     got, engine = three_rounds(Stacked, algorithm, ragged_clients(sizes=FEW), compilation="compile")
     close(got, expected, 1e-9)
-    assert counters["stats"]["unique_graphs"] == len(engine._programs) == 2
+    assert counters["stats"]["unique_graphs"] == len(engine.runtime.programs) == 2
     assert not counters["graph_break"]
 
 
 @pytest.mark.parametrize("kind", [Loop, Stacked])
-def test_bf16_trains_close_to_float32_and_keeps_float32_weights(kind: type[Simulation]) -> None:
+def test_bf16_trains_close_to_float32_and_keeps_float32_weights(kind: type[Engine]) -> None:
     algorithm = FedAvg(local=LOCAL)
     full, _ = three_rounds(kind, algorithm, ragged_clients(torch.float32))
     half, _ = three_rounds(kind, algorithm, ragged_clients(torch.float32), bf16=True)
@@ -122,7 +123,7 @@ def test_chunks_do_not_change_what_is_computed() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("kind", [Loop, Stacked])
-def test_a_gpu_computes_the_same(kind: type[Simulation]) -> None:
+def test_a_gpu_computes_the_same(kind: type[Engine]) -> None:
     expected, _ = three_rounds(Loop, FedAvg(local=LOCAL), ragged_clients())
     got, _ = three_rounds(kind, FedAvg(local=LOCAL), ragged_clients(device="cuda"))
     close(tree.cast(got, device="cpu"), expected, 1e-9)

@@ -85,7 +85,7 @@ def test_refused_clients_are_reported_and_left_out(engine: Any) -> None:
 def test_a_refused_client_keeps_its_state(engine: Any) -> None:
     run = engine(with_marked({2: 5}), LocalOnly(local=LOCAL), on_nonfinite="refuse")
     server = run.init()
-    kept = run.fresh(2)
+    kept = run.runtime.fresh(2)
     run.states[2] = kept
     run.round(server, (1, 2), 0)
     for name, value in kept.params.items():

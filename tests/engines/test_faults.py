@@ -16,9 +16,9 @@ from fedloom.coordinator import RunSettings, run
 from fedloom.coordinator.sampler import FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Digest, Local
+from fedloom.engines.engine import Faults
 from fedloom.engines.faults import Unreliable
 from fedloom.engines.loop import Loop
-from fedloom.engines.simulated import Faults
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import Subject
 from fedloom.testing.compare import differ, same

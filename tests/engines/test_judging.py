@@ -27,6 +27,7 @@ from fedloom.core.types import Weighted, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from small import batches_of
 from tiny import LOCAL, federation, mlp, population
 
 ENGINES = [Loop, Stacked]
@@ -68,7 +69,7 @@ def judged() -> Population:
 
 def by_hand(p: Population, w: Weights, client: int, round: int, rate: float, exchange: Any) -> Weights:
     """Plain SGD over the batches that the client would see."""
-    batches, module = p.train_batches([client], DECAYING.local, round, exchange), mlp().double()
+    batches, module = batches_of(p, [client], DECAYING.local, round, exchange), mlp().double()
     module.load_state_dict({n: t.clone() for n, t in w.params.items()})
     x, y = p.federation.train.x.double(), p.federation.train.y
     for order, mask in zip(batches.order[0], batches.mask[0], strict=True):
@@ -114,7 +115,9 @@ def test_batches_are_planned_for_judging_only_where_the_algorithm_says_so(
     planned: list[Any] = []
     plan = Population.train_batches
     monkeypatch.setattr(
-        Population, "train_batches", lambda self, *words: (planned.append(words[-1]), plan(self, *words))[1]
+        Population,
+        "train_batches",
+        lambda self, request, local: (planned.append(request.call.exchange), plan(self, request, local))[1],
     )
     unsaid = engine(judged(), Unsaid(local=LOCAL))
     with pytest.raises(StackingError, match=r"personal of Unsaid reads client\.train, .*write personal_trains: Class"):

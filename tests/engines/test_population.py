@@ -9,6 +9,7 @@ import torch
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.engines.population import Population
+from small import batches_of
 from tiny import federation, linear
 
 LOCAL = Local(epochs=2, batch_size=5)
@@ -17,7 +18,7 @@ LOCAL = Local(epochs=2, batch_size=5)
 def orders(seed: int, round: int, exchange: int = 0) -> dict[int, tuple[int, ...]]:
     """The positions that each of six clients of 12 examples visits in two epochs."""
     population = Population(federation(), {"linear": Model(linear)}, seed=seed)
-    batches = population.train_batches(range(6), LOCAL, round, exchange)
+    batches = batches_of(population, range(6), LOCAL, round, exchange)
     assert batches.num_examples.tolist() == [12] * 6
     found = {k: tuple(batches.order[k][batches.mask[k]].tolist()) for k in range(6)}
     assert all(sorted(o[:12]) == sorted(o[12:]) == list(range(12)) for o in found.values())
@@ -37,11 +38,11 @@ def test_orders_differ_by_client_round_exchange_epoch_and_seed() -> None:
 def test_an_order_is_a_function_of_these_alone() -> None:
     assert orders(1, 4, 1) == orders(1, 4, 1)
     population = Population(federation(), {"linear": Model(linear)}, seed=1)
-    alone = population.train_batches([3], LOCAL, 4, 1)
+    alone = batches_of(population, [3], LOCAL, 4, 1)
     assert tuple(alone.order[0][alone.mask[0]].tolist()) == orders(1, 4, 1)[3]
 
 
 def test_what_clients_draw_differs_by_client_round_and_exchange() -> None:
     population = Population(federation(), {"linear": Model(linear)})
-    keys = [population.train_batches(range(6), LOCAL, t, e).key for t in range(3) for e in range(2)]
+    keys = [batches_of(population, range(6), LOCAL, t, e).key for t in range(3) for e in range(2)]
     assert len(torch.cat(keys).unique()) == 36

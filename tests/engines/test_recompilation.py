@@ -13,14 +13,14 @@ import torch
 
 from fedloom import FedAvg, FedNTD, Local, RunSettings, run
 from fedloom.coordinator.history import History
-from fedloom.core import lockstep
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import EngineWarning, SettingError
+from fedloom.core.fold import lockstep
 from fedloom.core.fold.execution import Programs
 from fedloom.core.optimiser import SGD
 from fedloom.data import Federation, by_lists
 from fedloom.engines.choose import has_compiler
-from fedloom.engines.simulated import Simulation
+from fedloom.engines.engine import Engine
 from tiny import examples, mlp
 
 LOCAL = Local(epochs=1, batch_size=10, optimiser=SGD(lr=0.05))
@@ -37,13 +37,13 @@ def ragged(clients: int = 30) -> Federation:
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Programs]:
     """The programs of every engine that is made."""
     seen: list[Programs] = []
-    plain = Simulation.__init__
+    plain = Engine.__init__
 
     def noted(self: Any, *args: Any, **more: Any) -> None:
         plain(self, *args, **more)
-        seen.append(self._programs)
+        seen.append(self.runtime.programs)
 
-    monkeypatch.setattr(Simulation, "__init__", noted)
+    monkeypatch.setattr(Engine, "__init__", noted)
     return seen
 
 

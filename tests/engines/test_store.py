@@ -46,9 +46,13 @@ def test_a_budget_moves_the_least_recently_used_to_disk_and_back(tmp_path: Path)
         assert store.bytes_in_memory <= 3 * SIZE
     stacked = store.stack([1, 8, 2], never)
     assert same(tree.take(stacked, 1), state(8))
-    store.put([4, 6], tree.stack([state(40), state(60)]), [0, 1])
-    assert same(store[4], state(40))
-    assert same(store[6], state(60))
+    store.offer([4, 5, 6], tree.stack([state(40), state(50), state(60)]), (3, 0))
+    assert same(store[4], state(4))  # nobody sees what is not accepted
+    store.accept([4, 6])
+    store.drop_offers()
+    store.accept([5])
+    assert [bool(same(store[k], state(10 * k))) for k in (4, 5, 6)] == [True, False, True]
+    assert store.accepted == {4: (3, 0), 6: (3, 0)}
     del store[4]
     assert 4 not in store
     with pytest.raises(KeyError):

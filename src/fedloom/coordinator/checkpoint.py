@@ -14,7 +14,8 @@ from fedloom.core import files
 from fedloom.core.codec import decode, encode
 from fedloom.core.errors import CodecError, DamageError, StorageError
 from fedloom.core.files import Aside, File
-from fedloom.engines.store import ClientStore, state_name
+from fedloom.engines.engine import Engine
+from fedloom.engines.store import state_name
 
 FORMAT = 2
 LOGS = ("metrics.jsonl", "timing.jsonl")
@@ -83,14 +84,14 @@ class Checkpoints:
         found = {int(m[1]): m[0] for m in map(_INDEX.fullmatch, files.names(self.folder)) if m}
         return sorted(t for t, name in found.items() if name == self.index(t).name)
 
-    def save(self, round: int, server: Any, states: ClientStore, logs: Mapping[str, Prefix]) -> None:
+    def save(self, round: int, server: Any, engine: Engine, logs: Mapping[str, Prefix]) -> None:
         """Write the checkpoint of a round, then delete what no kept one names.
 
         Raises:
             StorageError: the disk does not take it; the checkpoints before are still whole.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        clients = states.save()
+        clients = engine.save()
         saved = files.write(self.folder, _server(round), encode(server))
         checkpoint = Checkpoint(round, saved, clients, dict(logs))
         index = {
@@ -100,7 +101,7 @@ class Checkpoints:
         files.write(self.folder, self.index(round).name, reading.sealed(index))
         files.sync(self.folder)
         self._kept[round] = checkpoint
-        self._prune(states)
+        self._prune(engine)
 
     def read(self, round: int) -> Checkpoint:
         """The checkpoint of a round.
@@ -206,7 +207,7 @@ class Checkpoints:
         return kept, others
 
     def go_on_from(
-        self, checkpoint: Checkpoint, kept: dict[int, Checkpoint], others: list[int], states: ClientStore, aside: Aside
+        self, checkpoint: Checkpoint, kept: dict[int, Checkpoint], others: list[int], engine: Engine, aside: Aside
     ) -> None:
         """Make a checkpoint the newest; `kept` and `others` as of `standing`.
 
@@ -228,7 +229,7 @@ class Checkpoints:
         for path in self.unfinished():
             files.remove(path)
         self._kept = kept
-        states.named = {f.name for c in kept.values() for f in c.clients.values()}
+        engine.spare(f.name for c in kept.values() for f in c.clients.values())
 
     def _meant(self, round: int) -> set[Path]:
         """What an index names; a damaged one may have named the newest state of each client by then."""
@@ -249,16 +250,17 @@ class Checkpoints:
                 with suppress(ValueError):
                     yield self._checked(int(match[1]), files.load(path))
 
-    def _prune(self, states: ClientStore) -> None:
+    def _prune(self, engine: Engine) -> None:
         newest = sorted(self._kept)[-2:]
         dropped = [self._kept.pop(t) for t in list(self._kept) if t not in newest and t % self.keep_every]
-        states.named = {f.name for c in self._kept.values() for f in c.clients.values()}
+        named = {f.name for c in self._kept.values() for f in c.clients.values()}
+        engine.spare(named)
         for checkpoint in dropped:
             index = self.index(checkpoint.round)
             part = index.with_name(f"{index.name}.part")  # first: what an index names is whole as long as it is there
             files.rename(index, part)
             files.remove(self.folder / checkpoint.server.name)
-            for name in {f.name for f in checkpoint.clients.values()} - states.named:
+            for name in {f.name for f in checkpoint.clients.values()} - named:
                 files.remove(self.clients / name)
             files.remove(part)
 

@@ -16,11 +16,20 @@ from fedloom.coordinator.checkpoint import LOGS, Checkpoint, Checkpoints, Identi
 from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.core import files
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
-from fedloom.engines.store import ClientStore
+from fedloom.engines.engine import Engine
 
 _MAY_DIFFER = {
     f"run.{name}"
-    for name in ("rounds", "target", "patience", "monitor", "checkpoint_every", "keep_every", "state_memory_mib")
+    for name in (
+        "rounds",
+        "target",
+        "patience",
+        "monitor",
+        "checkpoint_every",
+        "keep_every",
+        "state_memory_mib",
+        "workers",
+    )
 }
 _BESIDE = {"format", "versions", "engine_reason", "documents", "unproved"}  # no part of what makes a run that run
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
@@ -177,14 +186,14 @@ class RunDirectory:
             except OSError as error:
                 raise self._lost(log.path, error) from error
 
-    def save(self, round: int, server: Any, states: ClientStore) -> None:
+    def save(self, round: int, server: Any, engine: Engine) -> None:
         """Write a checkpoint of this round, to which the logs reach."""
         for log in self._logs:
             try:
                 os.fsync(log.file.fileno())
             except OSError as error:
                 raise self._lost(log.path, error) from error
-        self.checkpoints.save(round, server, states, {log.path.name: log.prefix for log in self._logs})
+        self.checkpoints.save(round, server, engine, {log.path.name: log.prefix for log in self._logs})
 
     def document(self, name: str) -> dict[str, Any]:
         """What is in NAME.json, which the manifest proves.
@@ -274,7 +283,7 @@ class RunDirectory:
                 "Use what it was started with, or another directory for a new run"
             )
 
-    def go_on_from(self, checkpoint: Checkpoint, history: History, states: ClientStore) -> None:
+    def go_on_from(self, checkpoint: Checkpoint, history: History, engine: Engine) -> None:
         """Cut the logs back to a checkpoint, read them into `history`, and open them to append.
 
         What may be of use to somebody is set aside. Cut without further ado are at most `checkpoint_every` rounds
@@ -291,7 +300,7 @@ class RunDirectory:
         for name in LOGS:
             if cut:
                 aside.copy(self.path / name)
-        self.checkpoints.go_on_from(checkpoint, kept, others, states, aside)
+        self.checkpoints.go_on_from(checkpoint, kept, others, engine, aside)
         self._open(starts, "r+b")  # the logs last: as long as a later checkpoint is there, they must reach to it
         history.metrics[:], history.timing[:] = (found[name] for name in LOGS)
         _say(aside, f"are of no use to a run that goes on from round {checkpoint.round}")

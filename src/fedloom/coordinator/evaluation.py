@@ -14,8 +14,9 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
-from fedloom.engines.population import HeldOut, Population
-from fedloom.engines.simulated import Simulation
+from fedloom.engines.engine import Engine
+from fedloom.engines.message import HeldOut
+from fedloom.engines.population import Population
 from fedloom.evaluate import classify, forgetting, in_local, out_local, rows_right
 
 Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
@@ -24,7 +25,7 @@ Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
 class Evaluation:
     """Judges the global model, and the personal models of a fixed panel of clients."""
 
-    def __init__(self, algorithm: Algorithm[Any, Any], population: Population, engine: Simulation, panel: int) -> None:
+    def __init__(self, algorithm: Algorithm[Any, Any], population: Population, engine: Engine, panel: int) -> None:
         self.algorithm, self.population, self.engine = algorithm, population, engine
         n = population.num_clients
         order = generator(population.seed, "panel").permutation(n)[: min(n, panel)]

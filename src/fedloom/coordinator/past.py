@@ -13,7 +13,7 @@ from fedloom.coordinator.run import Replay, trained
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.types import Weights
-from fedloom.engines.simulated import Exchange
+from fedloom.engines.cohort import Exchange
 
 if TYPE_CHECKING:
     from fedloom.coordinator.run import Job
@@ -59,26 +59,18 @@ class Past:
             self._stand_after(round - 1)
             clients, server = self.rounds.cohort(round - 1), self.rounds.state[1]
             kept = {k: engine.states[k] for k in clients if k in engine.states}
-            whole, out = engine.algorithm, list[dict[int, Weights]]()
-            try:
-                for epochs in range(1, local.epochs + 1):
-                    seen: list[Exchange] = []
-                    engine.watch, engine.algorithm = seen.append, _with_epochs(whole, epochs)
-                    engine.round(server, clients, round - 1)
-                    whose = [e.client for e in seen if e.trained is not None]
-                    if len(set(whose)) < len(whose):
-                        name = type(whole).__name__
-                        raise SettingError(
-                            f"{name} trains its clients more than once a round: it has no epochs to count"
-                        )
-                    out.append(trained(seen))
-                    for k in clients:  # as if nothing had been asked
-                        if k in kept:
-                            engine.states[k] = kept[k]
-                        elif k in engine.states:
-                            del engine.states[k]
-            finally:
-                engine.watch, engine.algorithm = None, whole
+            out = list[dict[int, Weights]]()
+            for epochs in range(1, local.epochs + 1):
+                seen: list[Exchange] = []
+                shorter = engine.variant(_with_epochs(engine.algorithm, epochs))
+                shorter.watch = seen.append
+                shorter.states.update(kept)
+                shorter.round(server, clients, round - 1)
+                whose = [e.client for e in seen if e.trained is not None]
+                if len(set(whose)) < len(whose):
+                    name = type(engine.algorithm).__name__
+                    raise SettingError(f"{name} trains its clients more than once a round: it has no epochs to count")
+                out.append(trained(seen))
         return out
 
     def _stand_after(self, round: int) -> None:

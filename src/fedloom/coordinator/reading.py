@@ -168,7 +168,9 @@ def manifest(data: bytes) -> Object:
     _need(asked in (None, threads), "fixed.threads", f"{asked}, as run.threads", threads)
     ok = chunks is None or (isinstance(chunks, dict) and all(_between(c, 1, 1 << 31) for c in chunks.values()))
     _need(ok, "fixed.chunks", "a mapping of architectures to integers >= 1", chunks)
-    _need(found.get("engine") in ("loop", "stacked"), "engine", "loop or stacked", found.get("engine"))
+    _need(
+        found.get("engine") in ("loop", "stacked", "workers"), "engine", "loop, stacked or workers", found.get("engine")
+    )
     for name, value in (("engine_reason", found.get("engine_reason")), ("fixed.compilation", fixed.get("compilation"))):
         _need(isinstance(value, str), name, "a text", value)
     clients = found["federation"].get("clients")

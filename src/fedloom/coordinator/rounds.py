@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ from fedloom.coordinator.sampler import Uniform
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.engines.choose import choose, choose_compilation
+from fedloom.engines.cohort import Exchange
+from fedloom.engines.engine import Engine
 from fedloom.engines.population import pooled
-from fedloom.engines.simulated import Exchange, Simulation
-from fedloom.engines.store import ClientStore
 
 if TYPE_CHECKING:
     from fedloom.coordinator.run import Job
@@ -58,13 +58,14 @@ class Rounds:
             form = fixed.get("compilation") or choose_compilation(
                 kind, trained, algorithm.local, self.cohort_size, settings.rounds
             )
-        self.engine: Simulation = kind(
+        self.engine: Engine = kind(
             trained,
             algorithm,
             compilation=form,
             bf16=settings.bf16,
             chunk=settings.chunk,
             chunks=fixed.get("chunks"),
+            workers=settings.workers,
             faults=job.faults,
             on_nonfinite=settings.on_nonfinite,
         )
@@ -90,7 +91,7 @@ class Rounds:
 
     def states_in(self, folder: Path | None) -> None:
         """Where clients' states beyond the memory budget go."""
-        self.engine.states = ClientStore(self._state_budget, folder)
+        self.engine.keep_states(self._state_budget, folder)
 
     @property
     def _state_budget(self) -> int | None:
@@ -99,18 +100,16 @@ class Rounds:
 
     # ---- going on
 
-    def load(self, files: RunDirectory, round: int | None) -> Checkpoint:
+    def load(self, files: RunDirectory, round: int | None, budget: int | None = None) -> Checkpoint:
         """Stand where the newest checkpoint stands that is not after a round; nothing on disk changes."""
         checkpoint, like = files.checkpoint(round), self.engine.init()
         self._server, self._round = files.checkpoints.server(checkpoint, like), checkpoint.round
-        self.engine.states = ClientStore(None, files.checkpoints.clients)  # without a budget nothing is ever written
-        self.engine.states.named = {f.name for f in checkpoint.clients.values()}
-        self.engine.states.restore(checkpoint.clients, self.engine.fresh)
+        self.engine.restore(files.checkpoints.clients, checkpoint.clients, budget)
         return checkpoint
 
-    def restore(self, files: RunDirectory, round: int | None) -> Checkpoint:
+    def restore(self, files: RunDirectory, round: int | None, budget: int | None = None) -> Checkpoint:
         """The same for the checkpoint of this round and no other."""
-        checkpoint = self.load(files, round)
+        checkpoint = self.load(files, round, budget)
         if round not in (None, checkpoint.round):
             raise StorageError(
                 f"{files.path} has no checkpoint of round {round}, only of "
@@ -120,9 +119,8 @@ class Rounds:
 
     def go_on(self, files: RunDirectory, at: int | None) -> None:
         """Go on from a checkpoint: what was written after it is dropped."""
-        checkpoint = self.restore(files, at)
-        self.engine.states.budget = self._state_budget
-        files.go_on_from(checkpoint, self.history, self.engine.states)
+        checkpoint = self.restore(files, at, self._state_budget)
+        files.go_on_from(checkpoint, self.history, self.engine)
         self.history.server, self.history.clients = self._server, self.engine.states
 
     def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
@@ -147,7 +145,8 @@ class Rounds:
 
     def _check_record(self, wrote: Record, clients: list[int]) -> None:
         """The same of what the run wrote down of a round: most rounds have no checkpoint."""
-        now = plain({"clients": clients, **self._traffic()})
+        asked = [k for k in clients if k in self.engine.traffic.asked]
+        now = plain({"clients": asked, **self._traffic()})
         changed = [name for name, value in now.items() if wrote.get(name) != value]
         if changed:
             raise SettingError(
@@ -171,7 +170,7 @@ class Rounds:
             self.states_in(None)
         if on_start is not None:
             on_start(self.history)
-        with self.threads():
+        with self.threads(), closing(self.engine):
             if not self._server:
                 self._start(files)
             self.history.stopped = self._reason_to_stop()
@@ -187,7 +186,7 @@ class Rounds:
         record.update(self.evaluation.of_personal(self._server, 0))
         self._record(record, clock, files)
         if files is not None:
-            files.save(0, self._server, self.engine.states)
+            files.save(0, self._server, self.engine)
 
     def _next(self, files: RunDirectory | None) -> None:
         settings, clock, t = self.settings, _Clock(), self._round
@@ -196,7 +195,8 @@ class Rounds:
         server = self.engine.round(self._server, clients, t)
         clock.lap("train")
         done = t + 1
-        record: Record = {"round": done, "clients": clients, **self._traffic()}
+        asked = [k for k in clients if k in self.engine.traffic.asked]
+        record: Record = {"round": done, "clients": asked, **self._traffic()}
         record.update(self.evaluation.of_global(server, clients, self.history))
         self._server, self._round = server, done
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
@@ -207,7 +207,7 @@ class Rounds:
         last = done == settings.rounds or self.history.stopped is not None
         self._record(record, clock, files)
         if files is not None and (last or done % settings.checkpoint_every == 0):
-            files.save(done, server, self.engine.states)
+            files.save(done, server, self.engine)
 
     def cohort(self, round: int) -> list[int]:
         """Who is asked in a round."""

@@ -25,8 +25,9 @@ from fedloom.core.plausible import check_plausible
 from fedloom.core.task import Classification, Task, check_task
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation
+from fedloom.engines.cohort import Exchange
+from fedloom.engines.engine import Engine, Faults
 from fedloom.engines.population import Population
-from fedloom.engines.simulated import Exchange, Faults, Simulation
 from fedloom.evaluate import classify
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
@@ -180,7 +181,7 @@ class Restored:
 
     round: int
     server: dict[str, Any]  # by architecture, "" where the algorithm mixes them
-    engine: Simulation
+    engine: Engine
 
     def global_weights(self) -> dict[str, Weights]:
         """The global model of each architecture; empty where the algorithm has none."""

@@ -48,6 +48,7 @@ class RunSettings:
     keep_every: int = 10
     state_memory_mib: float | None = None
     engine: EngineName = "auto"
+    workers: int | None = None
     compilation: CompilationName = "auto"
     chunk: int | None = None
     bf16: bool = False

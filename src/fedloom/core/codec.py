@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from safetensors.torch import load, save
@@ -17,6 +17,7 @@ _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _MAX_HEADER = 64 << 20
 
 
@@ -33,8 +34,52 @@ def encode(value: Tree) -> bytes:
     return save(_unshared(tensors))
 
 
-def decode(data: bytes, like: T) -> T:
+def describe(value: Tree) -> dict[str, Any]:
+    """The structure of a tree with the dtypes and shapes of its leaves, as JSON; see `blank`.
+
+    Raises:
+        CodecError: a node is of a type that is not marked `@state`, or holds what is not JSON.
+    """
+    leaves, spec = pytree.tree_flatten(value)
+    try:
+        text = pytree.treespec_dumps(spec)
+    except (NotImplementedError, TypeError) as error:
+        raise CodecError(f"a message holds tensors in @state classes, dicts, lists and tuples: {error}") from None
+    return {"tree": text, "leaves": [[_NAMES.get(t.dtype, str(t.dtype)), list(t.shape)] for t in leaves]}
+
+
+def blank(description: Any) -> Tree:
+    """The tree that `describe` was given, of tensors without storage.
+
+    Raises:
+        CodecError: it is no description of a tree of known types.
+    """
+    try:
+        spec = pytree.treespec_loads(description["tree"])
+        leaves = [(_DTYPES[name], [_length(n) for n in shape]) for name, shape in description["leaves"]]
+        return pytree.tree_unflatten([torch.empty(s, dtype=d, device="meta") for d, s in leaves], spec)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        NotImplementedError,
+        RuntimeError,
+        RecursionError,
+    ) as error:
+        raise CodecError(f"not the structure of a payload: {str(error)[:200]}") from None
+
+
+def _length(n: object) -> int:
+    if type(n) is int and 0 <= n < 2**40:
+        return n
+    raise ValueError(f"{n!r} is no length")
+
+
+def decode(data: bytes, like: T, device: torch.device | str | None = None) -> T:
     """The tree that `encode` was given. `like`: a tree of the structure, shapes and dtypes that were asked for.
+
+    Its tensors are on `device`, unless given on that of `like`.
 
     Names, dtypes and shapes are compared with `like` before anything is allocated; any difference is a CodecError.
     """
@@ -62,7 +107,8 @@ def decode(data: bytes, like: T) -> T:
     leaves = []
     for place, want in flat:
         name = pytree.keystr(place)
-        leaves.append(tensors[name].to(want.device) if name in tensors else torch.zeros_like(want))
+        where = want.device if device is None else device
+        leaves.append(tensors[name].to(where) if name in tensors else torch.zeros_like(want, device=where))
     return pytree.tree_unflatten(leaves, pytree.tree_structure(like))  # type: ignore[no-any-return]
 
 

@@ -44,7 +44,7 @@ class ClientError(FedloomError):
         who = "the server" if client is None else f"client {client}" if client >= 0 else "a stack of clients"
         where = f"{who}, round {round}" + ("" if batch is None else f", batch {batch}")
         super().__init__(f"{where}: {message}")
-        self.client, self.round, self.batch = client, round, batch
+        self.what, self.client, self.round, self.batch = message, client, round, batch
 
 
 class NonFiniteError(ClientError):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, dataclass_transform
 
@@ -56,7 +57,15 @@ def state(cls: type[T]) -> type[T]:
         children, context = flatten(value)
         return [(pytree.GetAttrKey(n), c) for n, c in zip(dynamic, children, strict=True)], context
 
-    pytree.register_pytree_node(made, flatten, unflatten, flatten_with_keys_fn=with_keys)
+    pytree.register_pytree_node(
+        made,
+        flatten,
+        unflatten,
+        flatten_with_keys_fn=with_keys,
+        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",  # by which a message says what it holds
+        to_dumpable_context=json.dumps,
+        from_dumpable_context=lambda text: tuple(json.loads(text)),
+    )
     return cls
 
 

@@ -14,17 +14,20 @@ from torch.func import grad, vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch
-from fedloom.core.errors import EngineWarning
+from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights
+from fedloom.engines.child import why_no_fork
+from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
-from fedloom.engines.simulated import Simulation
-from fedloom.engines.stacked import NO_RULE, Stacked
+from fedloom.engines.runtime import NO_RULE
+from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
 
-EngineName = Literal["auto", "loop", "stacked"]
+EngineName = Literal["auto", "loop", "stacked", "workers"]
 CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
@@ -33,21 +36,33 @@ STEPS_TO_COMPILE = 25_000  # the same of compiling it, the start of the compiler
 MAX_COMPILED = 20_000  # parameters of a model, above which compiled matrix products are slower than traced ones
 
 
-def choose(name: EngineName, population: Population, local: Local, cohort_size: int) -> tuple[type[Simulation], str]:
+def choose(name: EngineName, population: Population, local: Local, cohort_size: int) -> tuple[type[Engine], str]:
     """The engine and why. The rule of "auto", first line that holds:
 
-    1. recurrent layers on a CPU: loop (`vmap` has no rule for them: slower than one after the other);
+    1. convolutions or recurrent layers on a CPU: workers (`vmap` makes convolutions grouped ones and has no rule for
+       recurrent layers: slower than one client after the other); loop where the cohort is one client, or where
+       processes cannot be forked;
     2. a model that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
     3. a GPU: stacked;
-    4. convolutions on a CPU: loop (`vmap` makes them grouped convolutions, slower than one after the other);
-    5. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
-    6. else stacked.
+    4. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
+    5. else stacked.
+
+    Raises:
+        SettingError: "workers" was asked for, and cannot be.
     """
     if name == "loop":
         return Loop, "asked for"
     on_cpu = population.device.type == "cpu"
-    if name == "auto" and on_cpu and _recurrent(population):
-        return Loop, "recurrent layers on a CPU"
+    hindrance = why_no_fork() if on_cpu else f"the device is {population.device}, which processes cannot share"
+    if name == "workers":
+        if hindrance is not None:
+            raise SettingError(f"engine = 'workers' forks processes, and {hindrance}: use engine = 'auto'")
+        return Workers, "asked for"
+    layers = "convolutions" if _convolutional(population) else "recurrent layers" if _recurrent(population) else None
+    if name == "auto" and on_cpu and layers is not None:
+        if cohort_size == 1:
+            return Loop, f"{layers} on a CPU, one client at a time"
+        return (Workers, f"{layers} on a CPU") if hindrance is None else (Loop, f"{layers} on a CPU, and {hindrance}")
     for label, model in population.models.items():
         problem = stacking_problem(model, population)
         if problem is not None:
@@ -59,8 +74,6 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         return Stacked, "asked for"
     if not on_cpu:
         return Stacked, "a GPU"
-    if _convolutional(population):
-        return Loop, "convolutions on a CPU"
     taken = _lock_steps(population, local, cohort_size)
     parallel = taken.clients / len(population.models)
     if parallel <= MAX_LOOPED:
@@ -69,14 +82,14 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
 
 
 def choose_compilation(
-    kind: type[Simulation], population: Population, local: Local, cohort_size: int, rounds: int
+    kind: type[Engine], population: Population, local: Local, cohort_size: int, rounds: int
 ) -> Compilation:
     """What becomes of the training step in a run of so many rounds. The rule of "auto", first line that holds:
 
     1. a GPU, or recurrent layers: none;
     2. fewer than 100 steps of the run for each graph it needs: none. Steps are the lock-steps of a stack, or those of
-       all clients on the loop. A loop needs 2 graphs, a stack 1, or one for each power of two of clients where clients
-       take different numbers of steps;
+       all clients on the loop and on workers. A loop needs 2 graphs, workers make theirs side by side, a stack needs 1,
+       or one for each power of two of clients where clients take different numbers of steps;
     3. a model that `vmap` cannot take, which a trace would hardly take either: none;
     4. a stack of models of at most 20,000 parameters without convolutions, 25,000 steps for each graph, and a
        compiler: compile;
@@ -85,14 +98,14 @@ def choose_compilation(
     if population.device.type != "cpu" or _recurrent(population):
         return "none"
     taken = _lock_steps(population, local, cohort_size)
-    if kind is Loop:
+    if not kind.stacked:
         graphs, steps = 2, rounds * taken.steps * taken.clients
     else:
         cohort = min(cohort_size, population.num_clients)
         graphs, steps = (cohort - 1).bit_length() + 1 if taken.ragged else 1, rounds * taken.steps
     if steps < STEPS_TO_TRACE * graphs:
         return "none"
-    if kind is Loop:
+    if not kind.stacked:
         stackable = all(stacking_problem(model, population) is None for model in population.models.values())
         return "trace" if stackable else "none"
     small = all(model.num_params <= MAX_COMPILED for model in population.models.values())

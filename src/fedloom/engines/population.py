@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,10 @@ from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.core.random import derive
 from fedloom.core.task import Classification, Task
 from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
-
-HeldOut = Literal["val", "test"]
+from fedloom.engines.message import HeldOut, Request
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,15 +71,19 @@ class Population:
     def _train(self) -> tuple[Tensor, Tensor]:
         return self._arrays(self.federation.train)
 
+    @cached_property
+    def prepared(self) -> None:
+        """Make what all clients share, so that processes forked after this share it too."""
+        _ = self._train, self.public, self.members
+
     def _arrays(self, examples: Examples) -> tuple[Tensor, Tensor]:
         x = examples.x.to(self.device)
         return (x.to(self.dtype) if x.is_floating_point() else x), examples.y.to(self.device)
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int | str) -> Batches:
-        """This round's training batches of K clients, padded to one shape and stacked."""
-        words = (round, exchange)
-        shuffles = [derive(self.seed, "batches", *words, k) for k in clients]
-        keys = [derive(self.seed, "client", *words, k) for k in clients]
+    def train_batches(self, request: Request, local: Local) -> Batches:
+        """The training batches of the K clients of a request, padded to one shape and stacked."""
+        clients = request.clients
+        shuffles, keys = [shuffle for shuffle, _ in request.keys], [key for _, key in request.keys]
         sizes = self.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
         batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)

@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch.func import vmap
 
-from fedloom.core import tree
-from fedloom.engines.simulated import Call, Simulation, client_axes
-
-NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"  # PyTorch's, of vmap
+from fedloom.engines.engine import Engine, Send
+from fedloom.engines.message import Answer, Call, Request
 
 
-class Stacked(Simulation):
+class Stacked(Engine):
     """`vmap` over the clients, chunked to a memory budget."""
 
     name = "stacked"
+    stacked = True
 
-    def answers(
-        self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
-    ) -> Iterator[tuple[Sequence[int], Any, Any]]:
+    def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         size = self.chunks[self.population.assignment[clients[0]]]
         for start in range(0, len(clients), size):
-            ids = clients[start : start + size]
-            client = self.clients(call, ids)
-            each = scatter(ids)
-            flat, spec = tree.flatten((client, call.broadcast, each))
-            axes = tree.leaves(
-                (client_axes(client), tree.map_tree(lambda _: None, call.broadcast), tree.map_tree(lambda _: 0, each))
-            )
-            out_spec: list[Any] = []
-
-            def one(*leaves: torch.Tensor, spec: Any = spec, out_spec: list[Any] = out_spec) -> list[torch.Tensor]:
-                client, broadcast, mine = tree.unflatten(list(leaves), spec)
-                answer, out = tree.flatten(call.method(client, *broadcast, *mine))
-                out_spec.append(out)
-                return answer
-
-            def run(flat: Any = flat, axes: Any = axes, one: Any = one, out_spec: Any = out_spec) -> Any:
-                answer = vmap(one, in_dims=tuple(axes), randomness="error")(*flat)
-                return tree.unflatten(list(answer), out_spec[-1])
-
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", NO_RULE)
-                (states, uploads), self.last = self.execute(call, ids, run)
-            yield ids, states, uploads
+            yield self.ask(call, clients[start : start + size], send)
 
     def fixed(self) -> dict[str, Any]:
         return {**super().fixed(), "chunks": self.chunks}

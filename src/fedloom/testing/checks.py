@@ -15,6 +15,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import close, differ, same, through
+from fedloom.testing.messages import Keeping, Messages
 from fedloom.testing.subject import (
     ENGINES,
     MLP,
@@ -24,10 +25,10 @@ from fedloom.testing.subject import (
     Padded,
     Poisoned,
     RecordingLoop,
+    RecordingMessages,
     RecordingStacked,
     Subject,
     Trail,
-    Wire,
     changed,
     follow,
 )
@@ -49,7 +50,7 @@ def float32_agrees(subject: Subject) -> str | None:
     algorithm = changed(subject.algorithm, local=dataclasses.replace(subject.algorithm.local, steps=1))
     population = subject.population(dtype=torch.float32)
     loop, stacked = (
-        subject.run(kind, population, algorithm=algorithm, cohorts=subject.cohorts[:1]) for kind in ENGINES
+        subject.run(kind, population, algorithm=algorithm, cohorts=subject.cohorts[:1]) for kind in (Loop, Stacked)
     )
     for leaf in tree.leaves((loop.servers, loop.states)):
         assert leaf.dtype != torch.float64, "a float32 run has float64 leaves in its states: use the model's dtype"
@@ -92,7 +93,7 @@ def architectures_mix(subject: Subject) -> str | None:
 def normalisation_and_dropout(subject: Subject) -> str | None:
     """With BatchNorm and dropout on ragged batches, loop and stack agree to 1e-9: padding changes nothing."""
     population = subject.population(models={"normalised": Model(Normalised, name="normalised")})
-    loop, stacked = (subject.run(kind, population) for kind in ENGINES)
+    loop, stacked = (subject.run(kind, population) for kind in (Loop, Stacked))
     _agree(loop, stacked, "loop and stack must agree on a model with BatchNorm and dropout", 1e-9)
     return None
 
@@ -126,7 +127,7 @@ def others_data_stay_theirs(subject: Subject) -> str | None:
         same(alone[0].servers, alone[1].servers, what)
         same(alone[0].states, alone[1].states, what)
         same(alone[0].personal[mine], alone[1].personal[mine], what)
-        recording = RecordingLoop if kind is Loop else RecordingStacked
+        recording = {Loop: RecordingLoop, Stacked: RecordingStacked, Messages: RecordingMessages}[kind]
         seen = []
         for p in (clean, poisoned):
             engine = recording(p, subject.algorithm, on_nonfinite="refuse")
@@ -208,10 +209,12 @@ def states_keep_their_shape(subject: Subject) -> str | None:
 
 
 def payloads_travel(subject: Subject) -> str | None:
-    """Everything sent or kept passes through the codec unchanged, and a run over such a wire gives the same bits."""
-    wired = subject.run(Wire)
-    _agree(subject.run(Loop), wired, "a run whose payloads pass through the codec must be the same", 0.0)
-    for server in wired.servers:
+    """Clients in another process, reached by bytes alone, that keep their states or get them sent: the same bits."""
+    loop = subject.run(Loop)
+    for kind, what in ((Messages, "travel with the messages"), (Keeping, "stay with the clients")):
+        sent = subject.run(kind)
+        _agree(loop, sent, f"a run over a wire must be the same where states {what}", 0.0)
+    for server in loop.servers:
         through(server, "server state")
     return None
 
@@ -290,7 +293,7 @@ def seeds_govern(subject: Subject) -> str | None:
         first = subject.run(kind)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1234)
-            again = subject.run(kind)
+            again = subject.run(kind, subject.population())
         _agree(first, again, f"the same seed must give the same bits ({kind.name})", 0.0)
         other = subject.run(kind, subject.population(seed=1))
         assert differ((first.servers, first.states), (other.servers, other.states)), "another seed changed nothing"

@@ -22,11 +22,13 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation, Partition
+from fedloom.engines.engine import Engine, Faults, Send
 from fedloom.engines.loop import Loop
-from fedloom.engines.population import HeldOut, Population
-from fedloom.engines.simulated import Call, Faults, Simulation
+from fedloom.engines.message import Answer, Call, HeldOut, Request
+from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from fedloom.testing.compare import copy_of, through
+from fedloom.testing.compare import copy_of
+from fedloom.testing.messages import Messages
 
 SIZES = (5, 12, 9, 23, 7, 16)  # training examples of each client: ragged, none a multiple of another
 COHORTS = ((0, 2, 3, 5), (1, 2, 5), (0, 3, 5))  # of rounds 0, 1, 2; client 4 is never asked
@@ -122,8 +124,8 @@ class Trail:
     servers: list[dict[str, Any]]
     states: list[dict[int, Any]]
     personal: dict[int, Weights]
-    right: dict[int, tuple[int, int]]  # what `Simulation.judge` says
-    engine: Simulation
+    right: dict[int, tuple[int, int]]  # what `Engine.judge` says
+    engine: Engine
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class Subject:
 
     algorithm: Algorithm[Any, Any]
     models: Mapping[str, Model]
+    _known: dict[Any, Trail] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -171,7 +174,7 @@ class Subject:
 
     def run(
         self,
-        kind: type[Simulation] = Loop,
+        kind: type[Engine] = Loop,
         population: Population | None = None,
         *,
         algorithm: Algorithm[Any, Any] | None = None,
@@ -181,7 +184,11 @@ class Subject:
         faults: Faults | None = None,
         refuse: bool = False,
     ) -> Trail:
-        """Some rounds, with every state after every round."""
+        """Some rounds, with every state after every round; computed once where all but the engine is as usual."""
+        usual = population is None and algorithm is None and cohorts is None and faults is None
+        about = kind, compilation, chunk, refuse
+        if usual and about in self._known:
+            return self._known[about]
         population = population or self.population()
         engine = kind(
             population,
@@ -191,10 +198,14 @@ class Subject:
             faults=faults,
             on_nonfinite="refuse" if refuse else "stop",
         )
-        return follow(engine, engine.init(), self.cohorts if cohorts is None else cohorts)
+        trail = follow(engine, engine.init(), self.cohorts if cohorts is None else cohorts)
+        engine.close()
+        if usual:
+            self._known[about] = trail
+        return trail
 
 
-def follow(engine: Simulation, server: dict[str, Any], cohorts: Sequence[Sequence[int]], start: int = 0) -> Trail:
+def follow(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequence[int]], start: int = 0) -> Trail:
     """Run rounds start, start + 1, ... on an engine and note every state."""
     servers, states = [copy_of(server)], [copy_of(dict(engine.states))]
     for t, cohort in enumerate(cohorts, start):
@@ -232,7 +243,7 @@ def federation() -> Federation:
     )
 
 
-ENGINES: tuple[type[Simulation], type[Simulation]] = (Loop, Stacked)
+ENGINES: tuple[type[Engine], ...] = (Loop, Stacked, Messages)
 
 
 # --- what they are made of
@@ -244,8 +255,8 @@ class Poisoned(Population):
 
     mine: int = 0
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int | str) -> Batches:
-        batches = super().train_batches(clients, local, round, exchange)
+    def train_batches(self, request: Request, local: Local) -> Batches:
+        batches = super().train_batches(request, local)
         return self._poison(batches)
 
     def held_out_batches(self, clients: Sequence[int], kind: HeldOut) -> Batches:
@@ -281,26 +292,25 @@ class Padded(Population):
     steps: int = 0
     rows: int = 0
 
-    def train_batches(self, clients: Sequence[int], local: Local, round: int, exchange: int | str) -> Batches:
-        batches = super().train_batches(clients, local, round, exchange)
+    def train_batches(self, request: Request, local: Local) -> Batches:
+        batches = super().train_batches(request, local)
         order, mask = (F.pad(t, (0, self.rows, 0, self.steps)) for t in (batches.order, batches.mask))
         return dataclasses.replace(batches, order=order, mask=mask)
 
 
-class Recorder(Simulation):
+class Recorder(Engine):
     """Notes (exchange, client, state, upload) of every answer."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.log: list[tuple[int | str, int, Any, Any]] = []
 
-    def answers(
-        self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
-    ) -> Iterator[tuple[Sequence[int], Any, Any]]:
-        for ids, states, uploads in super().answers(call, clients, scatter):  # type: ignore[safe-super]
-            for i, k in enumerate(ids):
-                self.log.append((call.exchange, k, copy_of(tree.take(states, i)), copy_of(tree.take(uploads, i))))
-            yield ids, states, uploads
+    def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
+        for request, states, answer in super().answers(call, clients, send):  # type: ignore[safe-super]
+            for i, k in enumerate(request.clients):
+                upload = copy_of(tree.take(answer.upload, i))
+                self.log.append((call.exchange, k, copy_of(tree.take(states, i)), upload))
+            yield request, states, answer
 
 
 class RecordingLoop(Recorder, Loop):
@@ -311,22 +321,8 @@ class RecordingStacked(Recorder, Stacked):
     pass
 
 
-class Wire(Loop):
-    """A loop whose every payload and state is encoded, decoded and compared."""
-
-    def answers(
-        self, call: Call, clients: Sequence[int], scatter: Callable[[Sequence[int]], Any]
-    ) -> Iterator[tuple[Sequence[int], Any, Any]]:
-        call = dataclasses.replace(call, broadcast=through(call.broadcast, f"broadcast to {call.name}"))
-
-        def sent(ids: Sequence[int]) -> Any:
-            each, what = scatter(ids), f"scatter to {call.name}"
-            return tree.stack([through(tree.take(each, i), what) for i in range(len(ids))])
-
-        for ids, states, uploads in super().answers(call, clients, sent):
-            kept = [through(tree.take(states, i), f"state after {call.name}") for i in range(len(ids))]
-            up = [through(tree.take(uploads, i), f"upload of {call.name}") for i in range(len(ids))]
-            yield ids, tree.stack(kept), tree.stack(up)
+class RecordingMessages(Recorder, Messages):
+    pass
 
 
 def changed(algorithm: Algorithm[Any, Any], **settings: Any) -> Algorithm[Any, Any]:

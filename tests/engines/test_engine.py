@@ -16,9 +16,9 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import Federation, by_lists
+from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
-from fedloom.engines.simulated import SimulatedCohort
 from fedloom.engines.stacked import Stacked
 from tiny import examples, federation, linear, mlp
 
@@ -269,4 +269,4 @@ def test_where_nobody_answers_the_round_of_that_architecture_ends(engine: Any) -
     ):  # the mean of a sum, the mean of answers, the answers: who reads what is not there ends the round
         assert float(run.round(run.init(), (1, 2), t)[""]) == 0.0
         with pytest.raises(NobodyAnswered, match="nobody answered: test the replies"):
-            run.algorithm.round(torch.zeros(()), SimulatedCohort(run, {}, (), t))
+            run.algorithm.round(torch.zeros(()), AskedCohort(run, (), t))

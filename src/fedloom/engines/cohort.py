@@ -1,0 +1,251 @@
+"""The cohort that an engine gives to a round: it asks, and accepts or refuses what comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.client import Public
+from fedloom.core.cohort import Reduction, Replies, Scatter
+from fedloom.core.errors import NobodyAnswered, StackingError
+from fedloom.core.model import Model
+from fedloom.core.random import derive
+from fedloom.core.types import Failure, Weighted, Weights
+from fedloom.engines.finite import mean_losses, not_finite
+from fedloom.engines.message import Answer, Call, Request
+
+if TYPE_CHECKING:
+    from fedloom.engines.engine import Engine
+
+
+@dataclass
+class Traffic:
+    """What one round moved and lost."""
+
+    asked: set[int] = field(default_factory=set)  # clients; nobody in a round of the server alone
+    down: Counter[int] = field(default_factory=Counter)  # bytes by client
+    up: Counter[int] = field(default_factory=Counter)
+    failed: list[Failure] = field(default_factory=list)
+    losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
+    server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a client did in one exchange of a replayed round."""
+
+    name: str  # of the algorithm's method
+    number: int  # of the exchange in its round
+    client: int
+    state: Any  # its new one
+    upload: Any
+    trained: Weights | None  # its model after its last `minimise` over its own training examples
+    unclear: bool  # whether there was such a `minimise`, whose carry has not exactly one model of the client's network
+
+
+class AskedCohort:
+    """The clients of one round, or those of them that are still there: a `fedloom.core.cohort.Cohort`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clients: tuple[int, ...],
+        round: int,
+        *,
+        exchanges: dict[int, int] | None = None,
+        architecture: str | None = None,
+    ) -> None:
+        self.engine, self.clients, self.round = engine, clients, round
+        # How often each client was asked in this round: what it draws must not depend on other architectures.
+        self.exchanges = {} if exchanges is None else exchanges
+        self.architecture = architecture
+
+    @property
+    def ids(self) -> Tensor:
+        return torch.tensor(self.clients, dtype=torch.int64, device=self.engine.population.device)
+
+    @property
+    def num_clients(self) -> int:
+        p = self.engine.population
+        return p.num_clients if self.architecture is None else p.members[self.architecture]
+
+    @property
+    def model(self) -> Model:
+        names = {self.engine.population.assignment[k] for k in self.clients}
+        if len(names) != 1:
+            raise StackingError(
+                f"this cohort has the architectures {sorted(names)}: use group.model for group in cohort.groups"
+            )
+        return self.engine.population.models[names.pop()]
+
+    @property
+    def groups(self) -> Sequence[AskedCohort]:
+        p = self.engine.population
+        by_model = {n: tuple(k for k in self.clients if p.assignment[k] == n) for n in p.models}
+        return [self._with(c, architecture=n) for n, c in by_model.items() if c]
+
+    @property
+    def sizes(self) -> Tensor:
+        return torch.as_tensor(self.engine.population.sizes[list(self.clients)], device=self.engine.population.device)
+
+    @property
+    def num_public(self) -> int:
+        public = self.engine.population.federation.public
+        return 0 if public is None else len(public)
+
+    @property
+    def public(self) -> Public:
+        return self.engine.population.public
+
+    def key(self, purpose: str) -> int:
+        return derive(self.engine.population.seed, "server", self.round, purpose)
+
+    def gather(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Replies[Any]:
+        values: dict[int, Any] = {}
+        failed: dict[int, str] = {}
+        for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
+            values.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
+        there = self._enough(fn, values, at_least)
+        return Replies(cohort=self._with(there), values=[values[k] for k in there], failed=_failures(failed))
+
+    def reduce(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Reduction:
+        total, failed, there = tree.WeightedMean(), dict[int, str](), set[int]()
+        for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
+            total.add(uploads)
+            there.update(ids)
+        cohort = self._with(self._enough(fn, there, at_least))
+        return Reduction(cohort=cohort, total=total, failed=_failures(failed))
+
+    def _enough(self, fn: Callable[..., Any], there: Collection[int], at_least: int) -> tuple[int, ...]:
+        """Who answered, in the order of the cohort; ends the round where these are too few of those that were asked."""
+        if self.clients and len(there) < at_least:
+            asked, name = len(self.clients), getattr(fn, "__qualname__", fn)
+            raise NobodyAnswered(f"{name} needs the answers of {at_least} clients, got {len(there)} of {asked}")
+        return tuple(k for k in self.clients if k in there)
+
+    def _exchange(
+        self, fn: Callable[..., Any], broadcast: tuple[Any, ...], scatter: Scatter, failed: dict[int, str]
+    ) -> Iterator[tuple[Sequence[int], Any]]:
+        """(clients, stacked uploads) of those who answer, in order of client number within each architecture.
+
+        The order, and with it every sum, does not depend on the order of the cohort. A client's new state is tentative
+        until its answer is accepted; where architectures differ, until all have answered, since uploads that have no
+        common mean are refused before any state moves.
+        """
+        engine, number = self.engine, max((self.exchanges.get(k, 0) for k in self.clients), default=0)
+        name, rate = self._name(fn), engine.algorithm.local.rate(self.round)
+        send = self._sender(scatter)
+        self.exchanges.update(dict.fromkeys(self.clients, number + 1))
+        engine.traffic.asked.update(self.clients)
+        call = Call(name, broadcast, self.round, number, rate)
+        groups, accepted, lost = self.groups, list[int](), dict[int, str]()
+        try:
+            for group in groups:
+                order = sorted(group.clients)
+                if engine.faults is not None:
+                    reasons = {k: engine.faults(self.round, number, k) for k in order}
+                    lost.update({k: why for k, why in reasons.items() if why is not None})
+                    order = [k for k in order if reasons[k] is None]
+                for request, states, answer in engine.answers(call, order, send) if order else ():
+                    engine.states.offer(request.clients, states, (self.round, number))
+                    bad = not_finite(request, states, answer, stop=engine.on_nonfinite == "stop")
+                    lost.update(bad)
+                    good = [i for i, k in enumerate(request.clients) if k not in bad]
+                    there = [request.clients[i] for i in good]
+                    if len(groups) == 1:
+                        engine.states.accept(there)
+                    accepted.extend(there)
+                    self._note(request, states, answer, good)
+                    if good:
+                        index = torch.tensor(good, device=engine.population.device)
+                        yield there, answer.upload if not bad else tree.take(answer.upload, index)
+            engine.states.accept(accepted)
+        finally:
+            engine.states.drop_offers()
+        failed.update(lost)
+        engine.traffic.failed.extend(_failures(lost))
+
+    def _name(self, fn: Callable[..., Any]) -> str:
+        """The name by which a method is sent: one of the run's own algorithm, marked @on_client."""
+        name, algorithm = getattr(fn, "__qualname__", fn), self.engine.algorithm
+        if not getattr(fn, "on_client", False):
+            raise StackingError(f"{name} runs on clients: mark it @on_client")
+        sent = str(getattr(fn, "__name__", ""))
+        if getattr(fn, "__self__", None) is not algorithm or getattr(algorithm, sent, None) != fn:
+            raise StackingError(
+                f"clients run methods of the run's own {type(algorithm).__name__}, which are sent by name; "
+                f"{name} is not one of them: call it from a method of the algorithm that is marked @on_client"
+            )
+        return sent
+
+    def _sender(self, scatter: Scatter) -> Callable[[Sequence[int]], tuple[Any, ...]]:
+        """What is sent to some clients, stacked: looked up, or computed when it is needed."""
+        device = self.engine.population.device
+        if callable(scatter):
+
+            def computed(ids: Sequence[int]) -> tuple[Any, ...]:
+                return _one_each(scatter(torch.tensor(ids, device=device)), len(ids))
+
+            return computed
+        place, everything = {k: i for i, k in enumerate(self.clients)}, _one_each(scatter, len(self.clients))
+
+        def looked_up(ids: Sequence[int]) -> tuple[Any, ...]:
+            return tree.take(everything, torch.tensor([place[k] for k in ids], device=device))
+
+        return looked_up
+
+    def _note(self, request: Request, states: Any, answer: Answer, good: Sequence[int]) -> None:
+        """Count what moved, and show a replay what happened; a refused upload has been sent all the same."""
+        engine, ids, n = self.engine, request.clients, len(request.clients)
+        engine.last = answer
+        engine.traffic.losses.update(mean_losses(request, answer))
+        down, each = tree.nbytes(request.call.broadcast), tree.nbytes_each(request.scatter, n)
+        for k, mine, up in zip(ids, each, payload(answer.upload, n), strict=True):
+            engine.traffic.down[k] += down + mine
+            engine.traffic.up[k] += up
+        if engine.watch is None:
+            return
+        lead, trained = answer.trained or (0, ())
+        model = engine.population.models[engine.population.assignment[ids[0]]]
+        for i in good:
+            models = _models_in(tree.take(trained, i) if lead else trained, model)
+            clear, state, upload = len(models) == 1, tree.take(states, i), tree.take(answer.upload, i)
+            name, number = request.call.method, int(request.call.exchange)
+            unclear = answer.trained is not None and not clear
+            engine.watch(Exchange(name, number, ids[i], state, upload, models[0] if clear else None, unclear))
+
+    def _with(self, clients: tuple[int, ...], architecture: str | None = None) -> AskedCohort:
+        return AskedCohort(
+            self.engine, clients, self.round, exchanges=self.exchanges, architecture=architecture or self.architecture
+        )
+
+
+def _one_each(scatter: Any, count: int) -> tuple[Any, ...]:
+    if not isinstance(scatter, tuple):
+        raise StackingError(f"scatter is a tuple with an entry for each argument, got {type(scatter).__name__}")
+    for leaf in tree.leaves(scatter):
+        if not isinstance(leaf, Tensor) or leaf.shape[:1] != (count,):
+            raise StackingError(f"scatter has one entry for {count} clients each, got {getattr(leaf, 'shape', leaf)!r}")
+    return scatter
+
+
+def _models_in(carry: Any, model: Model) -> list[Weights]:
+    """The weights of a network within what was trained."""
+    nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
+    return [n for n in nodes if isinstance(n, Weights) and model.fits(n)]
+
+
+def payload(uploads: Any, count: int) -> list[int]:
+    """Bytes of each of `count` stacked uploads; the weights of `Weighted` are control data and not counted."""
+    nodes = tree.flatten(uploads, is_leaf=lambda n: isinstance(n, Weighted))[0]
+    return tree.nbytes_each([n.value if isinstance(n, Weighted) else n for n in nodes], count)
+
+
+def _failures(failed: dict[int, str]) -> tuple[Failure, ...]:
+    return tuple(Failure(k, why) for k, why in sorted(failed.items()))

@@ -1,0 +1,197 @@
+"""What every engine does: hold the server's side of a run, ask clients, accept or refuse what they answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.errors import NobodyAnswered, NonFiniteError, SettingError
+from fedloom.core.files import File
+from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
+from fedloom.core.model import own_defaults
+from fedloom.core.random import derive
+from fedloom.core.types import Weights
+from fedloom.engines.cohort import AskedCohort, Exchange, Traffic
+from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
+from fedloom.engines.message import JUDGING, Answer, Call, HeldOut, Request
+from fedloom.engines.population import Population
+from fedloom.engines.runtime import Runtime
+from fedloom.engines.store import ClientStore
+
+Faults = Callable[[int, int, int], str | None]  # (round, exchange, client) -> why it does not answer, or None
+Send = Callable[[Sequence[int]], tuple[Any, ...]]  # clients -> what is sent to each of them, stacked
+
+
+class Engine(ABC):
+    """Runs the clients of a population; knows no algorithm by name.
+
+    Clients' states are in `states`, at the server; requests carry them. `chunk`: how many clients are computed at a
+    time (stack); `chunks`: by architecture, as `fixed` has told it of a run that goes on. `faults`: simulated loss of
+    clients. `on_nonfinite`: "stop" raises NonFiniteError, "refuse" treats the client as failed and leaves its state as
+    it was; the same for the server's own state.
+    """
+
+    name: str
+    stacked = False  # whether clients are computed together
+
+    def __init__(
+        self,
+        population: Population,
+        algorithm: Algorithm[Any, Any],
+        *,
+        compilation: Compilation = "none",
+        bf16: bool = False,
+        chunk: int | None = None,
+        chunks: Mapping[str, int] | None = None,
+        workers: int | None = None,
+        faults: Faults | None = None,
+        on_nonfinite: Literal["stop", "refuse"] = "stop",
+        programs: Programs | None = None,
+    ) -> None:
+        if algorithm.needs_public and population.federation.public is None:
+            raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
+        for name, count in (("chunk", chunk), ("workers", workers)):
+            if count is not None and count < 1:
+                raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")
+        self.population, self.algorithm = population, algorithm
+        self.compilation, self.bf16, self.chunk, self.chunks_given = compilation, bf16, chunk, chunks
+        self.workers, self.faults, self.on_nonfinite = workers, faults, on_nonfinite
+        self.runtime = Runtime(
+            population, algorithm, stacked=self.stacked, compilation=compilation, bf16=bf16, programs=programs
+        )
+        self.states = ClientStore()  # a client never asked occupies nothing
+        self.watch: Callable[[Exchange], None] | None = None  # sees every exchange of a replayed round
+        self.traffic = Traffic()
+        self.last: Answer | None = None  # of the newest request
+
+    # ---- what a run asks of an engine
+
+    @own_defaults()
+    def init(self) -> dict[str, Any]:
+        """Server states before round 0: one for each architecture, or one ("") where the algorithm mixes them."""
+        p, a = self.population, self.algorithm
+        key = derive(p.seed, "init")
+        if a.mixed:
+            states = {"": a.init(dict(p.models), key, num_clients=p.num_clients)}
+        else:
+            states = {n: a.init(p.models[n], key, num_clients=m) for n, m in p.members.items() if m}
+        return tree.cast(states, device=p.device, dtype=p.dtype)
+
+    @own_defaults()
+    def round(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
+        """One round with these clients: the new server states. `self.traffic` then tells of this round."""
+        self.traffic = Traffic()
+        self.states.version = round + 1
+        cohort = AskedCohort(self, tuple(sorted(clients)), round)  # its order carries no meaning
+        groups = {"": cohort} if self.algorithm.mixed else {str(g.architecture): g for g in cohort.groups}
+        return {**server, **{name: self._moved(name, server[name], group) for name, group in groups.items()}}
+
+    def judge(
+        self, server: dict[str, Any], clients: Sequence[int], round: int, held_out: HeldOut = "test"
+    ) -> dict[int, tuple[int, int]]:
+        """(right, examples) of each client's personal model after `round` on what it holds out."""
+        return {k: (int(v[0]), int(v[1])) for k, v in self._look(server, clients, round, held_out).items()}
+
+    def personal(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[int, Weights]:
+        """The models by which clients are judged after `round`."""
+        return self._look(server, clients, round, None)
+
+    def fixed(self) -> dict[str, Any]:
+        """What is chosen once for a run because results depend on it in the last bit."""
+        return {"engine": self.name, "compilation": self.compilation, "bf16": self.bf16}
+
+    def variant(self, algorithm: Algorithm[Any, Any]) -> Engine:
+        """The same engine for another algorithm, with no states and without faults' memory; traced steps are shared."""
+        return type(self)(
+            self.population, algorithm, compilation=self.compilation, bf16=self.bf16, chunk=self.chunk,
+            chunks=self.chunks_given, workers=self.workers, faults=self.faults, on_nonfinite=self.on_nonfinite,
+            programs=self.runtime.programs,
+        )  # fmt: skip
+
+    def close(self) -> None:  # noqa: B027  # most have started nothing
+        """End what the engine has started; it can be used again."""
+
+    # ---- checkpoints
+
+    def keep_states(self, budget: int | None, folder: Path | None) -> None:
+        """Begin with no states; those beyond `budget` bytes go to files of `folder` (None: a temporary one)."""
+        self.states = ClientStore(budget, folder)
+
+    def save(self) -> dict[int, File]:
+        """Write the states that moved since the last time; the file of each client's newest state, safely on disk."""
+        return self.states.save()
+
+    def restore(self, folder: Path, written: Mapping[int, File], budget: int | None) -> None:
+        """Stand where a checkpoint stands: its states are in files of `folder`, which are read when asked for.
+
+        `budget`: as `keep_states`; with None nothing is ever written.
+        """
+        self.states = ClientStore(budget, folder)
+        self.spare(file.name for file in written.values())
+        self.states.restore(written, self.runtime.fresh)
+
+    def spare(self, names: Iterable[str]) -> None:
+        """Delete no file of a state that has one of these names: checkpoints name them."""
+        self.states.named = set(names)
+
+    # ---- asking
+
+    @abstractmethod
+    def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
+        """Ask clients of one architecture: (request, new states, answer), for some of them at a time, in order."""
+
+    def ask(self, call: Call, clients: Sequence[int], send: Send) -> tuple[Request, Any, Answer]:
+        """Ask some clients, here and now."""
+        request = self.request(call, clients, send)
+        states, answer = self.runtime.answer(request, self.stack(clients), watched=self.watch is not None)
+        return request, states, answer
+
+    def request(self, call: Call, clients: Sequence[int], send: Send) -> Request:
+        """The request to some clients of one architecture."""
+        return Request.to(call, clients, self.population.seed, self.states.accepted, send(clients))
+
+    def stack(self, clients: Sequence[int]) -> Any:
+        """The states of some clients, stacked; new ones for clients never heard of, which are not kept."""
+        return self.states.stack(clients, self.runtime.fresh)
+
+    def _moved(self, name: str, before: Any, cohort: AskedCohort) -> Any:
+        """The server state of one architecture after its round; the one before, if what came out is refused."""
+        with executing(Execution()) as own:  # of what the server trains itself
+            try:
+                after = self.algorithm.round(before, cohort)
+            except NobodyAnswered:
+                return before
+        losses = tuple(t.expand(1, -1) for t in own.losses)
+        problem = first_bad_loss(losses, tuple(map(tuple, own.steps)), 1).get(0)
+        if problem is not None:
+            problem = problem[0], f"{problem[1]} in its own training"
+        elif not finite(after):
+            problem = None, "its own state is not finite"
+        else:
+            return after
+        batch, what = problem
+        if self.on_nonfinite == "stop":
+            raise NonFiniteError(what + REMEDY, client=None, round=cohort.round + 1, batch=batch)
+        self.traffic.server_refused[name] = at_batch(what, batch)
+        return before
+
+    @own_defaults()
+    def _look(
+        self, server: dict[str, Any], clients: Sequence[int], round: int, judged: HeldOut | None
+    ) -> dict[int, Any]:
+        """What clients make of what they are sent to be judged with, without consequences: no state moves, no byte
+        counts, nobody is lost, and what they draw is drawn for nothing else.
+        """
+        out: dict[int, Any] = {}
+        rate = self.algorithm.local.rate(round)
+        for group in AskedCohort(self, tuple(clients), round).groups:
+            state = server["" if self.algorithm.mixed else str(group.architecture)]
+            sent = self.algorithm.judged_with(state, group.model)
+            call = Call("personal", (sent,), round, JUDGING, rate, judged)
+            for request, _, answer in self.answers(call, sorted(group.clients), lambda ids: ()):
+                out.update({k: tree.take(answer.upload, i) for i, k in enumerate(request.clients)})
+        return out

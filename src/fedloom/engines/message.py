@@ -1,0 +1,79 @@
+"""An exchange as a message: what a client is asked, and what it answers. Data only.
+
+    engine --- Request: method, round, exchange, rate, keys, accepted, broadcast, scatter ---> runtime
+    engine <-- Answer: upload, losses, steps, problem ------------------------------------------ runtime
+
+One request may ask K clients of one architecture at once; they differ in `clients`, `keys`, `accepted` and `scatter`
+alone. Inside one process a request is passed as it is; `transport` turns it into bytes and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fedloom.core.random import derive
+from fedloom.core.types import Tree
+
+HeldOut = Literal["val", "test"]
+Version = tuple[int, int]  # round and exchange in which a state came about
+JUDGING = "evaluate"  # in the place of the exchange, where a client is looked at and no state moves
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is the same for all clients of an exchange."""
+
+    method: str  # name of the algorithm's method
+    broadcast: tuple[Any, ...]
+    round: int  # from 0
+    exchange: int | str  # how often these clients were asked in this round before, or `JUDGING`
+    rate: float  # the round's learning rate
+    judged: HeldOut | None = None  # which held-out rows judge a client, where that is asked
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call to K clients of one architecture.
+
+    `keys`: for each client, of the order of its batches, and of everything else that it draws in this exchange.
+    `accepted`: for each client, when the state came about that it shall start from; None at first contact.
+    """
+
+    call: Call
+    clients: tuple[int, ...]
+    keys: tuple[tuple[int, int], ...]
+    accepted: tuple[Version | None, ...]
+    scatter: tuple[Any, ...]  # leaves [K, ...]
+
+    @classmethod
+    def to(
+        cls,
+        call: Call,
+        clients: Sequence[int],
+        seed: int,
+        accepted: Mapping[int, Version] | None = None,
+        scatter: tuple[Any, ...] = (),
+    ) -> Request:
+        """The request of a run with this seed: what a client draws depends on (seed, round, exchange, client) alone."""
+        words, known = (call.round, call.exchange), accepted or {}
+        keys = tuple((derive(seed, "batches", *words, k), derive(seed, "client", *words, k)) for k in clients)
+        return cls(call, tuple(clients), keys, tuple(known.get(k) for k in clients), scatter)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What K clients answer. The lists have an entry for each `minimise`, in order.
+
+    `problem`: why there is no upload, where the code of a client failed; `batch`: at which batch.
+    """
+
+    upload: Tree  # leaves [K, ...]
+    losses: tuple[Tensor, ...]  # [K, S]: by client and step; what lies beyond a client's steps means nothing
+    steps: tuple[tuple[int, ...], ...]  # of each client
+    problem: str | None = None
+    batch: int | None = None
+    trained: tuple[int, Any] | None = None  # what a replay looks at: (client axes 0 or 1, carry); never travels

@@ -1,0 +1,229 @@
+"""What clients do with a request: a function of (request, states, data) that keeps nothing of any client."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batches
+from fedloom.core.client import Client, NotPlanned
+from fedloom.core.errors import ClientError, FedloomError, StackingError
+from fedloom.core.fold import fold
+from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
+from fedloom.core.model import own_defaults
+from fedloom.core.random import derive
+from fedloom.core.types import Weights, replace
+from fedloom.engines.message import JUDGING, Answer, HeldOut, Request
+from fedloom.engines.population import Population
+
+NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"  # PyTorch's, of vmap
+
+
+class Runtime:
+    """The clients of a population under one algorithm.
+
+    `stacked`: whether K clients are one computation under `vmap`; if not, a request asks one client. What it keeps
+    between requests, traced steps and initial weights, depends on no client.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        algorithm: Algorithm[Any, Any],
+        *,
+        stacked: bool = False,
+        compilation: Compilation = "none",
+        bf16: bool = False,
+        programs: Programs | None = None,
+    ) -> None:
+        self.population, self.algorithm, self.stacked = population, algorithm, stacked
+        self.compilation, self.bf16 = compilation, bf16
+        self.programs = Programs() if programs is None else programs
+        self._initial: dict[str, Weights] = {}
+
+    def answer(self, request: Request, states: Any, *, watched: bool = False) -> tuple[Any, Answer]:
+        """(new states, answer), both stacked. `states`: what the clients start from, stacked.
+
+        Raises:
+            ClientError: the code of a client failed; names client, round and batch.
+        """
+        execution = Execution(self.compilation, self.bf16, watching=watched, programs=self.programs)
+        with executing(execution):
+            try:
+                compute = self._together if self.stacked else self._alone
+                new, upload = compute(request, self.clients(request, states))
+            except (FedloomError, KeyboardInterrupt):
+                raise
+            except Exception as error:
+                raise _failure(request, execution.step, error) from error
+        return new, _answer(upload, execution, len(request.clients))
+
+    @own_defaults()
+    def fresh(self, client: int) -> Any:
+        """The state of a client at its first contact."""
+        p = self.population
+        name, key = p.assignment[client], derive(p.seed, "client", client)
+        own = self.algorithm.init_client(self.initial(name), p.models[name], key)
+        fits = all(t.device == p.device and t.dtype in (p.dtype, torch.int64, torch.bool) for t in tree.leaves(own))
+        return own if fits else tree.cast(own, device=p.device, dtype=p.dtype)  # among a million, most are new
+
+    @own_defaults()
+    def initial(self, architecture: str) -> Weights:
+        """The weights with which a network begins, the same on server and clients."""
+        if architecture not in self._initial:
+            p = self.population
+            made = p.models[architecture].init(derive(p.seed, "init"))
+            self._initial[architecture] = tree.cast(made, device=p.device, dtype=p.dtype)
+        return self._initial[architecture]
+
+    def clients(self, request: Request, states: Any) -> Client[Any]:
+        """K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
+        p, call, ids = self.population, request.call, request.clients
+        idle = call.exchange == JUDGING and not self.algorithm.personal_trains
+        return Client(
+            state=states,
+            train=NotPlanned(type(self.algorithm).__name__) if idle else p.train_batches(request, self.algorithm.local),  # type: ignore[arg-type]
+            val=p.held_out_batches(ids, "val"),
+            public=p.public,
+            num_examples=torch.as_tensor(p.sizes[list(ids)], device=p.device),
+            round=torch.tensor(call.round, device=p.device),
+            lr=torch.tensor(call.rate, dtype=torch.float64, device=p.device),
+            key=torch.tensor([key for _, key in request.keys], device=p.device),
+            model=p.models[p.assignment[ids[0]]],
+            task=p.task,
+        )
+
+    def method(self, name: str) -> Callable[..., Any]:
+        """The algorithm's method of this name, if it is one that clients run."""
+        algorithm = self.algorithm
+        if name == "personal":
+            return algorithm.personal
+        found: Any = getattr(algorithm, name, None)
+        if not getattr(found, "on_client", False):
+            raise StackingError(
+                f"{name[:80]!r} is no method of {type(algorithm).__name__} that clients run: mark it @on_client"
+            )
+        return found  # type: ignore[no-any-return]
+
+    def _one(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
+        """(new state, upload) of one client; one that is judged keeps its state."""
+        if method == "personal":
+            return client.state, personal(self.algorithm, client, *sent)
+        out = self.method(method)(client, *sent)
+        if not (isinstance(out, tuple) and len(out) == 2):
+            name = f"{type(self.algorithm).__name__}.{method}"
+            raise StackingError(f"{name} must return (new state, upload), got {type(out).__name__}")
+        return out
+
+    def _arguments(self, request: Request) -> tuple[Any, ...]:
+        """What is scattered, and the rows that judge, where that is asked."""
+        judged = request.call.judged
+        return request.scatter if judged is None else (_judged(self.population, request.clients, judged),)
+
+    def _alone(self, request: Request, stacked: Client[Any]) -> tuple[Any, Any]:
+        call, mine = request.call, tree.take(self._arguments(request), 0)
+        out = self._one(call.method, _only(stacked), *call.broadcast, *mine)
+        state, upload = tree.map_tree(lambda t: t[None], out)
+        return state, upload
+
+    def _together(self, request: Request, client: Client[Any]) -> tuple[Any, Any]:
+        """Under `vmap`, which takes and gives flat lists of tensors: [K, ...] where they belong to one client."""
+        call, each = request.call, self._arguments(request)
+        flat, spec = tree.flatten((client, call.broadcast, each))
+        axes = tree.leaves(
+            (client_axes(client), tree.map_tree(lambda _: None, call.broadcast), tree.map_tree(lambda _: 0, each))
+        )
+        structure: list[Any] = []
+
+        def one(*leaves: Tensor) -> list[Tensor]:
+            client, broadcast, mine = tree.unflatten(list(leaves), spec)
+            answer, out = tree.flatten(self._one(call.method, client, *broadcast, *mine))
+            structure.append(out)
+            return answer
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", NO_RULE)
+            answer = vmap(one, in_dims=tuple(axes), randomness="error")(*flat)
+        state, upload = tree.unflatten(list(answer), structure[-1])
+        return state, upload
+
+
+def _failure(request: Request, batch: int | None, error: Exception) -> ClientError:
+    ids = request.clients
+    stack = "" if len(ids) == 1 else f" (in a stack of clients {list(ids)})"
+    message, who = f"{type(error).__name__}: {error}{stack}", ids[0] if len(ids) == 1 else -1
+    return ClientError(message, client=who, round=request.call.round + 1, batch=batch)
+
+
+def _answer(upload: Any, execution: Execution, n: int) -> Answer:
+    """Losses by client, whether a stack computed them, one client, or a stack whose clients all do the same."""
+    losses = tuple(t.expand(n, -1) if t.ndim == 1 else t for t in execution.losses)
+    steps = tuple(tuple(s * n if len(s) == 1 else s) for s in execution.steps)
+    return Answer(upload, losses, steps, trained=execution.trained)
+
+
+def personal(algorithm: Algorithm[Any, Any], client: Client[Any], sent: Any, judged: Batches | None = None) -> Any:
+    """The model by which a client is judged; with rows to judge it by, how many are right and how many there are."""
+    weights = algorithm.personal(client, sent)
+    if judged is None:
+        return weights
+    model, task = client.model, client.task
+
+    def count(total: Tensor, batch: Any, weights: Any) -> Tensor:
+        right = task.correct(model(weights, batch.x), batch.y) & batch.mask
+        return total + torch.stack([right.sum(), batch.mask.sum()])
+
+    total = torch.zeros(2, dtype=torch.int64, device=client.num_examples.device)
+    return fold(count, total, replace(judged, x=client.val.x, y=client.val.y), weights)
+
+
+def _judged(population: Population, ids: Sequence[int], held_out: HeldOut) -> Batches:
+    """What K clients are judged on, stacked, without the arrays, which a client has in its other batches."""
+    nothing: Any = ()
+    return replace(population.held_out_batches(ids, held_out), x=nothing, y=nothing)
+
+
+def client_axes(client: Client[Any]) -> Client[Any]:
+    """Which leaves of a stacked `Client` have the client axis: 0, else None.
+
+    Of K = 3 clients, `train.order` [3, S, B] has it; `train.x` [N, ...], everybody's examples, `lr` and `round` do not.
+    """
+
+    def batches(b: Batches, axis: int | None) -> Batches:
+        axes: Batches = tree.map_tree(lambda _: axis, b)
+        return axes if isinstance(b, NotPlanned) else replace(axes, x=None, y=None)
+
+    return replace(
+        tree.map_tree(lambda _: 0, client),
+        train=batches(client.train, 0),
+        val=batches(client.val, 0),
+        public=replace(client.public, batches=batches(client.public.batches, None)),
+        round=None,
+        lr=None,
+    )
+
+
+def _only(stacked: Client[Any]) -> Client[Any]:
+    """The only client of a stack: as `client_axes` says which leaves are stacked, without a walk over all of them."""
+
+    def batches(b: Batches) -> Batches:
+        if isinstance(b, NotPlanned):
+            return b
+        mine = {name: getattr(b, name)[0] for name in ("examples", "order", "mask", "num_steps", "num_examples", "key")}
+        return replace(b, **mine)
+
+    return replace(
+        stacked,
+        state=tree.take(stacked.state, 0),
+        train=batches(stacked.train),
+        val=batches(stacked.val),
+        num_examples=stacked.num_examples[0],
+        key=stacked.key[0],
+    )

@@ -1,0 +1,116 @@
+"""Requests and answers as bytes: what every engine uses whose clients are not in its own process.
+
+A message is a head, which is JSON, and parts, which are trees of tensors:
+
+    4 bytes: length of the head | head: numbers, names, and of each part its structure and length | parts: safetensors
+
+The structure of a part is read before its tensors are: shapes and types are compared with what was asked for, and the
+whole with a limit, before anything is allocated. No code travels, and nothing but tensors, numbers and names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedloom.core import tree
+from fedloom.core.codec import blank, decode, describe, encode
+from fedloom.core.errors import CodecError
+
+_MAX_HEAD = 16 << 20
+Check = Callable[[dict[str, Any], str, Any], None]  # (head, name of a part, the part without storage): may raise
+
+
+@dataclass(frozen=True)
+class Message:
+    """What came: `head` holds JSON, `parts` trees of tensors."""
+
+    head: dict[str, Any]
+    parts: dict[str, Any]
+
+
+def pack(head: Mapping[str, Any], parts: Mapping[str, Any]) -> bytes:
+    """A message. A part that is `bytes` was made by `part` before, so that many requests share its making."""
+    made = {name: value if isinstance(value, bytes) else part(value) for name, value in parts.items()}
+    text = json.dumps({"head": head, "parts": {name: len(data) for name, data in made.items()}}).encode()
+    return b"".join([len(text).to_bytes(4, "little"), text, *made.values()])
+
+
+def part(value: Any) -> bytes:
+    """One part of a message."""
+    text = json.dumps(describe(value)).encode()
+    return b"".join([len(text).to_bytes(4, "little"), text, encode(value)])
+
+
+def unpack(data: bytes, *, check: Check | None = None, limit: int | None = None, device: Any = "cpu") -> Message:
+    """The message in some bytes; `check` sees the structure of each part before its tensors are made.
+
+    Raises:
+        CodecError: they are no message, more than `limit` bytes, or hold what `check` refuses.
+    """
+    if limit is not None and len(data) > limit:
+        raise CodecError(f"a message of {len(data)} bytes, and at most {limit} are taken: raise the limit or send less")
+    text, rest = _counted(data)
+    outer = _json(text)
+    try:
+        head, lengths = dict(outer["head"]), {str(name): int(n) for name, n in outer["parts"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CodecError(f"not a message of fedloom: {error!r}") from None
+    if min(lengths.values(), default=0) < 0 or sum(lengths.values()) != len(rest):
+        raise CodecError(f"the message is cut or padded: parts of {sum(lengths.values())} bytes in {len(rest)}")
+    parts, start = {}, 0
+    for name, length in lengths.items():
+        parts[name] = _part(name, rest[start : start + length], head, check, limit, device)
+        start += length
+    return Message(head, parts)
+
+
+def _part(
+    name: str, data: memoryview, head: dict[str, Any], check: Check | None, limit: int | None, device: Any
+) -> Any:
+    text, tensors = _counted(data)
+    like = blank(_json(text))
+    size = sum(t.numel() * t.itemsize for t in tree.leaves(like))  # what is absent takes memory as well
+    if limit is not None and size > limit:
+        raise CodecError(f"{name} asks for {size} bytes, and at most {limit} are given: raise the limit or send less")
+    if check is not None:
+        check(head, name, like)
+    return decode(bytes(tensors), like, device)
+
+
+def _counted(data: bytes | memoryview) -> tuple[bytes, memoryview]:
+    """(text, what follows) of bytes that begin with the length of the text."""
+    view = memoryview(data)
+    size = int.from_bytes(view[:4], "little")
+    if len(view) < 4 or size > min(_MAX_HEAD, len(view) - 4):
+        raise CodecError(f"not a message of fedloom: a head of {size} bytes in {len(view)}")
+    return bytes(view[4 : 4 + size]), view[4 + size :]
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"not a message of fedloom: {error}") from None
+
+
+def same_shapes(want: Any, name: str, got: Any) -> None:
+    """Raise CodecError unless a part has the structure, types and shapes of what was asked for."""
+    if not tree.same_structure(want, got):
+        raise CodecError(f"{name} is not what was asked for: {short(got)}, asked for {short(want)}")
+
+
+def short(value: Any) -> str:
+    """A tree in a few words, for messages."""
+    leaves, spec = tree.flatten(value)
+    shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in leaves[:4])
+    return f"{len(leaves)} tensors ({shapes}{', ...' * (len(leaves) > 4)}) in {' '.join(str(spec).split())[:120]}"
+
+
+def shapes_of(value: Any) -> Any:
+    """A tree without storage of the same structure, types and shapes."""
+    return tree.map_tree(lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"), value)
