@@ -315,7 +315,7 @@ BROKEN: dict[str, tuple[type[Broken], str]] = {
     "empty_steps_change_nothing": (AveragesPadding, "rows of padding must change nothing"),
     "order_of_cohort_is_immaterial": (FeelsTheOrder, "the order of a cohort must change nothing"),
     "states_keep_their_shape": (Grows, "another structure, shape or dtype"),
-    "payloads_travel": (KeepsComplexNumbers, "cannot travel.*complex128"),
+    "payloads_travel": (KeepsComplexNumbers, "is a torch.complex128; payloads and states hold tensors of"),
     "saved_runs_continue": (Remembers, "a resumed run must be the same"),
     "clients_may_vanish": (CountsTheLost, "must count as never asked"),
     "rounds_may_ask_nobody": (MovesWithoutAnswers, "nobody answered, the server must not move"),

@@ -13,7 +13,7 @@ from fedloom.engines.admission import check_argument, one_of, parameters
 from fedloom.engines.message import JUDGING, Answer, Call, Request
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.store import ClientStore
-from fedloom.engines.transport import Message, pack, same_shapes, shapes_of, unpack
+from fedloom.engines.transport import Message, pack, part, same_shapes, shapes_of, unpack
 
 LIMIT = 1 << 30  # bytes of a message, unless said otherwise
 FETCH = "fetch"  # in the place of the method: the states that clients keep, to be saved
@@ -35,25 +35,26 @@ class Service:
         """The answer to a message; a request that is refused is answered by why."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            head, parts = self._answer(data)
+            try:
+                head, parts = self._answer(data)
+                made = {name: part(value) for name, value in parts.items()}
+            except Exception as error:  # an answer is due whatever happens
+                head, made = {"problem": problem(error)}, {}
         said = [[type(w.message).__name__, str(w.message)] for w in caught]
-        return pack({**head, "warnings": said}, parts)
+        return pack({**head, "warnings": said}, made)
 
     def _answer(self, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-        try:
-            message = unpack(data) if self.trusted else unpack(data, check=self._check, limit=self.limit)
-            request = self._request(message)
-            if keeps := bool(message.head.get("keep")):
-                self._settle(request, message.parts.get("state"))
-            if message.head["method"] == FETCH:
-                return {"problem": None, "steps": []}, {
-                    "upload": self.states.stack(request.clients, self._lost),
-                    "losses": [],
-                }
-            states = self.states.stack(request.clients, self.runtime.fresh) if keeps else message.parts.get("state", ())
-            states, answer = self.runtime.answer(request, states)
-        except FedloomError as error:
-            return {"problem": problem(error)}, {}
+        message = unpack(data) if self.trusted else unpack(data, check=self._check, limit=self.limit)
+        request = self._request(message)
+        if keeps := bool(message.head.get("keep")):
+            self._settle(request, message.parts.get("state"))
+        if request.call.method == FETCH:
+            return {"problem": None, "steps": []}, {
+                "upload": self.states.stack(request.clients, self._lost),
+                "losses": [],
+            }
+        states = self.states.stack(request.clients, self.runtime.fresh) if keeps else message.parts.get("state", ())
+        states, answer = self.runtime.answer(request, states)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
         if request.call.exchange != JUDGING:
             if keeps:
@@ -159,11 +160,16 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
     return message.parts.get("state", ()), answer
 
 
-def problem(error: FedloomError) -> dict[str, Any]:
+def problem(error: Exception) -> dict[str, Any]:
     """An error of a client's as a part of its answer."""
-    cause = error.__cause__
+    cause = error.__cause__ if isinstance(error, FedloomError) else error
     trace = "" if cause is None else "".join(traceback.format_exception(cause))
-    found = {"kind": type(error).__name__, "text": str(error), "trace": trace}
+    found = {
+        "kind": type(error).__name__,
+        "text": str(error),
+        "what": f"{type(error).__name__}: {error}",
+        "trace": trace,
+    }
     return {**found, "batch": error.batch, "what": error.what} if isinstance(error, ClientError) else found
 
 
