@@ -30,6 +30,8 @@ class RunSettings:
     `checkpoint_every`: rounds between checkpoints of a run with a directory (the last round always is one). The last
     two are kept, and every `keep_every`-th round. `state_memory_mib`: clients' states beyond so many MiB go to disk.
 
+    `workers`: processes of the engine "workers"; None: one for each core. Results do not depend on it.
+
     `engine`, `compilation`, `chunk` (clients stacked at a time), `bf16` (automatic mixed precision in local training),
     `device`, `dtype`, `threads` (of PyTorch, for this run; None leaves them as they are): results may differ with them
     in the last bits. `on_nonfinite`: at a loss, an upload or a server state that is NaN or infinite, "stop" or go
@@ -59,7 +61,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for name in ("threads", "patience", "state_memory_mib"):
+        for name in ("workers", "threads", "patience", "state_memory_mib"):
             value = getattr(self, name)
             if value is not None and not value >= 1:
                 raise SettingError(f"{name} must be >= 1 or None ({_NONE[name]}), got {value}")
@@ -99,4 +101,9 @@ class RunSettings:
         return None
 
 
-_NONE = {"threads": "as they are", "patience": "never stop early", "state_memory_mib": "all in memory"}
+_NONE = {
+    "workers": "one for each core",
+    "threads": "as they are",
+    "patience": "never stop early",
+    "state_memory_mib": "all in memory",
+}
