@@ -178,7 +178,7 @@ class OneOfTwo(FedAvgLike):
 
     def round(self, server: Weights, cohort: Any) -> Weights:
         moved = super().round(server, cohort)
-        return moved if cohort.model.name == "narrow" else tree.scale(float("inf"), moved)
+        return moved if cohort.model.name == "narrow" else float("inf") * moved
 
 
 def test_one_architecture_that_diverges_costs_no_other() -> None:
@@ -201,7 +201,7 @@ class SpoilsBetween(FedAvgLike):
         return self.local_update(client, w)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        spoilt = tree.scale(float("nan"), super().round(server, cohort))
+        spoilt = float("nan") * super().round(server, cohort)
         if self.scattered:
             stacked = tree.stack([spoilt] * len(cohort.ids))
             return super().round(server, cohort.gather(self.again, scatter=(stacked,)).cohort)
@@ -280,7 +280,7 @@ class Borrows(FedAvgLike):
 
 def test_clients_run_methods_of_the_algorithm_alone() -> None:
     run = Loop(with_marked({}), Borrows(local=LOCAL))
-    with pytest.raises(StackingError, match=r"methods of the run's own Borrows.*Averaging\.local_update is not one"):
+    with pytest.raises(StackingError, match=r"methods of the run's own Borrows.*FedAvg\.local_update is not one"):
         run.round(run.init(), (0, 1), 0)
 
 

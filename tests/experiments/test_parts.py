@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from fedloom import SGD, Adam, Algorithm, Averaging, Local
+from fedloom import SGD, Adam, Algorithm, FedAvg, Local
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.main import main
 from fedloom.coordinator.facts import plain
@@ -67,9 +67,7 @@ def kind_of(experiment: Experiment, key: str) -> Any:
     return kinds.get(name) or field_types(type(whole.optimiser))[name]
 
 
-FIXED = ("fedbe.buffers", "fedbe.shared")  # which FedBE has from `Averaging`, and takes no other value for
 ALL = [(name, key) for name in ALGORITHMS for key in keys(name) if name == "fedavg" or key.startswith(f"{name}.")]
-ALL = [pair for pair in ALL if pair[1] not in FIXED]
 
 
 @pytest.mark.parametrize(("name", "key"), ALL)
@@ -144,7 +142,7 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Own(Averaging):
+class Own(FedAvg):
     """With a part of its own kind, and something that no word can set."""
 
     schedule: Schedule = Schedule()
