@@ -337,10 +337,8 @@ class FedFomo(Algorithm[tuple[()], Weights]):
         return model.init(key)
 
     @on_client
-    def train(self, client: Client[Weights]) -> tuple[Weights, Weights]:
-        loss = task_loss(client.model, client.task)
-        trained = minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr)
-        return client.state, trained
+    def learn(self, client: Client[Weights]) -> tuple[Weights, Weights]:
+        return client.state, self.train(client, client.state)
 
     @on_client
     def mix(self, client: Client[Weights], models: Weights) -> tuple[Weights, Tensor]:
@@ -365,9 +363,12 @@ class FedFomo(Algorithm[tuple[()], Weights]):
         return mixed, torch.stack(raw)
 
     def round(self, server: tuple[()], cohort: Any) -> tuple[()]:
-        sent = cohort.gather(self.train)
-        everyone = tree.stack([sent.value] * len(sent.values))  # [K, M, ...]
-        sent.cohort.gather(self.mix, scatter=(everyone,))
+        sent = cohort.gather(self.learn)
+
+        def candidates(ids: Tensor) -> tuple[Weights]:
+            return (tree.stack([sent.value] * len(ids)),)  # [k, M, ...]: those of k clients, when they are computed
+
+        sent.cohort.gather(self.mix, scatter=candidates)
         return server
 
     def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
@@ -482,13 +483,12 @@ class Dense(Algorithm[DenseServer, tuple[()]]):
         return DenseServer(teachers=tree.stack([one.init(key)] * num_clients), x=torch.zeros(8, 3, 8, 8))
 
     @on_client
-    def train(self, client: Client[tuple[()]], start: Weights) -> tuple[tuple[()], Weights]:
-        loss = task_loss(client.model, client.task)
-        return (), minimise(loss, start, client.train, self.local.optimiser, lr=client.lr)
+    def learn(self, client: Client[tuple[()]], start: Weights) -> tuple[tuple[()], Weights]:
+        return (), self.train(client, start)
 
     def round(self, server: DenseServer, cohort: Any) -> DenseServer:
         if len(cohort.ids):
-            replies = cohort.gather(self.train, tree.take(server.teachers, 0))
+            replies = cohort.gather(self.learn, tree.take(server.teachers, 0))
             return DenseServer(teachers=replies.value, x=server.x)
         slope = grad(lambda x: statistics_loss(DENSE_TINY, server.teachers, x))(server.x)
         return DenseServer(teachers=server.teachers, x=server.x - 0.1 * slope)

@@ -51,6 +51,11 @@ class HeldFedNTD(Held, FedNTD):
     neutral: ClassVar[Any] = {"beta": 0, "mu": 0}
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldMore(Held, FedProx):
+    mu: NonNegative = 0.3
+
+
 def after(engine: Any, algorithm: Any, **settings: Any) -> Any:
     rng = np.random.default_rng(0)
     population = clients_of([(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in (5, 12, 7)])
@@ -65,6 +70,9 @@ def after(engine: Any, algorithm: Any, **settings: Any) -> Any:
 def test_a_term_on_top_of_fedavg_is_fedprox(engine: Any) -> None:
     held, prox = (after(engine, kind(mu=0.3, local=LOCAL)) for kind in (HeldFedAvg, FedProx))
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(held), tree.leaves(prox), strict=True))
+    more, twice = after(engine, HeldMore(mu=0.3, local=LOCAL)), after(engine, FedProx(mu=0.6, local=LOCAL))
+    for a, b in zip(tree.leaves(more), tree.leaves(twice), strict=True):  # the same term once more
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [HeldScaffold, HeldFedNTD])

@@ -241,15 +241,14 @@ class SumsLogits(FedAvgLike):
         return model.init(key)
 
     @on_client
-    def train(self, client: Client[Weights]) -> tuple[Weights, Any]:
-        loss = task_loss(client.model, client.task)
-        trained = minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr)
+    def learn(self, client: Client[Weights]) -> tuple[Weights, Any]:
+        trained = self.train(client, client.state)
         return trained, Weighted(
             value=trained if self.whole else trained.params["head.bias"], weight=client.num_examples
         )
 
     def round(self, server: Any, cohort: Any) -> Any:
-        return cohort.reduce(self.train).mean
+        return cohort.reduce(self.learn).mean
 
     def personal(self, client: Client[Weights], sent: Any) -> Weights:
         return client.state
