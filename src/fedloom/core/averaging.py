@@ -90,8 +90,9 @@ class Averaging(Algorithm[Weights, S]):
 
     def _shared(self, weights: Weights) -> set[str]:
         """The names of the tensors that are shared."""
-        shared = set[str]()
-        names = (*weights.params, *weights.buffers)
+        names, shared = (*weights.params, *weights.buffers), set[str]()
+        if self.shared == "*":
+            return set(names)
         layers = list(dict.fromkeys(_layer(name) for name in weights.params))
         for pattern in self.shared.split():
             wanted = pattern.removeprefix("!")
