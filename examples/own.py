@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom import tree
 
 
 def arrays() -> tuple[fl.Examples, fl.Examples]:
@@ -66,7 +65,7 @@ def main(folder: str) -> None:
     past = job(rounds=10).replay(folder, 7)
     start = past.before["Sequential"]  # what the server held before, by architecture
     for client, weights in past.trained().items():
-        moved = tree.sq_norm(tree.sub(weights.params, start.params)).sqrt()
+        moved = (weights.params - start.params).sq_norm().sqrt()
         print(f"round 7, client {client:2d}: its model moved by {moved:.3f}")
 
     restored = job(rounds=10).restore(folder)  # from the newest checkpoint

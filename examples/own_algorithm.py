@@ -16,10 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import own
-import torch
 
 import fedloom as fl
-from fedloom import task_loss, tree
 from fedloom.testing import check
 
 Upload = fl.Weighted[fl.Weights]
@@ -29,7 +27,7 @@ Upload = fl.Weighted[fl.Weights]
 class Ditto(fl.Algorithm[fl.Weights, fl.Weights]):
     """`lam` >= 0: how strongly a personal model is held to the global one."""
 
-    lam: float = 0.1
+    lam: fl.NonNegative = 0.1
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
@@ -39,16 +37,15 @@ class Ditto(fl.Algorithm[fl.Weights, fl.Weights]):
 
     @fl.on_client
     def local_update(self, client: fl.Client[fl.Weights], w: fl.Weights) -> tuple[fl.Weights, Upload]:
-        plain, optimiser = task_loss(client.model, client.task), self.local.optimiser
+        task_loss = client.loss
 
-        def held(v: fl.Weights, batch: fl.Batch, w: fl.Weights) -> tuple[torch.Tensor, fl.Weights]:
-            loss, trained = plain(v, batch)
-            return loss + 0.5 * self.lam * tree.sq_norm(tree.sub(v.params, w.params)), trained
+        def held(v: fl.Weights, batch: fl.Batch, w: fl.Weights) -> fl.BatchLoss:
+            return task_loss(v, batch) + self.lam / 2 * (v.params - w.params).sq_norm()
 
-        # w is passed behind the optimiser, not captured by `held`: in a stack of clients, each has its own.
-        personal = fl.minimise(held, client.state, client.train, optimiser, w, lr=client.lr)
-        trained = fl.minimise(plain, w, client.train, optimiser, lr=client.lr)
-        return personal, fl.Weighted(value=trained, weight=client.num_examples)
+        # The second w is passed on to `held`, not captured by it: in a stack of clients, each may have its own.
+        v_k = self.train(client, client.state, w, loss=held)
+        w_k = self.train(client, w, loss=task_loss)
+        return v_k, client.weigh(w_k, "samples")
 
     def round(self, server: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return cohort.reduce(self.local_update, server).mean  # where nobody answers, the round ends here

@@ -154,7 +154,7 @@ class Broken(Algorithm[Weights, Weights]):
 
 class ReadsEverybodysRows(Broken):
     def kept(self, client: Client[Weights], trained: Weights) -> Weights:
-        return tree.add(trained, tree.scale(client.train.x.mean(), trained))
+        return trained + client.train.x.mean() * trained
 
 
 class AveragesPadding(Broken):
@@ -171,12 +171,12 @@ class AveragesPadding(Broken):
 class MovesWithoutAnswers(Broken):
     def round(self, server: Weights, cohort: Any) -> Weights:
         replies = cohort.reduce(self.local_update, server, at_least=0)
-        return replies.mean if replies else tree.scale(0.5, server)
+        return replies.mean if replies else 0.5 * server
 
 
 class DrawsGlobally(Broken):
     def round(self, server: Weights, cohort: Any) -> Weights:
-        return tree.scale(1.0 + 0.01 * torch.rand(()), super().round(server, cohort))
+        return (1.0 + 0.01 * torch.rand(())) * super().round(server, cohort)
 
 
 class Remembers(Broken):
@@ -186,7 +186,7 @@ class Remembers(Broken):
         if cohort.round == 0:
             _COUNTER.clear()
         _COUNTER.append(1)
-        return tree.scale(1.0 / len(_COUNTER), super().round(server, cohort))
+        return 1.0 / len(_COUNTER) * super().round(server, cohort)
 
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         _COUNTER.clear()
@@ -211,7 +211,7 @@ class KeepsComplexNumbers(Broken):
 
 class CountsTheLost(Broken):
     def round(self, server: Weights, cohort: Any) -> Weights:
-        return tree.scale(1.0 + 0.01 * len(cohort.ids), super().round(server, cohort))
+        return (1.0 + 0.01 * len(cohort.ids)) * super().round(server, cohort)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class NeutralIsNot(Broken):
     neutral: ClassVar[Any] = {"mu": 0.0}
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        return tree.scale(0.999, super().round(server, cohort))
+        return 0.999 * super().round(server, cohort)
 
     def global_weights(self, server: Weights) -> Weights:
         return server
@@ -284,7 +284,7 @@ class CountsTraces(Broken):
 
 class FeelsOtherArchitectures(Broken):
     def round(self, server: Weights, cohort: Any) -> Weights:
-        return tree.scale(1.0 + 0.01 * len(cohort.engine.states), super().round(server, cohort))
+        return (1.0 + 0.01 * len(cohort.engine.states)) * super().round(server, cohort)
 
 
 class FeelsTheOrder(Broken):
@@ -292,14 +292,14 @@ class FeelsTheOrder(Broken):
 
     def round(self, server: Weights, cohort: Any) -> Weights:
         asked = next(f.frame.f_locals["clients"] for f in inspect.stack() if "clients" in f.frame.f_locals)
-        return tree.scale(1.0 + 0.01 * asked[0], super().round(server, cohort))
+        return (1.0 + 0.01 * asked[0]) * super().round(server, cohort)
 
 
 class ReadsTestRows(Broken):
     personal_trains = True
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
-        return tree.scale(client.train.x.mean(), client.state)
+        return client.train.x.mean() * client.state
 
 
 BROKEN: dict[str, tuple[type[Broken], str]] = {

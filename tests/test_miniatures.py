@@ -94,7 +94,7 @@ class APFL(Algorithm[Masked, Masked]):
 
         def loss(carry: Masked, batch: Batch, anchor: Weights, fisher: Params) -> Tensor:
             logits, _ = model.train(effective(carry), batch)
-            moved = tree.sub(carry.shared.params, anchor.params)
+            moved = carry.shared.params - anchor.params
             penalty = sum((fisher[n] * d.square()).sum() for n, d in moved.items())
             return task.loss(logits, batch) + 0.5 * mu * penalty
 
@@ -174,16 +174,16 @@ class PFedMe(Algorithm[Weights, Weights]):
             theta, w = carry["theta"], carry["w"]
             for _ in range(steps):
                 g = grad(lambda theta: task.loss(model.train(theta, batch)[0], batch))(theta)
-                pull = tree.axpy(lam, tree.sub(theta, w), tree.axpy(mu, theta, g))
-                theta = tree.axpy(-personal_lr, pull, theta)
-            return {"theta": theta, "w": tree.axpy(-lam * eta, tree.sub(w, theta), w)}
+                pull = g + mu * theta + lam * (theta - w)
+                theta = theta - personal_lr * pull
+            return {"theta": theta, "w": w - lam * eta * (w - theta)}
 
         end = fold(step, {"theta": w, "w": w}, client.train)
         return end["theta"], Weighted(value=end["w"], weight=client.num_examples)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
         replies = cohort.reduce(self.local_update, server)
-        return tree.axpy(self.beta, tree.sub(replies.mean, server), server)
+        return server + self.beta * (replies.mean - server)
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         return client.state
@@ -225,13 +225,13 @@ class MAML(Algorithm[Weights, tuple[()]]):
 
         def adapted_loss(w: Weights) -> Tensor:
             g = grad(lambda w: cross_entropy(model, w, x[:half], y[:half]))(w)
-            return cross_entropy(model, tree.axpy(-alpha, g, w), x[half:], y[half:])
+            return cross_entropy(model, w - alpha * g, x[half:], y[half:])
 
         return (), grad(adapted_loss)(w)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
         replies = cohort.gather(self.meta_gradient, server)
-        return tree.axpy(-self.beta, tree.take(replies.value, 0), server)
+        return server - self.beta * tree.take(replies.value, 0)
 
     def global_weights(self, server: Weights) -> Weights:
         return server
@@ -246,7 +246,7 @@ def test_maml_second_order(engine: Any) -> None:
     start = weights_at(g, "w0.")
     server = run.round({"tiny": start}, (0, 1, 2), 0)["tiny"]
     assert_params(server, weights_at(g, "maml_w1."))
-    gradient = tree.scale(-1 / float(g["beta"]), tree.sub(server, start))
+    gradient = -1 / float(g["beta"]) * (server - start)
     assert_params(gradient, weights_at(g, "maml_grad."))
     first_order = weights_at(g, "fomaml_grad.")
     assert not torch.allclose(gradient.params["fc2.bias"], first_order.params["fc2.bias"], rtol=1e-3)
@@ -261,7 +261,7 @@ def test_differentiating_through_the_seam_says_what_to_do(engine: Any, seam: Any
             model, loss = client.model, task_loss(client.model, client.task)
 
             def halve(w: Weights, batch: Batch) -> Weights:
-                return tree.scale(0.5, w)
+                return 0.5 * w
 
             def adapted_loss(w: Weights) -> Tensor:
                 if seam is fold:
@@ -296,10 +296,10 @@ class Fisher(Algorithm[Weights, Maybe[Params]]):
             each = vmap(grad(lambda p, x, y: cross_entropy(model, Weights(params=p), x[None], y[None])), (None, 0, 0))
             gradients = each(w.params, batch.x, batch.y)
             real = batch.mask.to(torch.float64)
-            return {n: total[n] + torch.tensordot(real, g.square(), dims=1) for n, g in gradients.items()}
+            return total + Params({n: torch.tensordot(real, g.square(), dims=1) for n, g in gradients.items()})
 
         batches = client.train.in_order(4)
-        mean = tree.scale(1 / client.num_examples, fold(square, tree.zeros_like(w.params), batches, w))
+        mean = 1 / client.num_examples * fold(square, tree.zeros_like(w.params), batches, w)
         return Maybe.some(mean), Weighted(value=mean, weight=client.num_examples)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
@@ -337,10 +337,8 @@ class FedFomo(Algorithm[tuple[()], Weights]):
         return model.init(key)
 
     @on_client
-    def train(self, client: Client[Weights]) -> tuple[Weights, Weights]:
-        loss = task_loss(client.model, client.task)
-        trained = minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr)
-        return client.state, trained
+    def learn(self, client: Client[Weights]) -> tuple[Weights, Weights]:
+        return client.state, self.train(client, client.state)
 
     @on_client
     def mix(self, client: Client[Weights], models: Weights) -> tuple[Weights, Tensor]:
@@ -358,16 +356,19 @@ class FedFomo(Algorithm[tuple[()], Weights]):
         raw = []
         for m in range(models.params["fc2.bias"].shape[0]):
             other = tree.take(models, m)
-            raw.append((loss(base) - loss(other)) / tree.sq_norm(tree.sub(other, base)).clamp(min=1e-30).sqrt())
+            raw.append((loss(base) - loss(other)) / (other - base).sq_norm().clamp(min=1e-30).sqrt())
         kept = torch.stack(raw).clamp(min=0.0)
         share = kept / kept.sum().clamp(min=1e-30)
         mixed = tree.map_tree(lambda b, o: b + torch.einsum("m,m...->...", share, o - b), base, models)
         return mixed, torch.stack(raw)
 
     def round(self, server: tuple[()], cohort: Any) -> tuple[()]:
-        sent = cohort.gather(self.train)
-        everyone = tree.stack([sent.value] * len(sent.values))  # [K, M, ...]
-        sent.cohort.gather(self.mix, scatter=(everyone,))
+        sent = cohort.gather(self.learn)
+
+        def candidates(ids: Tensor) -> tuple[Weights]:
+            return (tree.stack([sent.value] * len(ids)),)  # [k, M, ...]: those of k clients, when they are computed
+
+        sent.cohort.gather(self.mix, scatter=candidates)
         return server
 
     def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
@@ -482,13 +483,12 @@ class Dense(Algorithm[DenseServer, tuple[()]]):
         return DenseServer(teachers=tree.stack([one.init(key)] * num_clients), x=torch.zeros(8, 3, 8, 8))
 
     @on_client
-    def train(self, client: Client[tuple[()]], start: Weights) -> tuple[tuple[()], Weights]:
-        loss = task_loss(client.model, client.task)
-        return (), minimise(loss, start, client.train, self.local.optimiser, lr=client.lr)
+    def learn(self, client: Client[tuple[()]], start: Weights) -> tuple[tuple[()], Weights]:
+        return (), self.train(client, start)
 
     def round(self, server: DenseServer, cohort: Any) -> DenseServer:
         if len(cohort.ids):
-            replies = cohort.gather(self.train, tree.take(server.teachers, 0))
+            replies = cohort.gather(self.learn, tree.take(server.teachers, 0))
             return DenseServer(teachers=replies.value, x=server.x)
         slope = grad(lambda x: statistics_loss(DENSE_TINY, server.teachers, x))(server.x)
         return DenseServer(teachers=server.teachers, x=server.x - 0.1 * slope)

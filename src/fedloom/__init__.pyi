@@ -37,15 +37,15 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch, Batches
+from fedloom.core.choices import Count, Ge, Gt, Le, Lt, NonNegative, Positive, WholeNumber
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Reduction, Replies
 from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Digest, Distill, Local
+from fedloom.core.optimiser import SGD, Adam, Cosine, Digest, Distill, Local
 from fedloom.core.task import Classification, Hinge, Task
-from fedloom.core.terms import Term
-from fedloom.core.types import Maybe, Weighted, Weights, state
+from fedloom.core.types import Arithmetic, BatchLoss, Maybe, Params, Weighted, Weights, state
 from fedloom.data import (
     Dataset,
     Examples,
@@ -75,17 +75,21 @@ __all__ = [
     "SGD",
     "Adam",
     "Algorithm",
+    "Arithmetic",
     "Arriving",
     "Augment",
     "Available",
     "Averaging",
     "Batch",
+    "BatchLoss",
     "Batches",
     "BySize",
     "Centralised",
     "Classification",
     "Client",
     "Cohort",
+    "Cosine",
+    "Count",
     "Dataset",
     "Digest",
     "Distill",
@@ -104,16 +108,23 @@ __all__ = [
     "FedProx",
     "Federation",
     "FixedList",
+    "Ge",
+    "Gt",
     "Hinge",
     "History",
     "Job",
     "KTpFL",
+    "Le",
     "Local",
     "LocalOnly",
+    "Lt",
     "Maybe",
     "Model",
+    "NonNegative",
     "PFedSD",
+    "Params",
     "Partition",
+    "Positive",
     "Range",
     "Reduction",
     "Replies",
@@ -122,12 +133,12 @@ __all__ = [
     "SeededByRound",
     "Sweep",
     "Task",
-    "Term",
     "Tracker",
     "Uniform",
     "Unreliable",
     "Weighted",
     "Weights",
+    "WholeNumber",
     "dirichlet",
     "export",
     "fashion_mnist_small",

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from fedloom.core.batches import Batch
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.tree import sub
-from fedloom.core.types import Weights
+from fedloom.core.types import Params, Weights
 from fedloom.data import Federation, Partition, from_arrays
 from small import InOrder, Tiny
 
@@ -50,7 +49,7 @@ def flat(params: dict[str, Tensor]) -> Tensor:
 
 def rows(start: Weights, end: Weights, count: int = 1) -> Tensor:
     """So many equal examples that lead from `start` to `end`."""
-    return flat(sub(start.params, {n: end.params[n] for n in start.params})).repeat(count, 1)
+    return flat(start.params - Params({n: end.params[n] for n in start.params})).repeat(count, 1)
 
 
 def clients_at(build: Any, data: Sequence[Tensor]) -> InOrder:

@@ -123,9 +123,9 @@ def test_alignment_moves_the_weights() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mu": -0.1}, "mu >= 0 and 0 < width < 1, got mu = -0.1"),
-        ({"width": 0.0}, "width = 0.0"),
-        ({"width": 1.0}, "width = 1.0"),
+        ({"mu": -0.1}, "mu must be >= 0, got -0.1"),
+        ({"width": 0.0}, "width must be > 0 and < 1, got 0.0"),
+        ({"width": 1.0}, "width must be > 0 and < 1, got 1.0"),
         ({"aggregation": "median"}, "aggregation must be one of samples, uniform, got 'median'"),
     ],
 )

@@ -11,7 +11,7 @@ from trajectory import flat, setting, unflat
 
 from conftest import golden
 from fedloom.algorithms import FedAvgM
-from fedloom.algorithms.fedavgm import FedAvgMServer
+from fedloom.algorithms.fedavgm import Server
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.tree import zeros_like
@@ -48,7 +48,7 @@ def test_first_round_is_fedavg(case: str, engine: Any) -> None:
     population, local, init = setting(g)
     run = engine(population, FedAvgM(local=local))
     start = unflat(population.models["tiny"], init)
-    server = {"tiny": FedAvgMServer(w=start, v=zeros_like(start.params))}
+    server = {"tiny": Server(w=start, v=zeros_like(start.params))}
     server = run.round(server, [int(k) for k in g["r0_sampled"]], 0)
     np.testing.assert_allclose(flat(server["tiny"].w.params), g["r0_global"], rtol=0, atol=1e-12)
     np.testing.assert_allclose(flat(server["tiny"].v), init - g["r0_global"], rtol=0, atol=1e-12)
@@ -61,7 +61,7 @@ def test_neutral_settings_are_named() -> None:
 
 @pytest.mark.parametrize("settings", [{"momentum": -0.1}, {"momentum": 1.0}, {"server_lr": 0.0}])
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(SettingError, match=r"FedAvgM needs momentum in \[0, 1\) and server_lr > 0"):
+    with pytest.raises(SettingError, match=r"momentum must be >= 0 and < 1, got|server_lr must be > 0, got"):
         FedAvgM(**settings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,9 @@ from trajectory import flat, setting, unflat
 
 from conftest import golden
 from fedloom.algorithms.fedavg import FedAvg
-from fedloom.algorithms.fedcurv import FedCurv, FedCurvServer, Report, penalty
+from fedloom.algorithms.fedcurv import FedCurv, Report, Server, fisher, penalty
 from fedloom.core import tree
 from fedloom.core.client import Client, on_client
-from fedloom.core.continual import fisher
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
@@ -38,15 +38,15 @@ class Released(FedCurv):  # type: ignore[misc]  # final for users
 
     sampled: tuple[tuple[int, ...], ...] = ()  # clients of each round, in the order they are served
 
-    def round(self, server: FedCurvServer, cohort: Any) -> FedCurvServer:
+    def round(self, server: Server, cohort: Any) -> Server:
         left, sent = server.total, {}
         for k in self.sampled[cohort.round]:
             sent[k] = left
-            left = tree.sub(left, cohort.engine.states[k]) if k in cohort.engine.states else left
+            left = left - cohort.engine.states[k] if k in cohort.engine.states else left
         each = tree.stack([sent[int(k)] for k in cohort.ids])
         replies = cohort.reduce(self.local_update, server.w, scatter=(each,))
-        total = tree.axpy(len(replies.cohort.ids), replies.mean.change, server.total)
-        return FedCurvServer(w=replies.mean.w, total=total)
+        total = server.total + len(replies.cohort.ids) * replies.mean[1]
+        return Server(w=replies.mean[0], total=total)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -60,7 +60,7 @@ def test_trajectory(case: str, engine: Any) -> None:
     run = engine(population, algorithm)
     start = unflat(population.models["tiny"], init)
     zero = tree.zeros_like(start.params)
-    server = {"tiny": FedCurvServer(w=start, total=Report(u=zero, v=zero))}
+    server = {"tiny": Server(w=start, total=Report(u=zero, v=zero))}
     for r, sampled in enumerate(rounds):
         server = run.round(server, sampled, r)
         np.testing.assert_allclose(flat(server["tiny"].w.params), g[f"r{r}_global"], rtol=0, atol=1e-12)
@@ -91,9 +91,9 @@ def test_penalty_and_reports_of_the_reference(engine: Any) -> None:
         @on_client
         def measure(self, client: Client[Report], w: Weights) -> tuple[Report, tuple[()]]:
             u = fisher(client.model, client.task, w, client.train.in_order(5))
-            return Report(u=u, v={n: u[n] * p for n, p in w.params.items()}), ()
+            return Report(u=u, v=u * w.params), ()
 
-        def round(self, server: FedCurvServer, cohort: Any) -> FedCurvServer:
+        def round(self, server: Server, cohort: Any) -> Server:
             models = [Weights(params=params_of(g[f"client{j}_theta"])) for j in range(3)]
             cohort.gather(self.measure, scatter=(tree.stack(models),))
             return server
@@ -104,7 +104,7 @@ def test_penalty_and_reports_of_the_reference(engine: Any) -> None:
     for j in range(3):
         np.testing.assert_allclose(flat(run.states[j].u), g[f"client{j}_u"], rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(flat(run.states[j].v), g[f"client{j}_v"], rtol=1e-9, atol=1e-12)
-    others, lam, now = tree.add(run.states[1], run.states[2]), float(g["lam"]), params_of(g["theta_now"])
+    others, lam, now = run.states[1] + run.states[2], float(g["lam"]), params_of(g["theta_now"])
     np.testing.assert_allclose(lam * penalty(now, others), g["penalty_uv_form"], rtol=1e-9)
     slope = grad(lambda w: lam * penalty(w, others))(now)
     np.testing.assert_allclose(flat(slope), g["penalty_uv_grad"], rtol=1e-9, atol=1e-12)
@@ -120,7 +120,7 @@ def test_the_sums_are_those_of_the_newest_reports(engine: Any) -> None:
         engine, cohorts=[(0, 2, 3, 5), (1, 2, 5), (0, 3, 5)], faults=lambda r, e, k: "lost" if (r, k) in lost else None
     )
     for server, states in zip(trail.servers[1:], trail.states[1:], strict=True):
-        total = functools.reduce(tree.add, states.values())
+        total = functools.reduce(operator.add, states.values())
         close(server["mlp"].total, total, "the sums over all clients", 1e-12)
     assert set(trail.states[-1]) == {0, 1, 2, 3, 5}
 
@@ -161,7 +161,7 @@ def test_the_pull_of_a_quadratic_by_hand(engine: Any) -> None:
 
 def test_settings() -> None:
     for settings in ({"lam": -1.0}, {"fisher_size": 0}):
-        with pytest.raises(SettingError, match="FedCurv needs lam >= 0 and fisher_size >= 1"):
+        with pytest.raises(SettingError, match=r"lam must be >= 0, got -1.0|fisher_size must be >= 1, got 0"):
             FedCurv(**settings)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="aggregation must be one of samples, uniform"):
         FedCurv(aggregation="mean")  # type: ignore[arg-type]

@@ -59,5 +59,5 @@ def test_h_is_the_mean_of_all_clients_states(engine: Any) -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, -0.1])
 def test_alpha_must_be_positive(alpha: float) -> None:
-    with pytest.raises(SettingError, match=f"FedDyn needs alpha > 0, got {alpha}"):
+    with pytest.raises(SettingError, match=f"alpha must be > 0, got {alpha}"):
         FedDyn(alpha=alpha)

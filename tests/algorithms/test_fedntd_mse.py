@@ -13,9 +13,7 @@ from conftest import golden
 from fedloom.algorithms import FedNTDMSE
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError
-from fedloom.core.types import Maybe, Weights
 
-NONE = Weights(params={})
 G = golden("fedntd/ntd_variants_derived")
 LOGITS, TEACHER, Y = (torch.from_numpy(G[n]) for n in ("logits", "teacher", "labels"))
 
@@ -24,8 +22,7 @@ def penalty(reduction: Any, beta: float, real: int = len(Y)) -> Any:
     """The penalty of a batch, of which the first `real` rows are no padding, as a function of the student's logits."""
     mask = torch.arange(len(Y)) < real
     batch = Batch(x=LOGITS, y=Y, mask=mask, key=torch.tensor(0), notes={"teacher": TEACHER})
-    (term,) = FedNTDMSE(beta=beta, reduction=reduction).terms
-    return lambda z: term.penalty(NONE, z, batch, NONE, Maybe.none(NONE))
+    return lambda z: FedNTDMSE(beta=beta, reduction=reduction).penalty(z, batch)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +49,11 @@ def test_gradient(reduction: str, divisor: int, real: int) -> None:
 def test_a_task_of_one_logit_has_no_other_classes(reduction: Any) -> None:
     y, one = torch.zeros(3, dtype=torch.int64), torch.ones(3, 1)
     batch = Batch(x=one, y=y, mask=y == 0, key=torch.tensor(0), notes={"teacher": one})
-    (term,) = FedNTDMSE(reduction=reduction).terms
-    assert float(term.penalty(NONE, 2 * one, batch, NONE, Maybe.none(NONE))) == 0.0
+    assert float(FedNTDMSE(reduction=reduction).penalty(2 * one, batch)) == 0.0
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"FedNTD \(MSE\) needs beta >= 0, got -1"):
+    with pytest.raises(SettingError, match=r"beta must be >= 0, got -1"):
         FedNTDMSE(beta=-1.0)
     with pytest.raises(SettingError, match="reduction must be one of mean, class_sum, got 'sum'"):
         FedNTDMSE(reduction="sum")  # type: ignore[arg-type]

@@ -12,16 +12,14 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from conftest import golden
-from fedloom.algorithms import PFedSD
-from fedloom.algorithms.kt_pfl import coefficient_loss, mixture
+from fedloom.algorithms import FedNTD, PFedSD
+from fedloom.algorithms.kt_pfl import coefficient_loss, mixture, project_simplex
+from fedloom.algorithms.pfedsd import PFedSDClient
 from fedloom.core import tree
-from fedloom.core.averaging import Kept
 from fedloom.core.batches import Batch
 from fedloom.core.losses import distillation, divergence, not_true
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.simplex import project_simplex
-from fedloom.core.terms import NotTrue
 from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
@@ -36,8 +34,7 @@ def test_ntd_loss(case: str) -> None:
     assert set(g["case_names"]) == {f"c{i}" for i in range(8)}
     logits, teacher, y = (torch.from_numpy(g[f"{case}_{n}"]) for n in ("logits", "teacher", "labels"))
     tau, beta = float(g[f"{case}_tau"]), float(g[f"{case}_beta"])
-    term = NotTrue(beta=beta, tau=tau)
-    none = Weights(params={})
+    algorithm = FedNTD(beta=beta, tau=tau)
     batch = Batch(
         x=logits, y=y, mask=torch.ones(len(y), dtype=torch.bool), key=torch.tensor(0), notes={"teacher": teacher}
     )
@@ -49,7 +46,7 @@ def test_ntd_loss(case: str) -> None:
         return batch.mean(distillation(not_true(z, y), not_true(teacher, y), tau))
 
     def total(z: Tensor) -> Tensor:
-        return ce(z) + term.penalty(none, z, batch, none, Maybe.none(none))
+        return ce(z) + algorithm.penalty(z, batch)
 
     for name, fn in (("ce", ce), ("ntd", ntd), ("total", total)):
         np.testing.assert_allclose(fn(logits), g[f"{case}_{name}"], rtol=1e-12, atol=1e-12)
@@ -83,9 +80,9 @@ def assert_local_run(g: dict[str, Any], model: Model, engine: Any, dtype: torch.
     for steps in (1, 2, 3):
         local = Local(steps=steps, batch_size=4, optimiser=optimiser)
         run = engine(population, PFedSD(lam=float(g["lam"]), T=float(g["T"]), local=local))
-        run.states[1] = Kept(own=Weights(params={}), previous=(Maybe.some(teacher),))
+        run.states[1] = PFedSDClient(own=Weights(params={}), v=Maybe.some(teacher))
         run.round({model.name: start}, (0, 1), 0)
-        kept = run.states[1].previous[0]
+        kept = run.states[1].v
         assert bool(kept.present)
         assert_params(kept.value, weights_at(g, f"step{steps}."), **close)
     (losses,) = run.last.losses

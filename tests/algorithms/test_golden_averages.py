@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from conftest import golden
 from fedloom.algorithms import FedAvg, FedProx, PFedSD
+from fedloom.algorithms.pfedsd import PFedSDClient
 from fedloom.core import tree
-from fedloom.core.averaging import Averaging, Kept
 from fedloom.core.batches import Batches
 from fedloom.core.losses import distillation
 from fedloom.core.model import Model
@@ -46,7 +46,7 @@ def test_average_of_pfedsd(engine: Any) -> None:
     server = run.round({"steered": start}, (0, 2), 0)["steered"]
     assert_params(server, weights_at(g, "avg_clients_1_3."), **EXACT)
     for k, end in zip((0, 2), (ends[0], ends[2]), strict=True):  # the next teachers
-        assert_params(run.states[k].previous[0].value, end, **EXACT)
+        assert_params(run.states[k].v.value, end, **EXACT)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -112,7 +112,7 @@ def test_proximal_term(engine: Any) -> None:
     run.watch = lambda exchange: sent.update({exchange.client: exchange.upload.value})
     run.round({"steered": start}, (0, 1), 0)
     assert_params(sent[0], w, **EXACT)
-    assert_params(Weights(params=tree.sub(w.params, sent[1].params)), weights_at(g, "grad."), **EXACT)
+    assert_params(Weights(params=w.params - sent[1].params), weights_at(g, "grad."), **EXACT)
     first = float((way * flat(start.params)).sum())  # the logit before the first step
     assert 2 * run.traffic.losses[1] - first == pytest.approx(float(g["prox"]), abs=1e-12)
 
@@ -147,7 +147,7 @@ def test_distillation_of_dense(T: int, engine: Any) -> None:
     population = clients_of([(np.arange(5.0)[:, None], np.zeros(5, np.int64))], model=Model(Table, name="table"))
     population = dataclasses.replace(population, task=Nothing(), dtype=torch.float32)
     run = engine(population, PFedSD(lam=1.0, T=float(T), local=LEAP))
-    run.states[0] = Kept(own=Weights(params={}), previous=(Maybe.some(teacher),))
+    run.states[0] = PFedSDClient(own=Weights(params={}), v=Maybe.some(teacher))
     server = run.round({"table": student}, (0,), 0)["table"]
     moved = student.params["rows"] - server.params["rows"]
     np.testing.assert_allclose(moved, g[f"grad_student/T{T}"], rtol=1e-5, atol=1e-6)
@@ -165,7 +165,7 @@ def test_hinge_of_the_vehicle_svm(engine: Any) -> None:
     run = engine(dataclasses.replace(population, task=Hinge()), FedAvg(local=LEAP))
     start = Weights(params={"weight": w[None], "bias": torch.from_numpy(g["b"])[None]})
     server = run.round({"svm": start}, (0,), 0)["svm"]
-    slope = tree.sub(start.params, server.params)
+    slope = start.params - server.params
     loss, n = run.traffic.losses[0], len(y)
     for form, ridge, count in (("mean", 0.01 * 2, 1), ("sum", 1.0, n)):
         np.testing.assert_allclose(count * loss + ridge / 2 * float(w @ w), g[f"loss_{form}"], **EXACT)
@@ -210,13 +210,13 @@ def test_shared_part_of_a_split_network(name: str, shared: str, engine: Any) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart(Averaging):
+class Apart(FedAvg):
     """Clients whose shared tensors differ before the round, as they do in the golden file and never in a run."""
 
     at: tuple[Weights, ...] = dataclasses.field(default=(), hash=False)  # by client
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        each = tree.stack([self._travelling(self.at[int(k)]) for k in cohort.ids])
+        each = tree.stack([self.down(self.at[int(k)]) for k in cohort.ids])
         return server.merge(cohort.reduce(self.local_update, scatter=(each,)).mean)
 
 
@@ -232,7 +232,7 @@ def test_round_of_lg_fedavg(engine: Any) -> None:
     run = engine(clients_of(list(zip(g["x"], g["y"], strict=True))), algorithm)
     for k in range(3):
         own = {n: t for n, t in before[k].params.items() if n.startswith("fc1")}
-        run.states[k] = Kept(own=Weights(params=own), previous=())
+        run.states[k] = Weights(params=own)
     server = run.round({"tiny": before[0]}, [int(k) for k in g["selected"]], 0)
     for k, personal in run.personal(server, range(3), 0).items():
         assert_params(personal, weights_at(g, f"client{k}_after."))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,12 @@ from trajectory import flat, setting, unflat
 
 from conftest import golden
 from fedloom.algorithms import KDNTD, FedNTD
-from fedloom.algorithms.kd_ntd import PartlyNotTrue
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.losses import distillation, not_true
-from fedloom.core.types import Maybe, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 
-NONE = Weights(params={})
 G = golden("fedntd/ntd_variants_derived")
 LOGITS, TEACHER, Y = (torch.from_numpy(G[n]) for n in ("logits", "teacher", "labels"))
 
@@ -31,9 +29,7 @@ def penalty(lam: float, tau: float, beta: float = 1.0) -> Any:
     batch = Batch(
         x=LOGITS, y=Y, mask=torch.ones(len(Y), dtype=torch.bool), key=torch.tensor(0), notes={"teacher": TEACHER}
     )
-    (term,) = KDNTD(lam=lam, beta=beta, tau=tau).terms
-    assert isinstance(term, PartlyNotTrue)
-    return lambda z: term.penalty(NONE, z, batch, NONE, Maybe.none(NONE))
+    return lambda z: KDNTD(lam=lam, beta=beta, tau=tau).penalty(z, batch)
 
 
 @pytest.mark.parametrize("tau", [1, 2])
@@ -83,7 +79,15 @@ def test_lam_1_is_fedntd(engine: Any) -> None:
         np.testing.assert_allclose(mine, g[f"r{r}_global"], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{"lam": -0.1}, {"lam": 1.1}, {"beta": -1.0}, {"tau": 0.0}])
-def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(SettingError, match=r"KD to NTD needs lam in \[0, 1\], beta >= 0 and tau > 0"):
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"lam": -0.1}, "lam must be >= 0 and <= 1, got -0.1"),
+        ({"lam": 1.1}, "lam must be >= 0 and <= 1, got 1.1"),
+        ({"beta": -1.0}, "beta must be >= 0, got -1.0"),
+        ({"tau": 0.0}, "tau must be > 0, got 0.0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, float], rule: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(rule)):
         KDNTD(**settings)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from trajectory import flat, setting, unflat
 
 from conftest import golden
@@ -14,6 +13,7 @@ from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedntd import FedNTD
 from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.scaffold import Scaffold
+from fedloom.core.tree import zeros_like
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 
@@ -47,7 +47,7 @@ def test_trajectory(case: str, engine: Any) -> None:
     run.watch = lambda exchange: sent.update({exchange.client: exchange.upload})
     is_scaffold = isinstance(algorithm, Scaffold)
     if is_scaffold:
-        server["tiny"] = type(server["tiny"])(x=start, c={n: torch.zeros_like(p) for n, p in start.params.items()})
+        server["tiny"] = type(server["tiny"])(x=start, c=zeros_like(start.params))
     else:
         server["tiny"] = start
     for r in range(int(g["rounds"])):
@@ -59,9 +59,9 @@ def test_trajectory(case: str, engine: Any) -> None:
         if is_scaffold:
             np.testing.assert_allclose(flat(state.c), g[f"r{r}_c_after"], rtol=0, atol=1e-12)
             for k in sampled:
-                np.testing.assert_allclose(flat(run.states[k].c_i), g[f"r{r}_k{k}_ci_after"], rtol=0, atol=1e-12)
+                np.testing.assert_allclose(flat(run.states[k]), g[f"r{r}_k{k}_ci_after"], rtol=0, atol=1e-12)
         for k in sampled:
-            upload = sent[k].y if is_scaffold else sent[k]
+            upload = sent[k][0] if is_scaffold else sent[k]
             np.testing.assert_allclose(flat(upload.value.params), g[f"r{r}_k{k}_local"], rtol=0, atol=1e-12)
             assert run.traffic.losses[k] == pytest.approx(g[f"r{r}_k{k}_step_losses"].mean(), abs=1e-12)
     assert 0 not in run.states  # client 0 never takes part

@@ -46,15 +46,15 @@ import torch
 from torch import nn
 import fedloom as fl
 
-class Mine(fl.Averaging):
+class Mine(fl.FedAvg):
     pass
 
 @dataclass(frozen=True, kw_only=True)
-class Asks(fl.Averaging):
+class Asks(fl.FedAvg):
     mu: float
     nu: float
 
-class run(fl.Averaging):
+class run(fl.FedAvg):
     pass
 
 def arrays():
@@ -67,17 +67,9 @@ def network():
 """
 BROKEN = """import fedloom as fl
 
-class Term:
-    keeps_previous = False
-    def annotate(self, model, batches, received, previous):
-        return batches
-    def penalty(self, weights, logits, batch, received, previous):
+class Mine(fl.FedAvg):
+    def term(self, loss, batch, start):
         return nothing
-
-class Mine(fl.Averaging):
-    @property
-    def terms(self):
-        return (Term(),)
 
 def arrays():
     raise ValueError("no arrays today")
@@ -228,11 +220,11 @@ def test_names_that_modules_do_not_have(capsys: pytest.CaptureFixture[str], fold
 def test_an_error_in_ones_own_code_is_placed(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     Path("broken.py").write_text(BROKEN)
     said = refused(capsys, "run fedavg --settings tiny.toml --data broken:arrays")
-    assert said == f"no arrays today ({folder / 'broken.py'}, line 16, in arrays)"
+    assert said == f"no arrays today ({folder / 'broken.py'}, line 8, in arrays)"
     for engine in ("loop", "stacked"):
         said = refused(capsys, f"run broken:Mine --settings tiny.toml --engine {engine}")
         assert "round 1, batch 0: NameError: name 'nothing' is not defined" in said
-        assert said.endswith(f"({folder / 'broken.py'}, line 8, in penalty)")
+        assert said.endswith(f"({folder / 'broken.py'}, line 5, in term)")
 
 
 def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,7 +250,7 @@ def test_a_mistake_in_one_of_several_runs_shows_before_the_first(capsys: pytest.
 
 
 def test_names_under_which_two_things_would_stand(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("broken.py").write_text("import fedloom as fl\nclass Mine(fl.Averaging):\n    pass\n")
+    Path("broken.py").write_text("import fedloom as fl\nclass Mine(fl.FedAvg):\n    pass\n")
     said = refused(capsys, "compare own:Mine broken:Mine --settings tiny.toml")
     assert said.endswith("got own:Mine and broken:Mine: drop the repeats, or rename your own")
     said = refused(capsys, "run own:run --settings tiny.toml")

@@ -266,10 +266,10 @@ def test_a_client_never_asked_is_judged_by_the_global_model() -> None:
     assert parts.local_test is not None
     for k in range(6):
         held_out = parts.train.select(parts.local_test.rows(k).copy())
-        judged_by = history.clients[k].previous[0].value if k < 3 else server
+        judged_by = history.clients[k].v.value if k < 3 else server
         assert rates[str(k)] == rows_right(model, judged_by, Classification(), held_out).mean()
     assert sorted(history.clients) == [0, 1, 2]  # the others occupy nothing
-    own = history.clients[0].previous[0].value.params
+    own = history.clients[0].v.value.params
     assert not all(torch.equal(own[n], server.params[n]) for n in own)
 
 
@@ -294,9 +294,12 @@ def test_centralised_keeps_steps_that_are_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"buffers": "local"}, {"shared": "*.weight"}])
-def test_centralised_has_no_personal_parts(change: Any) -> None:
-    with pytest.raises(SettingError, match=r"Centralised trains one model for all.*use shared = '\*'"):
-        run(Centralised(local=LOCAL, **change), federation(), mlp, SETTINGS)
+def test_what_pools_its_clients_has_no_personal_parts(change: Any) -> None:
+    class Pooled(FedAvg):
+        pooled = True
+
+    with pytest.raises(SettingError, match=r"Pooled trains one model for all.*use shared = '\*'"):
+        run(Pooled(local=LOCAL, **change), federation(), mlp, SETTINGS)
 
 
 def test_local_only_has_personal_models_and_no_global_one() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedloom.algorithms import FedAvg, PFedSD
 from fedloom.core import tree
+from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights
@@ -91,7 +92,7 @@ def test_local_buffers_stay_with_each_client(engine: Any) -> None:
     population = run.engine.population
     judged = run.engine.personal({"net": run.servers[2]}, [0, 1, 2], 2)
     for k in range(3):
-        own = run.engine.states[k].own
+        own = run.engine.states[k]
         for name in MOVING:
             assert torch.equal(own.buffers[name], run.ends[1][k].buffers[name])
             assert torch.equal(judged[k].buffers[name], own.buffers[name])
@@ -126,3 +127,56 @@ def test_pfedsd_judges_by_the_last_local_model_and_the_new_by_the_global_one(eng
     run.engine.states = type(run.engine.states)()  # nobody has taken part
     fresh = run.engine.personal({"net": run.servers[2]}, [1], 2)[1]
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(fresh), tree.leaves(run.servers[2]), strict=True))
+
+
+class Ordered(nn.Module):
+    """Layers with buffers between, and one whose tensors stand last though it is used first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+        self.head = nn.Linear(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))  # type: ignore[no-any-return]
+
+
+NORM = ["body.1.weight", "body.1.bias", "body.1.running_mean", "body.1.running_var", "body.1.num_batches_tracked"]
+
+
+@pytest.mark.parametrize(
+    ("shared", "own"),
+    [
+        ("* !last:1", ["head.weight", "head.bias"]),
+        ("* !last:2", [*NORM[:2], "head.weight", "head.bias", *NORM[2:]]),
+        ("last:2", ["body.0.weight", "body.0.bias"]),
+        ("last:9", []),
+        ("* !last:2 *.running_*", [*NORM[:2], "head.weight", "head.bias", NORM[4]]),
+        ("head.*", ["body.0.weight", "body.0.bias", *NORM]),
+    ],
+)
+def test_a_part_of_the_layers_is_shared(shared: str, own: list[str]) -> None:
+    model, algorithm = Model(Ordered, name="ordered"), FedAvg(shared=shared)
+    weights = model.init(0)
+    kept, sent = algorithm.own(weights), algorithm.down(weights)
+    assert [*kept.params, *kept.buffers] == own
+    assert {*sent.params, *sent.buffers} == {*weights.params, *weights.buffers} - set(own)
+    whole = model.arrange(sent.merge(kept))
+    assert (list(whole.params), list(whole.buffers)) == (list(weights.params), list(weights.buffers))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_last_layer_stays_with_its_client(engine: Any) -> None:
+    run = Run(FedAvg(local=LOCAL, shared="* !last:1"), engine)
+    for name in ("3.weight", "3.bias"):
+        assert torch.equal(run.servers[2].params[name], run.servers[0].params[name])
+        for k in range(3):
+            assert torch.equal(run.engine.states[k].params[name], run.ends[1][k].params[name])
+    for name in ("0.weight", "1.bias"):
+        np.testing.assert_allclose(run.servers[2].params[name], mean(run.ends[1], name, SIZES), rtol=1e-12)
+
+
+@pytest.mark.parametrize("word", ["last:", "!last:0", "last:-1", "last:x"])
+def test_layers_are_counted_from_one(word: str) -> None:
+    with pytest.raises(SettingError, match=rf"shared names the last N layers as last:N with N >= 1, got '{word}'"):
+        FedAvg(shared=f"* {word}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 
-from fedloom.core.choices import check_choices, field_types
+from fedloom.core.choices import Count, Gt, Le, NonNegative, Positive, WholeNumber, check_choices, field_types
 from fedloom.core.errors import SettingError
 
 if TYPE_CHECKING:
@@ -109,3 +109,44 @@ def test_values_of_their_types_are_accepted(settings: dict[str, Any]) -> None:
 def test_values_of_other_types_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=f"^{message}$"):
         check_choices(Typed(**settings))
+
+
+Share = Annotated[float, Gt(0), Le(1)]
+
+
+@dataclass(frozen=True)
+class Bounded:
+    mu: NonNegative = 0.0
+    share: Share = 0.5
+    most: Positive | None = None
+    steps: Count = 1
+    rounds: WholeNumber = 0
+    pair: tuple[Share, Share] = (0.1, 0.2)
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mu": -0.1}, "mu must be >= 0, got -0.1"),
+        ({"mu": "0"}, "mu must be of type float, got '0'"),
+        ({"mu": float("nan")}, "mu must be finite, got nan"),
+        ({"share": 0.0}, "share must be > 0 and <= 1, got 0.0"),
+        ({"share": 1.5}, "share must be > 0 and <= 1, got 1.5"),
+        ({"most": 0}, "most must be > 0, got 0"),
+        ({"steps": 0}, "steps must be >= 1, got 0"),
+        ({"rounds": -1}, "rounds must be >= 0, got -1"),
+        ({"pair": (0.1, 2.0)}, "pair must be > 0 and <= 1, got 2.0"),
+    ],
+)
+def test_bounds_are_part_of_an_annotation(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError) as error:
+        Bounded(**settings)
+    assert str(error.value) == message
+
+
+def test_values_within_their_bounds_pass() -> None:
+    assert Bounded(mu=0, share=1.0, most=None, steps=1, pair=(1.0, 0.1)).most is None
+    assert field_types(Bounded)["share"] is float

@@ -134,21 +134,21 @@ def test_effective_steps_sum_what_momentum_does(momentum: float) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SGD(lr=0.0), "lr = 0.0"),
+        (lambda: SGD(lr=0.0), "lr must be > 0, got 0.0"),
         (lambda: SGD(lr=float("nan")), "lr must be finite, got nan"),
-        (lambda: SGD(lr=0.1, clip=-1), "clip"),
-        (lambda: SGD(lr=0.1, momentum=1.0), r"momentum must be in \[0, 1\)"),
-        (lambda: SGD(lr=0.1, weight_decay=-1), "weight_decay"),
+        (lambda: SGD(lr=0.1, clip=-1), "clip must be > 0, got -1"),
+        (lambda: SGD(lr=0.1, momentum=1.0), "momentum must be >= 0 and < 1, got 1.0"),
+        (lambda: SGD(lr=0.1, weight_decay=-1), "weight_decay must be >= 0, got -1"),
         (lambda: SGD(lr=0.1, nesterov=True), "nesterov needs momentum"),
-        (lambda: Adam(betas=(0.9, 1.0)), "betas"),
-        (lambda: Local(epochs=0), "epochs"),
+        (lambda: Adam(betas=(0.9, 1.0)), "betas must be >= 0 and < 1, got 1.0"),
+        (lambda: Local(epochs=0), "epochs must be >= 1, got 0"),
         (lambda: Local(batch_size=0), "batch_size"),
-        (lambda: Local(steps=0), "steps"),
-        (lambda: Local(decay=0.0), "decay"),
+        (lambda: Local(steps=0), "steps must be >= 1, got 0"),
+        (lambda: Local(decay=0.0), "decay must be > 0 and <= 1, got 0.0"),
         (lambda: Distill(batch_size=0, optimiser=SGD()), "batch_size must be >= 1, got 0"),
         (lambda: FedDF(distill=Local(epochs=50)), r"distill must be of type Distill, got Local\(epochs=50"),  # type: ignore[arg-type]
-        (lambda: Digest(epochs=0, batch_size=4, optimiser=SGD()), "epochs and batch_size must be >= 1, got 0, 4"),
-        (lambda: Digest(epochs=1, batch_size=0, optimiser=SGD()), "epochs and batch_size must be >= 1, got 1, 0"),
+        (lambda: Digest(epochs=0, batch_size=4, optimiser=SGD()), "epochs must be >= 1, got 0"),
+        (lambda: Digest(epochs=1, batch_size=0, optimiser=SGD()), "batch_size must be >= 1, got 0"),
     ],
 )
 def test_settings_are_checked(make: Any, message: str) -> None:

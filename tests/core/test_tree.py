@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.func import functional_call, grad, vmap
 
 from fedloom.core import tree
+from fedloom.core.codec import decode, encode
 from fedloom.core.errors import StackingError
-from fedloom.core.types import Maybe, Weighted, Weights
+from fedloom.core.types import BatchLoss, Maybe, Params, Weighted, Weights
 
 
 def weights(*values: float, count: int = 3) -> Weights:
@@ -22,20 +25,59 @@ def weights(*values: float, count: int = 3) -> Weights:
 
 def test_arithmetic_leaves_integers_alone() -> None:
     x, y = weights(1.0, 2.0, count=3), weights(10.0, 20.0, count=7)
-    assert tree.add(x, y).params["p1"].tolist() == torch.full((2, 2), 22.0).tolist()
-    assert tree.sub(y, x).buffers["mean"].tolist() == [9.0]
-    assert tree.axpy(2.0, x, y).params["p0"].tolist() == [[12.0], [12.0]]
-    assert tree.axpy(torch.tensor(2.0), x, y).params["p0"].tolist() == [[12.0], [12.0]]
-    assert tree.scale(3.0, x).params["p0"].tolist() == [[3.0], [3.0]]
-    assert [int(tree.add(x, y).buffers["count"]), int(tree.axpy(2.0, x, y).buffers["count"])] == [3, 7]
-    assert int(tree.scale(3.0, x).buffers["count"]) == 3
+    assert (x + y).params["p1"].tolist() == torch.full((2, 2), 22.0).tolist()
+    assert (y - x).buffers["mean"].tolist() == [9.0]
+    for two in (2.0, 2, np.float64(2.0), torch.tensor(2.0), torch.tensor(2.0, dtype=torch.float64), torch.tensor(2)):
+        for doubled in (two * y, y * two, y + y):
+            assert type(doubled) is Weights
+            assert doubled.params["p0"].tolist() == [[20.0], [20.0]]
+            assert (int(doubled.buffers["count"]), doubled.buffers["mean"].dtype) == (7, torch.float32)
+        assert (y / two).params["p0"].tolist() == [[5.0], [5.0]]
+    assert (-y).params["p0"].tolist() == [[-10.0], [-10.0]]
+    assert (x.params * y.params)["p1"].tolist() == [[40.0, 40.0]] * 2
+    assert [int((x + y).buffers["count"]), int((y + 2.0 * x).buffers["count"]), int((-y).buffers["count"])] == [3, 7, 7]
+
+
+def test_weights_go_towards_others() -> None:
+    x, y = weights(1.0, 2.0, count=3), weights(0.1, 20.0, count=7)
+    assert x.towards(y, 0.5).params["p0"].tolist() == [[1.0 + 0.5 * (0.1 - 1.0)]] * 2
+    for rate in (0.5, 1.0):
+        assert all(torch.equal(t, y.buffers[n]) for n, t in x.towards(y, rate).buffers.items())
+    assert all(torch.equal(t, y.params[n]) for n, t in x.towards(y, 1.0).params.items())
+    assert float(x.params["p0"][0] + (y.params["p0"][0] - x.params["p0"][0])) != 0.1  # which is why
+
+
+def test_params_are_a_tree_of_their_own() -> None:
+    x, y = weights(1.0, 2.0), weights(10.0, 20.0)
+    assert type(Weights(params={"w": torch.ones(2)}).params) is Params
+    assert list((y.params - x.params).items())[1][0] == "p1"
+    assert type(tree.map_tree(torch.zeros_like, x).params) is type(copy.deepcopy(x).params) is Params
+    assert {k: v.tolist() for k, v in decode(encode(x.params), y.params).items()} == {
+        k: v.tolist() for k, v in x.params.items()
+    }
+    slope = grad(lambda p: (p - y.params).sq_norm())(x.params)
+    assert slope["p0"].tolist() == [[-18.0], [-18.0]]
+    both = vmap(lambda p: 2.0 * p - p)(tree.stack([x.params, y.params]))
+    assert tree.take(both, 1)["p0"].tolist() == y.params["p0"].tolist()
+    linear = torch.nn.Linear(2, 1)
+    made = functional_call(linear, Params({n: torch.ones_like(t) for n, t in linear.named_parameters()}), torch.ones(2))
+    assert made.tolist() == [3.0]
+
+
+def test_the_loss_of_a_batch_is_a_number_with_company() -> None:
+    loss = BatchLoss(value=torch.tensor(2.0), logits=torch.ones(3, 2), weights=weights(1.0))
+    for made, want in ((loss + 1.0, 3.0), (1.0 + loss, 3.0), (loss - torch.tensor(1.0), 1.0), (2 * loss, 4.0),
+                       (loss * 2, 4.0), (loss / 4, 0.5), (torch.tensor(1.0) + loss, 3.0)):  # fmt: skip
+        assert float(made.value) == want
+        assert made.logits is loss.logits
+        assert made.weights is loss.weights
 
 
 def test_norm_and_inner_product() -> None:
     x, y = weights(1.0, 2.0), weights(10.0, -1.0)
     flat = [torch.cat([t.flatten().double() for t in tree.leaves(w) if t.is_floating_point()]) for w in (x, y)]
-    assert float(tree.sq_norm(x)) == float(flat[0] @ flat[0])
-    assert float(tree.dot(x, y)) == float(flat[0] @ flat[1])
+    assert float(x.sq_norm()) == float(flat[0] @ flat[0])
+    assert float(x.dot(y)) == float(flat[0] @ flat[1])
 
 
 def test_stack_take_and_cat_undo_each_other() -> None:
@@ -127,7 +169,7 @@ def test_select_and_merge() -> None:
     w = Weights(params={"a": torch.ones(1), "b": torch.ones(2)}, buffers={"a.mean": torch.ones(1)})
     part = w.select(lambda name: name.startswith("a"))
     assert (list(part.params), list(part.buffers)) == (["a"], ["a.mean"])
-    merged = w.merge(tree.scale(2.0, part))
+    merged = w.merge(2.0 * part)
     assert list(merged.params) == ["a", "b"]
     assert [float(t.max()) for t in tree.leaves(merged)] == [2.0, 1.0, 2.0]
 

@@ -178,7 +178,7 @@ class OneOfTwo(FedAvgLike):
 
     def round(self, server: Weights, cohort: Any) -> Weights:
         moved = super().round(server, cohort)
-        return moved if cohort.model.name == "narrow" else tree.scale(float("inf"), moved)
+        return moved if cohort.model.name == "narrow" else float("inf") * moved
 
 
 def test_one_architecture_that_diverges_costs_no_other() -> None:
@@ -201,7 +201,7 @@ class SpoilsBetween(FedAvgLike):
         return self.local_update(client, w)
 
     def round(self, server: Weights, cohort: Any) -> Weights:
-        spoilt = tree.scale(float("nan"), super().round(server, cohort))
+        spoilt = float("nan") * super().round(server, cohort)
         if self.scattered:
             stacked = tree.stack([spoilt] * len(cohort.ids))
             return super().round(server, cohort.gather(self.again, scatter=(stacked,)).cohort)
@@ -241,15 +241,14 @@ class SumsLogits(FedAvgLike):
         return model.init(key)
 
     @on_client
-    def train(self, client: Client[Weights]) -> tuple[Weights, Any]:
-        loss = task_loss(client.model, client.task)
-        trained = minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr)
+    def learn(self, client: Client[Weights]) -> tuple[Weights, Any]:
+        trained = self.train(client, client.state)
         return trained, Weighted(
             value=trained if self.whole else trained.params["head.bias"], weight=client.num_examples
         )
 
     def round(self, server: Any, cohort: Any) -> Any:
-        return cohort.reduce(self.train).mean
+        return cohort.reduce(self.learn).mean
 
     def personal(self, client: Client[Weights], sent: Any) -> Weights:
         return client.state
@@ -280,7 +279,7 @@ class Borrows(FedAvgLike):
 
 def test_clients_run_methods_of_the_algorithm_alone() -> None:
     run = Loop(with_marked({}), Borrows(local=LOCAL))
-    with pytest.raises(StackingError, match=r"methods of the run's own Borrows.*Averaging\.local_update is not one"):
+    with pytest.raises(StackingError, match=r"methods of the run's own Borrows.*FedAvg\.local_update is not one"):
         run.round(run.init(), (0, 1), 0)
 
 

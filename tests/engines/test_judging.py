@@ -16,7 +16,6 @@ from fedloom.coordinator import RunSettings
 from fedloom.coordinator.run import Job
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch
 from fedloom.core.client import Client, NotPlanned, on_client
 from fedloom.core.errors import SettingError, StackingError
@@ -141,7 +140,7 @@ class Averaged(FineTuned):
     """Judged by what its server sends, which is not the global model."""
 
     def judged_with(self, server: Weights, model: Model) -> Weights:
-        return tree.scale(2.0, server)
+        return 2.0 * server
 
     def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
         return sent
@@ -178,7 +177,7 @@ class HasItsOwn(Global):
         return sent
 
 
-class Composed(Averaging):
+class Composed(FedAvg):
     def personal(self, client: Any, sent: Weights) -> Weights:
         return sent
 

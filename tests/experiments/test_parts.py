@@ -10,15 +10,15 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from fedloom import SGD, Adam, Algorithm, Averaging, Local
+from fedloom import SGD, Adam, Algorithm, FedAvg, Local
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.main import main
 from fedloom.coordinator.facts import plain
 from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.core.optimiser import Cosine
+from fedloom.core.optimiser import Cosine, Distill
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, flat
+from fedloom.experiments.experiment import Experiment, flat, read_settings
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.trials import Sweep
 
@@ -67,9 +67,7 @@ def kind_of(experiment: Experiment, key: str) -> Any:
     return kinds.get(name) or field_types(type(whole.optimiser))[name]
 
 
-FIXED = ("fedbe.buffers", "fedbe.shared")  # which FedBE has from `Averaging`, and takes no other value for
 ALL = [(name, key) for name in ALGORITHMS for key in keys(name) if name == "fedavg" or key.startswith(f"{name}.")]
-ALL = [pair for pair in ALL if pair[1] not in FIXED]
 
 
 @pytest.mark.parametrize(("name", "key"), ALL)
@@ -131,11 +129,112 @@ def test_another_optimiser_keeps_what_both_have() -> None:
     assert parts(found)["betas"] == (0.8, 0.9)
 
 
+class Mine(SGD):
+    """Of somebody's own."""
+
+
 def test_optimisers_without_a_name_stay_as_they_are() -> None:
+    assert parts(Local(optimiser=Mine())) == {"epochs": 5, "batch_size": 50, "decay": 1.0, "steps": None}
+    assert parts(Distill(batch_size=4, optimiser=Mine())) == {"batch_size": 4}
     local = Local(optimiser=Cosine(of=Adam(), steps=5))
-    assert parts(local) == {"epochs": 5, "batch_size": 50, "decay": 1.0, "steps": None}
     with pytest.raises(SettingError, match="the optimiser of an experiment is one of sgd, adam, which words can name"):
         Experiment(local=local)
+
+
+@pytest.mark.parametrize("form", ["table", "text"])
+def test_an_optimiser_is_a_table_of_its_kind_and_fields(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        """algorithm = "fedbe"
+[local]
+optimiser = {kind = "adam", lr = 0.002, betas = [0.8, 0.9]}
+[fedbe.distill]
+optimiser = {kind = "cosine", steps = 7, of = {kind = "adam", lr = 0.5}}
+"""
+    )
+    given = {
+        "local.optimiser.kind": "adam", "local.optimiser.lr": "0.002", "local.optimiser.betas": "0.8,0.9",
+        "fedbe.distill.optimiser.kind": "cosine", "fedbe.distill.optimiser.steps": "7",
+        "fedbe.distill.optimiser.of.kind": "adam", "fedbe.distill.optimiser.of.lr": "0.5",
+    }  # fmt: skip
+    base = Experiment(algorithm="fedbe")
+    found = Experiment.of(read_settings(file)) if form == "table" else base.with_all(given)
+    assert found.local.optimiser == Adam(lr=0.002, betas=(0.8, 0.9), weight_decay=1e-5)
+    made: Any = algorithm_of(found)
+    assert made.distill == Distill(batch_size=128, optimiser=Cosine(of=Adam(lr=0.5), steps=7))
+    described = found.described()
+    assert described["local"]["optimiser"] == "adam"  # with its fields beside it, as flags have them
+    assert described["local"]["lr"] == 0.002
+    assert described["fedbe"]["distill"]["optimiser"]["of"]["kind"] == "adam"
+    assert algorithm_of(read_again(found)) == made
+    assert read_again(found).described() == described
+    back = with_parts(made.distill, "distill", {"optimiser": "sgd"})  # without the schedule, with what both have
+    assert back == Distill(batch_size=128, optimiser=SGD(lr=0.5))
+
+
+def test_fields_of_a_table_may_be_changed_one_by_one() -> None:
+    base = Experiment.of({"algorithm": "fedbe", "fedbe": {"distill": {"optimiser": {"kind": "cosine", "steps": 7}}}})
+    plain_sgd = SGD(lr=1e-3, momentum=0.9)
+    assert algorithm_of(base).distill.optimiser == Cosine(of=plain_sgd, steps=7)  # type: ignore[attr-defined]
+    changed = base.changed("fedbe.distill.optimiser.of.momentum", "0.5")
+    of = SGD(lr=1e-3, momentum=0.5)
+    assert algorithm_of(changed).distill.optimiser == Cosine(of=of, steps=7)  # type: ignore[attr-defined]
+    both = Experiment().with_all({"local.optimiser.kind": "adam", "local.lr": "0.1"})
+    assert both.local.optimiser == Adam(lr=0.1, weight_decay=1e-5)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerOptimiser(FedAvg):
+    """With an optimiser that is no part of anything."""
+
+    server: Any = dataclasses.field(default_factory=lambda: SGD(lr=1.0))
+
+
+def test_an_optimiser_may_be_a_setting_itself() -> None:
+    base = Experiment(algorithm=f"{__name__}:ServerOptimiser")
+    assert base.described()["ServerOptimiser"]["server"]["kind"] == "sgd"
+    changed = base.with_all({"ServerOptimiser.server.kind": "adam", "ServerOptimiser.server.betas": "0.5,0.9"})
+    own = changed.settings["ServerOptimiser"]
+    made: Any = catalogue.algorithm(changed.algorithm, changed.local, own)
+    assert made.server == Adam(lr=1.0, betas=(0.5, 0.9))
+    assert read_again(changed).described() == changed.described()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"local.optimiser.kind": "adamw"}, "local.optimiser must be one of sgd, adam, got 'adamw'"),
+        ({"local.optimiser.kind": "cosine"}, "local.optimiser must be one of sgd, adam, got 'cosine'"),
+        (
+            {"local.optimiser.beta": "1"},
+            "local.optimiser of kind sgd has no field 'beta'; it has kind, lr, clip, momentum, weight_decay, nesterov",
+        ),
+        ({"local.optimiser.lr": "fast"}, "local.optimiser.lr must be of type float, got 'fast'"),
+        ({"local.optimiser.lr": "-1"}, "lr must be > 0, got -1.0"),
+        (
+            {"fedbe.distill.optimiser.kind": "rmsprop"},
+            "FedBE.distill.optimiser must be one of sgd, adam, cosine, got 'rmsprop'",
+        ),
+        (
+            {"fedbe.distill.optimiser.kind": "cosine"},
+            "fedbe.distill.optimiser of kind cosine needs the steps after which its rate is 0: give "
+            "fedbe.distill.optimiser.steps",
+        ),
+        (
+            {
+                "fedbe.distill.optimiser.kind": "cosine",
+                "fedbe.distill.optimiser.steps": "3",
+                "fedbe.distill.optimiser.of.step": "3",
+            },
+            "fedbe.distill.optimiser.of of kind sgd has no field 'step'; it has kind, lr, clip, momentum, "
+            "weight_decay, nesterov",
+        ),
+    ],
+)
+def test_what_an_optimiser_has_not_is_refused_by_name(given: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingError) as error:
+        Experiment(algorithm="fedbe").with_all(given)
+    assert str(error.value).lower() == message.lower()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +243,7 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Own(Averaging):
+class Own(FedAvg):
     """With a part of its own kind, and something that no word can set."""
 
     schedule: Schedule = Schedule()

@@ -10,14 +10,31 @@ does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar
 
-from fedloom.core.averaging import Averaging
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.model import Model
+from fedloom.core.types import Weighted, Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class Centralised(Averaging):
+class Centralised(Algorithm[Weights, tuple[()]]):
     """Everybody's data in one place."""
 
     pooled: ClassVar[bool] = True
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    @on_client
+    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+        return (), client.weigh(self.train(client, w, loss=client.loss), "samples")
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        trained: Weights = cohort.reduce(self.local_update, w).mean  # of the one client
+        return trained
+
+    def global_weights(self, server: Weights) -> Weights:
+        return server

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -32,29 +32,23 @@ from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
+from fedloom.core.choices import Gt, Lt, NonNegative
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
 from fedloom.core.model import Model
-from fedloom.core.types import Weighted, Weights, replace
+from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class FedAlign(Algorithm[Weights, tuple[()]]):
     """`mu` >= 0: weight of the alignment. `width` in (0, 1): share of the channels of the slim stage."""
 
-    mu: float = 0.45
-    width: float = 0.25
+    mu: NonNegative = 0.45
+    width: Annotated[float, Gt(0), Lt(1)] = 0.25
     aggregation: Aggregation = "samples"
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mu < 0 or not 0 < self.width < 1:
-            raise SettingError(f"FedAlign needs mu >= 0 and 0 < width < 1, got mu = {self.mu}, width = {self.width}")
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         if not (model.offers("stages") and model.offers("slim")):
@@ -66,25 +60,23 @@ class FedAlign(Algorithm[Weights, tuple[()]]):
 
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
-        model, task, mu, width = client.model, client.task, self.mu, self.width
+        model, task = client.model, client.task
 
         def passes(network: Any, x: Tensor) -> tuple[Tensor, ...]:
             t2, t3, logits = network.stages(x)
-            return logits, t2.detach(), t3.detach(), *network.slim(t2.detach(), width)
+            return logits, t2.detach(), t3.detach(), *network.slim(t2.detach(), self.width)
 
-        def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:
-            (logits, t2, t3, s2, s3), buffers = model.train_calling(weights, batch, passes)
+        def loss(w: Weights, batch: Batch) -> BatchLoss:
+            (logits, t2, t3, s2, s3), moved = model.train_calling(w, batch, passes)
             ce = task.loss(logits, batch)
             apart = sigma(transmitting(s2, s3)) - sigma(transmitting(t2, t3))
             lip = batch.mean(apart.square())
-            return ce + mu * (ce / (lip + 1e-8)).detach() * lip, replace(weights, buffers=buffers)
+            return BatchLoss(ce + self.mu * (ce / (lip + 1e-8)).detach() * lip, logits, Weights(w.params, moved))
 
-        w = minimise(loss, w, client.train, self.local.optimiser, lr=client.lr)
-        weight = client.weight(self.aggregation)
-        return (), Weighted(value=w, weight=weight)
+        return (), client.weigh(self.train(client, w, loss=loss), self.aggregation)
 
-    def round(self, server: Weights, cohort: Cohort) -> Weights:
-        return cohort.reduce(self.local_update, server).mean  # type: ignore[no-any-return]
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return cohort.reduce(self.local_update, w).mean  # type: ignore[no-any-return]
 
     def global_weights(self, server: Weights) -> Weights:
         return server

@@ -13,12 +13,21 @@ mean. From the FedNTD authors' code: weights n_k / n are formed in float64 (thei
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
 
 from fedloom.core.averaging import Averaging
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.types import Weighted, Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Averaging):
+class FedAvg(Averaging[Weights]):
     """Federated averaging: see `Averaging` for its settings."""
+
+    @on_client
+    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+        w_k = self.train(client, self.received(client, sent), loss=client.loss)
+        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)  # sum_k (n_k / n) w_k

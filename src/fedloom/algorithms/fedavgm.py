@@ -15,60 +15,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.choices import Ge, Lt, Positive
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
-from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.tree import axpy, sub, zeros_like
+from fedloom.core.tree import zeros_like
 from fedloom.core.types import Params, Weighted, Weights, state
 
 
 @state
-class FedAvgMServer:
+class Server:
     w: Weights
     v: Params  # like w.params
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class FedAvgM(Algorithm[FedAvgMServer, tuple[()]]):
+class FedAvgM(Algorithm[Server, tuple[()]]):
     """`momentum` in [0, 1): of the server. `server_lr` > 0: its step. `aggregation`: by `samples` or `uniform`."""
 
-    momentum: float = 0.7
-    server_lr: float = 1.0
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
+    server_lr: Positive = 1.0
     aggregation: Aggregation = "samples"
 
     neutral: ClassVar[Mapping[str, Any]] = {"momentum": 0, "server_lr": 1}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1 or self.server_lr <= 0:
-            raise SettingError(
-                f"FedAvgM needs momentum in [0, 1) and server_lr > 0, got {self.momentum}, {self.server_lr}"
-            )
-
-    def init(self, model: Model, key: int, *, num_clients: int) -> FedAvgMServer:
+    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
-        return FedAvgMServer(w=w, v=zeros_like(w.params))
+        return Server(w=w, v=zeros_like(w.params))
 
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
-        w_k = minimise(task_loss(client.model, client.task), w, client.train, self.local.optimiser, lr=client.lr)
-        weight = client.weight(self.aggregation)
-        return (), Weighted(value=w_k, weight=weight)
+        return (), client.weigh(self.train(client, w, loss=client.loss), self.aggregation)
 
-    def round(self, server: FedAvgMServer, cohort: Cohort) -> FedAvgMServer:
-        replies = cohort.reduce(self.local_update, server.w)
-        w, mean, step = server.w.params, replies.mean, self.server_lr
-        change = sub(w, mean.params)
-        reached = mean.params if step == 1.0 else axpy(-step, change, w)  # the mean itself: FedAvg to the last bit
-        params = axpy(-step * self.momentum, server.v, reached)  # w - step * (momentum v + change)
-        return FedAvgMServer(w=Weights(params=params, buffers=mean.buffers), v=axpy(self.momentum, server.v, change))
+    def round(self, server: Server, cohort: Cohort) -> Server:
+        w, v = server.w, server.v
+        mean = cohort.reduce(self.local_update, w).mean
+        reached = w.towards(mean, self.server_lr)  # w - server_lr (w - mean)
+        params = reached.params - self.server_lr * self.momentum * v
+        return Server(w=Weights(params, reached.buffers), v=self.momentum * v + (w.params - mean.params))
 
-    def global_weights(self, server: FedAvgMServer) -> Weights:
+    def global_weights(self, server: Server) -> Weights:
         return server.w

@@ -22,72 +22,72 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import grad
 
-from fedloom.core.averaging import Averaging
-from fedloom.core.batches import Batch
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch, Batches
+from fedloom.core.choices import Count, NonNegative, Positive, WholeNumber
+from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.losses import soft_prediction, soft_target_loss
-from fedloom.core.optimiser import SGD, Distill
-from fedloom.core.swa import minimise_averaged
-from fedloom.core.types import Params, Weights
+from fedloom.core.fold import fold
+from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Distill, Optimiser
+from fedloom.core.types import BatchLoss, Params, Weighted, Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class FedBE(Averaging):
+class FedBE(Algorithm[Weights, tuple[()]]):
     """`num_sampled` >= 0, `spread` >= 0, `T` > 0, `steps` >= 0, `swa_start` >= 0, `swa_every` >= 1: see above.
 
-    `distill`: batch size and optimiser of the server.
+    `distill`: batch size and optimiser of the server. `aggregation`: mean weighted by `samples`, or `uniform`.
     """
 
+    aggregation: Aggregation = "samples"
     distill: Distill = field(default_factory=lambda: Distill(batch_size=128, optimiser=SGD(lr=1e-3, momentum=0.9)))
-    steps: int = 800
-    num_sampled: int = 10
-    spread: float = 0.1
-    T: float = 0.5
-    swa_start: int = 500
-    swa_every: int = 25
+    steps: WholeNumber = 800
+    num_sampled: WholeNumber = 10
+    spread: NonNegative = 0.1
+    T: Positive = 0.5
+    swa_start: WholeNumber = 500
+    swa_every: Count = 25
 
     needs_public: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        low = min(self.steps, self.num_sampled, self.spread, self.swa_start, self.swa_every - 1)
-        if low < 0 or self.T <= 0:
-            raise SettingError(
-                f"FedBE needs T > 0, swa_every >= 1 and steps, num_sampled, spread, swa_start >= 0; got {self}"
-            )
-        if self.shared != "*" or self.buffers != "average":
-            raise SettingError(
-                "FedBE's teachers are whole models, and distillation moves the server's buffers: "
-                f"shared = '*' and buffers = 'average', got {self.shared!r} and {self.buffers!r}"
-            )
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    @on_client
+    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+        return (), client.weigh(self.train(client, w, loss=client.loss), self.aggregation)
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
         replies = cohort.gather(self.local_update, server)
-        mean = server.merge(replies.mean)
+        mean: Weights = replies.mean
         if not self.steps:
             return mean
-        model, clients = cohort.model, [mean.merge(upload.value) for upload in replies.values]
+        model, clients = cohort.model, [upload.value for upload in replies.values]
         drawn = draws(server.params, [w.params for w in clients], self.spread, self.num_sampled, cohort.key("draws"))
-        teachers = [mean, *clients, *(Weights(params=p, buffers=mean.buffers) for p in drawn)]
+        teachers = [mean, *clients, *(Weights(params, mean.buffers) for params in drawn)]
         p = cohort.public.consensus([(soft_prediction(model, 1.0), w) for w in teachers])
         batches = cohort.public.shuffled(self.distill.batch_size, self.steps, cohort.key("public"))
         batches = batches.note("target", F.softmax(p.log() / self.T, -1))
         kl, optimiser = soft_target_loss(model, 1.0), self.distill.optimiser
 
-        def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:
-            value, moved = kl(weights, batch)
-            return value / batch.target.shape[-1], moved
+        def loss(w: Weights, batch: Batch) -> BatchLoss:
+            return kl(w, batch) / batch.target.shape[-1]
 
         return minimise_averaged(loss, mean, batches, optimiser, since=self.swa_start, every=self.swa_every)
+
+    def global_weights(self, server: Weights) -> Weights:
+        return server
 
 
 def draws(w: Params, clients: Sequence[Params], spread: float, count: int, key: int) -> Iterator[Params]:
@@ -101,6 +101,34 @@ def draws(w: Params, clients: Sequence[Params], spread: float, count: int, key: 
         v, m = torch.var_mean(unit, dim=0, correction=0)
         gaussian[n] = received + norm.mean() * m, norm.mean() * spread * v.clamp(min=1e-5).sqrt()
     for _ in range(count):
-        yield {
-            n: m + s * torch.randn(m.shape, generator=rng, dtype=torch.float64).to(m) for n, (m, s) in gaussian.items()
-        }
+        drawn = {n: torch.randn(m.shape, generator=rng, dtype=torch.float64) for n, (m, _) in gaussian.items()}
+        yield Params({n: m + s * drawn[n].to(m) for n, (m, s) in gaussian.items()})
+
+
+def minimise_averaged(
+    loss: Loss, start: Weights, batches: Batches, optimiser: Optimiser, *, since: int, every: int
+) -> Weights:
+    """As `fold.minimise`, at the optimiser's own rate, but for the mean of the models after some of the steps.
+
+    Those are the steps whose number, from 1, is above `since` and a multiple of `every` (Izmailov et al., UAI 2018);
+    without any it is the last model. Buffers are those of the last step.
+    """
+
+    def objective(params: Params, buffers: Params, batch: Batch) -> tuple[Tensor, Params]:
+        found = loss(Weights(params, buffers), batch)
+        return found.value, found.weights.buffers
+
+    def step(carry: Any, batch: Batch) -> Any:
+        w, moments, mean, t, count = carry
+        gradient, buffers = grad(objective, has_aux=True)(w.params, w.buffers, batch)
+        params, moments = optimiser.apply(w.params, gradient, moments)
+        t = t + 1
+        due = (t > since) & (t % every == 0)
+        count = count + due
+        mean = tree.map_tree(lambda m, p: torch.where(due, m + (p - m) / count.clamp(min=1), m), mean, params)
+        return Weights(params, buffers), moments, mean, t, count
+
+    zero = torch.zeros((), dtype=torch.int64, device=batches.num_steps.device)
+    moments = optimiser.init(tree.leaves(start.params))
+    w, _, mean, _, count = fold(step, (start, moments, start.params, zero, zero), batches)
+    return Weights(tree.map_tree(lambda m, p: torch.where(count > 0, m, p), mean, w.params), w.buffers)

@@ -23,25 +23,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batches import Batch, Batches
+from fedloom.core.choices import Count, NonNegative
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.continual import first_pass, fisher
-from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
+from fedloom.core.fold import fold
 from fedloom.core.model import Model
-from fedloom.core.tree import axpy, sub, zeros_like
-from fedloom.core.types import Params, Weighted, Weights, replace, state
+from fedloom.core.task import Task
+from fedloom.core.tree import zeros_like
+from fedloom.core.types import Arithmetic, BatchLoss, Params, Weighted, Weights, replace, state
 
 
 @state
-class Report:
+class Report(Arithmetic):
     """Of one client, or summed over clients."""
 
     u: Params
@@ -49,68 +50,82 @@ class Report:
 
 
 @state
-class FedCurvServer:
+class Server:
     w: Weights
     total: Report
 
 
-@state
-class FedCurvUpload:
-    w: Weighted[Weights]
-    change: Weighted[Report]
-
-
-@final
 @dataclass(frozen=True, kw_only=True)
-class FedCurv(Algorithm[FedCurvServer, Report]):
+class FedCurv(Algorithm[Server, Report]):
     """`lam` >= 0: weight of the penalty. `fisher_size` >= 1: a client stops measuring F once it has seen more examples.
     `aggregation`: of the models.
     """
 
-    lam: float = 1.0
-    fisher_size: int = 500
+    lam: NonNegative = 1.0
+    fisher_size: Count = 500
     aggregation: Aggregation = "samples"
 
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.lam < 0 or self.fisher_size < 1:
-            raise SettingError(
-                f"FedCurv needs lam >= 0 and fisher_size >= 1, got lam = {self.lam}, fisher_size = {self.fisher_size}"
-            )
-
-    def init(self, model: Model, key: int, *, num_clients: int) -> FedCurvServer:
+    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
-        return FedCurvServer(w=w, total=Report(u=zeros_like(w.params), v=zeros_like(w.params)))
+        return Server(w=w, total=Report(u=zeros_like(w.params), v=zeros_like(w.params)))
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Report:
         return Report(u=zeros_like(initial.params), v=zeros_like(initial.params))
 
     @on_client
-    def local_update(self, client: Client[Report], w: Weights, total: Report) -> tuple[Report, FedCurvUpload]:
-        model, task, lam, batch_size = client.model, client.task, self.lam, self.local.batch_size
+    def local_update(
+        self, client: Client[Report], w: Weights, total: Report
+    ) -> tuple[Report, tuple[Weighted[Weights], Weighted[Report]]]:
+        task_loss, others = client.loss, total - client.state  # P_k, Q_k
 
-        def loss(weights: Weights, batch: Batch, others: Report) -> tuple[Tensor, Weights]:
-            logits, buffers = model.train(weights, batch)
-            return task.loss(logits, batch) + lam * penalty(weights.params, others), replace(weights, buffers=buffers)
+        def loss(w: Weights, batch: Batch, others: Report) -> BatchLoss:
+            return task_loss(w, batch) + self.lam * penalty(w.params, others)  # (4)
 
-        others = sub(total, client.state)  # P_k, Q_k
-        w = minimise(loss, w, client.train, self.local.optimiser, others, lr=client.lr)
-        u = fisher(model, task, w, first_pass(client.train, batch_size, self.fisher_size))
-        mine = Report(u=u, v={n: u[n] * p for n, p in w.params.items()})
-        weight = client.weight(self.aggregation)
-        change = Weighted(value=sub(mine, client.state), weight=torch.ones_like(weight))
-        return mine, FedCurvUpload(w=Weighted(value=w, weight=weight), change=change)
+        w = self.train(client, w, others, loss=loss)
+        seen = first_pass(client.train, self.local.batch_size, self.fisher_size)
+        u = fisher(client.model, client.task, w, seen)
+        mine = Report(u=u, v=u * w.params)
+        return mine, (client.weigh(w, self.aggregation), client.weigh(mine - client.state, "uniform"))
 
-    def round(self, server: FedCurvServer, cohort: Cohort) -> FedCurvServer:
+    def round(self, server: Server, cohort: Cohort) -> Server:
         replies = cohort.reduce(self.local_update, server.w, server.total)
-        return FedCurvServer(w=replies.mean.w, total=axpy(len(replies.cohort.ids), replies.mean.change, server.total))
+        w, change = replies.mean
+        return Server(w=w, total=server.total + len(replies.cohort.ids) * change)
 
-    def global_weights(self, server: FedCurvServer) -> Weights:
+    def global_weights(self, server: Server) -> Weights:
         return server.w
 
 
 def penalty(w: Params, others: Report) -> Tensor:
     """<P, w * w> - 2 <Q, w>, []; no factor 1/2, no constant."""
     return torch.stack([(p * (others.u[n] * p - 2.0 * others.v[n])).sum() for n, p in w.items()]).sum()
+
+
+def fisher(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
+    """Diagonal Fisher information, like `weights.params`: the mean over batches of (gradient of the batch's loss)^2.
+
+    True labels, evaluation mode. The gradient is that of the batch's mean loss: batches of one example
+    (`batches.in_order(1)`) give the empirical Fisher, batches of B up to B times less.
+    """
+
+    def square(total: Params, batch: Batch, weights: Weights) -> Params:
+        def loss(params: Params) -> Tensor:
+            return task.loss(model(replace(weights, params=params), batch.x), batch)
+
+        gradient: Params = grad(loss)(weights.params)
+        return total + gradient * gradient
+
+    total: Params = fold(square, zeros_like(weights.params), batches, weights)
+    return total / batches.num_steps.clamp(min=1)
+
+
+def first_pass(batches: Batches, batch_size: int, examples: int) -> Batches:
+    """The batches of the first pass over the client's examples, up to the one with which more than `examples` are seen.
+
+    `batches`: training batches of `batch_size`, passes one after the other.
+    """
+    whole = torch.div(batches.num_examples + batch_size - 1, batch_size, rounding_mode="floor")
+    steps = torch.minimum(batches.num_steps, whole.clamp(max=examples // batch_size + 1))
+    return replace(batches, num_steps=steps)

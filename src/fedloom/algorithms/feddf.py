@@ -24,18 +24,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.choices import Positive, WholeNumber
 from fedloom.core.client import Aggregation, Client, Public, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
-from fedloom.core.losses import soft_prediction, soft_target_loss, task_loss
+from fedloom.core.losses import soft_prediction, soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Adam, Cosine, Distill
 from fedloom.core.types import Weighted, Weights
@@ -43,7 +44,6 @@ from fedloom.core.types import Weighted, Weights
 Scheme = Literal["avg_logits", "avg_probs", "avg_losses"]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
     """`steps` >= 0: of the server, each round. `T` > 0: temperature. `scheme`: see above.
@@ -52,19 +52,14 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
     """
 
     distill: Distill = field(default_factory=lambda: Distill(batch_size=128, optimiser=Adam(lr=1e-3, clip=5.0)))
-    steps: int = 200
-    T: float = 1.0
+    steps: WholeNumber = 200
+    T: Positive = 1.0
     scheme: Scheme = "avg_logits"
     aggregation: Aggregation = "samples"
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps < 0 or self.T <= 0:
-            raise SettingError(f"FedDF needs steps >= 0 and T > 0, got steps = {self.steps}, T = {self.T}")
 
     def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> dict[str, Weights]:
         students = {m.name: m.init(key) for m in model.values()}
@@ -74,10 +69,7 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
 
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
-        loss = task_loss(client.model, client.task)
-        w = minimise(loss, w, client.train, self.local.optimiser, lr=client.lr)
-        weight = client.weight(self.aggregation)
-        return (), Weighted(value=w, weight=weight)
+        return (), client.weigh(self.train(client, w, loss=client.loss), self.aggregation)
 
     def round(self, server: dict[str, Weights], cohort: Cohort) -> dict[str, Weights]:
         replies = {g.model: g.gather(self.local_update, server[g.model.name], at_least=0) for g in cohort.groups}

@@ -18,67 +18,51 @@ clients count the same. From the FedNTD authors' code: its mean of w_k is weight
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
-
-import torch
-from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
+from fedloom.core.choices import Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
-from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.tree import axpy, dot, sq_norm, sub, zeros_like
-from fedloom.core.types import Params, Weighted, Weights, state
+from fedloom.core.tree import zeros_like
+from fedloom.core.types import BatchLoss, Params, Weighted, Weights, state
 
 
 @state
-class FedDynServer:
+class Server:
     w: Weights
     h: Params  # like w.params
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class FedDyn(Algorithm[FedDynServer, Params]):
+class FedDyn(Algorithm[Server, Params]):
     """`alpha` > 0: weight of the regularisation."""
 
-    alpha: float = 0.1
+    alpha: Positive = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.alpha <= 0:
-            raise SettingError(f"FedDyn needs alpha > 0, got {self.alpha}")
-
-    def init(self, model: Model, key: int, *, num_clients: int) -> FedDynServer:
+    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
-        return FedDynServer(w=w, h=zeros_like(w.params))
+        return Server(w=w, h=zeros_like(w.params))
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Params:
         return zeros_like(initial.params)
 
     @on_client
     def local_update(self, client: Client[Params], w: Weights) -> tuple[Params, Weighted[Weights]]:
-        plain = task_loss(client.model, client.task)
+        task_loss, g = client.loss, client.state
 
-        def loss(u: Weights, batch: Batch, w: Params, g: Params) -> tuple[Tensor, Weights]:
-            value, moved = plain(u, batch)
-            return value - dot(g, u.params) + 0.5 * self.alpha * sq_norm(sub(u.params, w)), moved
+        def loss(u: Weights, batch: Batch, w: Params, g: Params) -> BatchLoss:
+            return task_loss(u, batch) - g.dot(u.params) + self.alpha / 2 * (u.params - w).sq_norm()
 
-        g = client.state
-        w_k = minimise(loss, w, client.train, self.local.optimiser, w.params, g, lr=client.lr)
-        g = axpy(-self.alpha, sub(w_k.params, w.params), g)
-        return g, Weighted(value=w_k, weight=torch.ones_like(client.num_examples))
+        w_k = self.train(client, w, w.params, g, loss=loss)
+        return g - self.alpha * (w_k.params - w.params), client.weigh(w_k, "uniform")
 
-    def round(self, server: FedDynServer, cohort: Cohort) -> FedDynServer:
+    def round(self, server: Server, cohort: Cohort) -> Server:
         replies = cohort.reduce(self.local_update, server.w)
-        mean, share = replies.mean, len(replies.cohort.ids) / cohort.num_clients
-        h = axpy(-self.alpha * share, sub(mean.params, server.w.params), server.h)
-        w = Weights(params=axpy(-1.0 / self.alpha, h, mean.params), buffers=mean.buffers)
-        return FedDynServer(w=w, h=h)
+        mean, w = replies.mean, server.w
+        h = server.h - self.alpha * replies.share * (mean.params - w.params)
+        return Server(w=Weights(mean.params - 1 / self.alpha * h, mean.buffers), h=h)
 
-    def global_weights(self, server: FedDynServer) -> Weights:
+    def global_weights(self, server: Server) -> Weights:
         return server.w

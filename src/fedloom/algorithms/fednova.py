@@ -18,22 +18,18 @@ d_k / lr); FedNTD's published numbers of FedNova cannot come from plain FedNova.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.fold import minimise
-from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.tree import axpy, scale, sub, zeros_like
+from fedloom.core.tree import zeros_like
 from fedloom.core.types import Params, Weighted, Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class FedNova(Algorithm[Weights, Params]):
     """`aggregation`: p_k by number of `samples`, or `uniform`. `variance_reduction`: `none`, `released` (see above)."""
@@ -41,31 +37,24 @@ class FedNova(Algorithm[Weights, Params]):
     aggregation: Aggregation = "samples"
     variance_reduction: Literal["none", "released"] = "none"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.local.optimiser.effective_steps(torch.ones(()))  # who has no a_k is refused here
+    sums_gradients = True  # who has no a_k is refused
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Params:
-        return zeros_like(initial.params) if self.variance_reduction == "released" else {}
+        return zeros_like(initial.params) if self.variance_reduction == "released" else Params()
 
     @on_client
     def local_update(self, client: Client[Params], w: Weights) -> tuple[Params, Weighted[tuple[Weights, Tensor]]]:
-        loss, optimiser = task_loss(client.model, client.task), self.local.optimiser
-        correct = sub if client.state else None  # g - d_k / lr
-        w_k = minimise(loss, w, client.train, optimiser, client.state, lr=client.lr, correct=correct)
-        a = optimiser.effective_steps(client.train.num_steps)
-        d = scale(1.0 / a, sub(w.params, w_k.params))
-        weight = client.weight(self.aggregation)
-        kept = scale(1.0 / client.lr, d) if client.state else {}
-        return kept, Weighted(value=(Weights(params=d, buffers=w_k.buffers), a), weight=weight)
+        last, a = client.state, self.plain_steps(client)  # d_k / lr of the client's last round, if it counts
+        w_k = self.train(client, w, last, loss=client.loss, correct=(lambda g, last: g - last) if last else None)
+        d = 1 / a * (w.params - w_k.params)
+        return 1 / client.lr * d if last else last, client.weigh((Weights(d, w_k.buffers), a), self.aggregation)
 
-    def round(self, server: Weights, cohort: Cohort) -> Weights:
-        replies = cohort.reduce(self.local_update, server)
-        d, tau_eff = replies.mean
-        return Weights(params=axpy(-tau_eff, d.params, server.params), buffers=d.buffers)
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        d, tau_eff = cohort.reduce(self.local_update, w).mean
+        return Weights(w.params - tau_eff * d.params, d.buffers)
 
     def global_weights(self, server: Weights) -> Weights:
         return server

@@ -17,28 +17,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 from fedloom.core.averaging import Averaging
-from fedloom.core.errors import SettingError
-from fedloom.core.terms import NotTrue, Term
+from fedloom.core.batches import Batch
+from fedloom.core.choices import NonNegative, Positive
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.losses import distillation, not_true
+from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class FedNTD(Averaging):
+class FedNTD(Averaging[Weights]):
     """`beta` >= 0: weight of the distillation. `tau` > 0: its temperature."""
 
-    beta: float = 1.0
-    tau: float = 1.0
+    beta: NonNegative = 1.0
+    tau: Positive = 1.0
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.beta < 0 or self.tau <= 0:
-            raise SettingError(f"FedNTD needs beta >= 0 and tau > 0, got beta = {self.beta}, tau = {self.tau}")
+    @on_client
+    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+        task_loss, received = client.loss, self.received(client, sent)
 
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        return (NotTrue(beta=self.beta, tau=self.tau),)
+        def loss(w: Weights, batch: Batch) -> BatchLoss:
+            ce = task_loss(w, batch)
+            return ce + self.penalty(ce.logits, batch)
+
+        batches = client.train.annotate("teacher", client.model, received)
+        w_k = self.train(client, received, loss=loss, batches=batches)
+        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)
+
+    def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
+        """beta * tau^2 * KL(q~_global || q~_local), [] (10, 11)."""
+        q, teacher = not_true(logits, batch.y), not_true(batch.teacher, batch.y)
+        return self.beta * batch.mean(distillation(q, teacher, self.tau))
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

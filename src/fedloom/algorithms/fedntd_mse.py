@@ -17,53 +17,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from fedloom.core.averaging import Averaging
-from fedloom.core.batches import Batch, Batches
-from fedloom.core.errors import SettingError
+from fedloom.core.batches import Batch
+from fedloom.core.choices import NonNegative
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
 from fedloom.core.losses import not_true
-from fedloom.core.model import Model
-from fedloom.core.terms import Term
-from fedloom.core.types import Maybe, Weights
+from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
-@dataclass(frozen=True)
-class NotTrueSquares:
-    """beta times the squared distance of the not-true logits, averaged over the classes or added up."""
-
-    beta: float
-    reduction: Literal["mean", "class_sum"]
-    keeps_previous: ClassVar[bool] = False
-
-    def annotate(self, model: Model, batches: Batches, received: Weights, previous: Maybe[Weights]) -> Batches:
-        return batches.annotate("teacher", model, received)
-
-    def penalty(
-        self, weights: Weights, logits: Tensor, batch: Batch, received: Weights, previous: Maybe[Weights]
-    ) -> Tensor:
-        squares = (not_true(logits, batch.y) - not_true(batch.teacher, batch.y)).square()
-        others = squares.shape[-1] if self.reduction == "mean" else 1
-        return self.beta * batch.mean(squares.sum(-1) / max(1, others))  # a task of one logit has no others
-
-
-@final
 @dataclass(frozen=True, kw_only=True)
-class FedNTDMSE(Averaging):
+class FedNTDMSE(Averaging[Weights]):
     """`beta` >= 0: weight of the squared distance. `reduction`: `mean` or `class_sum`, see above."""
 
-    beta: float = 0.05
+    beta: NonNegative = 0.05
     reduction: Literal["mean", "class_sum"] = "mean"
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.beta < 0:
-            raise SettingError(f"FedNTD (MSE) needs beta >= 0, got {self.beta}")
+    @on_client
+    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+        task_loss, received = client.loss, self.received(client, sent)
 
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        return (NotTrueSquares(beta=self.beta, reduction=self.reduction),)
+        def loss(w: Weights, batch: Batch) -> BatchLoss:
+            ce = task_loss(w, batch)
+            return ce + self.penalty(ce.logits, batch)
+
+        batches = client.train.annotate("teacher", client.model, received)
+        w_k = self.train(client, received, loss=loss, batches=batches)
+        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)
+
+    def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
+        """beta * MSE over the not-true classes, []."""
+        squares = (not_true(logits, batch.y) - not_true(batch.teacher, batch.y)).square()
+        others = squares.shape[-1] if self.reduction == "mean" else 1
+        return self.beta * batch.mean(squares.sum(-1) / max(1, others))  # a task of one logit has no others
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

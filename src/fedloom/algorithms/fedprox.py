@@ -16,27 +16,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from fedloom.core.averaging import Averaging
-from fedloom.core.errors import SettingError
-from fedloom.core.terms import Proximal, Term
+from fedloom.core.batches import Batch
+from fedloom.core.choices import NonNegative
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class FedProx(Averaging):
+class FedProx(Averaging[Weights]):
     """`mu` >= 0: weight of the proximal term."""
 
-    mu: float = 0.1
+    mu: NonNegative = 0.1
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mu < 0:
-            raise SettingError(f"FedProx needs mu >= 0, got mu = {self.mu}")
+    @on_client
+    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+        task_loss, received = client.loss, self.received(client, sent)
 
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        return (Proximal(self.mu),)
+        def loss(w: Weights, batch: Batch, received: Weights) -> BatchLoss:
+            return task_loss(w, batch) + self.mu / 2 * (w.params - received.params).sq_norm()  # (2)
+
+        w_k = self.train(client, received, received, loss=loss)
+        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

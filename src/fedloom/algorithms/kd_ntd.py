@@ -17,51 +17,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
 from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch
-from fedloom.core.errors import SettingError
-from fedloom.core.losses import distillation
-from fedloom.core.terms import NotTrue, Term
-from fedloom.core.types import Maybe, Weights
+from fedloom.core.choices import Ge, Le, NonNegative, Positive
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.losses import distillation, not_true
+from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
-@dataclass(frozen=True)
-class PartlyNotTrue(NotTrue):
-    """(1 - lam) of the divergence over all classes, lam of that over the not-true ones (eq. 17 and 18)."""
-
-    lam: float
-
-    def penalty(
-        self, weights: Weights, logits: Tensor, batch: Batch, received: Weights, previous: Maybe[Weights]
-    ) -> Tensor:
-        kd = self.beta * batch.mean(distillation(logits, batch.teacher, self.tau))
-        ntd = super().penalty(weights, logits, batch, received, previous)
-        return (1.0 - self.lam) * kd + self.lam * ntd
-
-
-@final
 @dataclass(frozen=True, kw_only=True)
-class KDNTD(Averaging):
+class KDNTD(Averaging[Weights]):
     """`lam` in [0, 1]: 0 is KD, 1 NTD. `beta` >= 0: weight of the distillation. `tau` > 0: its temperature."""
 
-    lam: float = 0.5
-    beta: float = 1.0
-    tau: float = 1.0
+    lam: Annotated[float, Ge(0), Le(1)] = 0.5
+    beta: NonNegative = 1.0
+    tau: Positive = 1.0
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.lam <= 1 or self.beta < 0 or self.tau <= 0:
-            raise SettingError(
-                "KD to NTD needs lam in [0, 1], beta >= 0 and tau > 0, "
-                f"got lam = {self.lam}, beta = {self.beta}, tau = {self.tau}"
-            )
+    @on_client
+    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+        task_loss, received = client.loss, self.received(client, sent)
 
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        return (PartlyNotTrue(beta=self.beta, tau=self.tau, lam=self.lam),)
+        def loss(w: Weights, batch: Batch) -> BatchLoss:
+            ce = task_loss(w, batch)
+            return ce + self.penalty(ce.logits, batch)
+
+        batches = client.train.annotate("teacher", client.model, received)
+        w_k = self.train(client, received, loss=loss, batches=batches)
+        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)
+
+    def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
+        """(1 - lam) of the divergence over all classes, lam of that over the not-true ones, [] (17, 18)."""
+        q, teacher = not_true(logits, batch.y), not_true(batch.teacher, batch.y)
+        kd = self.beta * batch.mean(distillation(logits, batch.teacher, self.tau))
+        ntd = self.beta * batch.mean(distillation(q, teacher, self.tau))
+        return (1.0 - self.lam) * kd + self.lam * ntd
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

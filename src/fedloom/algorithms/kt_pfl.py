@@ -21,25 +21,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.choices import Count, NonNegative, Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
-from fedloom.core.losses import soft_prediction, soft_target_loss, task_loss
+from fedloom.core.losses import soft_prediction, soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest
-from fedloom.core.simplex import project_simplex
 from fedloom.core.types import Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class KTpFL(Algorithm[Tensor, Weights]):
     """`num_public`: P of a round. `tau`: temperature. `lam`, `rho`, `eta3`, `coefficient_steps`: of eq. 7.
@@ -48,22 +46,15 @@ class KTpFL(Algorithm[Tensor, Weights]):
     """
 
     distill: Digest = field(default_factory=lambda: Digest(epochs=1, batch_size=256, optimiser=SGD(lr=0.02)))
-    num_public: int = 3000
-    tau: float = 1.0
-    lam: float = 1.0
-    rho: float = 0.7
-    eta3: float = 0.1
-    coefficient_steps: int = 1
+    num_public: Count = 3000
+    tau: Positive = 1.0
+    lam: NonNegative = 1.0
+    rho: NonNegative = 0.7
+    eta3: NonNegative = 0.1
+    coefficient_steps: Count = 1
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tau <= 0 or min(self.lam, self.rho, self.eta3) < 0 or min(self.num_public, self.coefficient_steps) < 1:
-            raise SettingError(
-                f"KT-pFL needs tau > 0; lam, rho, eta3 >= 0; num_public, coefficient_steps >= 1; got {self}"
-            )
 
     def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> Tensor:
         return torch.full((num_clients, num_clients), 1.0 / num_clients)  # row = student
@@ -73,8 +64,7 @@ class KTpFL(Algorithm[Tensor, Weights]):
 
     @on_client
     def local_update(self, client: Client[Weights], public: Tensor) -> tuple[Weights, Tensor]:
-        loss = task_loss(client.model, client.task)
-        weights = minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr)  # (5)
+        weights = self.train(client, client.state, loss=client.loss)  # (5)
         batches = client.public.rows(public, self.distill.batch_size)
         return weights, batches.predict(soft_prediction(client.model, self.tau), weights)
 
@@ -118,3 +108,13 @@ def coefficient_loss(c: Tensor, soft: Tensor, share: Tensor, lam: float, rho: fl
     p = mixture(c, soft).clamp(min=1e-12)
     kl = (p * (p.log() - soft.clamp(min=1e-12).log())).sum(-1).mean(-1)
     return lam * (share * kl).sum() + rho * (c - prior).square().sum()
+
+
+def project_simplex(c: Tensor) -> Tensor:
+    """Each row of [..., N] projected onto the probability simplex (Duchi et al., ICML 2008)."""
+    n = c.shape[-1]
+    ordered = c.sort(dim=-1, descending=True).values
+    excess = ordered.cumsum(-1) - 1.0
+    count = torch.arange(1, n + 1, device=c.device, dtype=c.dtype)
+    support = (ordered - excess / count > 0).sum(-1, keepdim=True)
+    return (c - excess.gather(-1, support - 1) / support).clamp(min=0.0)

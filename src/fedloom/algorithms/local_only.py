@@ -8,18 +8,14 @@ With one client it is FedAvg.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.fold import minimise
-from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.types import Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class LocalOnly(Algorithm[tuple[()], Weights]):
     """No federation at all."""
@@ -32,8 +28,7 @@ class LocalOnly(Algorithm[tuple[()], Weights]):
 
     @on_client
     def local_update(self, client: Client[Weights]) -> tuple[Weights, tuple[()]]:
-        loss = task_loss(client.model, client.task)
-        return minimise(loss, client.state, client.train, self.local.optimiser, lr=client.lr), ()
+        return self.train(client, client.state, loss=client.loss), ()
 
     def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
         cohort.gather(self.local_update)

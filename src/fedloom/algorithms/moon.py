@@ -20,40 +20,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
+from fedloom.core.choices import NonNegative, Positive
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
 from fedloom.core.model import Features, Model
-from fedloom.core.types import Maybe, Weighted, Weights, replace
+from fedloom.core.types import BatchLoss, Maybe, Weighted, Weights
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class MOON(Algorithm[Weights, Maybe[Weights]]):
     """`mu` >= 0: weight of the contrastive term. `tau` > 0: its temperature. `feature`: name of the network's method
     or layer that returns z. `aggregation`, `previous`: see above.
     """
 
-    mu: float = 1.0
-    tau: float = 0.5
+    mu: NonNegative = 1.0
+    tau: Positive = 0.5
     feature: str = "features"
     previous: Literal["initial", "received", "random"] = "initial"
     aggregation: Aggregation = "samples"
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mu < 0 or self.tau <= 0:
-            raise SettingError(f"MOON needs mu >= 0 and tau > 0, got mu = {self.mu}, tau = {self.tau}")
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         if not model.offers(self.feature):
@@ -74,21 +68,19 @@ class MOON(Algorithm[Weights, Maybe[Weights]]):
 
     @on_client
     def local_update(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
-        model, task, mu, tau, feature = client.model, client.task, self.mu, self.tau, self.feature
-        features = Features(model, feature)
+        model, task, features = client.model, client.task, Features(client.model, self.feature)
         batches = client.train.annotate("z_glob", features, w).annotate("z_prev", features, client.state.otherwise(w))
 
-        def loss(weights: Weights, batch: Batch) -> tuple[Tensor, Weights]:
-            (logits, z), buffers = model.train_features(weights, batch, feature)
-            term = batch.mean(contrast(z, batch.z_glob, batch.z_prev, tau))
-            return task.loss(logits, batch) + mu * term, replace(weights, buffers=buffers)
+        def loss(w: Weights, batch: Batch) -> BatchLoss:
+            (logits, z), moved = model.train_features(w, batch, self.feature)
+            term = batch.mean(contrast(z, batch.z_glob, batch.z_prev, self.tau))
+            return BatchLoss(task.loss(logits, batch) + self.mu * term, logits, Weights(w.params, moved))  # (3)
 
-        w = minimise(loss, w, batches, self.local.optimiser, lr=client.lr)
-        weight = client.weight(self.aggregation)
-        return Maybe.some(w), Weighted(value=w, weight=weight)
+        w_k = self.train(client, w, loss=loss, batches=batches)
+        return Maybe.some(w_k), client.weigh(w_k, self.aggregation)
 
-    def round(self, server: Weights, cohort: Cohort) -> Weights:
-        return cohort.reduce(self.local_update, server).mean  # type: ignore[no-any-return]
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return cohort.reduce(self.local_update, w).mean  # type: ignore[no-any-return]
 
     def global_weights(self, server: Weights) -> Weights:
         return server

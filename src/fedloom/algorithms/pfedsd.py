@@ -18,31 +18,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from fedloom.core.averaging import Averaging
-from fedloom.core.client import Aggregation
-from fedloom.core.errors import SettingError
-from fedloom.core.terms import SelfDistillation, Term
+from fedloom.core.batches import Batch
+from fedloom.core.choices import NonNegative, Positive
+from fedloom.core.client import Aggregation, Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.losses import distillation
+from fedloom.core.model import Model
+from fedloom.core.types import BatchLoss, Maybe, Weighted, Weights, state
 
 
-@final
+@state
+class PFedSDClient:
+    own: Weights  # tensors that are never shared
+    v: Maybe[Weights]  # v_k
+
+
 @dataclass(frozen=True, kw_only=True)
-class PFedSD(Averaging):
+class PFedSD(Averaging[PFedSDClient]):
     """`lam` >= 0: weight of the distillation. `T` > 0: its temperature."""
 
     aggregation: Aggregation = "uniform"
-    lam: float = 1.0
-    T: float = 1.0
+    lam: NonNegative = 1.0
+    T: Positive = 1.0
 
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
-    judged_by_previous: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.lam < 0 or self.T <= 0:
-            raise SettingError(f"pFedSD needs lam >= 0 and T > 0, got lam = {self.lam}, T = {self.T}")
+    def init_client(self, initial: Weights, model: Model, key: int) -> PFedSDClient:
+        return PFedSDClient(own=self.own(initial), v=Maybe.none(initial))
 
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        return (SelfDistillation(lam=self.lam, T=self.T),)
+    def own_of(self, state: PFedSDClient) -> Weights:
+        return state.own
+
+    @on_client
+    def local_update(self, client: Client[PFedSDClient], sent: Weights) -> tuple[PFedSDClient, Weighted[Weights]]:
+        task_loss, v = client.loss, client.state.v
+
+        def loss(w: Weights, batch: Batch, present: Tensor) -> BatchLoss:
+            ce = task_loss(w, batch)
+            kd = batch.mean(distillation(ce.logits, batch.v, self.T))
+            return ce + torch.where(present, self.lam * kd, 0.0)  # (4), (5)
+
+        batches = client.train.annotate("v", client.model, v.value)
+        w = self.train(client, self.received(client, sent), v.present, loss=loss, batches=batches)
+        return PFedSDClient(own=self.own(w), v=Maybe.some(w)), client.weigh(self.up(w), self.aggregation)
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)
+
+    def personal(self, client: Client[PFedSDClient], sent: Weights) -> Weights:
+        return client.state.v.otherwise(self.received(client, sent))

@@ -19,81 +19,51 @@ formed from the clients that answered.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
-
-import torch
+from typing import Literal
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.choices import Positive
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
-from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
-from fedloom.core.tree import add, axpy, scale, sub, zeros_like
-from fedloom.core.types import Params, Weighted, Weights, state
+from fedloom.core.tree import zeros_like
+from fedloom.core.types import Params, Weights, state
 
 
 @state
-class ScaffoldServer:
+class Server:
     x: Weights
     c: Params  # like x.params
 
 
-@state
-class ScaffoldClient:
-    c_i: Params
-
-
-@state
-class ScaffoldUpload:
-    y: Weighted[Weights]
-    dc: Weighted[Params]
-
-
-@final
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(Algorithm[ScaffoldServer, ScaffoldClient]):
+class Scaffold(Algorithm[Server, Params]):
     """`server_lr` > 0: the server's step. `aggregation`, `divisor`: see above."""
 
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
     aggregation: Aggregation = "samples"
     divisor: Literal["adaptive", "steps"] = "adaptive"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.server_lr <= 0:
-            raise SettingError(f"SCAFFOLD needs server_lr > 0, got {self.server_lr}")
-        self.local.optimiser.effective_steps(torch.ones(()))  # l. 12 is a mean gradient for plain SGD steps alone
+    sums_gradients = True  # by l. 12, c_i is the mean of the gradients along the way
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> ScaffoldServer:
+    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
         x = model.init(key)
-        return ScaffoldServer(x=x, c=zeros_like(x.params))
+        return Server(x=x, c=zeros_like(x.params))
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> ScaffoldClient:
-        return ScaffoldClient(c_i=zeros_like(initial.params))
+    def init_client(self, initial: Weights, model: Model, key: int) -> Params:
+        return zeros_like(initial.params)
 
     @on_client
-    def local_update(
-        self, client: Client[ScaffoldClient], x: Weights, c: Params
-    ) -> tuple[ScaffoldClient, ScaffoldUpload]:
-        c_i, optimiser = client.state.c_i, self.local.optimiser
-        drift = sub(c, c_i)
-        loss = task_loss(client.model, client.task)
-        y = minimise(loss, x, client.train, optimiser, drift, lr=client.lr, correct=add)  # Alg. 1, l. 10
-        n = client.train.num_steps
-        steps = optimiser.effective_steps(n) if self.divisor == "adaptive" else n.double()
-        dc = axpy(-1.0, c, scale(1.0 / (steps * client.lr), sub(x.params, y.params)))  # l. 12: c_i+ - c_i
-        weight = client.weight(self.aggregation)
-        up = ScaffoldUpload(y=Weighted(value=y, weight=weight), dc=Weighted(value=dc, weight=torch.ones_like(weight)))
-        return ScaffoldClient(c_i=add(c_i, dc)), up
+    def local_update(self, client: Client[Params], x: Weights, c: Params) -> tuple[Params, object]:
+        c_i, A = client.state, self.plain_steps(client, self.divisor)
+        y = self.train(client, x, c - c_i, correct=lambda g, drift: g + drift)  # Alg. 1, l. 10
+        dc = 1 / (A * client.lr) * (x.params - y.params) - c  # l. 12: c_i+ - c_i
+        return c_i + dc, (client.weigh(y, self.aggregation), client.weigh(dc, "uniform"))
 
-    def round(self, server: ScaffoldServer, cohort: Cohort) -> ScaffoldServer:
+    def round(self, server: Server, cohort: Cohort) -> Server:
         replies = cohort.reduce(self.local_update, server.x, server.c)
-        y, dc, x = replies.mean.y, replies.mean.dc, server.x.params
-        x = y.params if self.server_lr == 1.0 else axpy(self.server_lr, sub(y.params, x), x)  # l. 16
-        c = axpy(len(replies.cohort.ids) / cohort.num_clients, dc, server.c)  # l. 17
-        return ScaffoldServer(x=Weights(params=x, buffers=y.buffers), c=c)
+        y, dc = replies.mean
+        return Server(x=server.x.towards(y, self.server_lr), c=server.c + replies.share * dc)  # l. 16, 17
 
-    def global_weights(self, server: ScaffoldServer) -> Weights:
+    def global_weights(self, server: Server) -> Weights:
         return server.x

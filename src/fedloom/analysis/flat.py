@@ -25,7 +25,7 @@ def flat(params: Params) -> Tensor:
 def unflat(vector: Tensor, like: Params) -> Params:
     """Tensors with the names and shapes of others from one vector [d]: the inverse of `flat`."""
     parts = torch.split(vector, [t.numel() for t in like.values()])
-    return {name: part.view_as(t) for part, (name, t) in zip(parts, like.items(), strict=True)}
+    return Params({name: part.view_as(t) for part, (name, t) in zip(parts, like.items(), strict=True)})
 
 
 def losses(

@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console
 
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.terminal import table
 from fedloom.evaluate import classify
@@ -37,7 +36,7 @@ def replay(args: argparse.Namespace, console: Console) -> int:
         name = p.assignment[client] if len(p.assignment) == p.num_clients else next(iter(p.models))
         model = p.models[name]
         start = job.algorithm.global_models(found.before, p.models).get(name)
-        moved = "-" if start is None else f"{float(tree.sq_norm(tree.sub(trained.params, start.params))) ** 0.5:.4f}"
+        moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
         accuracy = "-" if test is None else f"{classify(model, trained, p.task, test).accuracy:.4f}"
         out.add_row(str(client), f"{int(p.sizes[client]):,}", moved, accuracy)
         if args.save is not None:

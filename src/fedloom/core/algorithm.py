@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import torch
+from torch import Tensor
+
+from fedloom.core.batches import Batch, Batches
 from fedloom.core.choices import check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.fold import minimise
+from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Cosine, Local
-from fedloom.core.types import Weights
+from fedloom.core.types import BatchLoss, Weights
 
 V = TypeVar("V")
 S = TypeVar("S")
@@ -25,8 +31,9 @@ class Algorithm(ABC, Generic[V, S]):
     """A federated algorithm: server state V, client state S (both pytrees of tensors).
 
     Fields are hyper-parameters, named by the paper's symbols; one that is annotated `Literal[...]` takes those values
-    alone. Methods that run on a client are marked `@on_client` and
-    written for ONE client. State is returned, never assigned.
+    alone, one that is annotated `Positive`, `NonNegative`, `Count` or `Annotated[float, Ge(0), Lt(1)]` values within
+    these bounds. Methods that run on a client are marked `@on_client` and written for ONE client. State is returned,
+    never assigned.
 
     Where clients have several architectures, the run keeps one server state for each and calls `round` once for each,
     with the cohort's clients of that architecture. An algorithm whose rounds mix architectures says `mixed = True`:
@@ -38,6 +45,7 @@ class Algorithm(ABC, Generic[V, S]):
     mixed: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False  # cannot run without public examples
     personal_trains: ClassVar[bool] = False  # `personal` reads `client.train`: batches are planned for judging too
+    sums_gradients: ClassVar[bool] = False  # takes what a client's weights moved for a sum of gradients: no Adam
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg
 
@@ -50,6 +58,8 @@ class Algorithm(ABC, Generic[V, S]):
             )
         if isinstance(self.local.optimiser, Cosine):
             raise SettingError("Cosine is for training on the server; local rates fall by Local.decay, round by round")
+        if self.sums_gradients:
+            self.local.optimiser.effective_steps(torch.ones(()))  # which refuses
         if self.neutral and all(getattr(self, name) == value for name, value in self.neutral.items()):
             setting = ", ".join(f"{name} = {value}" for name, value in self.neutral.items())
             warnings.warn(f"{type(self).__name__} with {setting} is FedAvg", SettingWarning, stacklevel=3)
@@ -97,6 +107,47 @@ class Algorithm(ABC, Generic[V, S]):
         """
         found = {name: self.global_weights(state) for name, state in server.items()}
         return {name: weights for name, weights in found.items() if weights is not None}
+
+    # ---- for a method that runs on a client
+
+    def train(
+        self,
+        client: Client[Any],
+        start: Weights,
+        *context: Any,
+        loss: Loss | None = None,
+        correct: Callable[..., Any] | None = None,
+        batches: Batches | None = None,
+    ) -> Weights:
+        """Local training: where the run's optimiser leads from `start` over the client's batches of this round.
+
+        `loss(w, batch, *context)`: that of a batch; by default the task's, `client.loss`. `correct(g, *context)`
+        changes a gradient before weight decay and momentum see it. Tensors that these need are `context`, not captured.
+        `batches`: those of the client (`client.train`), with annotations.
+        """
+        given, term = loss or client.loss, self.term
+        if not _says(self, "term"):
+            wanted = given
+        else:
+
+            def wanted(w: Weights, batch: Batch, *context: Any) -> BatchLoss:
+                found = given(w, batch, *context[1:])
+                return found + term(found, batch, context[0])
+
+            context = (start, *context)
+            given_correct = correct
+            correct = given_correct and (lambda g, *context: given_correct(g, *context[1:]))
+        batches = client.train if batches is None else batches
+        return minimise(wanted, start, batches, self.local.optimiser, *context, lr=client.lr, correct=correct)
+
+    def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
+        """What a subclass adds to the loss of every local step of its algorithm, []. `start`: where training began."""
+        raise NotImplementedError
+
+    def plain_steps(self, client: Client[Any], counted: Literal["adaptive", "steps"] = "adaptive") -> Tensor:
+        """The plain SGD steps that the client's training of this round amounts to, [] float64; or its `steps`."""
+        taken = client.train.num_steps
+        return self.local.optimiser.effective_steps(taken) if counted == "adaptive" else taken.double()
 
 
 def _says(algorithm: Algorithm[Any, Any], method: str) -> bool:

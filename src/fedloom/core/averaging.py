@@ -1,134 +1,110 @@
-"""What algorithms share that train from the global model and average: all but their name, terms and what is shared."""
+"""What algorithms share whose server averages models: which tensors travel, and which stay with each client."""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar, Literal
-
-from torch import Tensor
+from typing import Any, Literal, TypeVar
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
+from fedloom.core.client import Aggregation, Client
 from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
 from fedloom.core.model import Model
-from fedloom.core.task import Task
-from fedloom.core.terms import Term
-from fedloom.core.types import Maybe, Weighted, Weights, replace, state
+from fedloom.core.types import Weights
 
-
-@state
-class Kept:
-    """What a client keeps between rounds."""
-
-    own: Weights  # the tensors that are never shared
-    previous: tuple[Maybe[Weights], ...]  # the whole model after its last round; none where no term asks for it
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averaging(Algorithm[Weights, Kept]):
-    """Abstract: local training on the task's loss plus `terms`, then the mean of what is shared.
+class Averaging(Algorithm[Weights, S]):
+    """Abstract: the global model, of which a part may be the clients' own.
 
     `aggregation`: mean weighted by number of `samples`, or `uniform`. `buffers` (BatchNorm statistics): `average` them
-    like parameters, keep the `server`'s, or leave them `local` to each client. `shared`: glob patterns, separated by
-    spaces, of the names of tensors that are shared; one that starts with ! takes back.
+    like parameters, keep the `server`'s, or leave them `local` to each client. `shared`: which tensors are shared, as
+    glob patterns of their names or `last:N` for those of the last N layers, separated by spaces; one that starts with !
+    takes back. `* !last:1` leaves the last layer to each client.
 
-    Down: the shared tensors. Up: the same. Kept: the others, and the last local model where a term asks for it.
+    Clients keep `own(weights)`, or a state of which that is a part (`own_of` says which). The server sends
+    `down(server)`; a client starts from `received`, sends `up(trained)`, and is judged by `received`.
     """
 
     aggregation: Aggregation = "samples"
     buffers: Literal["average", "server", "local"] = "average"
     shared: str = "*"
 
-    judged_by_previous: ClassVar[bool] = False
-
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        """What is added to the task's loss."""
-        return ()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for word in self.shared.split():
+            layers = word.removeprefix("!")
+            if layers.startswith("last:") and not (layers[5:].isdecimal() and int(layers[5:])):
+                raise SettingError(f"shared names the last N layers as last:N with N >= 1, got {word!r}")
 
     @property
     def personalises(self) -> bool:
-        own = type(self).personal is not Averaging.personal or type(self).judged_with is not Averaging.judged_with
-        return own or self.judged_by_previous or self.shared != "*" or self.buffers == "local"
-
-    @property
-    def _keeps_previous(self) -> bool:
-        return self.judged_by_previous or any(t.keeps_previous for t in self.terms)
-
-    def _is_shared(self, name: str) -> bool:
-        verdict = False
-        for pattern in self.shared.split():
-            if fnmatchcase(name, pattern.removeprefix("!")):
-                verdict = not pattern.startswith("!")
-        return verdict
-
-    def _travelling(self, weights: Weights) -> Weights:
-        """The part that goes down and, but for buffers that the server keeps, up."""
-        part = weights.select(self._is_shared)
-        return Weights(params=part.params) if self.buffers == "local" else part
+        said = (type(self).personal, type(self).judged_with) != (Averaging.personal, Averaging.judged_with)
+        return said or self.shared != "*" or self.buffers == "local"
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         weights = model.init(key)
-        if not self._travelling(weights).params:
+        if not self.down(weights).params:
             raise SettingError(f"shared = {self.shared!r} matches no parameter of {model.name}: {list(weights.params)}")
         return weights
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Kept:
-        sent = self._travelling(initial)
-        own = Weights(
-            params={n: t for n, t in initial.params.items() if n not in sent.params},
-            buffers={n: t for n, t in initial.buffers.items() if n not in sent.buffers},
-        )
-        return Kept(own=own, previous=(Maybe.none(initial),) if self._keeps_previous else ())
+    def init_client(self, initial: Weights, model: Model, key: int) -> S:
+        return self.own(initial)  # type: ignore[return-value]
 
-    @on_client
-    def local_update(self, client: Client[Kept], sent: Weights) -> tuple[Kept, Weighted[Weights]]:
-        """Train from the global model; keep what is not shared, send the rest."""
-        start, batches = sent.merge(client.state.own), client.train
-        previous = client.state.previous[0] if self._keeps_previous else Maybe.none(Weights(params={}))
-        for term in self.terms:
-            batches = term.annotate(client.model, batches, start, previous)
-        loss = functools.partial(_objective, client.model, client.task, self.terms)
-        trained = minimise(loss, start, batches, self.local.optimiser, start, previous, lr=client.lr)
-        own = Weights(
-            params={n: trained.params[n] for n in client.state.own.params},
-            buffers={n: trained.buffers[n] for n in client.state.own.buffers},
-        )
-        up = self._travelling(trained)
-        up = Weights(params=up.params) if self.buffers == "server" else up
-        kept = Kept(own=own, previous=(Maybe.some(trained),) if self._keeps_previous else ())
-        return kept, Weighted(value=up, weight=client.weight(self.aggregation))
+    def own_of(self, state: S) -> Weights:
+        """Where a client's state holds its own tensors."""
+        return state  # type: ignore[return-value]
 
-    def round(self, server: Weights, cohort: Cohort) -> Weights:
-        return server.merge(cohort.reduce(self.local_update, self._travelling(server)).mean)
+    def down(self, weights: Weights) -> Weights:
+        """The part of a whole model that the server sends."""
+        names = self._shared(weights)
+        return Weights(
+            params=weights.params.select(names.__contains__),
+            buffers={} if self.buffers == "local" else weights.buffers.select(names.__contains__),
+        )
+
+    def up(self, weights: Weights) -> Weights:
+        """The part of a whole model that a client sends."""
+        part = self.down(weights)
+        return Weights(params=part.params) if self.buffers == "server" else part
+
+    def own(self, weights: Weights) -> Weights:
+        """The part of a whole model that stays with the client."""
+        sent = self.down(weights)
+        return weights.select(lambda name: name not in sent.params and name not in sent.buffers)
+
+    def received(self, client: Client[S], sent: Weights) -> Weights:
+        """The whole model from what was sent and what is the client's own."""
+        return client.model.arrange(sent.merge(self.own_of(client.state)))
 
     def judged_with(self, server: Weights, model: Model) -> Weights:
-        return self._travelling(server)
+        return self.down(server)
 
-    def personal(self, client: Client[Kept], sent: Weights) -> Weights:
-        together = sent.merge(client.state.own)
-        return client.state.previous[0].otherwise(together) if self.judged_by_previous else together
+    def personal(self, client: Client[S], sent: Any) -> Weights:
+        return self.received(client, sent)
 
     def global_weights(self, server: Weights) -> Weights | None:
         return server if self.shared == "*" else None
 
+    def _shared(self, weights: Weights) -> set[str]:
+        """The names of the tensors that are shared."""
+        names, shared = (*weights.params, *weights.buffers), set[str]()
+        if self.shared == "*":
+            return set(names)
+        layers = list(dict.fromkeys(_layer(name) for name in weights.params))
+        for pattern in self.shared.split():
+            wanted = pattern.removeprefix("!")
+            if wanted.startswith("last:"):
+                last = layers[-int(wanted.removeprefix("last:")) :]
+                meant = {name for name in names if _layer(name) in last}
+            else:
+                meant = {name for name in names if fnmatchcase(name, wanted)}
+            shared = shared - meant if pattern.startswith("!") else shared | meant
+        return shared
 
-def _objective(
-    model: Model,
-    task: Task,
-    terms: tuple[Term, ...],
-    weights: Weights,
-    batch: Batch,
-    start: Weights,
-    previous: Maybe[Weights],
-) -> tuple[Tensor, Weights]:
-    logits, buffers = model.train(weights, batch)
-    value = task.loss(logits, batch)
-    for term in terms:
-        value = value + term.penalty(weights, logits, batch, start, previous)
-    return value, replace(weights, buffers=buffers)
+
+def _layer(name: str) -> str:
+    """The layer to which a tensor belongs: of `conv.weight` it is `conv`."""
+    return name.rpartition(".")[0]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.core.types import Params, replace, state, static
+from fedloom.core.types import replace, state, static
 
 # (inputs, mask) of the batch at hand; None where it has no padding
 padded_batch: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("fedloom_padded_batch", default=None)
@@ -22,6 +22,9 @@ class Prepare(Protocol):
     """From stored examples to network inputs (static and hashable): `fedloom.data.Normalise`."""
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor: ...
+
+
+Notes = dict[str, Tensor]  # what frozen models say, by name
 
 
 @state
@@ -35,7 +38,7 @@ class Batch:
     y: Tensor  # [B]
     mask: Tensor  # [B] bool
     key: Tensor  # [] int64, this client's randomness for this batch
-    notes: Params = field(default_factory=dict)  # name -> [B, ...]
+    notes: Notes = field(default_factory=dict)  # name -> [B, ...]
     full: bool = static(default=False)  # no padding anywhere in the stack: `mean` need not mask
 
     def mean(self, per_example: Tensor) -> Tensor:
@@ -74,7 +77,7 @@ class Batches:
     num_steps: Tensor  # [] int64: steps that hold a real row; the others come last
     num_examples: Tensor  # [] int64
     key: Tensor  # [] int64
-    notes: Params = field(default_factory=dict)  # name -> [n, ...]
+    notes: Notes = field(default_factory=dict)  # name -> [n, ...]
     lazy: dict[str, Lazy] = field(default_factory=dict)
     prepare: Prepare | None = static(default=None)
     augment: Callable[[Tensor, Tensor], Tensor] | None = static(default=None)  # (x [B, ...], key []) -> [B, ...]

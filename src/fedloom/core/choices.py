@@ -5,22 +5,63 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import operator
 import sys
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from fedloom.core.errors import SettingError
 
 
-def field_types(kind: type) -> dict[str, Any]:
-    """The types of a class's fields, inherited ones too; `Any` where one names what only type checkers import."""
+@dataclasses.dataclass(frozen=True)
+class Ge:
+    """Beside the type of a setting, `Annotated[float, Ge(0)]`: at least `bound`."""
+
+    bound: float
+    sign = ">="
+    holds = staticmethod(operator.ge)
+
+
+class Gt(Ge):
+    """Greater than `bound`."""
+
+    sign = ">"
+    holds = staticmethod(operator.gt)
+
+
+class Le(Ge):
+    """At most `bound`."""
+
+    sign = "<="
+    holds = staticmethod(operator.le)
+
+
+class Lt(Ge):
+    """Less than `bound`."""
+
+    sign = "<"
+    holds = staticmethod(operator.lt)
+
+
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(1)]
+WholeNumber = Annotated[int, Ge(0)]
+
+
+def field_types(kind: type, bounds: bool = False) -> dict[str, Any]:
+    """The types of a class's fields, inherited ones too; `Any` where one names what only type checkers import.
+
+    With their `bounds` if asked for, `Annotated[float, Ge(0)]`.
+    """
     out: dict[str, Any] = {}
     for owner in reversed(kind.__mro__):
         known = getattr(sys.modules.get(owner.__module__), "__dict__", {})
         for name, said in inspect.get_annotations(owner).items():
             try:  # one by one: what a class of somebody else's leaves open must not hide the others
-                out |= get_type_hints(type(owner.__name__, (), {"__annotations__": {name: said}}), known)
+                holder = type(owner.__name__, (), {"__annotations__": {name: said}})
+                out |= get_type_hints(holder, known, include_extras=bounds)
             except NameError:
                 out[name] = Any
     return out
@@ -32,7 +73,7 @@ def check_choices(settings: Any) -> None:
     Raises:
         SettingError: a value is not what the annotation says.
     """
-    hints = field_types(type(settings))
+    hints = field_types(type(settings), bounds=True)
     for field in dataclasses.fields(settings):
         check(getattr(settings, field.name), hints[field.name], field.name)
 
@@ -40,18 +81,23 @@ def check_choices(settings: Any) -> None:
 def check(value: Any, kind: Any, name: str) -> None:
     """Check one value against a type as an annotation has it: a class, a `Literal`, a tuple of these, or None beside.
 
-    Numbers are finite, and True is none. What an annotation leaves open is not checked.
+    Numbers are finite, and True is none. What an annotation leaves open is not checked. `Annotated`: its bounds hold.
 
     Raises:
         SettingError: it is of another type; `name` says what the value is for.
     """
     several = get_args(kind)
     if NoneType in several:
-        if value is None:
-            return
         others = [k for k in several if k is not NoneType]
-        kind, several = (others[0], get_args(others[0])) if len(others) == 1 else (Any, ())
-    if get_origin(kind) is Literal:
+        if value is not None and len(others) == 1:
+            check(value, others[0], name)
+    elif get_origin(kind) is Annotated:
+        check(value, several[0], name)
+        bounds = [bound for bound in several[1:] if isinstance(bound, Ge)]
+        if not all(bound.holds(value, bound.bound) for bound in bounds):
+            rule = " and ".join(f"{bound.sign} {bound.bound}" for bound in bounds)
+            raise SettingError(f"{name} must be {rule}, got {value!r}")
+    elif get_origin(kind) is Literal:
         if value not in several:
             raise SettingError(f"{name} must be one of {', '.join(map(str, several))}, got {value!r}")
     elif get_origin(kind) is tuple:

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from fedloom.core.batches import Batches, plan
 from fedloom.core.errors import StackingError
+from fedloom.core.losses import Loss, task_loss
 from fedloom.core.model import Model
 from fedloom.core.task import Task
-from fedloom.core.types import replace, state, static
+from fedloom.core.types import Weighted, replace, state, static
 
 S = TypeVar("S")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Aggregation = Literal["samples", "uniform"]  # how a mean over clients weighs them
@@ -85,9 +87,15 @@ class Client(Generic[S]):
     model: Model = static()
     task: Task = static()
 
-    def weight(self, aggregation: Aggregation) -> Tensor:
-        """What this client counts in a mean: its number of training examples, or 1; [] int64."""
-        return self.num_examples if aggregation == "samples" else torch.ones_like(self.num_examples)
+    @property
+    def loss(self) -> Loss:
+        """The task's loss of a batch, (weights, batch) -> `BatchLoss`."""
+        return task_loss(self.model, self.task)
+
+    def weigh(self, value: T, aggregation: Aggregation) -> Weighted[T]:
+        """A value for a mean over clients, in which this one counts by its number of training examples, or as 1."""
+        counts = self.num_examples if aggregation == "samples" else torch.ones_like(self.num_examples)
+        return Weighted(value=value, weight=counts)
 
 
 def on_client(method: F) -> F:

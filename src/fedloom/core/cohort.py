@@ -34,6 +34,11 @@ class Replies(Generic[T]):
         return self.cohort.ids
 
     @property
+    def share(self) -> float:
+        """How many of all clients answered: the papers' |S| / N."""
+        return len(self.ids) / self.cohort.num_clients
+
+    @property
     def value(self) -> T:
         """The uploads as one tree whose leaves are [K, ...]."""
         if not self.values:
@@ -63,6 +68,11 @@ class Reduction:
     cohort: Cohort
     total: tree.WeightedMean
     failed: tuple[Failure, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """How many of all clients answered: the papers' |S| / N."""
+        return len(self.cohort.ids) / self.cohort.num_clients
 
     def __bool__(self) -> bool:
         return bool(self.total)

@@ -12,17 +12,17 @@ from torch import Tensor
 from fedloom.core.batches import Batch
 from fedloom.core.model import Model
 from fedloom.core.task import Task
-from fedloom.core.types import Weights, replace
+from fedloom.core.types import BatchLoss, Weights, replace
 
-Loss = Callable[..., tuple[Tensor, Weights]]  # (weights, batch, *context) -> (loss, weights with moved buffers)
+Loss = Callable[..., BatchLoss]  # (weights, batch, *context) -> the loss of the batch
 
 
 def task_loss(model: Model, task: Task) -> Loss:
     """The task's loss of a model."""
 
-    def loss(weights: Weights, batch: Batch, *context: Any) -> tuple[Tensor, Weights]:
+    def loss(weights: Weights, batch: Batch, *context: Any) -> BatchLoss:
         logits, buffers = model.train(weights, batch)
-        return task.loss(logits, batch), replace(weights, buffers=buffers)
+        return BatchLoss(value=task.loss(logits, batch), logits=logits, weights=replace(weights, buffers=buffers))
 
     return loss
 
@@ -30,9 +30,10 @@ def task_loss(model: Model, task: Task) -> Loss:
 def soft_target_loss(model: Model, tau: float) -> Loss:
     """KL(batch.target || softmax(logits / tau)), without a factor tau^2; `batch.target`: [B, C] probabilities."""
 
-    def loss(weights: Weights, batch: Batch, *context: Any) -> tuple[Tensor, Weights]:
+    def loss(weights: Weights, batch: Batch, *context: Any) -> BatchLoss:
         logits, buffers = model.train(weights, batch)
-        return batch.mean(divergence(logits / tau, batch.target)), replace(weights, buffers=buffers)
+        value = batch.mean(divergence(logits / tau, batch.target))
+        return BatchLoss(value=value, logits=logits, weights=replace(weights, buffers=buffers))
 
     return loss
 

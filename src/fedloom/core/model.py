@@ -85,6 +85,13 @@ class Model:
         mine = {n: t.shape for n, t in (*self._frozen.named_parameters(), *self._frozen.named_buffers())}
         return mine == {n: t.shape for n, t in _tensors(weights).items()}
 
+    def arrange(self, weights: Weights) -> Weights:
+        """The same tensors in the order in which the network has them."""
+        return Weights(
+            params={n: weights.params[n] for n, _ in self._frozen.named_parameters()},
+            buffers={n: weights.buffers[n] for n, _ in self._frozen.named_buffers()},
+        )
+
     def evaluation_batch(self, many: int) -> int:
         """How many examples to evaluate at a time: `many`, but 50 (as in the FedNTD authors' code) where an answer
         depends on the rest of the batch.
@@ -175,7 +182,7 @@ class Model:
         tensors = {f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}
         with _TrainingCall(batch) as call:
             out = functional_call(module, tensors, (batch.x, *args))
-        return out, {n: call.moved.get(id(b), b) for n, b in buffers.items()}
+        return out, Params({n: call.moved.get(id(b), b) for n, b in buffers.items()})
 
     def moments(self, weights: Weights, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
         """Logits in evaluation mode, and for each BatchNorm layer the mean and biased variance of its input, [C] each.
@@ -203,7 +210,7 @@ def _generators() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), random.getstate(), legacy[1].tolist(), legacy[2:]
 
 
-def _tensors(weights: Weights) -> Params:
+def _tensors(weights: Weights) -> dict[str, Tensor]:
     return {**weights.params, **weights.buffers}
 
 

@@ -6,32 +6,29 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedloom.core import tree
-from fedloom.core.choices import check_choices
+from fedloom.core.choices import Count, Ge, Gt, Le, Lt, NonNegative, Positive, check_choices
 from fedloom.core.errors import SettingError
 
 T = TypeVar("T")
+Beta = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimiser(ABC):
     """`lr`: learning rate (of round 0). `clip`: the gradient's global norm is clipped to it; None: never."""
 
-    lr: float
-    clip: float | None = None
+    lr: Positive
+    clip: Positive | None = None
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if not self.lr > 0:
-            raise SettingError(f"a learning rate must be > 0, got lr = {self.lr}")
-        if self.clip is not None and not self.clip > 0:
-            raise SettingError(f"clip must be > 0 or None (no clipping), got {self.clip}")
 
     @abstractmethod
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
@@ -82,17 +79,13 @@ class SGD(Optimiser):
     g' = g + weight_decay * w;  v = momentum * v + g' (v = g' first);  w -= lr * v
     """
 
-    lr: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    lr: Positive = 0.01
+    momentum: Beta = 0.0
+    weight_decay: NonNegative = 0.0
     nesterov: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise SettingError(f"momentum must be in [0, 1), got {self.momentum}")
-        if self.weight_decay < 0:
-            raise SettingError(f"weight_decay must be >= 0, got {self.weight_decay}")
         if self.nesterov and self.momentum == 0:
             raise SettingError("nesterov needs momentum > 0; set momentum or drop nesterov")
 
@@ -148,15 +141,10 @@ class SGD(Optimiser):
 class Adam(Optimiser):
     """Adam (Kingma & Ba 2015, Algorithm 1), with PyTorch's conventions; weight decay is added to the gradient."""
 
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
+    lr: Positive = 1e-3
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(0 <= b < 1 for b in self.betas):
-            raise SettingError(f"betas must be in [0, 1), got {self.betas}")
+    weight_decay: NonNegative = 0.0
 
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
         count = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
@@ -183,13 +171,11 @@ class Cosine(Optimiser):
     lr: float = field(init=False)
     clip: None = field(init=False, default=None)  # `of` clips
     of: Optimiser
-    steps: int
+    steps: Count
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", self.of.lr)
         super().__post_init__()
-        if self.steps < 1:
-            raise SettingError(f"steps must be >= 1, got {self.steps}")
 
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
         taken = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
@@ -206,27 +192,23 @@ class Cosine(Optimiser):
 class Distill:
     """How a server learns from public examples: in batches of `batch_size`, with a new `optimiser` state each round."""
 
-    batch_size: int
+    batch_size: Count
     optimiser: Optimiser
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.batch_size < 1:
-            raise SettingError(f"batch_size must be >= 1, got {self.batch_size}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digest:
     """How a client learns from public examples: `epochs` passes in the order they are sent, else as `Distill`."""
 
-    epochs: int
-    batch_size: int
+    epochs: Count
+    batch_size: Count
     optimiser: Optimiser
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.epochs < 1 or self.batch_size < 1:
-            raise SettingError(f"epochs and batch_size must be >= 1, got {self.epochs}, {self.batch_size}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,11 +220,11 @@ class Local:
     A new optimiser state for every client in every round.
     """
 
-    epochs: int = 5
-    batch_size: int = 50
+    epochs: Count = 5
+    batch_size: Count = 50
     optimiser: Optimiser = SGD(lr=0.01, momentum=0.9, weight_decay=1e-5)
-    decay: float = 1.0
-    steps: int | None = None
+    decay: Annotated[float, Gt(0), Le(1)] = 1.0
+    steps: Count | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimiser, Optimiser):
@@ -251,12 +233,6 @@ class Local:
                 f"{self.optimiser!r}"
             )
         check_choices(self)
-        if self.epochs < 1 or self.batch_size < 1 or (self.steps is not None and self.steps < 1):
-            raise SettingError(
-                f"epochs, batch_size and steps must be >= 1, got {self.epochs}, {self.batch_size}, {self.steps}"
-            )
-        if not 0 < self.decay <= 1:
-            raise SettingError(f"decay must be in (0, 1], got {self.decay}")
 
     def rate(self, round: int) -> float:
         """Learning rate of a round, counted from 0."""

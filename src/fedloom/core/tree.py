@@ -1,8 +1,8 @@
-"""Arithmetic on pytrees of tensors. Integer and boolean leaves (counters, flags) are carried, never computed with."""
+"""Functions of pytrees of tensors: stacking, bytes, means over clients. Their arithmetic is in `types`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,39 +20,8 @@ leaves = pytree.tree_leaves
 map_tree = pytree.tree_map
 
 
-def add(x: T, y: T) -> T:
-    """x + y, leaf by leaf; integer leaves are those of x."""
-    return _floats(lambda a, b: a + b, x, y)
-
-
-def sub(x: T, y: T) -> T:
-    """x - y, leaf by leaf; integer leaves are those of x."""
-    return _floats(lambda a, b: a - b, x, y)
-
-
-def scale(a: float | Tensor, x: T) -> T:
-    """a * x, leaf by leaf; `a` is a number or a 0-d tensor. Integer leaves are those of x."""
-    return _floats(lambda v: a * v, x)
-
-
-def axpy(a: float | Tensor, x: T, y: T) -> T:
-    """a * x + y, leaf by leaf; `a` is a number or a 0-d tensor. Integer leaves are those of y."""
-    return _floats(lambda v, u: v + a * u, y, x)
-
-
 def zeros_like(x: T) -> T:
     return map_tree(torch.zeros_like, x)  # type: ignore[no-any-return]
-
-
-def sq_norm(x: Tree) -> Tensor:
-    """Sum of the squares of all floating leaves, [] of their dtype."""
-    return torch.stack([v.square().sum() for v in leaves(x) if v.is_floating_point()]).sum()
-
-
-def dot(x: Tree, y: Tree) -> Tensor:
-    """Inner product over all floating leaves, []."""
-    pairs = zip(leaves(x), leaves(y), strict=True)
-    return torch.stack([(a * b).sum() for a, b in pairs if a.is_floating_point()]).sum()
 
 
 def stack(trees: Sequence[T]) -> T:
@@ -178,7 +147,3 @@ class _Sum:
 def cast(x: T, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> T:
     """The tree on a device, its floating leaves in a dtype."""
     return map_tree(lambda v: v.to(device=device, dtype=dtype if v.is_floating_point() else v.dtype), x)  # type: ignore[no-any-return]
-
-
-def _floats(fn: Callable[..., Tensor], first: T, *rest: Tree) -> T:
-    return map_tree(lambda v, *o: fn(v, *o) if v.is_floating_point() else v, first, *rest)  # type: ignore[no-any-return]

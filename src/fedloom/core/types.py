@@ -1,4 +1,4 @@
-"""The vocabulary: frozen pytrees of tensors that travel between server and clients. No logic but their own.
+"""The vocabulary: frozen pytrees of tensors that travel between server and clients, and arithmetic on them.
 
 `torch.utils._pytree` is private to PyTorch; this module, `tree` and `codec` are the only ones that name it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, dataclass_transform
 
 import torch
@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 T = TypeVar("T")
-
-Params = dict[str, Tensor]  # qualified name -> tensor; over K stacked clients each has one leading axis
+A = TypeVar("A", bound="Arithmetic")
 Tree = Any  # any pytree of tensors: Tensor, dict, tuple, list, @state
 
 
@@ -69,26 +68,122 @@ def state(cls: type[T]) -> type[T]:
     return cls
 
 
+class Arithmetic:
+    """Pytrees of one structure as the vectors of a paper: x + y, x - y, -x, a * x, x / a, and x * y leaf by leaf.
+
+    `a` is a number or a 0-d tensor. Integer and boolean leaves (counters, flags) are those of the left tree, never
+    computed with. A `@state` class of your own has these operators if it derives from this one.
+    """
+
+    __array_ufunc__ = None  # a NumPy number leaves the product to the tree
+
+    def __add__(self: A, other: A) -> A:
+        return _floats(lambda x, y: x + y, self, other)
+
+    def __sub__(self: A, other: A) -> A:
+        return _floats(lambda x, y: x - y, self, other)
+
+    def __neg__(self: A) -> A:
+        return _floats(lambda x: -x, self)
+
+    def __mul__(self: A, a: float | Tensor | A) -> A:
+        return _floats(lambda x, y: x * y, self, a) if isinstance(a, Arithmetic) else _floats(lambda x: a * x, self)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self: A, a: float | Tensor) -> A:
+        return _floats(lambda x: x / a, self)
+
+    def sq_norm(self) -> Tensor:
+        """Sum of the squares of all floating leaves, [] of their dtype."""
+        return torch.stack([x.square().sum() for x in pytree.tree_leaves(self) if x.is_floating_point()]).sum()
+
+    def dot(self: A, other: A) -> Tensor:
+        """Inner product over all floating leaves, []."""
+        pairs = zip(pytree.tree_leaves(self), pytree.tree_leaves(other), strict=True)
+        return torch.stack([(x * y).sum() for x, y in pairs if x.is_floating_point()]).sum()
+
+
+def _floats(fn: Callable[..., Tensor], first: T, *rest: Tree) -> T:
+    return pytree.tree_map(  # type: ignore[no-any-return]
+        lambda x, *others: fn(x, *others) if x.is_floating_point() else x, first, *rest
+    )
+
+
+class Params(dict[str, Tensor], Arithmetic):
+    """Tensors by qualified name; over K stacked clients each has one leading axis."""
+
+    def select(self, keep: Callable[[str], bool]) -> Params:
+        """The entries whose name satisfies `keep`."""
+        return Params({n: t for n, t in self.items() if keep(n)})
+
+
+pytree.register_pytree_node(
+    Params,
+    lambda p: (list(p.values()), list(p)),
+    lambda tensors, names: Params(zip(names, tensors, strict=True)),
+    flatten_with_keys_fn=lambda p: ([(pytree.MappingKey(n), t) for n, t in p.items()], list(p)),
+    serialized_type_name=f"{__name__}.Params",
+    to_dumpable_context=json.dumps,
+    from_dumpable_context=json.loads,
+)
+
+
 @state
-class Weights:
+class Weights(Arithmetic):
     """A model's tensors: `params` are trained, `buffers` (BatchNorm statistics, counters) follow the data.
 
-    Arithmetic of `fedloom.core.tree` works on both; penalties use `.params` only; integer buffers are never averaged.
+    Arithmetic works on both; penalties use `.params` only; integer buffers are never averaged.
     """
 
     params: Params
-    buffers: Params = dataclasses.field(default_factory=dict)
+    buffers: Params
+
+    def __init__(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> None:
+        object.__setattr__(self, "params", params if isinstance(params, Params) else Params(params))
+        object.__setattr__(self, "buffers", buffers if isinstance(buffers, Params) else Params(buffers or {}))
 
     def select(self, keep: Callable[[str], bool]) -> Weights:
         """The entries whose qualified name satisfies `keep`."""
-        return Weights(
-            params={n: t for n, t in self.params.items() if keep(n)},
-            buffers={n: t for n, t in self.buffers.items() if keep(n)},
-        )
+        return Weights(params=self.params.select(keep), buffers=self.buffers.select(keep))
 
     def merge(self, other: Weights) -> Weights:
         """These weights with the entries of `other` put over them; the order of names is kept."""
         return Weights(params={**self.params, **other.params}, buffers={**self.buffers, **other.buffers})
+
+    def towards(self, other: Weights, rate: float) -> Weights:
+        """params + rate * (those of `other` - params), at rate 1 those of `other` to the last bit; its buffers."""
+        moved = other.params if rate == 1.0 else self.params + rate * (other.params - self.params)
+        return Weights(params=moved, buffers=other.buffers)
+
+
+@state
+class BatchLoss:
+    """The loss of a batch, with the pass that gave it. Numbers are added to it, and scale it, like any other.
+
+    >>> loss = task_loss(w, batch) + mu / 2 * (w.params - received.params).sq_norm()
+    """
+
+    value: Tensor  # []
+    logits: Tensor  # [B, C]
+    weights: Weights  # those that were used, with the buffers as the batch has moved them
+
+    def __add__(self, term: float | Tensor) -> BatchLoss:
+        return self._with(self.value + term)
+
+    def __sub__(self, term: float | Tensor) -> BatchLoss:
+        return self._with(self.value - term)
+
+    def __mul__(self, factor: float | Tensor) -> BatchLoss:
+        return self._with(self.value * factor)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __truediv__(self, factor: float | Tensor) -> BatchLoss:
+        return self._with(self.value / factor)
+
+    def _with(self, value: Tensor) -> BatchLoss:
+        return BatchLoss(value=value, logits=self.logits, weights=self.weights)
 
 
 @state

@@ -19,12 +19,12 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
+from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
 from fedloom.experiments.export import module
-from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
+from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.samplers import sampler
 from fedloom.experiments.weights_file import load_weights
 from fedloom.experiments.words import coerce, meant
@@ -114,9 +114,9 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if type(self.local.optimiser) not in OPTIMISERS.values():
+        if type(self.local.optimiser) not in (SGD, Adam):
             raise SettingError(
-                f"the optimiser of an experiment is one of {', '.join(OPTIMISERS)}, which words can name, got "
+                f"the optimiser of an experiment is one of sgd, adam, which words can name, got "
                 f"{self.local.optimiser}: use fedloom.run for others"
             )
 

@@ -1,32 +1,37 @@
 """Settings that have parts, in words: what every client does locally (`local.lr`), and what an algorithm trains beside
-it (`distill.lr`). The parts of an optimiser stand among them, and `optimiser` says which one it is.
+it (`distill.lr`). An optimiser is a table of its kind and its fields, `optimiser = {kind = "adam", lr = 0.001}`, and an
+optimiser within it is one again. Where nothing lies within it, its fields may stand beside it: `local.lr`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
-from fedloom.core.optimiser import SGD, Adam, Optimiser
+from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser
 from fedloom.experiments.words import coerce, meant, settable
 
 P = TypeVar("P")
 
-OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam}
-OptimiserName = Literal["sgd", "adam"]
+OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam, "cosine": Cosine}
 
 
 def parts(whole: Any) -> dict[str, Any]:
     """Every part that words can set, by name."""
     out: dict[str, Any] = {}
+    if isinstance(whole, Optimiser):
+        if not (word := _word(whole)):
+            return {}  # one without a name stays what it is
+        out["kind"] = word
     for name, kind in _fields(whole).items():
         value = getattr(whole, name)
         if isinstance(value, Optimiser):
-            if word := _word(value):  # one without stays what it is
-                out |= {name: word} | parts(value)
+            table = parts(value)
+            beside = table and not isinstance(whole, Optimiser) and not any(map(_is_table, table.values()))
+            out |= {name: table.pop("kind"), **table} if beside else {name: table} if table else {}
         elif settable(kind):
             out[name] = value
     return out
@@ -38,30 +43,84 @@ def with_parts(whole: P, owner: str, given: Mapping[str, Any]) -> P:
     Raises:
         SettingError: there is no such part, or a value is of another type or out of range; says what there is.
     """
-    optimiser, own = getattr(whole, "optimiser", None), dict(_fields(whole))
+    if isinstance(whole, Optimiser):
+        return _optimiser(whole, owner, given)  # type: ignore[return-value]
+    own, optimiser = _fields(whole), getattr(whole, "optimiser", None)
+    values: dict[str, Any] = {}
     inner: dict[str, Any] = {}
-    if isinstance(optimiser, Optimiser):
-        own["optimiser"] = OptimiserName
-        if "optimiser" in given:
-            kind = OPTIMISERS[coerce(given["optimiser"], OptimiserName, f"{owner}.optimiser")]
-            if type(optimiser) is not kind:
-                common = parts(optimiser).keys() & {field.name for field in dataclasses.fields(kind)}
-                optimiser = kind(**{name: getattr(optimiser, name) for name in common})
-        inner = _fields(optimiser) if _word(optimiser) else {}
-    for part in given:
-        if part not in own and part not in inner:
-            which = f" with the optimiser {_word(optimiser)}" if inner else ""
-            known = [*own, *inner]
-            raise SettingError(f"{owner} has no setting {part!r}{which}{meant(part, known)}; it has {', '.join(known)}")
-    values = {part: coerce(v, (own | inner)[part], f"{owner}.{part}") for part, v in given.items()}
-    if inner:
-        changed = {part: values.pop(part) for part in given if part in inner}
-        values["optimiser"] = dataclasses.replace(optimiser, **changed)  # type: ignore[type-var]
+    beside: list[str] = []
+    for part, value in given.items():
+        name, _, rest = part.partition(".")
+        if name == "optimiser" and isinstance(optimiser, Optimiser):
+            inner[rest or "kind"] = value
+        elif part in own:
+            values[part] = coerce(value, own[part], f"{owner}.{part}")
+        else:
+            beside.append(part)
+    if isinstance(optimiser, Optimiser) and (inner or beside):
+        kinds = [name for name, kind in OPTIMISERS.items() if not (isinstance(whole, Local) and kind is Cosine)]
+        optimiser = _of_kind(optimiser, f"{owner}.optimiser", inner, kinds)
+        known = _fields(optimiser) if _word(optimiser) else {}
+    else:
+        known = {}
+    for part in beside:
+        if part not in known:
+            which = f" with the optimiser {_word(optimiser)}" if known else ""
+            there = [*own, *known]
+            raise SettingError(f"{owner} has no setting {part!r}{which}{meant(part, there)}; it has {', '.join(there)}")
+        inner[part] = coerce(given[part], known[part], f"{owner}.{part}")
+    if inner and isinstance(optimiser, Optimiser):
+        values["optimiser"] = _optimiser(optimiser, f"{owner}.optimiser", inner)
     return dataclasses.replace(whole, **values)  # type: ignore[type-var]
 
 
-def _word(optimiser: Optimiser | None) -> str | None:
+def _optimiser(before: Optimiser, owner: str, given: Mapping[str, Any]) -> Optimiser:
+    """An optimiser by its kind and its fields, as far as they are given; those of one within it begin with its name."""
+    after = _of_kind(before, owner, given)
+    known, within = _fields(after), dict[str, dict[str, Any]]()
+    values: dict[str, Any] = {}
+    for part, value in given.items():
+        name, _, rest = part.partition(".")
+        if part == "kind":
+            continue
+        if isinstance(getattr(after, name, None), Optimiser) and name in known:
+            within.setdefault(name, {})[rest or "kind"] = value
+        elif part in known:
+            values[part] = coerce(value, known[part], f"{owner}.{part}")
+        else:
+            there = ["kind", *known]
+            raise SettingError(
+                f"{owner} of kind {_word(after)} has no field {part!r}{meant(part, there)}; it has {', '.join(there)}"
+            )
+    values |= {name: _optimiser(getattr(after, name), f"{owner}.{name}", fields) for name, fields in within.items()}
+    return dataclasses.replace(after, **values)
+
+
+def _of_kind(
+    before: Optimiser, owner: str, given: Mapping[str, Any], kinds: Sequence[str] = tuple(OPTIMISERS)
+) -> Optimiser:
+    """An optimiser of the kind that is given, with what it has in common with the last; a schedule is of the last."""
+    if "kind" not in given:
+        return before
+    name = coerce(given["kind"], Literal[tuple(kinds)], owner)
+    kind = OPTIMISERS[name]
+    if type(before) is kind:
+        return before
+    if kind is Cosine:
+        if "steps" not in given:
+            raise SettingError(f"{owner} of kind cosine needs the steps after which its rate is 0: give {owner}.steps")
+        return Cosine(of=before, steps=coerce(given["steps"], int, f"{owner}.steps"))
+    before = before.of if isinstance(before, Cosine) else before
+    common = {field.name for field in dataclasses.fields(kind)} & {field.name for field in dataclasses.fields(before)}
+    return kind(**{name: getattr(before, name) for name in common})
+
+
+def _word(optimiser: Any) -> str | None:
     return next((word for word, kind in OPTIMISERS.items() if type(optimiser) is kind), None)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _fields(whole: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.model import Model
-from fedloom.core.types import Params, Weights
+from fedloom.core.types import Weights
 from fedloom.experiments.export import file_format, some_of, tensors_of
 
 
@@ -78,7 +78,7 @@ def _check(path: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str
             raise CodecError(f"{path}: {name!r} has the shape {list(shape)}, the model's has {list(wanted[name])}")
 
 
-def _read_safetensors(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> Params:
+def _read_safetensors(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:  # compares the header with the length of the file
             _check(path, {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}, wanted)  # noqa: SIM118
@@ -89,7 +89,7 @@ def _read_safetensors(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> Para
         raise CodecError(f"{path} is no whole safetensors file: {error}") from error
 
 
-def _read_state_dict(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> Params:
+def _read_state_dict(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     try:
         with zipfile.ZipFile(path) as archive:
             packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())

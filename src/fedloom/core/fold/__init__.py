@@ -44,7 +44,8 @@ def minimise(
 ) -> C:
     """One optimiser step per batch on `loss(carry, batch, *context)`, from a fresh optimiser state.
 
-    `loss` returns a scalar, or (scalar, carry) where the carry's buffers have moved (`Model.train` gives them).
+    `loss` returns a scalar, a `BatchLoss`, or (scalar, carry) where the carry's buffers have moved (`Model.train` gives
+    them).
     Trained are all floating leaves of `carry` but the buffers of `Weights`. `correct(gradient, *context)` changes the
     gradient before weight decay and momentum see it; a gradient looks like the carry with each `Weights` replaced by
     its `params`. `lr`: [] tensor (`client.lr`).

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, Batches, Lazy, at_batch
+from fedloom.core.batches import Batch, Batches, Lazy, Notes, at_batch
 from fedloom.core.errors import EngineWarning
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Step, tracing, vmap_trees
 from fedloom.core.random import fold_in
-from fedloom.core.types import Params, replace
+from fedloom.core.types import replace
 
 
 def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
@@ -219,7 +219,7 @@ class _Lockstep:
         return self.step.advance(work, self.spec, batch, context, dims)
 
     def _of_one(
-        self, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, notes: Params, lazy: dict[str, Lazy], full: bool
+        self, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, notes: Notes, lazy: dict[str, Lazy], full: bool
     ) -> Batch:
         if self.batches.augment is not None:
             x = self.batches.augment(x, key)
@@ -230,7 +230,7 @@ class _Lockstep:
         return Batch(x=x, y=y, mask=mask, key=key, notes={**notes, **told}, full=full)
 
     def _of_stack(
-        self, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, notes: Params, lazy: dict[str, Lazy], full: bool
+        self, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, notes: Notes, lazy: dict[str, Lazy], full: bool
     ) -> tuple[Batch, Any]:
         """The batches of the clients, and the client axes of (batch, context)."""
         key_axis = None if key.ndim == 0 else 0

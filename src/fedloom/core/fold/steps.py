@@ -17,7 +17,7 @@ from fedloom.core.errors import StackingError
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.purity import identity
 from fedloom.core.optimiser import SGD, Optimiser
-from fedloom.core.types import Weights
+from fedloom.core.types import BatchLoss, Weights
 
 tracing: ContextVar[Compilation] = ContextVar("fedloom_tracing", default="none")  # inside make_fx: what for
 
@@ -79,6 +79,8 @@ class Descent:
             with _autocast(batch.x):
                 mask = None if batch.full else batch.mask
                 answer = at_batch(batch.x, mask, self.loss, rebuild(trained, rest), batch, *context)
+            if isinstance(answer, BatchLoss):
+                answer = answer.value, answer.weights
             value, moved = answer if isinstance(answer, tuple) else (answer, None)
             if not isinstance(value, Tensor) or value.ndim != 0:
                 shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from fedloom.algorithms.fedbe import minimise_averaged
 from fedloom.core import tree
 from fedloom.core.batches import Batches
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.swa import minimise_averaged
 from fedloom.core.task import Classification
 from fedloom.core.types import replace
 from small import TINY, batches_of, clients_of
