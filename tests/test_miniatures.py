@@ -6,8 +6,10 @@ they are compared with those.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,11 +20,14 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from conftest import golden
+from fedloom import RunSettings, verify
+from fedloom import run as fedloom_run
+from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
-from fedloom.core.errors import StackingError
+from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
@@ -422,6 +427,80 @@ def _client_key(run: Any, client: int) -> int:
     from fedloom.core.random import derive
 
     return derive(run.population.seed, "client", client)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remembers(FedFomo):
+    """FedFomo whose server keeps every client's model, and what each one made of its candidates."""
+
+    def init_rows(self, initial: Weights, model: Model) -> dict[str, Any]:
+        return {"model": initial, "affinity": torch.zeros(2)}
+
+    def round(self, server: tuple[()], cohort: Any) -> tuple[()]:
+        sent = cohort.gather(self.learn)
+
+        def candidates(ids: Tensor) -> tuple[Weights]:
+            others = (ids[:, None] + torch.tensor([1, 2])) % cohort.num_clients  # [k, M], who need not be here
+            found = cohort.rows("model", others.flatten())
+            return (tree.map_tree(lambda t: t.unflatten(0, others.shape), found),)
+
+        replies = sent.cohort.gather(self.mix, scatter=candidates)
+        sent.cohort.keep("model", sent.value)
+        replies.cohort.keep("affinity", 0.5 * replies.cohort.rows("affinity") + replies.value)
+        return server
+
+
+REMEMBERS = Remembers(local=Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1)))
+
+
+def test_rows_of_a_server_live_in_the_store() -> None:
+    ends = []
+    for engine in ENGINES:
+        run = engine(fomo_population(), REMEMBERS)
+        assert run.fixed()["rows"] == ["affinity", "model"]
+        for t, cohort in enumerate([(0, 1, 2, 3), (1, 2), (0, 3)]):
+            run.round(run.init(), cohort, t)
+        own, kept = dict(sorted(run.clients.items())), dict(sorted(run.states.items()))
+        assert list(own) == [0, 1, 2, 3]
+        assert list(kept) == list(range(12))  # 4 clients: states, then "affinity", then "model"
+        agree(run.rows("model", [2, 0]), tree.stack([kept[10], kept[8]]))
+        agree(run.rows("affinity", [1]), kept[5][None])
+        assert not torch.equal(run.rows("model", [0]).params["fc1.bias"], run.rows("model", [1]).params["fc1.bias"])
+        ends.append(kept)
+    agree(*ends)
+
+
+def test_rows_are_kept_where_the_round_ends_well() -> None:
+    for engine in ENGINES:
+        run = engine(fomo_population(), REMEMBERS, faults=lambda r, e, k: "gone" if (r, e) == (1, 1) else None)
+        agree(run.rows("model", [1]), tree.stack([run.runtime.initial("tiny")]))  # as `init_rows` makes it
+        server = run.round(run.init(), (0, 1), 0)
+        before = {k: run.states[k] for k in (4, 5, 8, 9)}
+        run.round(server, (0, 1), 1)  # nobody answers the second exchange: the round ends there
+        agree({k: run.states[k] for k in before}, before)
+        run.round(server, (0, 1), 2)
+        assert not torch.equal(run.states[8].params["fc1.bias"], before[8].params["fc1.bias"])
+        with pytest.raises(SettingError, match=r"Remembers keeps rows named \['affinity', 'model'\], got 'modell'"):
+            run.rows("modell", [0])
+
+
+def test_rows_are_saved_and_resumed(tmp_path: Path) -> None:
+    parts = fomo_population().federation
+    settings = RunSettings(rounds=4, cohort_size=2, dtype="float64", engine="loop")
+    whole = RunDirectory(tmp_path / "whole")
+    history = fedloom_run(REMEMBERS, parts, TINY, settings, directory=whole.path)
+    half = dataclasses.replace(settings, rounds=2)
+    fedloom_run(REMEMBERS, parts, TINY, half, directory=tmp_path / "half")
+    again = fedloom_run(REMEMBERS, parts, TINY, settings, directory=tmp_path / "half", resume=True)
+    assert again.metrics == history.metrics
+    assert sorted(again.clients) == sorted(history.clients)
+    newest = [RunDirectory(tmp_path / name).checkpoints for name in ("whole", "half")]
+    assert verify(tmp_path / "half").whole
+    for checkpoints in newest:
+        checkpoints.identity = identity(RunDirectory(checkpoints.folder.parent).document("manifest"))
+    a, b = ({k: f.digest for k, f in c.read(4).clients.items()} for c in newest)
+    assert a == b
+    assert max(a) >= 8
 
 
 def test_a_client_lost_in_the_second_exchange_keeps_what_the_first_left() -> None:

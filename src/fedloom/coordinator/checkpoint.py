@@ -48,10 +48,18 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Identity:
-    """The run that checkpoints belong to. `unproved`: up to this round their indexes may be of format 1."""
+    """The run that checkpoints belong to.
+
+    Attributes:
+        fingerprint: Digest of what must stay the same for as long as the run lasts.
+        clients: How many there are.
+        rows: How many rows the server keeps of each, which have numbers after those of the clients.
+        unproved: Up to this round indexes may be of format 1.
+    """
 
     fingerprint: str = ""
     clients: int = 0
+    rows: int = 0
     unproved: int = -1
 
 
@@ -139,8 +147,9 @@ class Checkpoints:
         )
 
     def _client(self, key: str, raw: Any, round: int) -> File:
-        if not key.isdecimal() or str(int(key)) != key or int(key) >= self.identity.clients:
-            raise ValueError(f"client must be in 0..{self.identity.clients - 1}, got {key!r}")
+        most = self.identity.clients * (1 + self.identity.rows)  # `Engine.row_key`
+        if not key.isdecimal() or str(int(key)) != key or int(key) >= most:
+            raise ValueError(f"client must be in 0..{most - 1}, got {key!r}")
         file = _file(raw)
         match = _CLIENT.fullmatch(file.name)
         if not match or int(match[1]) > round or file.name != state_name(int(key), int(match[1])):

@@ -121,7 +121,7 @@ class Rounds:
         """Go on from a checkpoint: what was written after it is dropped."""
         checkpoint = self.restore(files, at, self._state_budget)
         files.go_on_from(checkpoint, self.history, self.engine)
-        self.history.server, self.history.clients = self._server, self.engine.states
+        self.history.server, self.history.clients = self._server, self.engine.clients
 
     def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
         """Compute rounds again up to one: its cohort, the server before and after it, and its exchanges."""
@@ -202,7 +202,7 @@ class Rounds:
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
             record.update(self.evaluation.of_personal(server, t))
         clock.lap("evaluate")
-        self.history.server, self.history.clients = server, self.engine.states
+        self.history.server, self.history.clients = server, self.engine.clients
         self.history.stopped = self._reason_to_stop(record) if done < settings.rounds else None
         last = done == settings.rounds or self.history.stopped is not None
         self._record(record, clock, files)

@@ -80,6 +80,14 @@ class Algorithm(ABC, Generic[V, S]):
         """
         return ()  # type: ignore[return-value]
 
+    def init_rows(self, initial: Weights, model: Model) -> Mapping[str, Any]:
+        """What the server keeps of each client beside its state V, by name, as it is before the first contact.
+
+        `cohort.rows(name)` reads such rows, `cohort.keep(name, rows)` replaces them. They are stored like the clients'
+        states: a checkpoint writes those that moved. `initial`: the initial weights of the client's architecture.
+        """
+        return {}
+
     @abstractmethod
     def round(self, server: V, cohort: Cohort) -> V:
         """The paper's outer loop body, with as many exchanges as the paper has."""

@@ -135,6 +135,14 @@ class Cohort(Protocol):
         """Randomness of the server in this round, by purpose."""
         ...
 
+    def rows(self, name: str, clients: Tensor | None = None) -> Any:
+        """What the server keeps of any clients [k] (default: these) under a name of `Algorithm.init_rows`, stacked."""
+        ...
+
+    def keep(self, name: str, rows: Any) -> None:
+        """Keep `rows` [K, ...] of these clients under a name, once the round has ended well."""
+        ...
+
     def gather(
         self, fn: Callable[..., tuple[Any, T]], *broadcast: Any, scatter: Scatter = (), at_least: int = 1
     ) -> Replies[T]:

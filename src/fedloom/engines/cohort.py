@@ -106,6 +106,14 @@ class AskedCohort:
     def key(self, purpose: str) -> int:
         return derive(self.engine.population.seed, "server", self.round, purpose)
 
+    def rows(self, name: str, clients: Tensor | None = None) -> Any:
+        return self.engine.rows(name, self.clients if clients is None else clients.tolist())
+
+    def keep(self, name: str, rows: Any) -> None:
+        keys = [self.engine.row_key(name, k) for k in self.clients]
+        (rows,) = _one_each((rows,), len(keys))
+        self.engine.kept.append((keys, rows, self.round))
+
     def gather(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Replies[Any]:
         values: dict[int, Any] = {}
         failed: dict[int, str] = {}

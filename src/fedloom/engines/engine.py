@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,6 +66,7 @@ class Engine(ABC):
         )
         self.states = ClientStore()  # a client never asked occupies nothing
         self.watch: Callable[[Exchange], None] | None = None  # sees every exchange of a replayed round
+        self.kept: list[tuple[list[int], Any, int]] = []  # rows of the round at hand: (keys, rows [K, ...], round)
         self.traffic = Traffic()
         self.last: Answer | None = None  # of the newest request
 
@@ -102,7 +104,8 @@ class Engine(ABC):
 
     def fixed(self) -> dict[str, Any]:
         """What is chosen once for a run because results depend on it in the last bit."""
-        return {"engine": self.name, "compilation": self.compilation, "bf16": self.bf16}
+        rows = {"rows": self.row_names} if self.row_names else {}
+        return {"engine": self.name, "compilation": self.compilation, "bf16": self.bf16, **rows}
 
     def variant(self, algorithm: Algorithm[Any, Any]) -> Engine:
         """The same engine for another algorithm, with no states and without faults' memory; traced steps are shared."""
@@ -132,7 +135,7 @@ class Engine(ABC):
         """
         self.states = ClientStore(budget, folder)
         self.spare(file.name for file in written.values())
-        self.states.restore(written, self.runtime.fresh)
+        self.states.restore(written, self.fresh)
 
     def spare(self, names: Iterable[str]) -> None:
         """Delete no file of a state that has one of these names: checkpoints name them."""
@@ -156,10 +159,55 @@ class Engine(ABC):
 
     def stack(self, clients: Sequence[int]) -> Any:
         """The states of some clients, stacked; new ones for clients never heard of, which are not kept."""
-        return self.states.stack(clients, self.runtime.fresh)
+        return self.states.stack(clients, self.fresh)
+
+    # ---- what the server keeps of each client, in the same store
+
+    def row_key(self, name: str, client: int) -> int:
+        """Where the store has a row: of N clients, states have the keys 0 .. N-1, rows of the i-th name those after.
+
+        Of 100 clients, whose rows have the names "loss" and "model": the model of client 7 has the key 207.
+        """
+        names = self.row_names
+        if name not in names:
+            raise SettingError(f"{type(self.algorithm).__name__} keeps rows named {names}, got {name!r}: see init_rows")
+        return self.population.num_clients * (1 + names.index(name)) + client
+
+    @cached_property
+    def row_names(self) -> list[str]:
+        """The names of rows, in alphabetical order."""
+        p = self.population
+        label, model = next(iter(p.models.items()))
+        return sorted(self.algorithm.init_rows(self.runtime.initial(label), model))
+
+    @property
+    def clients(self) -> Mapping[int, Any]:
+        """The states of clients that took part, without the server's rows."""
+        n = self.population.num_clients
+        return {k: self.states[k] for k in self.states if k < n} if self.row_names else self.states
+
+    def rows(self, name: str, clients: Sequence[int]) -> Any:
+        """Rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
+        return self.states.stack([self.row_key(name, k) for k in clients], self.fresh)
+
+    def fresh(self, key: int) -> Any:
+        """What the store has not: the first state of a client, or a row."""
+        index, client = divmod(key, self.population.num_clients)
+        if index == 0:
+            return self.runtime.fresh(client)
+        p = self.population
+        name = p.assignment[client]
+        row = self.algorithm.init_rows(self.runtime.initial(name), p.models[name])[self.row_names[index - 1]]
+        return tree.cast(row, device=p.device, dtype=p.dtype)
+
+    def _keep_rows(self) -> None:
+        for keys, rows, round in self.kept:
+            self.states.offer(keys, rows, (round, 0))
+            self.states.accept(keys)
 
     def _moved(self, name: str, before: Any, cohort: AskedCohort) -> Any:
         """The server state of one architecture after its round; the one before, if what came out is refused."""
+        self.kept.clear()
         with executing(Execution()) as own:  # of what the server trains itself
             try:
                 after = self.algorithm.round(before, cohort)
@@ -171,7 +219,10 @@ class Engine(ABC):
             problem = problem[0], f"{problem[1]} in its own training"
         elif not finite(after):
             problem = None, "its own state is not finite"
+        elif not finite([rows for _, rows, _ in self.kept]):
+            problem = None, "what it keeps of its clients is not finite"
         else:
+            self._keep_rows()
             return after
         batch, what = problem
         if self.on_nonfinite == "stop":
