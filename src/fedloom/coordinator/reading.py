@@ -28,7 +28,7 @@ _ACCURACIES = (
     "personal_worst_tenth",
     "val_accuracy",
 )
-_NUMBERS = ("train_loss", "global_loss", "forgetting", "personal_std")
+_NUMBERS = ("train_loss", "server_loss", "global_loss", "forgetting", "personal_std")
 
 
 def metrics(folder: Path) -> list[Object]:

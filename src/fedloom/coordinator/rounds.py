@@ -235,6 +235,7 @@ class Rounds:
             "failed": failed,
             **({"server_refused": refused} if refused else {}),
             "train_loss": mean(losses),
+            **({"server_loss": mean(traffic.server_losses.values())} if traffic.server_losses else {}),
             # where everything is in one place, nothing travels
             "bytes_down": 0 if self.algorithm.pooled else sum(traffic.down.values()),
             "bytes_up": 0 if self.algorithm.pooled else sum(traffic.up.values()),

@@ -33,6 +33,7 @@ class Traffic:
     up: Counter[int] = field(default_factory=Counter)
     failed: list[Failure] = field(default_factory=list)
     losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
+    server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
     server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
 
 

@@ -223,6 +223,8 @@ class Engine(ABC):
             problem = None, "what it keeps of its clients is not finite"
         else:
             self._keep_rows()
+            if losses:
+                self.traffic.server_losses[name] = float(losses[-1].double().mean())
             return after
         batch, what = problem
         if self.on_nonfinite == "stop":

@@ -1,0 +1,104 @@
+"""Rounds of the server alone: measured, logged, saved and resumed like any other."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedloom import RunSettings, run
+from fedloom.coordinator.history import History
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.client import Client, on_client
+from fedloom.core.errors import NonFiniteError
+from fedloom.core.fold import minimise
+from fedloom.core.losses import soft_target_loss
+from fedloom.core.optimiser import SGD, Local
+from fedloom.core.types import Weighted, Weights, state
+from tiny import examples, federation, linear
+
+LOCAL = Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1))
+
+
+@state
+class OneShot:
+    w: Weights
+    teachers: Weights  # [2, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distils(Algorithm[OneShot, tuple[()]]):
+    """One round of uploads; after it the server learns alone from what two clients say of public examples."""
+
+    rate: float = 0.1
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> OneShot:
+        w = model.init(key)
+        return OneShot(w=w, teachers=Weights(params={n: torch.stack([t, t]) for n, t in w.params.items()}))
+
+    @on_client
+    def learn(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+        return (), client.weigh(self.train(client, w), "samples")
+
+    def round(self, server: OneShot, cohort: Any) -> OneShot:
+        if cohort.round == 0:
+            replies = cohort.gather(self.learn, server.w)
+            return OneShot(w=replies.mean, teachers=replies.value.value)
+        model = cohort.model
+        batches = cohort.public.shuffled(8, 5, cohort.key("public"))
+        said = sum(
+            torch.softmax(model(Weights(params={n: t[k] for n, t in server.teachers.params.items()}), batches.x), -1)
+            for k in range(2)
+        )
+        rate = torch.tensor(self.rate, dtype=torch.float64)
+        loss = soft_target_loss(model, 1.0)
+        w = minimise(loss, server.w, batches.note("target", said / 2), SGD(lr=self.rate), lr=rate)
+        return OneShot(w=w, teachers=server.teachers)
+
+    def global_weights(self, server: OneShot) -> Weights:
+        return server.w
+
+
+def parts() -> Any:
+    return dataclasses.replace(federation(), public=examples(24, seed=3))
+
+
+def history(rounds: int = 5, **more: Any) -> History:
+    rate = more.pop("rate", 0.1)
+    settings = RunSettings(rounds=rounds, cohort_size=2, **more.pop("settings", {}))
+    return run(Distils(local=LOCAL, rate=rate), parts(), linear, settings, **more)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
+def test_a_round_of_the_server_alone_is_measured_and_logged(engine: str) -> None:
+    found = history(settings={"engine": engine}).metrics
+    assert [len(m["clients"]) for m in found[1:]] == [2, 0, 0, 0, 0]
+    assert found[1]["train_loss"] > 0
+    assert "server_loss" not in found[1]
+    for m in found[2:]:
+        assert (m["bytes_up"], m["bytes_down"], m["train_loss"]) == (0, 0, None)
+        assert m["server_loss"] > 0
+        assert 0 <= m["global_accuracy"] <= 1
+    assert len({m["global_loss"] for m in found}) == len(found)  # each of them moves the model
+    assert found[-1]["server_loss"] < found[2]["server_loss"]
+
+
+def test_it_is_saved_and_resumed(tmp_path: Path) -> None:
+    whole = history(directory=tmp_path / "whole")
+    history(3, directory=tmp_path / "half")
+    resumed = history(directory=tmp_path / "half", resume=True)
+    assert resumed.metrics == whole.metrics
+    assert (tmp_path / "half" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+
+
+def test_a_loss_that_is_no_number_is_named_with_its_step() -> None:
+    with pytest.raises(NonFiniteError, match=r"the server, round 2, batch \d: the loss is (nan|inf) in its own"):
+        history(rate=1e38)
+    kept = history(rate=1e38, settings={"on_nonfinite": "refuse"}).metrics
+    assert all("in its own training at batch" in m["server_refused"] for m in kept[2:])
+    assert not any("server_loss" in m for m in kept)
+    assert len({m["global_loss"] for m in kept[1:]}) == 1
