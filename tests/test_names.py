@@ -11,6 +11,7 @@ import fedloom
 SOURCE = Path(fedloom.__file__).parent
 SHARED = {  # name: why more than one module or package has it
     "__init__": "what a package says of itself",
+    "cohort": "what an algorithm calls, and how an engine answers it",
     "alignment": "the measure, and the analysis that draws it",
     "forgetting": "the measure, and the analysis that draws it",
     "fedntd": "the algorithm, and the study of the paper that it is from",

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.report.grouping import read_methods
+from fedloom.report.methods import Method
+
 
 def made_run(
     folder: Path,
@@ -83,3 +86,8 @@ def made_run(
         if name not in without:
             (folder / name).write_text(json.dumps(content), encoding="utf-8")
     return folder
+
+
+def methods(*directories: Path) -> list[Method]:
+    """The methods that the runs below some directories are of."""
+    return read_methods(directories)[0]

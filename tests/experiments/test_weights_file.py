@@ -1,0 +1,174 @@
+"""Files from outside are believed nothing."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from exported import BUILDERS, Tied, assert_same, trained
+from safetensors.torch import save_file
+from torch import nn
+
+from fedloom import Model, Weights
+from fedloom.core.errors import CodecError, SettingError
+from fedloom.experiments.export import module
+from fedloom.experiments.weights_file import load_weights
+
+
+class Opens:
+    """A pickle that runs code when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return open, (str(self.path), "w")
+
+
+LINEAR = Model(lambda: nn.Linear(2, 3), name="linear")
+
+
+GOOD = {"weight": torch.ones(3, 2), "bias": torch.zeros(3)}
+
+
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_code_in_a_file_does_not_run(as_zip: bool, tmp_path: Path) -> None:
+    path, proof = tmp_path / "bad.pt", tmp_path / "proof"
+    if as_zip:
+        torch.save({**GOOD, "bias": Opens(proof)}, path)
+    else:
+        path.write_bytes(pickle.dumps(Opens(proof)))
+    with pytest.raises(CodecError, match=r"more than tensors|no whole file of torch\.save"):
+        load_weights(path, LINEAR)
+    assert not proof.exists()
+
+
+def save(path: Path, tensors: Any) -> Path:
+    if path.suffix == ".safetensors":
+        save_file(tensors, path)
+    else:
+        torch.save(tensors, path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weights": torch.ones(3, 2)}, "has 'weights', which the model has not; the model has weight, bias"),
+        ({"bias": None}, "lacks 'bias' of linear; it has weight"),
+        ({"bias": torch.zeros(4)}, r"'bias' has the shape \[4\], the model's has \[3\]"),
+        ({"bias": torch.zeros(3, dtype=torch.int64)}, "'bias' is torch.int64, linear has torch.float32"),
+        ({"bias": torch.tensor([0.0, float("nan"), 0])}, "'bias' has values that are NaN or infinite"),
+        ({"bias": torch.full((3,), 1e300, dtype=torch.float64)}, "NaN or infinite in torch.float32"),
+    ],
+)
+def test_tensors_that_are_not_the_models(change: dict[str, Any], message: str, suffix: str, tmp_path: Path) -> None:
+    tensors = {n: t for n, t in {**GOOD, **change}.items() if t is not None}
+    with pytest.raises(CodecError, match=message):
+        load_weights(save(tmp_path / f"bad{suffix}", tensors), LINEAR)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_buffers_are_checked_too(suffix: str, tmp_path: Path) -> None:
+    model = Model(BUILDERS["small_bn"])
+    tensors = module(model, model.init(0)).state_dict()
+    counter = next(n for n in tensors if n.endswith("num_batches_tracked"))
+    mean = next(n for n in tensors if n.endswith("running_mean"))
+    with pytest.raises(CodecError, match=r"num_batches_tracked' is torch.float32, .* has torch.int64"):
+        load_weights(save(tmp_path / f"a{suffix}", {**tensors, counter: torch.tensor(1.5)}), model)
+    with pytest.raises(CodecError, match="running_mean' has values that are NaN"):
+        load_weights(save(tmp_path / f"b{suffix}", {**tensors, mean: tensors[mean] * float("nan")}), model)
+
+
+def test_other_precisions_become_the_models(tmp_path: Path) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        path = save(tmp_path / f"{dtype}.safetensors", {n: t.to(dtype) for n, t in GOOD.items()})
+        assert_same(load_weights(path, LINEAR), Weights(params=GOOD))
+
+
+def test_tied_tensors_may_stand_under_any_of_their_names_but_must_agree(tmp_path: Path) -> None:
+    model = Model(Tied)
+    weights = trained(model)
+    tensors = {n: t.clone() for n, t in module(model, weights).state_dict().items()}
+    one = {n: t for n, t in tensors.items() if n != "down.weight"}
+    assert_same(load_weights(save(tmp_path / "one.safetensors", one), model), weights)
+    two = {**tensors, "same.weight": tensors["same.weight"] + 1}
+    with pytest.raises(CodecError, match=r"down.weight, same.weight are one tensor in Tied, but differ"):
+        load_weights(save(tmp_path / "two.safetensors", two), model)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_cut_files(suffix: str, tmp_path: Path) -> None:
+    whole = save(tmp_path / f"whole{suffix}", GOOD).read_bytes()
+    for size in (0, 4, len(whole) // 2, len(whole) - 1):
+        path = tmp_path / f"cut{size}{suffix}"
+        path.write_bytes(whole[:size])
+        with pytest.raises(CodecError, match=r"is no whole (safetensors file|file of torch\.save)"):
+            load_weights(path, LINEAR)
+
+
+def test_a_header_that_promises_too_much(tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [3, 2], "data_offsets": [0, 1 << 40]}
+    header = json.dumps({"weight": entry}).encode()
+    path = tmp_path / "bad.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(24))
+    with pytest.raises(CodecError, match="no whole safetensors file"):
+        load_weights(path, LINEAR)
+
+
+def rewritten(path: Path, change: Callable[[bytes], bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    """A copy of a state_dict file with another pickle in it."""
+    out = path.with_name(f"changed-{path.name}")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w", compression) as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            new.writestr(entry.filename, change(data) if entry.filename.endswith("data.pkl") else data)
+    return out
+
+
+def test_a_tensor_cannot_reach_beyond_its_file(tmp_path: Path) -> None:
+    """The pickle says how long a storage is and where in it a tensor lies; both are changed."""
+    path = save(tmp_path / "bad.pt", {"weight": torch.ones(3, 2), "bias": torch.zeros(3)})
+    number, far = b"K\x03tq", b"J\x40\x42\x0f\x00tq"  # 3 and 1,000,000 elements in a storage
+    offset, away = b"QK\x00K\x03\x85", b"QJ\x00\x42\x0f\x00K\x03\x85"  # at 0, and at 999,936
+    path = rewritten(path, lambda pickled: pickled.replace(number, far).replace(offset, away))
+    with zipfile.ZipFile(path) as archive:
+        assert far in archive.read("bad/data.pkl")
+        assert away in archive.read("bad/data.pkl")
+    with pytest.raises(CodecError, match="damaged"):
+        load_weights(path, LINEAR)
+
+
+def test_compressed_files_are_not_unpacked(tmp_path: Path) -> None:
+    path = rewritten(save(tmp_path / "bad.pt", GOOD), bytes, zipfile.ZIP_DEFLATED)
+    with pytest.raises(CodecError, match="is compressed"):
+        load_weights(path, LINEAR)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([torch.ones(2)], "holds a list"),
+        ({"state_dict": GOOD}, "'state_dict' is a dict; a state_dict maps names to dense tensors"),
+        ({**GOOD, "bias": torch.zeros(3).to_sparse()}, "'bias' is a Tensor"),
+        ({**GOOD, 3: torch.zeros(3)}, "3 is a Tensor"),
+    ],
+)
+def test_files_that_hold_something_else(content: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CodecError, match=message):
+        load_weights(save(tmp_path / "bad.pt", content), LINEAR)
+
+
+def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"none.pt is no file"):
+        load_weights(tmp_path / "none.pt", LINEAR)
+    with pytest.raises(SettingError, match=r"cannot be read back: ONNX holds a network"):
+        load_weights(tmp_path / "none.onnx", LINEAR)
