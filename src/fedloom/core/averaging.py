@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Aggregation, Client
@@ -82,7 +82,7 @@ class Averaging(Algorithm[Weights, S]):
     def judged_with(self, server: Weights, model: Model) -> Weights:
         return self.down(server)
 
-    def personal(self, client: Client[S], sent: Any) -> Weights:
+    def personal(self, client: Client[S], sent: Weights) -> Weights:
         return self.received(client, sent)
 
     def global_weights(self, server: Weights) -> Weights | None:
