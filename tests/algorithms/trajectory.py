@@ -35,9 +35,9 @@ class TinyNet(nn.Module):
 class StoredOrder(Population):
     """The golden runs visit the examples in stored order."""
 
-    def train_batches(self, clients: Any, local: Any, round: int, exchange: int | str) -> Any:
-        batches = super().train_batches(clients, local, round, exchange)
-        sizes = self.sizes[list(clients)]
+    def train_batches(self, request: Any, local: Any) -> Any:
+        batches = super().train_batches(request, local)
+        sizes = self.sizes[list(request.clients)]
         per_epoch = -(-sizes // local.batch_size)
         order = torch.zeros_like(batches.order)
         for i, (n, steps) in enumerate(zip(sizes, per_epoch, strict=True)):
