@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fedloom import RunSettings, run
 from fedloom.coordinator.history import History
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch, noise
 from fedloom.core.client import Client, on_client
-from fedloom.core.errors import NonFiniteError
+from fedloom.core.errors import NonFiniteError, SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import soft_target_loss
+from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weighted, Weights, state
+from fedloom.experiments.parts import with_parts
 from tiny import examples, federation, linear
 
 LOCAL = Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1))
@@ -61,6 +66,81 @@ class Distils(Algorithm[OneShot, tuple[()]]):
 
     def global_weights(self, server: OneShot) -> Weights:
         return server.w
+
+
+class Generator(nn.Module):
+    """Makes an example of four features from so much noise."""
+
+    def __init__(self, noise: int = 3, width: int = 8) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(noise, width), nn.Tanh(), nn.Linear(width, 4))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.net(z)
+
+
+@state
+class Inventor:
+    w: Weights
+    g: Weights  # of the generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invents(Algorithm[Inventor, tuple[()]]):
+    """After one round of uploads the server trains a network of its own: its examples are to be told apart by w."""
+
+    generator: str = "test_server_rounds:Generator"
+    width: int = 8
+
+    def network(self) -> Model:
+        return Model.by_name(self.generator, width=self.width)
+
+    def init(self, model: Any, key: int, *, num_clients: int) -> Inventor:
+        return Inventor(w=model.init(key), g=self.network().init(key))
+
+    @on_client
+    def learn(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+        return (), client.weigh(self.train(client, w), "samples")
+
+    def round(self, server: Inventor, cohort: Any) -> Inventor:
+        if cohort.round == 0:
+            return Inventor(w=cohort.reduce(self.learn, server.w).mean, g=server.g)
+        network, model = self.network(), cohort.model
+
+        def unsure(g: Weights, batch: Batch, w: Weights) -> tuple[Tensor, Weights]:
+            x, buffers = network.train(g, batch)
+            said = torch.log_softmax(model(w, x), -1)
+            return -(said.exp() * said).sum(-1).mean(), Weights(params=g.params, buffers=buffers)
+
+        like = next(iter(server.w.params.values()))
+        z = noise((3,), batch_size=16, steps=20, key=cohort.key("noise"), like=like)
+        rate = torch.tensor(0.05, dtype=torch.float64)
+        return Inventor(w=server.w, g=minimise(unsure, server.g, z, SGD(lr=0.05), server.w, lr=rate))
+
+    def global_weights(self, server: Inventor) -> Weights:
+        return server.w
+
+
+def test_a_server_has_a_network_of_its_own_among_its_settings(tmp_path: Path) -> None:
+    def invented(rounds: int = 6, **more: Any) -> History:
+        settings = RunSettings(rounds=rounds, cohort_size=3)
+        return run(Invents(local=LOCAL), federation(), linear, settings, **more)
+
+    found = invented()
+    losses = [m["server_loss"] for m in found.metrics[2:]]
+    assert all(b < a for a, b in itertools.pairwise(losses)), losses
+    assert [m["clients"] for m in found.metrics[2:]] == [[]] * 5
+    invented(3, directory=tmp_path)
+    assert invented(directory=tmp_path, resume=True).metrics == found.metrics
+    assert Invents(width=5).network().num_params < Invents().network().num_params
+    assert Invents().network() is Invents().network()  # one network: what was traced of it is found again
+
+
+def test_the_network_is_named_in_words() -> None:
+    made = with_parts(Invents(local=LOCAL), "invents", {"generator": "torch.nn:Linear", "width": "5"})
+    assert (made.generator, made.width) == ("torch.nn:Linear", 5)
+    with pytest.raises(SettingError, match=r"network 'torch.nn:Linear' does not take the settings \{'width': 5\}"):
+        made.network()
 
 
 def parts() -> Any:

@@ -10,9 +10,10 @@ from rich.markup import escape
 
 from fedloom import studies
 from fedloom.core.errors import SettingError
+from fedloom.core.naming import meant
 from fedloom.core.output import below
 from fedloom.core.terminal import table
-from fedloom.experiments.words import coerce, meant
+from fedloom.experiments.words import coerce
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analyses import analyse
 from fedloom.report.analysis_result import AnalysisResult

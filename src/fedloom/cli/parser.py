@@ -8,7 +8,7 @@ from typing import Any
 from fedloom import __version__
 from fedloom.cli.flags import add_settings, directory
 from fedloom.cli.index import INDEX
-from fedloom.experiments.words import meant
+from fedloom.core.naming import meant
 
 _EXAMPLES = """\
 examples:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedloom.core.random import normal
 from fedloom.core.types import replace, state, static
 
 # (inputs, mask) of the batch at hand; None where it has no padding
@@ -126,6 +127,30 @@ class Batches:
         order = torch.where(flat < n, flat, 0).reshape(steps, batch_size)
         count = torch.div(self.num_examples + batch_size - 1, batch_size, rounding_mode="floor")
         return replace(self, order=order, mask=mask, num_steps=count, notes={}, lazy={}, augment=None)
+
+
+def noise(shape: tuple[int, ...], batch_size: int, steps: int, key: int, like: Tensor) -> Batches:
+    """So many batches of standard normal noise, [B, *shape], for a network that makes examples; labels are 0.
+
+    What a batch holds depends on (key, number of the batch) alone. `like`: on its device, and of its dtype.
+    """
+    zero = torch.zeros((), dtype=torch.int64, device=like.device)
+    return Batches(
+        x=torch.zeros((1, *shape), dtype=like.dtype, device=like.device),
+        y=zero[None],
+        examples=zero[None],
+        order=zero.expand(steps, batch_size),
+        mask=torch.ones((steps, batch_size), dtype=torch.bool, device=like.device),
+        num_steps=zero + steps,
+        num_examples=zero + 1,
+        key=zero + key,
+        augment=_to_noise,
+        dtype=like.dtype,
+    )
+
+
+def _to_noise(x: Tensor, key: Tensor) -> Tensor:
+    return normal(key, 0, x.shape).to(x.dtype)
 
 
 def at_batch(x: Tensor, mask: Tensor | None, fn: Callable[..., Any], *args: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from fedloom.core.batches import Batch, padded_batch
 from fedloom.core.errors import SettingError, StackingError
+from fedloom.core.naming import by_python_name
 from fedloom.core.random import uniform
 from fedloom.core.types import Params, Weights
+from fedloom.models import build
 
 
 @contextlib.contextmanager
@@ -67,6 +70,29 @@ class Model:
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
         self._called_training = _Called(self._training)
         self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
+
+    @staticmethod
+    @functools.cache
+    def by_name(text: str, **settings: Any) -> Model:
+        """A network that is named among settings, such as a generator: `module:name`, or a name of `fedloom.models`.
+
+        `settings` go to what is named, a class or a function that returns a module; they must be hashable. The same
+        name with the same settings is the same model.
+
+        >>> Model.by_name("torch.nn:Linear", in_features=3, out_features=2).num_params
+        8
+
+        Raises:
+            SettingError: there is no such network, or it does not take these settings.
+        """
+        make = by_python_name(text, "network") if ":" in text else functools.partial(build, text)
+        try:
+            module = make(**settings)
+        except (TypeError, ValueError) as error:
+            raise SettingError(f"network {text!r} does not take the settings {settings}: {error}") from error
+        if not isinstance(module, nn.Module):
+            raise SettingError(f"network {text!r} must name what makes a torch.nn.Module, got {type(module).__name__}")
+        return Model(lambda: make(**settings), name=text)
 
     def __repr__(self) -> str:
         return f"Model({self.name}, {self.num_params:,} parameters)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 import torch
@@ -35,6 +36,12 @@ def uniform(key: Tensor, site: int, shape: torch.Size) -> Tensor:
     x = _mix((x + high + site * 0x9E3779B1) & 0xFFFFFFFF)
     x = _mix((x ^ (j >> 32) ^ low) & 0xFFFFFFFF)
     return (x >> 8).to(torch.float32) * (1.0 / (1 << 24))
+
+
+def normal(key: Tensor, site: int, shape: torch.Size) -> Tensor:
+    """Standard normal numbers (Box and Muller) with the properties of `uniform`; float32 of `shape`."""
+    radius = (-2.0 * torch.log1p(-uniform(key, 2 * site, shape))).sqrt()
+    return radius * torch.cos(2.0 * math.pi * uniform(key, 2 * site + 1, shape))
 
 
 def fold_in(key: Tensor, word: Tensor | int) -> Tensor:

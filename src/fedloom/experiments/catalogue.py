@@ -16,6 +16,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
+from fedloom.core.naming import by_python_name, meant
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
 from fedloom.core.task import Classification, Hinge, Task, check_task
@@ -39,7 +40,7 @@ from fedloom.data import (
 )
 from fedloom.data.sources import SOURCES
 from fedloom.experiments.parts import parts, with_parts
-from fedloom.experiments.words import by_python_name, coerce, meant, settable
+from fedloom.experiments.words import coerce, settable
 from fedloom.models import MODELS, build
 
 DATA = "fashion_mnist_small"

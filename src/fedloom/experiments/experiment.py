@@ -19,6 +19,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
+from fedloom.core.naming import meant
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
@@ -27,7 +28,7 @@ from fedloom.experiments.export import module
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.samplers import sampler
 from fedloom.experiments.weights_file import load_weights
-from fedloom.experiments.words import coerce, meant
+from fedloom.experiments.words import coerce
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeVar
 
 from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
+from fedloom.core.naming import meant
 from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser
-from fedloom.experiments.words import coerce, meant, settable
+from fedloom.experiments.words import coerce, settable
 
 P = TypeVar("P")
 

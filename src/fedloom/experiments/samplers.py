@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.coordinator.sampler import Arriving, Available, BySize, DeviceSampler, FixedList, SeededByRound, Uniform
 from fedloom.core.errors import SettingError
-from fedloom.experiments.words import meant
+from fedloom.core.naming import meant
 
 
 def sampler(text: str, seed: int) -> DeviceSampler:

@@ -22,12 +22,12 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core import files
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, StorageError
+from fedloom.core.naming import meant
 from fedloom.core.output import as_csv
 from fedloom.core.random import generator
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
 from fedloom.experiments.search_space import Range
-from fedloom.experiments.words import meant
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
 VALIDATION = "val_accuracy"

@@ -1,24 +1,13 @@
-"""Reading what people write: values of the right kind, names that were meant, things by their Python names."""
+"""Reading what people write: values of the right kind."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import os
-import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from fedloom.core.choices import check
 from fedloom.core.errors import SettingError
-
-
-def meant(word: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'x'?)", or nothing where no known word is close."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def coerce(value: Any, kind: Any, key: str) -> Any:
@@ -58,27 +47,3 @@ def settable(kind: Any) -> bool:
     if NoneType in get_args(kind):
         return len(each) == 1 and settable(each[0])
     return get_origin(kind) is Literal or kind in (bool, int, float, str)
-
-
-def by_python_name(text: str, what: str) -> Any:
-    """What `module:name` names; modules are looked for in the current folder too.
-
-    Raises:
-        SettingError: there is no such module or name.
-    """
-    module, _, name = text.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = importlib.import_module(module)
-    except ImportError as error:
-        raise SettingError(
-            f"{what} {text!r}: cannot import {module!r}: {error}; modules are looked for in the current folder "
-            f"({here}) and among installed packages"
-        ) from None
-    try:
-        return getattr(found, name)
-    except AttributeError:
-        known = [n for n in vars(found) if not n.startswith("_")]
-        raise SettingError(f"{what} {text!r}: {module} has no {name!r}{meant(name, known)}") from None

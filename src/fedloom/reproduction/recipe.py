@@ -13,8 +13,8 @@ from typing import Any
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.facts import plain
 from fedloom.core.errors import SettingError
+from fedloom.core.naming import meant
 from fedloom.experiments.experiment import Experiment, flat
-from fedloom.experiments.words import meant
 from fedloom.models import MODELS
 
 UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells

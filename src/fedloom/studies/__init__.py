@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedloom.core.errors import SettingError
-from fedloom.experiments.words import meant
+from fedloom.core.naming import meant
 
 if TYPE_CHECKING:
     from fedloom.report.analyses import Analysis

@@ -1,0 +1,43 @@
+"""Networks and other things by the names that people write."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
+from fedloom.core.naming import by_python_name, meant
+
+
+def test_what_was_meant() -> None:
+    assert meant("fedavgg", ["fedavg", "moon"]) == " (did you mean 'fedavg'?)"
+    assert meant("zzz", ["fedavg", "moon"]) == ""
+
+
+def test_things_by_their_python_names() -> None:
+    assert by_python_name("torch.nn:Linear", "network") is torch.nn.Linear
+    with pytest.raises(
+        SettingError, match=r"network 'torch.nn:Liner': torch.nn has no 'Liner' \(did you mean 'Linear'"
+    ):
+        by_python_name("torch.nn:Liner", "network")
+    with pytest.raises(SettingError, match=r"task 'no.such:Thing': cannot import 'no.such'.*in the current folder"):
+        by_python_name("no.such:Thing", "task")
+
+
+def test_networks_by_name() -> None:
+    found = Model.by_name("torch.nn:Linear", in_features=3, out_features=2)
+    assert (found.name, found.num_params, found.seeded) == ("torch.nn:Linear", 8, True)
+    assert found is Model.by_name("torch.nn:Linear", in_features=3, out_features=2)
+    assert Model.by_name("mlp", shape=(4,), num_classes=3).init(0).params
+    for text, settings, words in (
+        ("torch.nn:Linear", {"width": 3}, r"does not take the settings \{'width': 3\}"),
+        ("torch:zeros", {"size": (2,)}, r"must name what makes a torch.nn.Module, got Tensor"),
+        (
+            "nothing",
+            {"shape": (4,), "num_classes": 3},
+            r"network 'nothing' does not take .*model must be one of logistic",
+        ),
+    ):
+        with pytest.raises(SettingError, match=words):
+            Model.by_name(text, **settings)
