@@ -117,7 +117,7 @@ def test_alignment_moves_the_weights() -> None:
         ends.append(run.round(run.init(), (0,), 0)["tiny"].params)
         (losses,) = run.last.losses
     assert not torch.equal(ends[0]["body.2.0.convolutions.0.weight"], ends[1]["body.2.0.convolutions.0.weight"])
-    assert float(losses[0]) > 0
+    assert float(losses.flatten()[0]) > 0
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_augmented_images_are_seen_alike_by_all_three_models() -> None:
         server = engine.init()
         for t in range(3):
             server = engine.round(server, [0, 1, 3], t)
-            traced.append(len(engine._programs))
+            traced.append(len(engine.runtime.programs))
         ends.append(server)
     close(ends[0], ends[1], "engines", 1e-9)
     assert traced[3] == traced[4] == traced[5] > 0

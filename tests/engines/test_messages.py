@@ -207,7 +207,7 @@ def test_answers_are_nothing_but_answers() -> None:
         ({}, {"extra": torch.zeros(2)}, "has no part 'extra'"),
         ({}, {"losses": torch.zeros(2)}, "losses must be a list of floats"),
         ({}, {"losses": [torch.zeros(1, 3).long()]}, "losses must be a list of floats"),
-        ({}, {"state": Weights(params={})}, "state is not what was asked for"),
+        ({}, {"state": Weights(params={"w": torch.zeros(1)})}, "state is not what was asked for"),
         ({"problem": {"kind": "SystemExit", "what": "boo"}}, {}, "client 2, round 1: boo"),
         ({"problem": {"kind": "NonFiniteError", "what": "nan", "batch": 3}}, {}, "client 2, round 1, batch 3: nan"),
     ):
@@ -377,7 +377,7 @@ def test_annotations_say_what_is_let_in() -> None:
         (own, kinds[0], "it must be Pair, got Weights"),
         ((own,), kinds[1], r"it\[0\] must be Tensor, got Weights"),
         ([torch.zeros(2)], kinds[1], "it must be tuple"),
-        (shapes_of(Maybe.none(own.params)), kinds[2], "it.value must be Weights, got dict"),
+        (shapes_of(Maybe.none(own.params)), kinds[2], "it.value must be Weights, got Params"),
         ({"a": own}, kinds[3], r"it\['a'\] must be Pair"),
         (torch.zeros(2), Tensor | Weights, None),
         ((), tuple[Tensor, Tensor], "it must have 2 entries, got 0"),
@@ -396,7 +396,7 @@ def test_scaffold_s_control_variates_are_those_of_the_model() -> None:
     people, algorithm = population(), Scaffold(local=LOCAL)
     engine = Messages(people, algorithm)
     server = engine.init()["net"]
-    short = dataclasses.replace(server, c={"weight": torch.zeros(4, 3)})
+    short = dataclasses.replace(server, c=Params(weight=torch.zeros(4, 3)))
     with pytest.raises(CodecError, match=r"broadcast\[1\]\['weight'\] is torch.float32 \[4, 3\]"):
         engine.round({"net": short}, [0], 0)
     engine.close()
