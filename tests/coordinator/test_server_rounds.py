@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom import RunSettings, run
+from fedloom import Job, RunSettings, run, verify
 from fedloom.coordinator.history import History
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch, noise
@@ -95,6 +95,9 @@ class Invents(Algorithm[Inventor, tuple[()]]):
     def network(self) -> Model:
         return Model.by_name(self.generator, width=self.width)
 
+    def init_pools(self, server: Inventor) -> dict[str, Any]:
+        return {"images": torch.zeros(16, 4), "epochs": torch.zeros((), dtype=torch.int64)}
+
     def init(self, model: Any, key: int, *, num_clients: int) -> Inventor:
         return Inventor(w=model.init(key), g=self.network().init(key))
 
@@ -115,7 +118,11 @@ class Invents(Algorithm[Inventor, tuple[()]]):
         like = next(iter(server.w.params.values()))
         z = noise((3,), batch_size=16, steps=20, key=cohort.key("noise"), like=like)
         rate = torch.tensor(0.05, dtype=torch.float64)
-        return Inventor(w=server.w, g=minimise(unsure, server.g, z, SGD(lr=0.05), server.w, lr=rate))
+        g = minimise(unsure, server.g, z, SGD(lr=0.05), server.w, lr=rate)
+        cohort.append("images", network(g, torch.full((16, 3), float(len(cohort.pool("images"))))))
+        cohort.append("images", network(g, torch.zeros(16, 3)))
+        cohort.append("epochs", torch.tensor(cohort.round))
+        return Inventor(w=server.w, g=g)
 
     def global_weights(self, server: Inventor) -> Weights:
         return server.w
@@ -134,6 +141,32 @@ def test_a_server_has_a_network_of_its_own_among_its_settings(tmp_path: Path) ->
     assert invented(directory=tmp_path, resume=True).metrics == found.metrics
     assert Invents(width=5).network().num_params < Invents().network().num_params
     assert Invents().network() is Invents().network()  # one network: what was traced of it is found again
+
+
+def test_pools_grow_and_are_written_once(tmp_path: Path) -> None:
+    job = Job(
+        algorithm=Invents(local=LOCAL),
+        federation=federation(),
+        model=linear,
+        settings=RunSettings(rounds=4, cohort_size=3),
+    )
+    job.run(tmp_path / "whole")
+    run(Invents(local=LOCAL), federation(), linear, RunSettings(rounds=2, cohort_size=3), directory=tmp_path / "half")
+    job.run(tmp_path / "half", resume=True)
+    ends = []
+    for name in ("whole", "half"):
+        engine = job.restore(tmp_path / name).engine
+        assert verify(tmp_path / name).whole
+        images, epochs = engine.pool("images"), engine.pool("epochs")
+        assert (len(images), [int(t) for t in epochs], len(images[1:])) == (6, [1, 2, 3], 5)
+        assert not engine.clients
+        ends.append([*images])
+        folder = tmp_path / name / "checkpoints" / "clients"
+        rounds = sorted(int(path.stem.split("-")[1]) for path in folder.iterdir())
+        assert rounds == [2, 2, 2, 3, 3, 3, 4, 4, 4]  # each entry in the file of the round that made it
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    with pytest.raises(SettingError, match=r"Invents has pools named \['epochs', 'images'\], got 'pictures'"):
+        engine.pool("pictures")
 
 
 def test_the_network_is_named_in_words() -> None:

@@ -53,7 +53,8 @@ class Identity:
     Attributes:
         fingerprint: Digest of what must stay the same for as long as the run lasts.
         clients: How many there are.
-        rows: How many rows the server keeps of each, which have numbers after those of the clients.
+        rows: How many rows the server keeps of each, which have numbers after those of the clients; any number where
+            it has pools.
         unproved: Up to this round indexes may be of format 1.
     """
 

@@ -373,7 +373,7 @@ def identity(manifest: Mapping[str, Any]) -> Identity:
     return Identity(
         fingerprint=files.digest(json.dumps(lasting, sort_keys=True).encode()),
         clients=manifest["federation"]["clients"],
-        rows=len(manifest["fixed"].get("rows", ())),
+        rows=_ALL if manifest["fixed"].get("pools") else len(manifest["fixed"].get("rows", ())),
         unproved=_ALL if manifest["format"] == 1 else manifest.get("unproved", -1),
     )
 

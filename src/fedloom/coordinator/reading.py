@@ -168,8 +168,9 @@ def manifest(data: bytes) -> Object:
     _need(asked in (None, threads), "fixed.threads", f"{asked}, as run.threads", threads)
     ok = chunks is None or (isinstance(chunks, dict) and all(_between(c, 1, 1 << 31) for c in chunks.values()))
     _need(ok, "fixed.chunks", "a mapping of architectures to integers >= 1", chunks)
-    rows = fixed.get("rows", [])
-    _need(_list(rows) and all(isinstance(name, str) for name in rows), "fixed.rows", "a list of names", rows)
+    for kept in ("rows", "pools"):
+        rows = fixed.get(kept, [])
+        _need(_list(rows) and all(isinstance(name, str) for name in rows), f"fixed.{kept}", "a list of names", rows)
     _need(
         found.get("engine") in ("loop", "stacked", "workers"), "engine", "loop, stacked or workers", found.get("engine")
     )

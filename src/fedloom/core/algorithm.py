@@ -88,6 +88,14 @@ class Algorithm(ABC, Generic[V, S]):
         """
         return {}
 
+    def init_pools(self, server: V) -> Mapping[str, Any]:
+        """What the server appends to, round after round, by name: one entry of each, whose values do not matter.
+
+        `cohort.append(name, entry)` adds an entry, `cohort.pool(name)` has those of earlier rounds. An entry is written
+        once, in the first checkpoint after it. `server`: a state as `init` makes it, to take shapes from.
+        """
+        return {}
+
     @abstractmethod
     def round(self, server: V, cohort: Cohort) -> V:
         """The paper's outer loop body, with as many exchanges as the paper has."""

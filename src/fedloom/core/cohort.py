@@ -143,6 +143,14 @@ class Cohort(Protocol):
         """Keep `rows` [K, ...] of these clients under a name, once the round has ended well."""
         ...
 
+    def append(self, name: str, entry: Any) -> None:
+        """Add an entry to a pool of the server's (`Algorithm.init_pools`), once the round has ended well."""
+        ...
+
+    def pool(self, name: str) -> Sequence[Any]:
+        """The entries of a pool from earlier rounds, in order; each is read when it is asked for."""
+        ...
+
     def gather(
         self, fn: Callable[..., tuple[Any, T]], *broadcast: Any, scatter: Scatter = (), at_least: int = 1
     ) -> Replies[T]:

@@ -115,6 +115,14 @@ class AskedCohort:
         (rows,) = _one_each((rows,), len(keys))
         self.engine.kept.append((keys, rows, self.round))
 
+    def append(self, name: str, entry: Any) -> None:
+        new = sum(self.engine.is_of_pool(name, key) for keys, _, _ in self.engine.kept for key in keys)
+        key = self.engine.pool_key(name, len(self.pool(name)) + new)
+        self.engine.kept.append(([key], tree.stack([entry]), self.round))
+
+    def pool(self, name: str) -> Sequence[Any]:
+        return self.engine.pool(name)
+
     def gather(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Replies[Any]:
         values: dict[int, Any] = {}
         failed: dict[int, str] = {}

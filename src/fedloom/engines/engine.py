@@ -105,6 +105,7 @@ class Engine(ABC):
     def fixed(self) -> dict[str, Any]:
         """What is chosen once for a run because results depend on it in the last bit."""
         rows = {"rows": self.row_names} if self.row_names else {}
+        rows |= {"pools": list(self._pools)} if self._pools else {}
         return {"engine": self.name, "compilation": self.compilation, "bf16": self.bf16, **rows}
 
     def variant(self, algorithm: Algorithm[Any, Any]) -> Engine:
@@ -182,20 +183,53 @@ class Engine(ABC):
 
     @property
     def clients(self) -> Mapping[int, Any]:
-        """The states of clients that took part, without the server's rows."""
+        """The states of clients that took part, without the server's rows and pools."""
         n = self.population.num_clients
-        return {k: self.states[k] for k in self.states if k < n} if self.row_names else self.states
+        alone = not self.row_names and not self._pools
+        return self.states if alone else {k: self.states[k] for k in self.states if k < n}
 
     def rows(self, name: str, clients: Sequence[int]) -> Any:
         """Rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
         return self.states.stack([self.row_key(name, k) for k in clients], self.fresh)
 
+    @cached_property
+    def _pools(self) -> dict[str, Any]:
+        """An entry of each pool, by name in alphabetical order."""
+        found = self.algorithm.init_pools(next(iter(self.init().values())))
+        return dict(sorted(found.items()))
+
+    @property
+    def _first_pool_key(self) -> int:
+        return self.population.num_clients * (1 + len(self.row_names))
+
+    def pool_key(self, name: str, entry: int) -> int:
+        """Where the store has an entry of a pool: after all rows, the pools in turn.
+
+        Of 100 clients without rows, and pools "images" and "labels": the third of the images has the key 104.
+        """
+        names = list(self._pools)
+        if name not in names:
+            raise SettingError(f"{type(self.algorithm).__name__} has pools named {names}, got {name!r}: see init_pools")
+        return self._first_pool_key + entry * len(names) + names.index(name)
+
+    def is_of_pool(self, name: str, key: int) -> bool:
+        """Whether a key is that of an entry of this pool."""
+        past = key - self.pool_key(name, 0)
+        return past >= 0 and past % len(self._pools) == 0
+
+    def pool(self, name: str) -> Sequence[Any]:
+        """The entries of a pool, in order; each is read when it is asked for."""
+        return _Pool(self.states, [k for k in sorted(self.states) if self.is_of_pool(name, k)])
+
     def fresh(self, key: int) -> Any:
-        """What the store has not: the first state of a client, or a row."""
+        """What the store has not: the first state of a client, a row, or an entry of a pool as it would be."""
         index, client = divmod(key, self.population.num_clients)
         if index == 0:
             return self.runtime.fresh(client)
         p = self.population
+        if key >= self._first_pool_key:
+            entry = list(self._pools.values())[(key - self._first_pool_key) % len(self._pools)]
+            return tree.cast(entry, device=p.device, dtype=p.dtype)
         name = p.assignment[client]
         row = self.algorithm.init_rows(self.runtime.initial(name), p.models[name])[self.row_names[index - 1]]
         return tree.cast(row, device=p.device, dtype=p.dtype)
@@ -248,3 +282,18 @@ class Engine(ABC):
             for request, _, answer in self.answers(call, sorted(group.clients), lambda ids: ()):
                 out.update({k: tree.take(answer.upload, i) for i, k in enumerate(request.clients)})
         return out
+
+
+class _Pool(Sequence[Any]):
+    """Entries of a store, read one by one."""
+
+    def __init__(self, states: Mapping[int, Any], keys: list[int]) -> None:
+        self._states, self._keys = states, keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Pool(self._states, self._keys[index])
+        return self._states[self._keys[index]]
