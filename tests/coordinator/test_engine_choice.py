@@ -68,6 +68,16 @@ def test_stacked_falls_back_to_the_loop_and_says_so(model: Any, words: str) -> N
     assert history.metrics == same.metrics
 
 
+def test_a_model_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    whole = chooser._try_to_stack
+    monkeypatch.setattr(
+        chooser, "_try_to_stack", lambda model, *more: (tried.append(model.name), whole(model, *more))[1]
+    )
+    run(FedAvg(local=LOCAL), federation(), {"a": linear, "b": mlp}, RunSettings(rounds=20, cohort_size=6))
+    assert tried == ["a", "b"]  # by the check of the job, and not again by the run or the choice of the compilation
+
+
 @pytest.mark.parametrize(("model", "words"), [(Item, ".item()"), (Branch, "data-dependent control flow")])
 def test_auto_records_why_a_model_cannot_be_stacked(model: Any, words: str) -> None:
     history = run(FedAvg(local=LOCAL), federation(), {"odd": model}, RunSettings(rounds=1, cohort_size=6))

@@ -144,9 +144,15 @@ def _recurrent(population: Population) -> bool:
     return any(isinstance(layer, torch.nn.RNNBase) for layer in layers)
 
 
-@own_defaults()
 def stacking_problem(model: Model, population: Population) -> str | None:
-    """Why `vmap` cannot train two copies of this model at once; None if it can."""
+    """Why `vmap` cannot train two copies of this model at once; None if it can. Tried once for each population."""
+    if model not in population.tried:
+        population.tried[model] = _try_to_stack(model, population)
+    return population.tried[model]
+
+
+@own_defaults()
+def _try_to_stack(model: Model, population: Population) -> str | None:
     weights = tree.cast(model.init(0), device=population.device, dtype=population.dtype)
     examples = population.federation.train
     x = examples.normalise(examples.x[:1].to(population.device), population.dtype)

@@ -72,6 +72,11 @@ class Population:
         return self._arrays(self.federation.train)
 
     @cached_property
+    def tried(self) -> dict[Model, str | None]:
+        """What hinders `vmap` with each model, as far as it was tried: the check of a job and its run ask the same."""
+        return {}
+
+    @cached_property
     def prepared(self) -> None:
         """Make what all clients share, so that processes forked after this share it too."""
         _ = self._train, self.public, self.members
