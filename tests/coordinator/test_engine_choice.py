@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedloom import FedAvg, Federation, RunSettings, run
 from fedloom.core.errors import EngineWarning, SettingError
+from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.data import by_lists
 from fedloom.engines import choose as chooser
@@ -71,10 +72,12 @@ def test_stacked_falls_back_to_the_loop_and_says_so(model: Any, words: str) -> N
 def test_a_model_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     whole = chooser._try_to_stack
-    note: Any = lambda model, *more: (tried.append(model.name), whole(model, *more))[1]  # noqa: E731
-    monkeypatch.setattr(chooser, "_try_to_stack", note)
-        chooser, "_try_to_stack", lambda model, *more: (tried.append(model.name), whole(model, *more))[1]
-    )
+
+    def noted(model: Model, people: Population) -> str | None:
+        tried.append(model.name)
+        return whole(model, people)
+
+    monkeypatch.setattr(chooser, "_try_to_stack", noted)
     run(FedAvg(local=LOCAL), federation(), {"a": linear, "b": mlp}, RunSettings(rounds=20, cohort_size=6))
     assert tried == ["a", "b"]  # by the check of the job, and not again by the run or the choice of the compilation
 
