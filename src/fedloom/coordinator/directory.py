@@ -370,10 +370,11 @@ def identity(manifest: Mapping[str, Any]) -> Identity:
     """Of the run that a manifest describes: what must stay the same for as long as it lasts."""
     lasting = {name: value for name, value in manifest.items() if name not in _BESIDE}
     lasting["run"] = {name: value for name, value in manifest["run"].items() if f"run.{name}" not in _MAY_DIFFER}
+    fixed = manifest.get("fixed", {})
     return Identity(
         fingerprint=files.digest(json.dumps(lasting, sort_keys=True).encode()),
         clients=manifest["federation"]["clients"],
-        rows=_ALL if manifest["fixed"].get("pools") else len(manifest["fixed"].get("rows", ())),
+        rows=_ALL if fixed.get("pools") else len(fixed.get("rows", ())),
         unproved=_ALL if manifest["format"] == 1 else manifest.get("unproved", -1),
     )
 
