@@ -10,8 +10,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -146,7 +149,7 @@ def cases() -> list[Case]:
     ]  # fmt: skip
 
 
-def forms(repeat: int) -> None:
+def forms(repeat: int, alone: str | None = None) -> None:
     """Every form in which a case can be run, the one that the defaults pick, and a plain loop with DataLoader.
 
     Clients of uint8 images, one epoch, FedAvg; each round is whole: plan, training, aggregation. One cohort, or six
@@ -154,6 +157,18 @@ def forms(repeat: int) -> None:
     whole run would.
     """
     for case in cases():
+        if alone is None:  # each in a process of its own: what compiling costs there is what it costs a run
+            command = [sys.executable, __file__, "--only", "forms", "--case", case.name, "--repeat", str(repeat)]
+            with tempfile.TemporaryDirectory() as cache:
+                environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
+                printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            print("".join(row for row in printed.stdout.splitlines(True) if not row.startswith("torch ")), end="")
+            if printed.returncode:
+                missed.append(case.name)
+                print(printed.stderr[-500:])
+            continue
+        if case.name != alone:
+            continue
         ends = np.cumsum([0, *case.sizes])
         examples = images(int(ends[-1]), case.shape)
         partition = Partition(indptr=ends, indices=np.arange(ends[-1]), name="in order", seed=None)
@@ -380,12 +395,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--case", help="one case of the part forms, in this process")
+    parser.add_argument("--repeat", type=int)
     args = parser.parse_args()
     warnings.simplefilter("ignore", SettingWarning)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     for name, part in PARTS.items():
         if args.only in (None, name):
-            part(3 if args.quick else 9)
+            repeat = args.repeat or (3 if args.quick else 9)
+            forms(repeat, args.case) if args.case else part(repeat)
     if missed:
         sys.exit(f"{len(missed)} targets missed: {'; '.join(missed)}")
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -75,6 +76,13 @@ def test_the_bits_of_the_loop_on_one_thread(algorithm: Any, compilation: Any) ->
         assert len(forked) == (2 if kind is Two else 0)
         assert not any(child.process.is_alive() for child in forked)  # the engine was closed
         kind.made.clear()
+
+
+def test_clients_may_be_numbers_of_any_kind() -> None:
+    engine, loop = (kind(population(mlp), FedAvg(local=LOCAL)) for kind in (Two, Loop))
+    same(loop.round(loop.init(), range(4), 0), engine.round(engine.init(), np.arange(4), 0), "NumPy's as well")
+    assert engine.judge(engine.init(), np.arange(4), 0) == loop.judge(loop.init(), range(4), 0)
+    engine.close()
 
 
 def test_threads_of_the_run_do_not_reach_the_clients() -> None:

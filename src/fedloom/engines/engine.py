@@ -88,7 +88,7 @@ class Engine(ABC):
         """One round with these clients: the new server states. `self.traffic` then tells of this round."""
         self.traffic = Traffic()
         self.states.version = round + 1
-        cohort = AskedCohort(self, tuple(sorted(clients)), round)  # its order carries no meaning
+        cohort = AskedCohort(self, tuple(sorted(map(int, clients))), round)  # its order carries no meaning
         groups = {"": cohort} if self.algorithm.mixed else {str(g.architecture): g for g in cohort.groups}
         return {**server, **{name: self._moved(name, server[name], group) for name, group in groups.items()}}
 
@@ -275,7 +275,7 @@ class Engine(ABC):
         """
         out: dict[int, Any] = {}
         rate = self.algorithm.local.rate(round)
-        for group in AskedCohort(self, tuple(clients), round).groups:
+        for group in AskedCohort(self, tuple(map(int, clients)), round).groups:
             state = server["" if self.algorithm.mixed else str(group.architecture)]
             sent = self.algorithm.judged_with(state, group.model)
             call = Call("personal", (sent,), round, JUDGING, rate, judged)
