@@ -144,8 +144,10 @@ def cases() -> list[Case]:
         Case("LSTM, 10 clients of 200", "lstm", [200] * 10, forms=("loop, none", "stacked, none", "workers, none")),
         Case("LeNet, 10 clients of 200", "lenet", [200] * 10, forms=IMAGES),
         Case("CNN, 10 clients of 200", "cnn", [200] * 10, forms=IMAGES),
-        Case("FedNTD CNN, 4 clients of 200", "fedntd_cnn", [200] * 4, cohort=4, batch_size=50, shape=(3, 32, 32),
+        Case("FedNTD CNN, 3 clients of 200", "fedntd_cnn", [200] * 3, cohort=3, batch_size=50, shape=(3, 32, 32),
              forms=IMAGES),
+        Case("FedNTD CNN, 10 clients of 500", "fedntd_cnn", [500] * 10, batch_size=50, shape=(3, 32, 32),
+             forms=("loop, trace", "workers, trace")),
     ]  # fmt: skip
 
 

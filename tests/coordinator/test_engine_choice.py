@@ -135,7 +135,8 @@ def images() -> Population:
 
 def test_line_1_convolutions_on_a_cpu_get_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose("auto", images(), LOCAL, 6) == (Workers, "convolutions on a CPU")
-    assert choose("auto", images(), LOCAL, 1) == (Loop, "convolutions on a CPU, one client at a time")
+    assert choose("auto", images(), LOCAL, 4)[0] is Workers
+    assert choose("auto", images(), LOCAL, 3) == (Loop, "convolutions on a CPU, fewer than 4 clients")
     monkeypatch.setattr("sys.platform", "darwin")
     why = "processes that compute cannot be forked safely on darwin"
     assert choose("auto", images(), LOCAL, 6) == (Loop, f"convolutions on a CPU, and {why}")
@@ -202,7 +203,7 @@ def test_line_1_recurrent_layers_on_a_cpu_get_workers(kind: Any) -> None:
 def test_no_warning_of_pytorch_about_recurrent_layers(engine: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        history = run(FedAvg(local=LOCAL), federation(), Recurrent, RunSettings(rounds=1, cohort_size=2, engine=engine))
+        history = run(FedAvg(local=LOCAL), federation(), Recurrent, RunSettings(rounds=1, cohort_size=4, engine=engine))
     assert history.engine == ("workers" if engine == "auto" else "stacked")
 
 

@@ -19,6 +19,7 @@ from fedloom.algorithms import FedAvg, FedNTD, KTpFL, PFedSD, Scaffold
 from fedloom.core.errors import ClientError, EngineWarning, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.engines import child as child_module
 from fedloom.engines.child import Child
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
@@ -82,6 +83,13 @@ def test_clients_may_be_numbers_of_any_kind() -> None:
     engine, loop = (kind(population(mlp), FedAvg(local=LOCAL)) for kind in (Two, Loop))
     same(loop.round(loop.init(), range(4), 0), engine.round(engine.init(), np.arange(4), 0), "NumPy's as well")
     assert engine.judge(engine.init(), np.arange(4), 0) == loop.judge(loop.init(), range(4), 0)
+    engine.close()
+
+
+def test_a_message_may_be_larger_than_the_memory_that_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "SHARED", 4096)
+    engine, loop = (kind(population(lambda: mlp(400)), PFedSD(local=LOCAL)) for kind in (Two, Loop))
+    same(loop.round(loop.init(), range(4), 0), engine.round(engine.init(), range(4), 0), "through the pipe itself")
     engine.close()
 
 
@@ -190,7 +198,7 @@ def test_warnings_of_a_worker_are_heard() -> None:
 
 def test_a_run_ends_its_processes_and_resumes_with_any_number_of_them(tmp_path: Path) -> None:
     conv = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2), nn.Flatten(), nn.Linear(4, CLASSES))
-    settings = {"rounds": 4, "cohort_size": 3, "threads": 1}
+    settings = {"rounds": 4, "cohort_size": 4, "threads": 1}
     whole = run(PFedSD(local=LOCAL), federation(), conv, RunSettings(**settings, workers=2))
     assert (whole.engine, whole.engine_reason) == ("workers", "convolutions on a CPU")
     first = RunSettings(**{**settings, "rounds": 2}, workers=2)

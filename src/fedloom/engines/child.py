@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import torch
+
+SHARED = 64 << 20  # bytes of memory that a process shares with its parent; taken from the system as they are used
+_LENGTH = 8
 
 
 def why_no_fork() -> str | None:
@@ -33,13 +37,14 @@ class Child:
     killed the pipe ends, and the child with it. Ctrl-C is the parent's affair.
     """
 
-    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+    def __init__(self, answer: Callable[[memoryview], bytes]) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
+        self.shared = mmap.mmap(-1, SHARED)
         with warnings.catch_warnings():
             # Python warns of a fork beside other threads. Those are PyTorch's, which a child on one thread never asks.
             warnings.simplefilter("ignore", DeprecationWarning)
             context = multiprocessing.get_context("fork")
-            self.process = context.Process(target=_serve, args=(theirs, answer), daemon=True)
+            self.process = context.Process(target=_serve, args=(theirs, self.shared, answer), daemon=True)
             self.process.start()
         theirs.close()
         _children.add(self)
@@ -48,14 +53,14 @@ class Child:
     def send(self, message: bytes) -> None:
         """Ask; `EOFError` if the process has died."""
         try:
-            self.pipe.send_bytes(message)
+            _put(self.pipe, self.shared, message)
         except OSError as error:
             raise EOFError from error
 
-    def receive(self) -> bytes:
-        """Wait for the answer; `EOFError` if the process has died."""
+    def receive(self) -> memoryview:
+        """Wait for the answer, which stays until the next request; `EOFError` if the process has died."""
         try:
-            return self.pipe.recv_bytes()
+            return _get(self.pipe, self.shared)
         except OSError as error:
             raise EOFError from error
 
@@ -86,7 +91,21 @@ def _end(pipe: Connection, process: multiprocessing.process.BaseProcess, owner: 
         process.join()
 
 
-def _serve(pipe: Connection, answer: Callable[[bytes], bytes]) -> None:
+def _put(pipe: Connection, shared: mmap.mmap, message: bytes) -> None:
+    """Leave a message in memory that both ends share, and its length in the pipe; one that is too long in the pipe."""
+    if len(message) > len(shared):
+        pipe.send_bytes(message)
+    else:
+        shared[: len(message)] = message
+        pipe.send_bytes(len(message).to_bytes(_LENGTH, "little"))
+
+
+def _get(pipe: Connection, shared: mmap.mmap) -> memoryview:
+    data = pipe.recv_bytes()
+    return memoryview(data) if len(data) > _LENGTH else memoryview(shared)[: int.from_bytes(data, "little")]
+
+
+def _serve(pipe: Connection, shared: mmap.mmap, answer: Callable[[memoryview], bytes]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for sibling in list(_children):
@@ -97,5 +116,5 @@ def _serve(pipe: Connection, answer: Callable[[bytes], bytes]) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe, or is gone
         while True:
-            pipe.send_bytes(answer(pipe.recv_bytes()))
+            _put(pipe, shared, answer(_get(pipe, shared)))
     os._exit(0)

@@ -30,6 +30,7 @@ from fedloom.engines.workers import Workers
 EngineName = Literal["auto", "loop", "stacked", "workers"]
 CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
+MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
 # Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
 STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
 STEPS_TO_COMPILE = 25_000  # the same of compiling it, the start of the compiler included
@@ -40,8 +41,8 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     """The engine and why. The rule of "auto", first line that holds:
 
     1. convolutions or recurrent layers on a CPU: workers (`vmap` makes convolutions grouped ones and has no rule for
-       recurrent layers: slower than one client after the other); loop where the cohort is one client, or where
-       processes cannot be forked;
+       recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
+       whom processes would share out badly, or where processes cannot be forked;
     2. a model that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
     3. a GPU: stacked;
     4. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
@@ -60,8 +61,8 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         return Workers, "asked for"
     layers = "convolutions" if _convolutional(population) else "recurrent layers" if _recurrent(population) else None
     if name == "auto" and on_cpu and layers is not None:
-        if cohort_size == 1:
-            return Loop, f"{layers} on a CPU, one client at a time"
+        if cohort_size < MIN_SHARED_OUT:
+            return Loop, f"{layers} on a CPU, fewer than {MIN_SHARED_OUT} clients"
         return (Workers, f"{layers} on a CPU") if hindrance is None else (Loop, f"{layers} on a CPU, and {hindrance}")
     for label, model in population.models.items():
         problem = stacking_problem(model, population)

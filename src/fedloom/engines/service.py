@@ -13,7 +13,7 @@ from fedloom.engines.admission import check_argument, one_of, parameters
 from fedloom.engines.message import JUDGING, Answer, Call, Request
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.store import ClientStore
-from fedloom.engines.transport import Message, pack, part, same_shapes, shapes_of, unpack
+from fedloom.engines.transport import Message, Part, pack, part, same_shapes, shapes_of, unpack
 
 LIMIT = 1 << 30  # bytes of a message, unless said otherwise
 FETCH = "fetch"  # in the place of the method: the states that clients keep, to be saved
@@ -31,7 +31,7 @@ class Service:
         self.states = ClientStore()
         self._broadcast: tuple[int, Any] = (-1, ())  # the newest, by its number
 
-    def __call__(self, data: bytes) -> bytes:
+    def __call__(self, data: bytes | memoryview) -> bytes:
         """The answer to a message; a request that is refused is answered by why."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -43,7 +43,7 @@ class Service:
         said = [[type(w.message).__name__, str(w.message)] for w in caught]
         return pack({**head, "warnings": said}, made)
 
-    def _answer(self, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
         message = unpack(data) if self.trusted else unpack(data, check=self._check, limit=self.limit)
         request = self._request(message)
         if keeps := bool(message.head.get("keep")):
@@ -122,7 +122,7 @@ class Service:
         raise StorageError(f"client {client} has no state to send")
 
 
-def request_bytes(request: Request, number: int, broadcast: bytes | None, state: Any, *, keep: bool = False) -> bytes:
+def request_bytes(request: Request, number: int, broadcast: Part | None, state: Any, *, keep: bool = False) -> bytes:
     """A request as bytes. `broadcast`: its part, None where the other end has it by its `number`. `state`: stacked;
     where clients `keep` theirs None, unless they move there.
     """

@@ -34,19 +34,31 @@ class Message:
 
 
 def pack(head: Mapping[str, Any], parts: Mapping[str, Any]) -> bytes:
-    """A message. A part that is `bytes` was made by `part` before, so that many requests share its making."""
-    made = {name: value if isinstance(value, bytes) else part(value) for name, value in parts.items()}
-    text = json.dumps({"head": head, "parts": {name: len(data) for name, data in made.items()}}).encode()
-    return b"".join([len(text).to_bytes(4, "little"), text, *made.values()])
+    """A message. A `Part` was made before, so that many requests share its making."""
+    made = {name: value if isinstance(value, Part) else part(value) for name, value in parts.items()}
+    lengths = {name: sum(map(len, each.chunks)) for name, each in made.items()}
+    text = json.dumps({"head": head, "parts": lengths}).encode()
+    return b"".join(
+        [len(text).to_bytes(4, "little"), text, *(chunk for each in made.values() for chunk in each.chunks)]
+    )
 
 
-def part(value: Any) -> bytes:
-    """One part of a message."""
+@dataclass(frozen=True)
+class Part:
+    """One part of a message, in pieces that are copied once."""
+
+    chunks: tuple[bytes, ...]
+
+
+def part(value: Any) -> Part:
+    """A tree as a part of a message."""
     text = json.dumps(describe(value)).encode()
-    return b"".join([len(text).to_bytes(4, "little"), text, encode(value)])
+    return Part((len(text).to_bytes(4, "little"), text, encode(value)))
 
 
-def unpack(data: bytes, *, check: Check | None = None, limit: int | None = None, device: Any = "cpu") -> Message:
+def unpack(
+    data: bytes | memoryview, *, check: Check | None = None, limit: int | None = None, device: Any = "cpu"
+) -> Message:
     """The message in some bytes; `check` sees the structure of each part before its tensors are made.
 
     Raises:

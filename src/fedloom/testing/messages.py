@@ -15,7 +15,7 @@ from fedloom.engines.rehearsal import Rehearsals
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import FETCH, LIMIT, Service, answer_of, request_bytes
 from fedloom.engines.store import Elsewhere
-from fedloom.engines.transport import part, same_shapes, unpack
+from fedloom.engines.transport import Part, part, same_shapes, unpack
 
 
 class Messages(Engine):
@@ -37,7 +37,7 @@ class Messages(Engine):
         self.sent = 0
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
-        broadcast: bytes | None = part(call.broadcast)
+        broadcast: Part | None = part(call.broadcast)
         self.sent += 1
         self.states.fetch = self.fetch
         for k in clients:
@@ -45,7 +45,7 @@ class Messages(Engine):
             yield request, *self.accept(self.exchange(request, broadcast), request)
             broadcast = None
 
-    def exchange(self, request: Request, broadcast: bytes | None) -> bytes:
+    def exchange(self, request: Request, broadcast: Part | None) -> memoryview:
         """The bytes that answer a request."""
         if self.child is None:
             self.child = Child(self.service())
@@ -59,7 +59,7 @@ class Messages(Engine):
             what = f"the process of the clients died ({self.child.epitaph})"
             raise ClientError(what, client=k, round=request.call.round + 1) from None
 
-    def accept(self, data: bytes, request: Request) -> tuple[Any, Answer]:
+    def accept(self, data: bytes | memoryview, request: Request) -> tuple[Any, Answer]:
         """(new states, answer) from bytes that may be anybody's."""
         message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
         states, answer = answer_of(message, request)
