@@ -98,12 +98,13 @@ def compare(name: str, engine: str, rounds: int, reference: Any, whole: Path, cu
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200, help="in all, over 5 algorithms on 2 engines")
+    parser.add_argument("--kills", type=int, default=200, help="in all, over 5 algorithms on 3 engines")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    each, total, bad, start = -(-args.kills // 10), 0, 0, time.monotonic()
-    for name, engine in runs.cases():
+    cases = list(runs.cases())
+    each, total, bad, start = -(-args.kills // len(cases)), 0, 0, time.monotonic()
+    for name, engine in cases:
         with tempfile.TemporaryDirectory() as folder:
             killed, wrong = attack(name, engine, each, args.seed, Path(folder))
         total, bad = total + killed, bad + len(wrong)

@@ -21,7 +21,7 @@ from fedloom.core import tree
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
 
 ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd", "kt_pfl")
-ENGINES = ("loop", "stacked")
+ENGINES = ("loop", "stacked", "workers")
 
 
 def normed() -> nn.Module:
