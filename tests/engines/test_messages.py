@@ -302,6 +302,9 @@ def test_an_offer_that_was_refused_is_dropped_by_the_client() -> None:
     assert again.head["problem"] is None
     assert ours.states.accepted == {2: (0, 0)}
     kept = ours.states[2]
+    assert unpack(ask(2, (0, 0))).head["problem"] is None  # round 1 was refused: once more from where round 0 ended
+    assert ours.states.accepted == {2: (0, 0)}
+    same(kept, ours.states[2], "what was refused is dropped")
     for old in (None, (0, 1), (7, 0)):  # a round long past, and ones of which the client knows nothing
         text = problem(ask(1, old))
         assert "StorageError: client 2 holds its state after (round, exchange) (0, 0), the server last accepted" in text
