@@ -109,7 +109,7 @@ class Engine(ABC):
         return {"engine": self.name, "compilation": self.compilation, "bf16": self.bf16, **rows}
 
     def variant(self, algorithm: Algorithm[Any, Any]) -> Engine:
-        """The same engine for another algorithm, with no states and without faults' memory; traced steps are shared."""
+        """The same engine for another algorithm, with no states yet; traced steps are shared."""
         return type(self)(
             self.population, algorithm, compilation=self.compilation, bf16=self.bf16, chunk=self.chunk,
             chunks=self.chunks_given, workers=self.workers, faults=self.faults, on_nonfinite=self.on_nonfinite,
@@ -195,6 +195,8 @@ class Engine(ABC):
     @cached_property
     def _pools(self) -> dict[str, Any]:
         """An entry of each pool, by name in alphabetical order."""
+        if type(self.algorithm).init_pools is Algorithm.init_pools:
+            return {}  # most have none, and need no server state to say so
         found = self.algorithm.init_pools(next(iter(self.init().values())))
         return dict(sorted(found.items()))
 
