@@ -26,6 +26,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class Workers(Engine):
     """`loop` on one thread, in several processes; the same bits whatever their number.
 
@@ -49,16 +59,13 @@ class Workers(Engine):
             return
         while len(self.children) < count:
             self.children.append(self._fork())
-        yield from _in_order(clients, self._there(call, clients, send, self.children[:count]))
+        with _one_thread():  # also for what the caller does with an answer: threads that are done spin, on cores in use
+            yield from _in_order(clients, self._there(call, clients, send, self.children[:count]))
 
     def _here(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         for k in clients:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)
-            try:
+            with _one_thread():
                 found = self.ask(call, [k], send)
-            finally:
-                torch.set_num_threads(threads)
             yield found
 
     def _there(
@@ -68,15 +75,17 @@ class Workers(Engine):
         sizes, number, broadcast = self.population.sizes, next(self._calls), part(call.broadcast)
         left, free, tries = sorted(clients, key=lambda k: (sizes[k], -k)), list(idle), dict.fromkeys(clients, 0)
         busy: dict[Child, Request] = {}
+        found: list[tuple[Request, Any, Answer]] = []
         try:
-            while left or busy:
+            while left or busy or found:
                 while left and free:
                     child, request = free.pop(), self.request(call, [left.pop()], send)
                     news = broadcast if self._holds.get(child) != number else None
                     self._holds[child], busy[child] = number, request
                     with contextlib.suppress(EOFError):  # seen below, where its pipe ends
                         child.send(request_bytes(request, number, news, self.stack(request.clients)))
-                ready = wait([child.pipe for child in busy])
+                yield from found  # once the others have work again
+                found, ready = [], wait([child.pipe for child in busy]) if busy else []
                 for child in [c for c in busy if c.pipe in ready]:
                     request = busy.pop(child)
                     try:
@@ -87,8 +96,7 @@ class Workers(Engine):
                         left.append(request.clients[0])
                         continue
                     free.append(child)
-                    states, answer = answer_of(message, request)
-                    yield request, states, answer
+                    found.append((request, *answer_of(message, request)))
         finally:
             for child in busy:  # the exchange ended early: what they still compute belongs to nobody
                 self._forget(child)
