@@ -1,0 +1,168 @@
+"""A pass through a network whose functions are watched: no result of one example may depend on who else is there.
+
+Two layers break that. Batch normalisation computes statistics over all rows, and dropout draws from a generator. What
+the network calls is intercepted, whatever its modules look like inside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from fedloom.core.batches import Batch
+from fedloom.core.errors import SettingError, StackingError
+from fedloom.core.random import uniform
+
+UNGOVERNED = (
+    "{} draws random numbers inside the model, which no seed of a client governs. "
+    "Use nn.Dropout, nn.Dropout1d/2d/3d, or set that layer's dropout to 0"
+)
+_CHANNEL_DROPOUTS = {F.dropout1d, F.dropout2d, F.dropout3d}
+_DRAWS = {
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    F.gumbel_softmax,
+    torch.bernoulli,
+    torch.rand,
+    torch.rand_like,
+    torch.randn,
+    torch.randn_like,
+    torch.randint,
+    torch.randperm,
+    Tensor.bernoulli_,
+    Tensor.normal_,
+    Tensor.uniform_,
+}
+
+
+class TrainingCall(TorchFunctionMode):
+    """Makes a module's training pass a pure function of (weights, batch): see `Model.train`."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__()
+        self.batch = batch
+        self.sites = 0  # dropout calls so far; the same sequence on every engine
+        self.moved: dict[int, Tensor] = {}  # id of a running statistic -> its value after this batch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.batch_norm:
+            return self._batch_norm(*args, **kwargs)
+        if func is F.dropout:
+            return self._dropout(False, *args, **kwargs)
+        if func in _CHANNEL_DROPOUTS:
+            return self._dropout(True, *args, **kwargs)
+        if func in _DRAWS or (func is F.scaled_dot_product_attention and _dropout_of(args, kwargs) > 0):
+            raise SettingError(UNGOVERNED.format(getattr(func, "__name__", func)))
+        return func(*args, **kwargs)
+
+    def _dropout(
+        self, channels: bool, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0.0:
+            return x
+        shape = torch.Size((*x.shape[:2], *[1] * (x.ndim - 2))) if channels else x.shape
+        keep = uniform(self.batch.key, self.sites, shape) >= p
+        self.sites += 1
+        return torch.where(keep, x / (1.0 - p), 0.0) if p < 1.0 else torch.zeros_like(x)
+
+    def _batch_norm(
+        self,
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if not training:
+            return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+        whole = self.batch.full and x.numel() > x.shape[1]
+        y, mean, var, count = _normalised(x, None if whole else self.batch.mask, weight, bias, eps)
+        if running_mean is not None and running_var is not None:
+            unbiased = var.detach() * (count / (count - 1).clamp(min=1))
+            for old, new in ((running_mean, mean.detach()), (running_var, unbiased)):
+                self.moved[id(old)] = torch.lerp(self.moved.get(id(old), old), new, momentum)
+        return y
+
+
+class BatchStatistics(TorchFunctionMode):
+    """Evaluation of BatchNorm without running statistics: those of the real rows, also of a single value."""
+
+    def __init__(self, mask: Tensor | None) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm and args[1] is None:
+            return self._batch_norm(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _batch_norm(
+        self, x: Tensor, _mean: None, _var: None, weight: Tensor | None = None, bias: Tensor | None = None,
+        training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    ) -> Tensor:  # fmt: skip
+        return _normalised(x, self.mask, weight, bias, eps)[0]
+
+
+class RecordMoments(TorchFunctionMode):
+    """Notes the batch moments of the input of every BatchNorm layer."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__()
+        self.names = names
+        self.moments: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm and args[1] is not None:
+            self.moments[self.names[id(args[1])]] = _moments(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _normalised(
+    x: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x normalised by its real rows (`mask` None: all), and their mean, biased variance and number of values."""
+    given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of bf16 inputs in float32
+    per_channel = [1, -1] + [1] * (x.ndim - 2)
+    spatial = x[0, 0].numel()
+    if mask is None:
+        mean, var = _moments(x)
+        count: Tensor = torch.full((), float(x.shape[0] * spatial), dtype=x.dtype, device=x.device)
+    else:
+        if len(mask) != len(x):
+            raise StackingError(
+                f"BatchNorm in a batch with padding needs one row for each of its {len(mask)} examples, got {len(x)}: "
+                "keep an example's parts in a dimension of their own"
+            )
+        dims = [0, *range(2, x.ndim)]
+        real = mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+        count = real.sum() * spatial
+        mean = (x * real).sum(dims) / count
+        var = ((x - mean.view(per_channel)).square() * real).sum(dims) / count
+    y = (x - mean.view(per_channel)) * torch.rsqrt(var + eps).view(per_channel)
+    if weight is not None:
+        y = y * weight.view(per_channel)
+    return (y if bias is None else y + bias.view(per_channel)).to(given), mean, var, count
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    var, mean = torch.var_mean(x, dim=[0, *range(2, x.ndim)], correction=0)
+    return mean, var
+
+
+def _dropout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+    return float(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
+
+
+def draws_unseen(module: nn.Module) -> bool:
+    """Whether a module draws where a `TorchFunctionMode` cannot see it: inside one call."""
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    return isinstance(module, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
