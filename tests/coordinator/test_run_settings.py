@@ -68,6 +68,8 @@ def test_targets_that_can_be_meant_are_accepted(settings: dict[str, Any]) -> Non
         (lambda: DataSettings(test_fraction=20), "test_fraction must be in [0, 1), got 20: 0.2 is one in five"),
         (lambda: DataSettings(val_fraction=-0.1), "val_fraction must be in [0, 1), got -0.1: 0.2 is one in five"),
         (lambda: DataSettings(public=-5), "public must be >= 0, got -5"),
+        (lambda: DataSettings(examples=-1), "examples must be >= 0, got -1"),
+        (lambda: DataSettings(merge=1), "merge must be of type bool, got 1"),  # type: ignore[arg-type]
         (lambda: DataSettings(public=True), "public must be of type int, got True"),
         (lambda: DataSettings(partition_seed=-1), "partition_seed must be >= 0, got -1"),
     ],

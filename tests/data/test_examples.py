@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.data import Examples, Normalise, from_arrays
+from fedloom.data import Dataset, Examples, Normalise, from_arrays
 
 CIFAR = Normalise((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616), 1 / 255)
 
@@ -221,3 +221,40 @@ def test_arrays_hold_real_numbers(kind: npt.DTypeLike) -> None:
         from_arrays(np.ones((3, 2)).astype(kind), np.arange(3))
     with pytest.raises(ValueError, match="real numbers of at most 64 bits"):
         from_arrays(features(3), np.arange(3).astype(kind))
+
+
+# ---- data sets
+
+
+def both(owners: npt.NDArray[np.int64] | None = None) -> Dataset:
+    """Eight training examples 0..7 and three test examples 100..102, of three classes."""
+    x = torch.cat([torch.arange(8), torch.arange(100, 103)]).to(torch.uint8)[:, None]
+    y = torch.arange(11) % 3
+    normalise = Normalise((0.5,), (0.5,), 1 / 255)
+    train, test = (Examples(x[part], y[part], 3, normalise, "numbers") for part in (slice(8), slice(8, None)))
+    return Dataset(train, test, owners)
+
+
+def test_merged_puts_the_test_examples_behind_the_training_ones() -> None:
+    merged = both().merged()
+    assert merged.test is None
+    assert merged.train.x[:, 0].tolist() == [*range(8), 100, 101, 102]
+    assert merged.train.y.tolist() == [k % 3 for k in range(11)]
+    assert (merged.train.normalise, merged.train.name) == (both().train.normalise, "numbers")
+
+
+def test_merging_refuses_what_has_no_test_set_or_has_owners() -> None:
+    with pytest.raises(ValueError, match="takes a training and a test set, got numbers without a test set"):
+        both().merged().merged()
+    with pytest.raises(ValueError, match=r"without natural clients, .* got numbers: its partition 'natural'"):
+        both(np.arange(8)).merged()
+
+
+def test_a_data_set_selects_rows_with_all_that_belongs_to_them() -> None:
+    chosen = both(np.arange(8) // 2)._replace(held_out=np.arange(8) > 5).select(np.array([7, 2]))
+    assert chosen.train.x[:, 0].tolist() == [7, 2]
+    assert chosen.owners is not None
+    assert chosen.held_out is not None
+    assert (chosen.owners.tolist(), chosen.held_out.tolist()) == ([3, 1], [True, False])
+    assert chosen.test is not None
+    assert len(chosen.test) == 3

@@ -43,6 +43,50 @@ def test_public_examples_are_taken_out_of_the_others() -> None:
     assert again == public.x[:, 0].tolist() != different
 
 
+def test_a_cut_keeps_random_examples_in_their_order() -> None:
+    dataset = Dataset(Examples(torch.arange(50.0)[:, None], torch.arange(50) % 5, 5), None)
+    kept, again, different = (catalogue.cut(dataset, 10, seed).train.x[:, 0].tolist() for seed in (3, 3, 4))
+    assert sorted(k % 5 for k in kept) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]  # each class keeps its share
+    assert len(set(kept)) == 10
+    assert kept == sorted(kept) == again != different
+    targets = Dataset(Examples(torch.arange(9.0)[:, None], torch.rand(9), 1), None)
+    assert len(catalogue.cut(targets, 4, 0).train) == 4
+    assert catalogue.cut(dataset, 50, 3).train.x[:, 0].tolist() == list(range(50))
+    with pytest.raises(SettingError, match=r"data\.examples takes 1 to 50 of the training examples, got 51"):
+        catalogue.cut(dataset, 51, 3)
+
+
+def test_normalisation_in_words() -> None:
+    images = Examples(torch.full((4, 3, 2, 2), 255, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64), 1)
+    dataset = Dataset(images, images)
+    assert catalogue.normalise("source", dataset) is dataset
+    made = catalogue.normalise("0.5,0.4,0.2/0.5,0.2,0.1", dataset)
+    assert made.test is not None
+    for part in (made.train, made.test):
+        inputs = part.normalise(part.x, torch.float32)[0, :, 0, 0].tolist()
+        assert inputs == pytest.approx([1, 3, 8])  # (1 - 0.5) / 0.5, ...
+    one = catalogue.normalise("0.5/0.25", dataset._replace(test=None)).train
+    assert one.normalise(one.x, torch.float32).unique().tolist() == [2]
+    vectors = Dataset(Examples(torch.full((4, 3), 5.0), torch.zeros(4, dtype=torch.int64), 1), None)
+    features = catalogue.normalise("3/2", vectors).train
+    assert features.normalise(features.x, torch.float32).unique().tolist() == [1]  # as they are stored
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cifar10", "data.normalise must be source, or MEANS/STDS by channel, .* got 'cifar10'"),
+        ("0.5/0", "got '0.5/0': .* std positive"),
+        ("0.5/0.5,0.5", "got '0.5/0.5,0.5': mean and std need one value each"),
+        ("0.5,0.5/0.5,0.5", "data.normalise needs 1 mean or 3, as many as arrays has channels, got '0.5,0.5/0.5,0.5'"),
+    ],
+)
+def test_normalisations_that_are_refused(text: str, message: str) -> None:
+    images = Examples(torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64), 1)
+    with pytest.raises(SettingError, match=message):
+        catalogue.normalise(text, Dataset(images, images))
+
+
 def test_the_newest_numbers_of_a_history() -> None:
     history = History(algorithm="A", metrics=[{"round": t, "a": v} for t, v in enumerate((0.1, None, 0.3, 0.5))])
     assert history.series("a").tolist() == [0.1, 0.3, 0.5]

@@ -15,6 +15,8 @@ from fedloom.models import (
     HypersphereCNN,
     LeNet,
     LogisticRegression,
+    PFedSDCifar100CNN,
+    PFedSDFashionCNN,
     ResNet10,
     ResNet18,
     ResNet56,
@@ -36,6 +38,8 @@ def num_parameters(network: nn.Module) -> int:
         (FedNTDCNN(3, 32, 100), 2_202_660),
         (FedNTDCNN(1, 28, 10), 1_663_370),
         (LeNet(3, 32, 10), 62_006),
+        (PFedSDFashionCNN(1, 28, 10), 244_234),
+        (PFedSDCifar100CNN(3, 32, 100), 1_075_044),
         (LogisticRegression(784, 10), 7_850),
         (MLP(784, 10), 784 * 200 + 200 + 2_010),
         (MLP(784, 10, hidden=(200, 200)), 199_210),  # the "2NN" of McMahan et al. (2017)
@@ -71,6 +75,8 @@ def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, netwo
         (LeNet(3, 29, 5), (3, 29, 29), 84),
         (FedNTDCNN(1, 13, 5), (1, 13, 13), 512),
         (HypersphereCNN(1, 13, 5), (1, 13, 13), 2),
+        (PFedSDFashionCNN(3, 16, 5), (3, 16, 16), 64),
+        (PFedSDCifar100CNN(1, 17, 5), (1, 17, 17), 128),
         (SmallConvNet(3, 5, "batch"), (3, 9, 11), 32),
         (SmallConvNet(3, 5, "group"), (3, 4, 4), 32),
         (SmallConvNet(3, 5, "none"), (3, 8, 8), 32),
@@ -124,6 +130,22 @@ def test_dropout_acts_in_training_only() -> None:
     torch.testing.assert_close(dropped[kept], 2 * expected[kept])
 
 
+def test_dropout_of_the_networks_of_pfedsd() -> None:
+    """Whole channels of the second convolution on Fashion-MNIST, single features on CIFAR-100."""
+    torch.manual_seed(0)
+    fashion, cifar100 = PFedSDFashionCNN(), PFedSDCifar100CNN()
+    x, pooled = torch.rand(16, 1, 28, 28), fashion.body[:-5]  # the body up to its last pooling
+    expected, dropped = pooled.eval()(x), pooled.train()(x)
+    assert dropped.shape == (16, 64, 4, 4)
+    silent = (dropped == 0).all(3).all(2)
+    assert 0.4 < float(silent[(expected != 0).any(3).any(2)].float().mean()) < 0.6
+    torch.testing.assert_close(dropped[~silent], 2 * expected[~silent])
+    x = torch.rand(64, 3, 32, 32)
+    expected, dropped = cifar100.eval().features(x), cifar100.train().features(x)
+    torch.testing.assert_close(dropped[dropped != 0], expected[dropped != 0] / 0.4)
+    assert 0.55 < float((dropped == 0)[expected != 0].float().mean()) < 0.65
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_build_by_name(name: str) -> None:
     network = build(name, (3, 16, 16), 7)
@@ -137,6 +159,8 @@ def test_build_makes_what_the_name_says() -> None:
         "mlp": MLP,
         "lenet": LeNet,
         "fedntd_cnn": FedNTDCNN,
+        "pfedsd_fmnist_cnn": PFedSDFashionCNN,
+        "pfedsd_cifar100_cnn": PFedSDCifar100CNN,
         "small_bn": SmallConvNet,
         "small_gn": SmallConvNet,
         "resnet10": ResNet10,
@@ -167,6 +191,10 @@ def test_shapes_that_networks_refuse() -> None:
         build("small_bn", (1, 3, 8), 10)
     with pytest.raises(ValueError, match="at least 16 pixels, got 14"):
         LeNet(1, 14)
+    with pytest.raises(ValueError, match="PFedSDFashionCNN needs images of at least 16 pixels, got 15"):
+        PFedSDFashionCNN(1, 15)
+    with pytest.raises(ValueError, match="PFedSDCifar100CNN needs images of at least 16 pixels, got 15"):
+        PFedSDCifar100CNN(3, 15)
     with pytest.raises(ValueError, match="at least 4 pixels, got 3"):
         FedNTDCNN(1, 3)
 

@@ -187,6 +187,28 @@ class Dataset(NamedTuple):
     owners: npt.NDArray[np.int64] | None = None
     held_out: npt.NDArray[np.bool_] | None = None
 
+    def select(self, rows: npt.NDArray[np.int64]) -> Dataset:
+        """Return the same with the rows of `train` at positions `rows` (n,) alone, in that order."""
+        owners = None if self.owners is None else self.owners[rows]
+        held_out = None if self.held_out is None else self.held_out[rows]
+        return self._replace(train=self.train.select(rows), owners=owners, held_out=held_out)
+
+    def merged(self) -> Dataset:
+        """Return one set of examples to distribute: those of `test` behind those of `train`, and no `test`.
+
+        Raises:
+            ValueError: there is no `test`, or examples have owners, which those of `test` lack.
+        """
+        if self.test is None:
+            raise ValueError(f"to merge takes a training and a test set, got {self.train.name} without a test set")
+        if self.owners is not None or self.held_out is not None:
+            raise ValueError(
+                f"to merge takes data without natural clients, whose test examples have owners too, got "
+                f"{self.train.name}: its partition 'natural' holds examples out for each of them"
+            )
+        x, y = (torch.cat([getattr(part, name) for part in (self.train, self.test)]) for name in ("x", "y"))
+        return Dataset(replace(self.train, x=x, y=y), None)
+
 
 def from_arrays(
     x: npt.NDArray[np.generic] | Tensor,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedloom.algorithms import ALGORITHMS
@@ -23,6 +24,7 @@ from fedloom.core.task import Classification, Hinge, Task, check_task
 from fedloom.data import (
     Dataset,
     Examples,
+    Normalise,
     Partition,
     balanced_dirichlet,
     by_lists,
@@ -34,9 +36,11 @@ from fedloom.data import (
     lognormal,
     natural,
     pathological,
+    pooled,
     read_csv,
     read_npz,
     shards,
+    split,
 )
 from fedloom.data.sources import SOURCES
 from fedloom.experiments.parts import parts, with_parts
@@ -279,10 +283,37 @@ def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples
     if not 0 < count < len(free):
         raise SettingError(f"public takes between 1 and {len(free) - 1} of the training examples, got {count}")
     taken = np.sort(free[generator(seed, "public").permutation(len(free))[:count]])
-    rest = np.setdiff1d(np.arange(len(train)), taken)
-    owners = None if dataset.owners is None else dataset.owners[rest]
-    held_out = None if dataset.held_out is None else dataset.held_out[rest]
-    return Dataset(train.select(rest), dataset.test, owners, held_out), train.select(taken)
+    return dataset.select(np.setdiff1d(np.arange(len(train)), taken)), train.select(taken)
+
+
+def cut(dataset: Dataset, count: int, seed: int) -> Dataset:
+    """The same with `count` random training examples, in their order, whose classes have the shares that all have."""
+    y, available = dataset.train.y, len(dataset.train)
+    if not 0 < count <= available:
+        raise SettingError(f"data.examples takes 1 to {available} of the training examples, got {count}")
+    if count == available:
+        return dataset
+    classes = torch.zeros(available, dtype=torch.int64) if y.is_floating_point() else y
+    return dataset.select(split(pooled(available), classes, count / available, seed, stream=2)[1].indices)
+
+
+def normalise(text: str, dataset: Dataset) -> Dataset:
+    """The same with other network inputs: `source`, or means and standard deviations as in `0.5/0.5`."""
+    if text == "source":
+        return dataset
+    form = "source, or MEANS/STDS by channel, with commas, of values that are 0 to 1 for images, as in 0.5/0.5"
+    try:
+        means, stds = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
+        made = Normalise(means, stds, 1 / 255 if dataset.train.x.dtype == torch.uint8 else 1.0)
+    except ValueError as error:
+        raise SettingError(f"data.normalise must be {form}, got {text!r}: {error}") from error
+    channels = dataset.train.shape[0] if len(dataset.train.shape) == 3 else 1
+    if len(means) not in (1, channels):
+        raise SettingError(
+            f"data.normalise needs 1 mean or {channels}, as many as {dataset.train.name} has channels, got {text!r}"
+        )
+    test = dataset.test and dataclasses.replace(dataset.test, normalise=made)
+    return dataset._replace(train=dataclasses.replace(dataset.train, normalise=made), test=test)
 
 
 # ---- models and tasks

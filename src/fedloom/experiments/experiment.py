@@ -37,9 +37,12 @@ class DataSettings:
 
     Attributes:
         source: where the examples come from, as docs/data.md lists it.
+        merge: whether clients get the source's test examples too; then there is no global test set.
+        examples: so many at random are distributed, each class in its share; 0: all.
+        normalise: what makes network inputs of stored values, as docs/data.md says; `source`: what the source brings.
         partition: who gets which of them, likewise.
         clients: how many; natural partitions and lists of rows bring their own number.
-        partition_seed: of the partition and of what is held out; None: the seed of the run.
+        partition_seed: of the partition, of `examples` and of what is held out; None: the seed of the run.
         test_fraction: of each client's examples, held out to judge it.
         val_fraction: of the others, held out to choose between settings.
         public: training examples taken out first, which all have without their labels.
@@ -47,6 +50,9 @@ class DataSettings:
     """
 
     source: str = catalogue.DATA
+    merge: bool = False
+    examples: int = 0
+    normalise: str = "source"
     partition: str = "shards:2"
     clients: int = 100
     partition_seed: int | None = None
@@ -62,7 +68,7 @@ class DataSettings:
         for name in ("test_fraction", "val_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"{name} must be in [0, 1), got {getattr(self, name)}: 0.2 is one in five")
-        for name in ("partition_seed", "public"):
+        for name in ("examples", "partition_seed", "public"):
             if (getattr(self, name) or 0) < 0:
                 raise SettingError(f"{name} must be >= 0, got {getattr(self, name)}")
 
@@ -215,9 +221,13 @@ class Experiment:
 
     def dataset(self) -> tuple[Dataset, Examples | None]:
         """The data, and those of its training examples that are public, None where none are."""
-        found = catalogue.data(self.data.source)
-        found = found._replace(train=catalogue.augment(self.data.augment, found.train))
-        return catalogue.take_out(found, self.data.public, self.partition_seed) if self.data.public else (found, None)
+        d, seed = self.data, self.partition_seed
+        found = catalogue.data(d.source)
+        found = found.merged() if d.merge else found
+        found = catalogue.cut(found, d.examples, seed) if d.examples else found
+        found = catalogue.normalise(d.normalise, found)
+        found = found._replace(train=catalogue.augment(d.augment, found.train))
+        return catalogue.take_out(found, d.public, seed) if d.public else (found, None)
 
     def federation(self, found: tuple[Dataset, Examples | None] | None = None) -> Federation:
         """Who holds what; the same for all experiments with equal `data` and partition seed.
@@ -296,7 +306,8 @@ class Federations:
         """What `experiment.federation()` gives, shared between experiments with the same data."""
         d, seed = experiment.data, experiment.partition_seed
         if (d, seed) not in self._made:
-            source = (d.source, d.augment, d.public, seed if d.public else None)
+            drawn = seed if d.public or d.examples else None
+            source = (d.source, d.merge, d.examples, d.normalise, d.augment, d.public, drawn)
             if source not in self._data:
                 self._data[source] = experiment.dataset()
             self._made[d, seed] = experiment.federation(self._data[source])

@@ -9,6 +9,8 @@ from fedloom.models.networks import (
     HypersphereCNN,
     LeNet,
     LogisticRegression,
+    PFedSDCifar100CNN,
+    PFedSDFashionCNN,
     SmallConvNet,
 )
 from fedloom.models.registry import MODELS, build
@@ -22,6 +24,8 @@ __all__ = [
     "HypersphereCNN",
     "LeNet",
     "LogisticRegression",
+    "PFedSDCifar100CNN",
+    "PFedSDFashionCNN",
     "ResNet",
     "ResNet10",
     "ResNet18",

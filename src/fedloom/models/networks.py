@@ -82,6 +82,11 @@ def convolutions(inputs: int, first: int, second: int, padding: int = 0) -> list
     return [*layers, nn.Flatten()]
 
 
+def _side(image_size: int) -> int:
+    """Height and width in pixels behind `convolutions` without padding."""
+    return ((image_size - 4) // 2 - 4) // 2
+
+
 class LeNet(FeatureClassifier):
     """LeNet-5 with ReLU and max-pooling, as KT-pFL uses it (Zhang et al., NeurIPS 2021).
 
@@ -99,10 +104,9 @@ class LeNet(FeatureClassifier):
     def __init__(self, in_channels: int = 1, image_size: int = 28, num_classes: int = 10) -> None:
         if image_size < 16:
             raise ValueError(f"LeNet needs images of at least 16 pixels, got {image_size}: enlarge them")
-        side = ((image_size - 4) // 2 - 4) // 2
         body = nn.Sequential(
             *convolutions(in_channels, 6, 16),
-            nn.Linear(16 * side * side, 120),
+            nn.Linear(16 * _side(image_size) ** 2, 120),
             nn.ReLU(),
             nn.Linear(120, 84),
             nn.ReLU(),
@@ -134,6 +138,64 @@ class FedNTDCNN(FeatureClassifier):
             nn.ReLU(),
         )
         super().__init__(body, 512, num_classes)
+
+
+class PFedSDFashionCNN(FeatureClassifier):
+    """The CNN of pFedSD's experiments on Fashion-MNIST (Jin et al., IEEE TPDS 2023), as in its authors' code.
+
+    Convolutions 5x5 without padding to 64 and 64 channels, each followed by max-pooling 2 and ReLU, the second one by
+    Dropout2d before them; then 128, 64 and C units. 244,234 parameters for Fashion-MNIST.
+
+    Args:
+        in_channels: channels of the images (B, in_channels, image_size, image_size).
+        image_size: height and width in pixels, at least 16.
+        num_classes: C.
+
+    Raises:
+        ValueError: the images are too small.
+    """
+
+    def __init__(self, in_channels: int = 1, image_size: int = 28, num_classes: int = 10) -> None:
+        if image_size < 16:
+            raise ValueError(f"PFedSDFashionCNN needs images of at least 16 pixels, got {image_size}: enlarge them")
+        first, relu, pool, second, *rest = convolutions(in_channels, 64, 64)
+        body = nn.Sequential(
+            *(first, relu, pool, second, nn.Dropout2d(0.5), *rest),
+            nn.Linear(64 * _side(image_size) ** 2, 128),
+            nn.ReLU(),
+            nn.Linear(128, 64),
+            nn.ReLU(),
+        )
+        super().__init__(body, 64, num_classes)
+
+
+class PFedSDCifar100CNN(FeatureClassifier):
+    """The CNN of pFedSD's experiments on CIFAR-100 (Jin et al., IEEE TPDS 2023), as in its authors' code.
+
+    Convolutions 5x5 without padding to 64 and 128 channels, each followed by ReLU and max-pooling 2, then 256 and 128
+    units, dropout of 0.6, and C units. 1,075,044 parameters for CIFAR-100. Their CNN for CIFAR-10 is `LeNet`.
+
+    Args:
+        in_channels: channels of the images (B, in_channels, image_size, image_size).
+        image_size: height and width in pixels, at least 16.
+        num_classes: C.
+
+    Raises:
+        ValueError: the images are too small.
+    """
+
+    def __init__(self, in_channels: int = 3, image_size: int = 32, num_classes: int = 100) -> None:
+        if image_size < 16:
+            raise ValueError(f"PFedSDCifar100CNN needs images of at least 16 pixels, got {image_size}: enlarge them")
+        body = nn.Sequential(
+            *convolutions(in_channels, 64, 128),
+            nn.Linear(128 * _side(image_size) ** 2, 256),
+            nn.ReLU(),
+            nn.Linear(256, 128),
+            nn.ReLU(),
+            nn.Dropout(0.6),
+        )
+        super().__init__(body, 128, num_classes)
 
 
 class SmallConvNet(FeatureClassifier):

@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedloom.models.networks import MLP, FedNTDCNN, HypersphereCNN, LeNet, LogisticRegression, SmallConvNet
+from fedloom.models.networks import (
+    MLP,
+    FedNTDCNN,
+    HypersphereCNN,
+    LeNet,
+    LogisticRegression,
+    PFedSDCifar100CNN,
+    PFedSDFashionCNN,
+    SmallConvNet,
+)
 from fedloom.models.resnet import ResNet10, ResNet18, ResNet56
 
 Shape = tuple[int, ...]
@@ -37,6 +46,8 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mlp": lambda shape, num_classes: MLP(math.prod(shape), num_classes),
     "lenet": lambda shape, num_classes: LeNet(*_channels_and_size(shape), num_classes),
     "fedntd_cnn": lambda shape, num_classes: FedNTDCNN(*_channels_and_size(shape), num_classes),
+    "pfedsd_fmnist_cnn": lambda shape, num_classes: PFedSDFashionCNN(*_channels_and_size(shape), num_classes),
+    "pfedsd_cifar100_cnn": lambda shape, num_classes: PFedSDCifar100CNN(*_channels_and_size(shape), num_classes),
     "small_bn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "batch"),
     "small_gn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "group"),
     "resnet10": lambda shape, num_classes: ResNet10(_channels(shape), num_classes),
