@@ -15,6 +15,7 @@ SHARED = {  # name: why more than one module or package has it
     "alignment": "the measure, and the analysis that draws it",
     "forgetting": "the measure, and the analysis that draws it",
     "fedntd": "the algorithm, and the study of the paper that it is from",
+    "pfedsd": "the same of its paper",
 }
 
 

@@ -36,12 +36,16 @@ class Recipe:
         column: data and protocol.
         place: folder of its runs below that of all results; tables that share a cell share its runs.
         experiment: the published settings.
-        accuracy: of the global model after the last round, in %; None: not published.
+        accuracy: the published `measure`, in %; None: not published, or lost.
         std: of that accuracy over repetitions, in % points; None: not published.
         forgetting: a fraction; None: not published.
         failed: the published run diverged.
         caveat: what is doubtful about the number or the settings.
         target: whether runs should give this number; damaged, impossible and failed ones are none.
+        measure: which accuracy a run is judged by, as metrics.jsonl calls it.
+        best: it is that of the best round and not of the last, as some papers print. The round is chosen on the very
+            examples that it is measured on, so the number is optimistic.
+        above: rows of the same column that this one was published to be above, in words or in lost numbers.
         variant: it takes another reading of the settings than the table's row, and is run where it is asked for by its
             name.
         changes: settings that are asked for otherwise, by their names in a settings file; those of other algorithms
@@ -59,6 +63,9 @@ class Recipe:
     failed: bool = False
     caveat: str | None = None
     target: bool = True
+    measure: str = "global_accuracy"
+    best: bool = False
+    above: tuple[str, ...] = ()
     variant: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
 

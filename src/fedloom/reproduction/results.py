@@ -47,6 +47,11 @@ class Run:
         """What was measured under a name after a round, None if nothing was."""
         return next((m.get(name) for m in self.history.metrics if m["round"] == round), None)
 
+    def best(self, round: int, name: str) -> float | None:
+        """The highest value of a measured number in the rounds 1 to `round`, None if there is none."""
+        values = [m[name] for m in self.history.metrics if 1 <= m["round"] <= round and m.get(name) is not None]
+        return max(values, default=None)
+
     def smoothed(self, round: int, name: str) -> float | None:
         """The exponential moving average of a measured number after a round.
 
@@ -113,12 +118,19 @@ class Result:
 
     @cached_property
     def _accuracies(self) -> list[float]:
-        return [100 * a for a in self._values(lambda run: run.after(self.rounds, "global_accuracy"))]
+        read = Run.best if self.recipe.best else Run.after
+        return [100 * a for a in self._values(lambda run: read(run, self.rounds, self.recipe.measure))]
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy of the global model after `rounds` rounds, mean over seeds, in %."""
+        """The recipe's measure, after `rounds` rounds or in the best of them, mean over seeds, in %."""
         return statistics.fmean(self._accuracies) if self._accuracies else None
+
+    @property
+    def last(self) -> float | None:
+        """The recipe's measure after `rounds` rounds, mean over seeds, in %."""
+        values = self._values(lambda run: run.after(self.rounds, self.recipe.measure))
+        return 100 * statistics.fmean(values) if values else None
 
     @property
     def std(self) -> float | None:
@@ -128,7 +140,7 @@ class Result:
     @property
     def smoothed(self) -> float | None:
         """Accuracy smoothed over rounds (`Run.smoothed`), mean over seeds, in %."""
-        values = self._values(lambda run: run.smoothed(self.rounds, "global_accuracy"))
+        values = self._values(lambda run: run.smoothed(self.rounds, self.recipe.measure))
         return 100 * statistics.fmean(values) if values else None
 
     @property
@@ -201,29 +213,33 @@ def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None 
 class Ordering(NamedTuple):
     """That one method is published above another in a column, and whether our runs agree.
 
-    `clear`: the published gap is more than two standard deviations. `holds`: the method is above the other in ours.
+    `clear`: the published gap is more than two standard deviations; None where only words, no numbers, are published.
+    `holds`: the method is above the other in ours.
     """
 
     column: str
     above: str
     below: str
-    clear: bool
+    clear: bool | None
     holds: bool
 
 
 def orderings(results: Iterable[Result]) -> list[Ordering]:
     """Every published order of two targets in a column that our runs, after equally many rounds, can speak to."""
-    able = [r for r in results if r.recipe.target and not r.recipe.variant and r.accuracy is not None and not r.changed]
+    able = [r for r in results if not r.recipe.variant and r.accuracy is not None and not r.changed]
     out = []
     for a, b in itertools.combinations(able, 2):
         if a.recipe.column != b.recipe.column or a.rounds != b.rounds or a.failures or b.failures:
             continue
-        gap, ours = _minus(a.recipe.accuracy, b.recipe.accuracy), _minus(a.accuracy, b.accuracy)
+        ours = _minus(a.accuracy, b.accuracy)
+        gap = _minus(a.recipe.accuracy, b.recipe.accuracy) if a.recipe.target and b.recipe.target else None
+        clear = None if gap is None else abs(gap) > noise(a.recipe.std, b.recipe.std, 1)
+        if gap is None:
+            gap = float(b.recipe.row in a.recipe.above) - float(a.recipe.row in b.recipe.above)
         if not gap or ours is None:
             continue
         high, low = (a, b) if gap > 0 else (b, a)
-        band = noise(a.recipe.std, b.recipe.std, 1)
-        out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, abs(gap) > band, gap * ours > 0))
+        out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, clear, gap * ours > 0))
     return out
 
 

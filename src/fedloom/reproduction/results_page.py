@@ -19,7 +19,9 @@ _COLUMNS: dict[str, Callable[[Result], object]] = {
     "published_std": lambda r: r.recipe.std,
     "published_forgetting": lambda r: r.recipe.forgetting,
     "published_rounds": lambda r: r.recipe.rounds,
+    "measure": lambda r: f"{r.recipe.measure}, {'best' if r.recipe.best else 'last'} round",
     "accuracy": lambda r: r.accuracy,
+    "last": lambda r: r.last,
     "std": lambda r: r.std,
     "smoothed": lambda r: r.smoothed,
     "forgetting": lambda r: r.forgetting,
@@ -36,6 +38,15 @@ _COLUMNS: dict[str, Callable[[Result], object]] = {
 }
 
 
+_NUMBERS = (
+    " Within noise: the difference is at most 2 sqrt(published std^2 + our std^2 / seeds). An unknown standard deviation "
+    f"is taken from the other side, {UNKNOWN_STD:g} where both are unknown; none is taken to be less than {LEAST_STD:g}. "
+    "A run with fewer rounds than the published one is never more than a short run. "
+    f"Smoothed: ours as an exponential moving average over rounds with factor {SMOOTHING:g}, as a comment of the first "
+    "author describes the printed numbers; verdicts and orders are on the last round."
+)
+
+
 def as_csv(results: Iterable[Result]) -> str:
     """Results as CSV: one row for each cell, accuracies in %, numbers in full."""
     return table([_COLUMNS, *([of(r) for of in _COLUMNS.values()] for r in results)])
@@ -43,14 +54,16 @@ def as_csv(results: Iterable[Result]) -> str:
 
 def cells(r: Result) -> dict[str, str]:
     """A result as people read it: the text of each cell of its row, by the heading of the column."""
-    smoothed, theirs, forgetting = [
-        "-" if v is None else f"{v:.2f}" for v in (r.smoothed, r.recipe.forgetting, r.forgetting)
+    last, smoothed, theirs, forgetting = [
+        "-" if v is None else f"{v:.2f}" for v in (r.last, r.smoothed, r.recipe.forgetting, r.forgetting)
     ]
+    unsaid = "failed" if r.recipe.failed else "-"
     return {
         "method": r.recipe.row,
-        "published": "failed" if r.recipe.accuracy is None else f"{r.recipe.accuracy:.2f}{_std(r.recipe.std)}",
+        "published": unsaid if r.recipe.accuracy is None else f"{r.recipe.accuracy:.2f}{_std(r.recipe.std)}",
         "ours": "-" if r.accuracy is None else f"{r.accuracy:.2f}{_std(r.std)}",
         "diff.": "-" if r.difference is None else f"{r.difference:+.2f}",
+        **({"last": last} if r.recipe.best else {}),
         "smoothed": smoothed,
         "F publ.": theirs,
         "F ours": forgetting,
@@ -65,12 +78,8 @@ def as_markdown(title: str, results: Sequence[Result]) -> str:
     lines = [
         f"# {title}",
         "",
-        "Accuracy of the global model in %, mean ± standard deviation over seeds after the rounds named; F is "
-        "forgetting. Within noise: the difference is at most 2 sqrt(published std^2 + our std^2 / seeds). An unknown "
-        f"standard deviation is taken from the other side, {UNKNOWN_STD:g} where both are unknown; none is taken to be "
-        f"less than {LEAST_STD:g}. A run with fewer rounds than the published one is never more than a short run. "
-        f"Smoothed: ours as an exponential moving average over rounds with factor {SMOOTHING:g}, as a comment of the "
-        "first author describes the printed numbers; verdicts and orders are on the last round.",
+        f"{'; '.join(dict.fromkeys(_measured(r.recipe) for r in results))} in %, mean ± standard deviation over seeds "
+        f"after the rounds named; F is forgetting.{_NUMBERS * any(r.recipe.accuracy is not None for r in results)}",
         "",
         summary(results),
     ]
@@ -100,6 +109,13 @@ def summary(results: Sequence[Result]) -> str:
     return f"{sum(counts.values())} of {len(results)} cells have runs{verdicts}."
 
 
+def _measured(recipe: Recipe) -> str:
+    """What the accuracies of a recipe are, in words."""
+    what = recipe.measure.replace("_", " ").capitalize()
+    what = "Accuracy of the global model" if recipe.measure == "global_accuracy" else what
+    return f"{what}{' of the best round, chosen on the test examples (optimistic),' * recipe.best}"
+
+
 def _kind(verdict: str) -> str:
     """A verdict without its numbers and names."""
     return "with some seeds failed" if verdict.endswith(" failed") else verdict.partition(" (")[0].partition(":")[0]
@@ -112,11 +128,10 @@ def order_lines(results: Sequence[Result]) -> list[str]:
         return []
     clear = [o for o in found if o.clear]
     text = f"Published orders that hold in ours: {sum(o.holds for o in found)} of {len(found)}"
-    text += (
-        f"; of those clear of noise, {sum(o.holds for o in clear)} of {len(clear)}."
-        if clear
-        else "; none is clear of noise."
-    )
+    if clear:
+        text += f"; of those clear of noise, {sum(o.holds for o in clear)} of {len(clear)}."
+    else:
+        text += "; none is clear of noise." if any(o.clear is not None for o in found) else "; all are in words."
     broken = [f"{o.above} above {o.below}{' (clear)' * o.clear}" for o in found if not o.holds]
     return [text + (f" Not: {', '.join(broken)}." if broken else "")]
 
