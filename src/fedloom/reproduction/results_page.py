@@ -39,9 +39,9 @@ _COLUMNS: dict[str, Callable[[Result], object]] = {
 
 
 _NUMBERS = (
-    " Within noise: the difference is at most 2 sqrt(published std^2 + our std^2 / seeds). An unknown standard deviation "
-    f"is taken from the other side, {UNKNOWN_STD:g} where both are unknown; none is taken to be less than {LEAST_STD:g}. "
-    "A run with fewer rounds than the published one is never more than a short run. "
+    " Within noise: the difference is at most 2 sqrt(published std^2 + our std^2 / seeds). An unknown standard "
+    f"deviation is taken from the other side, {UNKNOWN_STD:g} where both are unknown; none is taken to be less than "
+    f"{LEAST_STD:g}. A run with fewer rounds than the published one is never more than a short run. "
     f"Smoothed: ours as an exponential moving average over rounds with factor {SMOOTHING:g}, as a comment of the first "
     "author describes the printed numbers; verdicts and orders are on the last round."
 )
