@@ -12,6 +12,7 @@ from torch import nn
 
 from fedloom import (
     SGD,
+    Centralised,
     Examples,
     FedAvg,
     Federation,
@@ -20,6 +21,7 @@ from fedloom import (
     KTpFL,
     Local,
     Model,
+    PFedSD,
     RunSettings,
     Scaffold,
     federate,
@@ -227,6 +229,35 @@ def test_the_first_epochs_are_those_of_a_shorter_round(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(first), tree.leaves(expected), strict=True))
 
 
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_local_training_step_by_step(engine: str, tmp_path: Path) -> None:
+    """Every client has two batches an epoch, six a round."""
+    made = job(PFedSD(local=LOCAL), engine=engine)
+    made.run(tmp_path)
+    past = Past(made, tmp_path)
+    second, last = past.by_step(4, [2, 6])
+    (plain,) = past.by_step(4, [6], lam=0)
+    epochs, whole = past.by_epoch(4), Past(made, tmp_path).replay(4)
+    asked_before = {k for t in range(3) for k in made.run().metrics[t + 1]["clients"]}
+    assert asked_before & whole.trained().keys()
+    for client, trained in whole.trained().items():
+        for found, expected in ((second, epochs[0][client]), (last, trained)):
+            assert all(
+                torch.equal(a, b) for a, b in zip(tree.leaves(found[client]), tree.leaves(expected), strict=True)
+            )
+        moved = float((plain[client].params - trained.params).sq_norm())
+        assert (moved > 0) == (client in asked_before)  # the term needs a model of an earlier round
+
+
+def test_past_personal_models_are_judged_as_in_the_run(tmp_path: Path) -> None:
+    made = job(PFedSD(local=LOCAL))
+    history = made.run(tmp_path)
+    for round in (1, 3):
+        wrote = history.metrics[round]["personal_by_client"]
+        asked = {k for m in history.metrics[1 : round + 1] for k in m["clients"]}
+        assert Past(made, tmp_path).judged(round) == {k: wrote[str(k)] for k in sorted(asked)}
+
+
 def test_what_has_no_epochs_is_refused(tmp_path: Path) -> None:
     made = job(FedAvg(local=Local(steps=3, batch_size=4)), rounds=1)
     made.run(tmp_path / "steps")
@@ -237,5 +268,9 @@ def test_what_has_no_epochs_is_refused(tmp_path: Path) -> None:
     assert history.metrics[-1]["round"] == 1
     with pytest.raises(SettingError, match="Twice trains its clients more than once a round"):
         Past(made, tmp_path / "twice").by_epoch(1)
+    made = job(Centralised(local=LOCAL), rounds=1)
+    made.run(tmp_path / "pooled")
+    with pytest.raises(SettingError, match="Centralised has no clients that train on their own"):
+        Past(made, tmp_path / "pooled").by_step(1, [1])
     with pytest.raises(SettingError, match="count from 1, got 0"):
-        Past(made, tmp_path / "twice").replay(0)
+        Past(made, tmp_path / "pooled").replay(0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import SettingError
+from fedloom.reproduction.recipe import Recipe
 from fedloom.reproduction.results import FAILED, orderings, read, runs
 from fedloom.reproduction.results_page import as_csv, as_markdown, summary
 from fedloom.reproduction.running import with_changes
@@ -200,3 +201,45 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     (place / "metrics.jsonl").write_text('{"round": 0, "global_accuracy": 7}\n')
     with pytest.raises(SettingError, match=r"line 1: global_accuracy must be a number in 0\.\.1"):
         read([recipe], [tmp_path])
+
+
+# ---- numbers that are lost
+
+
+def personal(folder: Path, row: str, accuracies: list[float]) -> Recipe:
+    """A recipe of pFedSD's first scenario, and a run of it with these accuracies (in %) after rounds 1, 2, ..."""
+    recipe = cell("pfedsd-a", "cifar10-s2-r0.6", row)
+    place = made(folder, recipe, 0, 0.0, rounds=len(accuracies))
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    for line, accuracy in zip(lines, [99.0, *accuracies], strict=True):
+        del line["global_accuracy"]
+        line["personal_accuracy"] = accuracy / 100  # of round 0 too, which is before training
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return recipe
+
+
+def test_a_recipe_may_be_judged_by_its_best_round(tmp_path: Path) -> None:
+    recipe = personal(tmp_path, "pfedsd", [50.0, 70.0, 60.0])
+    found = result(recipe, tmp_path)
+    assert (found.accuracy, found.last) == (pytest.approx(70.0), pytest.approx(60.0))
+    assert result(recipe, tmp_path, rounds=1).accuracy == pytest.approx(50.0)
+    assert (found.verdict, found.difference) == ("short run (3 of 100)", None)
+    (row,) = csv.DictReader(io.StringIO(as_csv([found])))
+    assert (row["measure"], row["published"]) == ("personal_accuracy, best round", "")
+    assert float(row["last"]) == pytest.approx(60.0)
+    text = as_markdown("Some title", [found])
+    assert "\nPersonal accuracy of the best round, chosen on the test examples (optimistic), in %, mean" in text
+    assert "| pfedsd | - | 70.00 | - | 60.00 |" in text
+    assert "Within noise" not in text  # nothing is published to compare with
+
+
+def test_orders_may_be_published_in_words(tmp_path: Path) -> None:
+    rows = {"pfedsd": [80.0], "fedavg": [60.0], "local_only": [85.0], "pfedsd_lam0": [90.0]}
+    found = read([personal(tmp_path, row, values) for row, values in rows.items()], [tmp_path])
+    assert [tuple(o) for o in orderings(found)] == [
+        ("cifar10-s2-r0.6", "pfedsd", "fedavg", None, True),
+        ("cifar10-s2-r0.6", "pfedsd", "local_only", None, False),
+    ]
+    assert "orders that hold in ours: 1 of 2; all are in words. Not: pfedsd above local_only." in as_markdown(
+        "T", found
+    )

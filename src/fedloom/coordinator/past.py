@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,27 +50,56 @@ class Past:
         Raises:
             SettingError: the algorithm trains for a number of steps or several times a round: it has no such epochs.
         """
-        local, engine = self.job.algorithm.local, self.rounds.engine
+        local = self.job.algorithm.local
         if local.steps is not None or self.job.algorithm.pooled:
             raise SettingError(
                 f"accuracy by local epoch needs clients that train in epochs, got local.steps = {local.steps}; "
                 "use a run with local.epochs"
             )
+        return self._again(round, [{"local": replace(local, epochs=e)} for e in range(1, local.epochs + 1)])
+
+    def by_step(self, round: int, steps: Sequence[int], **settings: Any) -> list[dict[int, Weights]]:
+        """Each client's model after each number in `steps` of local batches of a past round, in that order.
+
+        As `by_epoch`, at the cost of all `steps` together. `settings`: of the algorithm in this round, other than those
+        of the run: `lam=0` leaves pFedSD's term out.
+
+        Raises:
+            SettingError: clients train on the data of others, or several times a round.
+        """
+        local = self.job.algorithm.local
+        if self.job.algorithm.pooled:
+            raise SettingError(f"{type(self.job.algorithm).__name__} has no clients that train on their own")
+        return self._again(round, [{**settings, "local": replace(local, steps=s)} for s in steps])
+
+    def judged(self, round: int) -> dict[int, float]:
+        """Accuracy of the personal models after a past round on what their clients hold out; of all who took part."""
+        engine = self.rounds.engine
+        with self.rounds.threads():
+            self._stand_after(round)
+            found = engine.judge(self.rounds.state[1], sorted(engine.clients), round)
+        return {k: right / total for k, (right, total) in found.items() if total}
+
+    def _again(self, round: int, changes: Sequence[Mapping[str, Any]]) -> list[dict[int, Weights]]:
+        """What clients trained in a past round, with each of some changes to the algorithm's settings."""
+        engine = self.rounds.engine
         with self.rounds.threads():
             self._stand_after(round - 1)
             clients, server = self.rounds.cohort(round - 1), self.rounds.state[1]
             kept = {k: engine.states[k] for k in clients if k in engine.states}
             out = list[dict[int, Weights]]()
-            for epochs in range(1, local.epochs + 1):
+            for changed in changes:
                 seen: list[Exchange] = []
-                shorter = engine.variant(_with_epochs(engine.algorithm, epochs))
-                shorter.watch = seen.append
-                shorter.states.update(kept)
-                shorter.round(server, clients, round - 1)
+                other = engine.variant(_with(engine.algorithm, changed))
+                other.watch = seen.append
+                other.states.update(kept)
+                other.round(server, clients, round - 1)
                 whose = [e.client for e in seen if e.trained is not None]
                 if len(set(whose)) < len(whose):
                     name = type(engine.algorithm).__name__
-                    raise SettingError(f"{name} trains its clients more than once a round: it has no epochs to count")
+                    raise SettingError(
+                        f"{name} trains its clients more than once a round: it has no epochs or steps to count"
+                    )
                 out.append(trained(seen))
         return out
 
@@ -82,7 +112,7 @@ class Past:
             self.rounds.replay(self.files, round)
 
 
-def _with_epochs(algorithm: Algorithm[Any, Any], epochs: int) -> Algorithm[Any, Any]:
+def _with(algorithm: Algorithm[Any, Any], changed: Mapping[str, Any]) -> Algorithm[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingWarning)  # said when the run was started
-        return replace(algorithm, local=replace(algorithm.local, epochs=epochs))
+        return replace(algorithm, **changed)

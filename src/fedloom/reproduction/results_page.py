@@ -113,7 +113,7 @@ def _measured(recipe: Recipe) -> str:
     """What the accuracies of a recipe are, in words."""
     what = recipe.measure.replace("_", " ").capitalize()
     what = "Accuracy of the global model" if recipe.measure == "global_accuracy" else what
-    return f"{what}{' of the best round, chosen on the test examples (optimistic),' * recipe.best}"
+    return f"{what}{' of the best round, chosen on the test examples (optimistic),' if recipe.best else ''}"
 
 
 def _kind(verdict: str) -> str:
@@ -132,7 +132,7 @@ def order_lines(results: Sequence[Result]) -> list[str]:
         text += f"; of those clear of noise, {sum(o.holds for o in clear)} of {len(clear)}."
     else:
         text += "; none is clear of noise." if any(o.clear is not None for o in found) else "; all are in words."
-    broken = [f"{o.above} above {o.below}{' (clear)' * o.clear}" for o in found if not o.holds]
+    broken = [f"{o.above} above {o.below}{' (clear)' if o.clear else ''}" for o in found if not o.holds]
     return [text + (f" Not: {', '.join(broken)}." if broken else "")]
 
 
