@@ -68,7 +68,8 @@ def test_methods_that_need_it_have_other_runs() -> None:
     plain = column["fedavg"]
     assert column["fedfomo"].data == dataclasses.replace(plain.data, val_fraction=0.2)
     assert column["pfedme"].local == dataclasses.replace(plain.local, epochs=1)
-    for row in set(column) - {"fedfomo", "pfedme"}:
+    assert column["fedavg_ft"].run == dataclasses.replace(plain.run, eval_every=10)
+    for row in set(column) - {"fedfomo", "pfedme", "fedavg_ft"}:
         e = column[row]
         assert (e.data, e.local, e.run, e.model) == (plain.data, plain.local, plain.run, plain.model), row
 

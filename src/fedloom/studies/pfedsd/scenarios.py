@@ -72,7 +72,7 @@ def methods(images: Images) -> dict[str, Method]:
     return {
         "fedavg": Method("fedavg", uniform, caveat="judged by the global model, as in the authors' code"),
         "fedprox": Method("fedprox", {**uniform, "mu": images.mu}, caveat="judged by the global model"),
-        "fedper": Method("fedper", {**uniform, "personal": f"last:{images.personal}"}),
+        "fedper": Method("fedper", {**uniform, "personal_layers": f"last:{images.personal}"}),
         "lg_fedavg": Method("lg_fedavg", {**uniform, "global_modules": "last:2", "pretrain_rounds": 0}),
         "pfedme": Method(
             "pfedme",
@@ -92,7 +92,12 @@ def methods(images: Images) -> dict[str, Method]:
         "pfedsd_lam0": Method(
             "pfedsd", {**uniform, "lam": 0.0}, caveat="the control: FedAvg's models, judged as pFedSD is"
         ),
-        "fedavg_ft": Method("fedavg_ft", uniform, caveat="the global model, fine-tuned to be judged"),
+        "fedavg_ft": Method(
+            "fedavg_ft",
+            uniform,
+            {"run.eval_every": 10},
+            "the global model, fine-tuned by every client to be judged, which costs more than a round: every tenth round",
+        ),
         "fedavg_stored": Method("fedavg_stored", uniform, caveat="judged by the model that the client trained last"),
     }
 
