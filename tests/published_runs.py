@@ -28,7 +28,7 @@ def made(
     (place / "settings.json").write_text(json.dumps(experiment.described()))
     (place / "manifest.json").write_text('{"format": 1}')
     lines = [
-        {"round": t, "global_accuracy": accuracy / 100 if t else 0.1, **({"forgetting": forgetting} if t > 1 else {})}
+        {"round": t, r.measure: accuracy / 100 if t else 0.1, **({"forgetting": forgetting} if t > 1 else {})}
         for t in range(rounds + 1)
     ]
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

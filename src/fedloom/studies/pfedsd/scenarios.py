@@ -96,7 +96,7 @@ def methods(images: Images) -> dict[str, Method]:
             "fedavg_ft",
             uniform,
             {"run.eval_every": 10},
-            "the global model, fine-tuned by every client to be judged, which costs more than a round: every tenth round",
+            "the global model, fine-tuned by every client to be judged, and so in every tenth round only",
         ),
         "fedavg_stored": Method("fedavg_stored", uniform, caveat="judged by the model that the client trained last"),
     }
