@@ -17,7 +17,9 @@ from fedloom.algorithms import (
     Centralised,
     FedAlign,
     FedAvg,
+    FedAvgFT,
     FedAvgM,
+    FedAvgStored,
     FedBE,
     FedCurv,
     FedDF,
@@ -25,12 +27,15 @@ from fedloom.algorithms import (
     FedNova,
     FedNTD,
     FedNTDMSE,
+    FedPer,
     FedProx,
     KTpFL,
+    LGFedAvg,
     LocalOnly,
     PFedSD,
     Scaffold,
 )
+from fedloom.algorithms.pfedsd import self_distilled
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
@@ -53,6 +58,8 @@ ALGORITHMS: dict[str, Any] = {
     "scaffold_uniform_steps": Scaffold(aggregation="uniform", divisor="steps", server_lr=0.5),
     "fedntd": FedNTD(beta=0.7, tau=2.0),
     "fedprox": FedProx(mu=0.5),
+    "fedprox_stragglers": FedProx(mu=0.5, drop_percent=0.5),
+    "fedprox_dropped": FedProx(mu=0.5, drop_percent=0.5, stragglers="dropped"),
     "fednova": FedNova(),
     "fednova_released_uniform": FedNova(variance_reduction="released", aggregation="uniform"),
     "fedavgm": FedAvgM(momentum=0.7, server_lr=0.5),
@@ -65,6 +72,18 @@ ALGORITHMS: dict[str, Any] = {
     "moon_uniform_random": MOON(mu=2.0, tau=0.7, aggregation="uniform", previous="random"),
     "pfedsd": PFedSD(lam=0.5, T=3.0),
     "pfedsd_personal_head": PFedSD(lam=0.5, T=3.0, shared="* !head.*", buffers="local"),
+    "pfedsd_soft_predictions": PFedSD(
+        lam=0.5, T=3.0, teacher_store="soft_predictions", table=(23, 3), teacher_max_age=1, kd_warmup_rounds=2
+    ),
+    "fedprox_self_distilled": self_distilled(FedProx)(mu=0.5, lam=0.5, T=2.0),
+    "fedper": FedPer(personal_layers="head.*"),
+    "lg_fedavg": LGFedAvg(global_modules="head.*"),
+    "lg_fedavg_pretrained_self_distilled": self_distilled(LGFedAvg)(
+        global_modules="head.*", pretrain_rounds=1, lam=0.5, T=2.0
+    ),
+    "fedavg_stored": FedAvgStored(),
+    "fedavg_ft": FedAvgFT(ft_epochs=1, ft_lr=0.02),
+    "fedavg_ft_head": FedAvgFT(ft_part="head"),
     "feddf": FedDF(steps=3, T=2.0, distill=Distill(batch_size=8, optimiser=Adam(lr=1e-3, clip=0.5))),
     "feddf_uniform_losses": FedDF(
         steps=3, T=3.0, scheme="avg_losses", aggregation="uniform", distill=Distill(batch_size=8, optimiser=SGD(lr=0.1))

@@ -14,8 +14,8 @@ from torch.func import grad
 from conftest import golden
 from fedloom.algorithms import FedNTD, PFedSD
 from fedloom.algorithms.kt_pfl import coefficient_loss, mixture, project_simplex
-from fedloom.algorithms.pfedsd import PFedSDClient
 from fedloom.core import tree
+from fedloom.core.averaging import Kept
 from fedloom.core.batches import Batch
 from fedloom.core.losses import distillation, divergence, not_true
 from fedloom.core.model import Model
@@ -80,7 +80,7 @@ def assert_local_run(g: dict[str, Any], model: Model, engine: Any, dtype: torch.
     for steps in (1, 2, 3):
         local = Local(steps=steps, batch_size=4, optimiser=optimiser)
         run = engine(population, PFedSD(lam=float(g["lam"]), T=float(g["T"]), local=local))
-        run.states[1] = PFedSDClient(own=Weights(params={}), v=Maybe.some(teacher))
+        run.states[1] = Kept(inner=Weights(params={}), v=Maybe.some(teacher), made=torch.tensor(0))
         run.round({model.name: start}, (0, 1), 0)
         kept = run.states[1].v
         assert bool(kept.present)

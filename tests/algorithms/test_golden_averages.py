@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from conftest import golden
 from fedloom.algorithms import FedAvg, FedProx, PFedSD
-from fedloom.algorithms.pfedsd import PFedSDClient
 from fedloom.core import tree
+from fedloom.core.averaging import Kept
 from fedloom.core.batches import Batches
 from fedloom.core.losses import distillation
 from fedloom.core.model import Model
@@ -147,7 +147,7 @@ def test_distillation_of_dense(T: int, engine: Any) -> None:
     population = clients_of([(np.arange(5.0)[:, None], np.zeros(5, np.int64))], model=Model(Table, name="table"))
     population = dataclasses.replace(population, task=Nothing(), dtype=torch.float32)
     run = engine(population, PFedSD(lam=1.0, T=float(T), local=LEAP))
-    run.states[0] = PFedSDClient(own=Weights(params={}), v=Maybe.some(teacher))
+    run.states[0] = Kept(inner=Weights(params={}), v=Maybe.some(teacher), made=torch.tensor(0))
     server = run.round({"table": student}, (0,), 0)["table"]
     moved = student.params["rows"] - server.params["rows"]
     np.testing.assert_allclose(moved, g[f"grad_student/T{T}"], rtol=1e-5, atol=1e-6)

@@ -178,5 +178,5 @@ def test_the_last_layer_stays_with_its_client(engine: Any) -> None:
 
 @pytest.mark.parametrize("word", ["last:", "!last:0", "last:-1", "last:x"])
 def test_layers_are_counted_from_one(word: str) -> None:
-    with pytest.raises(SettingError, match=rf"shared names the last N layers as last:N with N >= 1, got '{word}'"):
+    with pytest.raises(SettingError, match=rf"the last N layers are written last:N with N >= 1, got '{word}'"):
         FedAvg(shared=f"* {word}")

@@ -7,6 +7,8 @@ from typing import Any
 from fedloom.algorithms.centralised import Centralised
 from fedloom.algorithms.fedalign import FedAlign
 from fedloom.algorithms.fedavg import FedAvg
+from fedloom.algorithms.fedavg_ft import FedAvgFT
+from fedloom.algorithms.fedavg_stored import FedAvgStored
 from fedloom.algorithms.fedavgm import FedAvgM
 from fedloom.algorithms.fedbe import FedBE
 from fedloom.algorithms.fedcurv import FedCurv
@@ -15,9 +17,11 @@ from fedloom.algorithms.feddyn import FedDyn
 from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedntd import FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE
+from fedloom.algorithms.fedper import FedPer
 from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.kd_ntd import KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL
+from fedloom.algorithms.lg_fedavg import LGFedAvg
 from fedloom.algorithms.local_only import LocalOnly
 from fedloom.algorithms.moon import MOON
 from fedloom.algorithms.pfedsd import PFedSD
@@ -40,6 +44,10 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "feddf": FedDF,
     "fedbe": FedBE,
     "pfedsd": PFedSD,
+    "fedper": FedPer,
+    "lg_fedavg": LGFedAvg,
+    "fedavg_stored": FedAvgStored,
+    "fedavg_ft": FedAvgFT,
     "kt_pfl": KTpFL,
     "local_only": LocalOnly,
     "centralised": Centralised,
@@ -52,7 +60,9 @@ __all__ = [
     "Centralised",
     "FedAlign",
     "FedAvg",
+    "FedAvgFT",
     "FedAvgM",
+    "FedAvgStored",
     "FedBE",
     "FedCurv",
     "FedDF",
@@ -60,8 +70,10 @@ __all__ = [
     "FedNTD",
     "FedNTDMSE",
     "FedNova",
+    "FedPer",
     "FedProx",
     "KTpFL",
+    "LGFedAvg",
     "LocalOnly",
     "PFedSD",
     "Scaffold",

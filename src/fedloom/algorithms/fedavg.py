@@ -27,7 +27,7 @@ class FedAvg(Averaging[Weights]):
     @on_client
     def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
         w_k = self.train(client, self.received(client, sent), loss=client.loss)
-        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)
+        return self.answer(client, w_k)
 
     def round(self, w: Weights, cohort: Cohort) -> Weights:
         return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)  # sum_k (n_k / n) w_k

@@ -49,7 +49,7 @@ class FedNTD(Averaging[Weights]):
 
         batches = client.train.annotate("teacher", client.model, received)
         w_k = self.train(client, received, loss=loss, batches=batches)
-        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)
+        return self.answer(client, w_k)
 
     def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
         """beta * tau^2 * KL(q~_global || q~_local), [] (10, 11)."""

@@ -5,44 +5,84 @@ https://arxiv.org/abs/1812.06127, eq. 2.
 
     L = CE(w) + mu / 2 * ||w - w_received||^2      over all trained parameters
 
-Down: the model. Up: the model. Kept by the client: nothing. mu = 0 is FedAvg.
-Differences from the paper: the local solver is the run's (momentum included, as in the comparisons of FedNTD), not
-plain gradient descent; stragglers are lost and do not send partial work. `sampler = "by_size"` with
-`aggregation = "uniform"` is the sampling of the paper's analysis. From FedNTD's code: none (its
-table says mu = 0.1, its configuration file 1.0).
+A share `drop_percent` of each cohort is slow: these clients do 1 to E - 1 epochs, drawn for each, and FedProx keeps
+what they send. The paper's FedAvg does not wait for them: mu = 0 with `stragglers = "dropped"`. Both draw the same
+stragglers from the same seed, as in the paper's comparison; with mu = 0 alone FedAvg takes their partial work.
+
+Down: the model; to each client its number of epochs, where some are slow. Up: the model. Kept by the client: nothing.
+mu = 0 is FedAvg. Differences from the paper: the local solver is the run's (momentum included, as in the comparisons of
+FedNTD), not plain gradient descent; a straggler does at most E - 1 epochs, as in the authors' code (the paper: E).
+From the authors' code: one client at least is not slow. `sampler = "by_size"` with `aggregation = "uniform"` is the
+sampling of the paper's analysis. From FedNTD's code: none (its table says mu = 0.1, its configuration file 1.0).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
 
 from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch
-from fedloom.core.choices import NonNegative
+from fedloom.core.choices import Ge, Lt, NonNegative
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
+from fedloom.core.random import generator
 from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(Averaging[Weights]):
-    """`mu` >= 0: weight of the proximal term."""
+    """`mu` >= 0: weight of the proximal term. `drop_percent` in [0, 1): the share of slow clients, whose `stragglers`'
+    work is `partial` or `dropped`.
+    """
 
     mu: NonNegative = 0.1
+    drop_percent: Annotated[float, Ge(0), Lt(1)] = 0.0
+    stragglers: Literal["partial", "dropped"] = "partial"
 
-    neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
+    neutral: ClassVar[Mapping[str, Any]] = {"mu": 0, "drop_percent": 0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.drop_percent and (self.local.steps is not None or self.local.epochs < 2):
+            raise SettingError(
+                f"a straggler does fewer epochs than others, got local.epochs = {self.local.epochs} and local.steps = "
+                f"{self.local.steps}: set local.epochs >= 2 and no local.steps, or drop_percent=0"
+            )
 
     @on_client
-    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
-        task_loss, received = client.loss, self.received(client, sent)
+    def local_update(
+        self, client: Client[Weights], sent: Weights, epochs: Tensor | None = None
+    ) -> tuple[Weights, Weighted[Weights]]:
+        task_loss, received, batches = client.loss, self.received(client, sent), client.train
+        if epochs is not None:
+            batches = batches.first(epochs * (batches.num_steps // self.local.epochs))
 
         def loss(w: Weights, batch: Batch, received: Weights) -> BatchLoss:
             return task_loss(w, batch) + self.mu / 2 * (w.params - received.params).sq_norm()  # (2)
 
-        w_k = self.train(client, received, received, loss=loss)
-        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)
+        w_k = self.train(client, received, received, loss=loss, batches=batches)
+        return self.answer(client, w_k)
 
     def round(self, w: Weights, cohort: Cohort) -> Weights:
-        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)
+        each: tuple[Tensor, ...] = ()
+        if self.drop_percent:
+            epochs = self.epochs(cohort)
+            if self.stragglers == "partial":
+                each = (epochs,)
+            else:
+                cohort = cohort.only(cohort.ids[epochs == self.local.epochs])
+        return w.merge(cohort.reduce(self.local_update, self.down(w), scatter=each).mean)
+
+    def epochs(self, cohort: Cohort) -> Tensor:
+        """How many epochs each client does, [K] int64."""
+        draw, (K,) = generator(cohort.key("stragglers")), cohort.ids.shape
+        whole = max(1, round(K * (1 - self.drop_percent)))
+        epochs = draw.integers(1, max(2, self.local.epochs), size=K)
+        epochs[draw.permutation(K)[:whole]] = self.local.epochs
+        return torch.from_numpy(epochs).to(cohort.ids.device)

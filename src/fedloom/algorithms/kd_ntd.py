@@ -50,7 +50,7 @@ class KDNTD(Averaging[Weights]):
 
         batches = client.train.annotate("teacher", client.model, received)
         w_k = self.train(client, received, loss=loss, batches=batches)
-        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)
+        return self.answer(client, w_k)
 
     def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
         """(1 - lam) of the divergence over all classes, lam of that over the not-true ones, [] (17, 18)."""

@@ -1,13 +1,14 @@
 """Local-only training: every client on its own data alone, from the common initial model. The lower reference.
 
 Down: nothing (the initial model once, as the client's own). Up: nothing. Kept by the client: its model.
-A client trains when it is in the cohort, so that computation equals that of the other methods of a comparison.
-With one client it is FedAvg.
+A client trains when it is in the cohort, so that computation equals that of the other methods of a comparison; with
+`schedule = "every_round"` everybody trains in every round. With one client it is FedAvg.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
@@ -18,7 +19,13 @@ from fedloom.core.types import Weights
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOnly(Algorithm[tuple[()], Weights]):
-    """No federation at all."""
+    """No federation at all. `schedule`: who trains in a round, its `cohort` or everybody in `every_round`."""
+
+    schedule: Literal["cohort", "every_round"] = "cohort"
+
+    @property
+    def asks_everyone(self) -> bool:
+        return self.schedule == "every_round"
 
     def init(self, model: Model, key: int, *, num_clients: int) -> tuple[()]:
         return ()

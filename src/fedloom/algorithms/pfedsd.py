@@ -5,71 +5,186 @@ IEEE TPDS 34(2), 2023, Algorithm 1, eq. 4 and 5.
 
     phi_k(w; v_k) = CE(w) + lam * T^2 * KL(q(v_k; T) || q(w; T))      v_k: the client's model after its last round
 
-Training starts from the global model and is pulled towards the personal one; what it ends with becomes v_k.
+Training starts from the global model and is pulled towards the personal one; what it ends with becomes v_k. The term
+stands on top of any algorithm that averages: `self_distilled(FedProx)(mu=0.1, lam=0.5)` has it on top of FedProx's.
+
+A client that takes part for the first time has no v_k and no term: its update is that of FedAvg. One that was never
+asked is judged by the newest global model (`has_personal` is then false). One that is not asked keeps its v_k, however
+old. One that fails, whose answer is lost, late or refused, keeps the v_k that it had: a state moves here when its
+answer is accepted and not before, so that a lost answer counts as never asked. (A device of the paper's would keep the
+new v_k though its upload was lost.) A stateless device gets v_k with the request and sends it back with its answer.
 
 Down: the model. Up: the model. Kept by the client: v_k. lam = 0 trains the models of FedAvg with
 `aggregation = "uniform"`. Differences from the paper: T^2 (its equation is damaged in our text; the authors' code has
 it). From the authors' code: the teacher is in evaluation mode; a client that never took part is judged by the newest
-global model, not the initial one; BatchNorm statistics are averaged (`buffers = "server"` keeps the server's, as they
-do).
+global model, not the initial one; a client whose training diverges keeps its v_k and sends nothing; BatchNorm
+statistics are averaged (`buffers = "server"` keeps the server's, as they do).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.averaging import Averaging
-from fedloom.core.batches import Batch
-from fedloom.core.choices import NonNegative, Positive
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.losses import distillation
+from fedloom.algorithms.fedavg import FedAvg
+from fedloom.core.averaging import Averaging, KeepsModel, Kept
+from fedloom.core.batches import Batch, Batches
+from fedloom.core.choices import NonNegative, Positive, WholeNumber
+from fedloom.core.client import Aggregation, Client
+from fedloom.core.errors import SettingError
+from fedloom.core.losses import Loss, distillation
 from fedloom.core.model import Model
-from fedloom.core.types import BatchLoss, Maybe, Weighted, Weights, state
+from fedloom.core.types import BatchLoss, Weighted, Weights, state
 
 
 @state
-class PFedSDClient:
-    own: Weights  # tensors that are never shared
-    v: Maybe[Weights]  # v_k
+class Noted(Kept[Any]):
+    """A client's last model with what it said of the client's training examples."""
+
+    logits: Tensor  # [rows, C] in stored order; zeros beyond the client's examples
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedSD(Averaging[PFedSDClient]):
-    """`lam` >= 0: weight of the distillation. `T` > 0: its temperature."""
+class SelfDistilled(KeepsModel):
+    """Abstract, to stand before an algorithm that averages: its local loss gains the term of (4).
 
-    aggregation: Aggregation = "uniform"
+    `lam` >= 0: weight of the distillation. `T` > 0: its temperature. `teacher_max_age`: a client whose v_k is older, in
+    rounds, trains without; None: never. `kd_warmup_rounds`: the weight grows from 0 in round 0 to `lam` over so many
+    rounds; 0: at once. `teacher_store`: v_k teaches, or the `soft_predictions` that it made of the client's training
+    examples at the end of training: no teacher pass at the start of a round, one at its end, and a table of logits
+    beside v_k, by which the client still predicts. `table`: its rows and columns, at least as many as the largest
+    client has training examples, and as the model has logits; clients' states must have one shape.
+    """
+
     lam: NonNegative = 1.0
     T: Positive = 1.0
+    teacher_max_age: WholeNumber | None = None
+    kd_warmup_rounds: WholeNumber = 0
+    teacher_store: Literal["model", "soft_predictions"] = "model"
+    table: tuple[WholeNumber, WholeNumber] = (0, 0)
 
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> PFedSDClient:
-        return PFedSDClient(own=self.own(initial), v=Maybe.none(initial))
+    def check_data(self, sizes: Sequence[int], augmented: bool) -> None:
+        super().check_data(sizes, augmented)
+        if self.teacher_store == "model":
+            return
+        if augmented:
+            raise SettingError(
+                "soft predictions are of inputs that stay what they are, and the training examples are augmented at "
+                'random: set teacher_store="model", or leave augmentation out'
+            )
+        if self.table[0] < max(sizes):
+            raise SettingError(
+                f"a client's soft predictions need a row for each of its up to {max(sizes)} training examples and a "
+                f"column for each logit, got table = {self.table}: for 10 logits set table=({max(sizes)}, 10)"
+            )
 
-    def own_of(self, state: PFedSDClient) -> Weights:
-        return state.own
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        if self.teacher_store == "soft_predictions" and model.by_batch:
+            raise SettingError(
+                f"soft predictions do not depend on a batch, and those of {model.name} do (BatchNorm without running "
+                'statistics): set teacher_store="model"'
+            )
+        return super().init(model, key, num_clients=num_clients)
 
-    @on_client
-    def local_update(self, client: Client[PFedSDClient], sent: Weights) -> tuple[PFedSDClient, Weighted[Weights]]:
-        task_loss, v = client.loss, client.state.v
+    def init_client(self, initial: Weights, model: Model, key: int) -> Kept[Any]:
+        kept = super().init_client(initial, model, key)
+        if self.teacher_store == "model":
+            return kept
+        like = next(iter(initial.params.values()))
+        return Noted(inner=kept.inner, v=kept.v, made=kept.made, logits=like.new_zeros(self.table))
 
-        def loss(w: Weights, batch: Batch, present: Tensor) -> BatchLoss:
-            ce = task_loss(w, batch)
-            kd = batch.mean(distillation(ce.logits, batch.v, self.T))
-            return ce + torch.where(present, self.lam * kd, 0.0)  # (4), (5)
+    def train(
+        self,
+        client: Client[Kept[Any]],
+        start: Weights,
+        *context: Any,
+        loss: Loss | None = None,
+        correct: Callable[..., Any] | None = None,
+        batches: Batches | None = None,
+    ) -> Weights:
+        taught = self.taught(client, client.train if batches is None else batches)
+        return super().train(client, start, *context, loss=loss, correct=correct, batches=taught)
 
-        batches = client.train.annotate("v", client.model, v.value)
-        w = self.train(client, self.received(client, sent), v.present, loss=loss, batches=batches)
-        return PFedSDClient(own=self.own(w), v=Maybe.some(w)), client.weigh(self.up(w), self.aggregation)
+    def taught(self, client: Client[Kept[Any]], batches: Batches) -> Batches:
+        """Batches with what the client's last model says, and how much that counts."""
+        kept, rows = client.state, batches.examples.shape[0]
+        if self.lam == 0:
+            return batches
+        if isinstance(kept, Noted):
+            batches = batches.note("v", kept.logits[:rows])
+        else:
+            batches = batches.annotate("v", client.model, kept.v.value)
+        counts = kept.v.present
+        if self.teacher_max_age is not None:
+            counts = counts & (client.round - kept.made <= self.teacher_max_age)
+        share = counts.to(batches.dtype)
+        if self.kd_warmup_rounds:
+            share = share * (client.round / self.kd_warmup_rounds).clamp(max=1.0).to(batches.dtype)
+        return batches.note("share", share.expand(rows))
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
-        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)
+    def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
+        other = super().term(loss, batch, start)
+        if self.lam == 0:
+            return other
+        return other + self.lam * batch.mean(batch.share * distillation(loss.logits, batch.v, self.T))  # (4), (5)
 
-    def personal(self, client: Client[PFedSDClient], sent: Weights) -> Weights:
-        return client.state.v.otherwise(self.received(client, sent))
+    def answer(self, client: Client[Kept[Any]], w_k: Weights) -> tuple[Kept[Any], Weighted[Weights]]:
+        kept, upload = super().answer(client, w_k)
+        if self.teacher_store == "model":
+            return kept, upload
+        said = client.train.predict(client.model, w_k)  # [n, C], with rows of padding in a stack
+        rows, columns = self.table
+        if said.shape[1] != columns:
+            raise SettingError(
+                f"a client's soft predictions need {said.shape[1]} columns, one for each logit of {client.model.name}, "
+                f"got table = {self.table}: set table=({rows}, {said.shape[1]})"
+            )
+        real = (torch.arange(rows, device=said.device) < client.num_examples)[:, None]
+        logits = torch.where(real, F.pad(said, (0, 0, 0, rows - said.shape[0])), 0.0)
+        return Noted(inner=kept.inner, v=kept.v, made=kept.made, logits=logits), upload
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedSD(SelfDistilled, FedAvg):
+    """FedAvg's round with the term in the local loss: see `SelfDistilled` and `Averaging` for the settings."""
+
+    aggregation: Aggregation = "uniform"
+
+
+@functools.cache
+def self_distilled(algorithm: type[Averaging[Any]]) -> type[Any]:
+    """An algorithm that averages, with pFedSD's term on top of its own loss and the settings of `SelfDistilled`.
+
+    The teacher is the whole model with which the client's last participation ended: of FedPer the base and the client's
+    own layers. `self_distilled(FedPer)(personal_layers="last:1", lam=0.5)`.
+
+    Raises:
+        SettingError: the class does not derive from `Averaging`, or has a setting of the same name already.
+    """
+    if not issubclass(algorithm, Averaging) or issubclass(algorithm, SelfDistilled):
+        raise SettingError(
+            f"self_distilled adds its term to a class that derives from fl.Averaging and has it not yet, such as "
+            f"FedProx, got {algorithm.__name__}"
+        )
+    known = {f.name for f in fields(Averaging)}
+    both = sorted({f.name for f in fields(algorithm)} & {f.name for f in fields(SelfDistilled)} - known)
+    if both:
+        raise SettingError(
+            f"self_distilled brings the settings {', '.join(both)}, which {algorithm.__name__} has with another "
+            "meaning: rename those of a subclass"
+        )
+    said = {
+        "__doc__": f"{algorithm.__name__} with pFedSD's term: see `self_distilled`.",
+        "__module__": algorithm.__module__,
+        "neutral": {**algorithm.neutral, "lam": 0},
+    }
+    made = type(f"SelfDistilled{algorithm.__name__}", (SelfDistilled, algorithm), said)
+    return dataclass(frozen=True, kw_only=True)(made)

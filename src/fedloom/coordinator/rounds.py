@@ -45,6 +45,8 @@ class Rounds:
             steps = local.steps or round(local.epochs * share * float((-(-population.sizes // local.batch_size)).sum()))
             algorithm = replace(algorithm, local=replace(local, steps=max(1, steps)))
             trained, self.cohort_size = pooled(population), 1
+        elif algorithm.asks_everyone:
+            self.cohort_size = population.num_clients
         self.algorithm, self.trained = algorithm, trained
         stored: Mapping[str, Any] = files.document("manifest") if files is not None else {}
         fixed = stored.get("fixed", {})
@@ -214,6 +216,8 @@ class Rounds:
         if self.algorithm.pooled:
             return [0]
         n = self.trained.num_clients
+        if self.algorithm.asks_everyone:
+            return list(range(n))
         clients = [int(k) for k in self.sampler(round, self.trained.sizes, self.cohort_size)]
         if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
             raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round + 1}")

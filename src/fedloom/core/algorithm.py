@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -69,9 +69,25 @@ class Algorithm(ABC, Generic[V, S]):
         """Whether clients are judged by models of their own: so it is where `personal` or `judged_with` is defined."""
         return _says(self, "personal") or _says(self, "judged_with")
 
+    @property
+    def asks_everyone(self) -> bool:
+        """Whether every round's cohort is everybody, whatever sampler and cohort size say."""
+        return False
+
+    @property
+    def judging(self) -> Local:
+        """How the batches are planned with which `personal` trains, where `personal_trains`: epochs, steps, size."""
+        return self.local
+
     @abstractmethod
     def init(self, model: Any, key: int, *, num_clients: int) -> V:
         """Server state before round 0. `model`: a Model, or a mapping of names to them where `mixed`."""
+
+    def check_data(self, sizes: Sequence[int], augmented: bool) -> None:
+        """Raise SettingError where the data do not suit these settings, before work starts.
+
+        `sizes`: training examples of each client. `augmented`: whether its inputs are changed at random.
+        """
 
     def init_client(self, initial: Weights, model: Model, key: int) -> S:
         """State of a client at its first contact; never called for a client that is never asked.
@@ -111,6 +127,13 @@ class Algorithm(ABC, Generic[V, S]):
         `sent`: what `judged_with` says. `client.train` is there only where the class says `personal_trains = True`.
         """
         return sent  # type: ignore[no-any-return]
+
+    def has_personal(self, state: S) -> Tensor:
+        """Whether `personal` is a model of the client's own, [] bool, and not the newest of the server's in its place.
+
+        False for a client that was never asked, where that has no model of its own before it trains.
+        """
+        return torch.ones((), dtype=torch.bool)
 
     def global_weights(self, server: V) -> Weights | None:
         """The model by which the server is judged, None if there is none."""
@@ -158,7 +181,7 @@ class Algorithm(ABC, Generic[V, S]):
 
     def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
         """What a subclass adds to the loss of every local step of its algorithm, []. `start`: where training began."""
-        raise NotImplementedError
+        return torch.zeros_like(loss.value)
 
     def plain_steps(self, client: Client[Any], counted: Literal["adaptive", "steps"] = "adaptive") -> Tensor:
         """The plain SGD steps that the client's training of this round amounts to, [] float64; or its `steps`."""

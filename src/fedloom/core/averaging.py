@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Aggregation, Client
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.types import Weights
+from fedloom.core.types import Maybe, Weighted, Weights, replace, state
 
 S = TypeVar("S")
 
@@ -24,8 +27,8 @@ class Averaging(Algorithm[Weights, S]):
     glob patterns of their names or `last:N` for those of the last N layers, separated by spaces; one that starts with !
     takes back. `* !last:1` leaves the last layer to each client.
 
-    Clients keep `own(weights)`, or a state of which that is a part (`own_of` says which). The server sends
-    `down(server)`; a client starts from `received`, sends `up(trained)`, and is judged by `received`.
+    The server sends `down(server)`; a client starts from `received`, and `answer` is what it keeps, `own(trained)`,
+    and what it sends, `up(trained)`. It is judged by `received`.
     """
 
     aggregation: Aggregation = "samples"
@@ -37,7 +40,7 @@ class Averaging(Algorithm[Weights, S]):
         for word in self.shared.split():
             layers = word.removeprefix("!")
             if layers.startswith("last:") and not (layers[5:].isdecimal() and int(layers[5:])):
-                raise SettingError(f"shared names the last N layers as last:N with N >= 1, got {word!r}")
+                raise SettingError(f"the last N layers are written last:N with N >= 1, got {word!r}")
 
     @property
     def personalises(self) -> bool:
@@ -48,14 +51,16 @@ class Averaging(Algorithm[Weights, S]):
         weights = model.init(key)
         if not self.down(weights).params:
             raise SettingError(f"shared = {self.shared!r} matches no parameter of {model.name}: {list(weights.params)}")
+        for word in self.shared.split():
+            if not named(word, weights):
+                raise SettingError(
+                    f"{word!r} matches no tensor of {model.name}: write patterns of its layers, "
+                    f"{', '.join(_layers(weights))}, or last:N"
+                )
         return weights
 
     def init_client(self, initial: Weights, model: Model, key: int) -> S:
         return self.own(initial)  # type: ignore[return-value]
-
-    def own_of(self, state: S) -> Weights:
-        """Where a client's state holds its own tensors."""
-        return state  # type: ignore[return-value]
 
     def down(self, weights: Weights) -> Weights:
         """The part of a whole model that the server sends."""
@@ -77,7 +82,11 @@ class Averaging(Algorithm[Weights, S]):
 
     def received(self, client: Client[S], sent: Weights) -> Weights:
         """The whole model from what was sent and what is the client's own."""
-        return client.model.arrange(sent.merge(self.own_of(client.state)))
+        return client.model.arrange(sent.merge(client.state))  # type: ignore[arg-type]
+
+    def answer(self, client: Client[S], w_k: Weights) -> tuple[S, Weighted[Weights]]:
+        """What a client keeps and what it sends of the whole model that it trained."""
+        return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)  # type: ignore[return-value]
 
     def judged_with(self, server: Weights, model: Model) -> Weights:
         return self.down(server)
@@ -90,21 +99,63 @@ class Averaging(Algorithm[Weights, S]):
 
     def _shared(self, weights: Weights) -> set[str]:
         """The names of the tensors that are shared."""
-        names, shared = (*weights.params, *weights.buffers), set[str]()
         if self.shared == "*":
-            return set(names)
-        layers = list(dict.fromkeys(_layer(name) for name in weights.params))
-        for pattern in self.shared.split():
-            wanted = pattern.removeprefix("!")
-            if wanted.startswith("last:"):
-                last = layers[-int(wanted.removeprefix("last:")) :]
-                meant = {name for name in names if _layer(name) in last}
-            else:
-                meant = {name for name in names if fnmatchcase(name, wanted)}
-            shared = shared - meant if pattern.startswith("!") else shared | meant
+            return {*weights.params, *weights.buffers}
+        shared = set[str]()
+        for word in self.shared.split():
+            meant = named(word, weights)
+            shared = shared - meant if word.startswith("!") else shared | meant
         return shared
+
+
+def named(word: str, weights: Weights) -> set[str]:
+    """The names of the tensors that a word of `shared` adds or takes back."""
+    names, wanted = (*weights.params, *weights.buffers), word.removeprefix("!")
+    if wanted.startswith("last:"):
+        last = _layers(weights)[-int(wanted.removeprefix("last:")) :]
+        return {name for name in names if _layer(name) in last}
+    return {name for name in names if fnmatchcase(name, wanted)}
+
+
+def _layers(weights: Weights) -> list[str]:
+    """The layers with parameters, in the order of the model."""
+    return list(dict.fromkeys(_layer(name) for name in weights.params))
 
 
 def _layer(name: str) -> str:
     """The layer to which a tensor belongs: of `conv.weight` it is `conv`."""
     return name.rpartition(".")[0]
+
+
+@state
+class Kept(Generic[S]):
+    """What a client keeps that keeps its last model too."""
+
+    inner: S  # what its algorithm keeps
+    v: Maybe[Weights]  # the whole model with which its last training ended
+    made: Tensor  # [] int64: the round of that training, from 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepsModel(Averaging[Any]):
+    """Abstract, to stand before an algorithm that averages: clients keep the model that they trained last.
+
+    Each is judged by it, whatever the server has averaged since; one that never took part by what it would start from.
+    """
+
+    def init_client(self, initial: Weights, model: Model, key: int) -> Kept[Any]:
+        inner = super().init_client(initial, model, key)
+        return Kept(inner=inner, v=Maybe.none(initial), made=torch.zeros((), dtype=torch.int64))
+
+    def received(self, client: Client[Any], sent: Weights) -> Weights:
+        return super().received(replace(client, state=client.state.inner), sent)
+
+    def answer(self, client: Client[Any], w_k: Weights) -> tuple[Kept[Any], Weighted[Weights]]:
+        inner, upload = super().answer(replace(client, state=client.state.inner), w_k)
+        return Kept(inner=inner, v=Maybe.some(w_k), made=client.round), upload
+
+    def personal(self, client: Client[Any], sent: Weights) -> Weights:
+        return client.state.v.otherwise(self.received(client, sent))  # type: ignore[no-any-return]
+
+    def has_personal(self, state: Kept[Any]) -> Tensor:
+        return state.v.present

@@ -95,6 +95,10 @@ class Batches:
             return replace(self, lazy={**self.lazy, name: Lazy(fn=fn, context=context)})
         return self.note(name, self.predict(fn, *context))
 
+    def first(self, steps: Tensor) -> Batches:
+        """The first `steps` [] of these batches, all of them where they are fewer."""
+        return replace(self, num_steps=torch.minimum(self.num_steps, steps))
+
     def note(self, name: str, table: Tensor) -> Batches:
         """These batches, each with `batch.<name>` = the rows of `table` [n, ...] that belong to it."""
         if table.shape[0] != self.examples.shape[0]:

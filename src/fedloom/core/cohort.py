@@ -131,6 +131,10 @@ class Cohort(Protocol):
         """The public examples, which the server may learn from as well."""
         ...
 
+    def only(self, clients: Tensor) -> Cohort:
+        """Those of these clients whose numbers are among `clients` [k]; the others are not asked."""
+        ...
+
     def key(self, purpose: str) -> int:
         """Randomness of the server in this round, by purpose."""
         ...

@@ -104,6 +104,10 @@ class AskedCohort:
     def public(self) -> Public:
         return self.engine.population.public
 
+    def only(self, clients: Tensor) -> AskedCohort:
+        wanted = set(clients.tolist())
+        return self._with(tuple(k for k in self.clients if k in wanted))
+
     def key(self, purpose: str) -> int:
         return derive(self.engine.population.seed, "server", self.round, purpose)
 

@@ -55,6 +55,7 @@ class Engine(ABC):
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
             raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
+        algorithm.check_data(population.sizes.tolist(), population.federation.train.augment is not None)
         for name, count in (("chunk", chunk), ("workers", workers)):
             if count is not None and count < 1:
                 raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")

@@ -123,14 +123,15 @@ def hyper_parameters(name: str) -> dict[str, Any]:
 
 
 def _own(name: str) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(kind(name)) if field.name != "local"}
+    return {field.name: field for field in dataclasses.fields(kind(name)) if field.init and field.name != "local"}
 
 
 def written(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
     """An algorithm's own settings as a settings file has them: all that words can set."""
     out: dict[str, Any] = {}
+    derived = {field.name for field in dataclasses.fields(algorithm) if not field.init}
     for key, its in field_types(type(algorithm)).items():
-        if key in (own := vars(algorithm)) and key != "local":
+        if key in (own := vars(algorithm)) and key not in {"local", *derived}:
             if dataclasses.is_dataclass(own[key]):
                 out[key] = parts(own[key])
             elif settable(its):

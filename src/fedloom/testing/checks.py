@@ -104,12 +104,13 @@ def neutral_is_fedavg(subject: Subject) -> str | None:
     if not a.neutral:
         return "declares no neutral settings"
     shared = {f.name for f in dataclasses.fields(FedAvg)} & {f.name for f in dataclasses.fields(a)}
-    fedavg = FedAvg(**{name: getattr(a, name) for name in shared})
+    neutral = changed(a, **a.neutral)
+    fedavg = FedAvg(**{name: getattr(neutral, name) for name in shared})
     for kind in ENGINES:
-        mine = subject.run(kind, algorithm=changed(a, **a.neutral))
+        mine = subject.run(kind, algorithm=neutral)
         theirs = subject.run(kind, algorithm=fedavg)
         for t, (x, y) in enumerate(zip(mine.servers, theirs.servers, strict=True)):
-            models = a.global_models(x, subject.models)
+            models = neutral.global_models(x, subject.models)
             for name in y:
                 ours = models.get(name, x.get(name))
                 same(ours, y[name], f"{subject.name} with {dict(a.neutral)} must be FedAvg ({kind.name}, round {t})")

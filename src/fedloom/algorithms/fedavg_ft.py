@@ -1,0 +1,59 @@
+"""FedAvg with fine-tuning: FedAvg's rounds, each client judged by the global model after training on its own examples.
+
+The strong simple baseline of personalised learning: Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage. *Federated
+Evaluation of On-device Personalization.* 2019. https://arxiv.org/abs/1910.10252.
+
+    judged by    u_k: `ft_epochs` epochs of SGD on F_k from the newest w, with the rate `ft_lr`; used once and discarded
+
+Down: the model. Up: the model. Kept by the client: nothing. The server's weights are those of FedAvg: fine-tuning draws
+its own batches, and changes no state. It is done whenever clients are judged, which then costs as much as a round of
+everybody: `eval_every` says how often.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from fedloom.algorithms.fedavg import FedAvg
+from fedloom.core.averaging import named
+from fedloom.core.batches import Batch
+from fedloom.core.choices import Count, Positive
+from fedloom.core.client import Client
+from fedloom.core.fold import minimise
+from fedloom.core.optimiser import Local
+from fedloom.core.types import BatchLoss, Weights, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgFT(FedAvg):
+    """`ft_epochs`: passes over the client's examples; None: as in a round. `ft_lr`: rate; None: that of the round.
+    `ft_part`: what is trained, `all` layers or the `head`, the last one. See `Averaging` for the other settings.
+    """
+
+    ft_epochs: Count | None = None
+    ft_lr: Positive | None = None
+    ft_part: Literal["all", "head"] = "all"
+
+    personal_trains: ClassVar[bool] = True
+
+    @property
+    def judging(self) -> Local:
+        return (
+            self.local if self.ft_epochs is None else dataclasses.replace(self.local, epochs=self.ft_epochs, steps=None)
+        )
+
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+        task_loss, w = client.loss, self.received(client, sent)
+        rate = client.lr if self.ft_lr is None else torch.full_like(client.lr, self.ft_lr)
+        trained = {*w.params} if self.ft_part == "all" else named("last:1", w)
+
+        def loss(u: Weights, batch: Batch, w: Weights) -> BatchLoss:
+            found = task_loss(w.merge(u), batch)
+            return replace(found, weights=replace(u, buffers=found.weights.buffers))
+
+        u = Weights(params=w.params.select(trained.__contains__), buffers=w.buffers)
+        return w.merge(minimise(loss, u, client.train, self.local.optimiser, w, lr=rate))
