@@ -14,7 +14,7 @@ from steered import LEAP, Steered, SteeredTiny, clients_at, flat, rows
 from torch import Tensor, nn
 
 from conftest import golden
-from fedloom.algorithms import FedAvg, FedProx, PFedSD
+from fedloom.algorithms import FedAvg, FedPer, FedProx, LGFedAvg, PFedSD
 from fedloom.core import tree
 from fedloom.core.averaging import Kept
 from fedloom.core.batches import Batches
@@ -27,6 +27,7 @@ from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Request
 from fedloom.engines.stacked import Stacked
+from fedloom.testing.messages import Messages
 from small import InOrder, assert_params, clients_of, weights_at
 
 ENGINES = [Loop, Stacked]
@@ -190,14 +191,23 @@ class SteeredSplit(Steered, Split):
     pass
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("name", "shared"), [("fedper", "base.*"), ("lgfedavg", "head.*")])
-def test_shared_part_of_a_split_network(name: str, shared: str, engine: Any) -> None:
+@pytest.mark.parametrize("engine", [*ENGINES, Messages])
+@pytest.mark.parametrize(
+    ("name", "shared", "algorithm"),
+    [
+        ("fedper", "base.*", FedPer(personal_layers="last:1", local=LEAP)),
+        ("fedper", "base.*", FedPer(personal_layers="head.*", local=LEAP)),
+        ("fedper", "base.*", FedAvg(shared="base.*", local=LEAP)),
+        ("lgfedavg", "head.*", LGFedAvg(global_modules="last:1", aggregation="samples", local=LEAP)),
+        ("lgfedavg", "head.*", LGFedAvg(global_modules="head.*", aggregation="samples", local=LEAP)),
+    ],
+)
+def test_shared_part_of_a_split_network(name: str, shared: str, algorithm: Any, engine: Any) -> None:
     g = golden(f"pfedsd_apfl/split_{name}_pfllib")
     ends = [weights_at(g, f"client{k}_before.") for k in range(3)]
     start = tree.zeros_like(ends[0])
     population = clients_at(SteeredSplit, [rows(start, w, int(n)) for w, n in zip(ends, g["n_samples"], strict=True)])
-    run = engine(population, FedAvg(shared=shared, local=LEAP))
+    run = engine(population, algorithm)
     for k in range(3):
         run.states[k] = run.algorithm.init_client(start, population.models["steered"], 0)
     server = run.round({"steered": start}, (0, 1, 2), 0)
@@ -210,7 +220,7 @@ def test_shared_part_of_a_split_network(name: str, shared: str, engine: Any) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart(FedAvg):
+class Apart(LGFedAvg):
     """Clients whose shared tensors differ before the round, as they do in the golden file and never in a run."""
 
     at: tuple[Weights, ...] = dataclasses.field(default=(), hash=False)  # by client
@@ -228,11 +238,11 @@ def test_round_of_lg_fedavg(engine: Any) -> None:
     optimiser = SGD(lr=float(g["lr"]), momentum=float(g["momentum"]))
     local = Local(epochs=int(g["local_epochs"]), batch_size=4, optimiser=optimiser)
     assert set(g["global_keys"]) == {"fc2.weight", "fc2.bias"}
-    algorithm = Apart(at=tuple(before), shared="fc2.*", aggregation="uniform", local=local)
+    algorithm = Apart(at=tuple(before), global_modules="fc2.*", local=local)
     run = engine(clients_of(list(zip(g["x"], g["y"], strict=True))), algorithm)
     for k in range(3):
         own = {n: t for n, t in before[k].params.items() if n.startswith("fc1")}
-        run.states[k] = Weights(params=own)
+        run.states[k] = Maybe.some(Weights(params=own))
     server = run.round({"tiny": before[0]}, [int(k) for k in g["selected"]], 0)
     for k, personal in run.personal(server, range(3), 0).items():
         assert_params(personal, weights_at(g, f"client{k}_after."))
@@ -264,12 +274,13 @@ def cnn() -> nn.Module:
     return network
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*ENGINES, Messages])
 @pytest.mark.parametrize(
     ("case", "build", "shape", "shared"),
     [
         ("cifar_cnn", cnn, (3, 32, 32), "conv*"),
         ("mnist_mlp", mlp, (1, 28, 28), "* !layer_input.* !layer_hidden1.*"),
+        ("mnist_mlp", mlp, (1, 28, 28), "last:3"),
     ],
 )
 def test_tensors_that_lg_fedavg_shares(case: str, build: Any, shape: tuple[int, ...], shared: str, engine: Any) -> None:
@@ -278,7 +289,7 @@ def test_tensors_that_lg_fedavg_shares(case: str, build: Any, shape: tuple[int, 
     assert model.num_params == int(g[f"{case}_n_total"])
     local = Local(epochs=1, batch_size=2, optimiser=SGD(lr=0.1))
     population = clients_of([(np.zeros((2, *shape)), np.zeros(2, np.int64))] * 2, model=model, dtype=torch.float32)
-    run = engine(population, FedAvg(shared=shared, aggregation="uniform", local=local))
+    run = engine(population, LGFedAvg(global_modules=shared, local=local))
     sent: dict[int, Weights] = {}
     run.watch = lambda exchange: sent.update({exchange.client: exchange.upload.value})
     run.round(run.init(), (0, 1), 0)
@@ -340,15 +351,15 @@ def unflatten(g: Any, like: Weights) -> Weights:
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*ENGINES, Messages])
 @pytest.mark.parametrize(
-    ("name", "build", "settings", "own"),
+    ("name", "build", "algorithm", "own"),
     [
-        ("fedbn_a", FedBNNet, {"shared": "* !bn1.*", "buffers": "local"}, "bn1."),
-        ("fedper_a", FedPerNet, {"shared": "body.*"}, "head."),
+        ("fedbn_a", FedBNNet, FedAvg(shared="* !bn1.*", buffers="local"), "bn1."),
+        ("fedper_a", FedPerNet, FedPer(personal_layers="head.*"), "head."),
     ],
 )
-def test_rounds_of_fedbn_and_fedper(name: str, build: Any, settings: dict[str, Any], own: str, engine: Any) -> None:
+def test_rounds_of_fedbn_and_fedper(name: str, build: Any, algorithm: Any, own: str, engine: Any) -> None:
     g = golden(f"common/{name}")
     people = range(4)
     x, y = ([torch.from_numpy(g[f"data_{n}{k}"]) for k in people] for n in "xy")
@@ -359,7 +370,7 @@ def test_rounds_of_fedbn_and_fedper(name: str, build: Any, settings: dict[str, A
     population = GoldenOrder(federation, {"net": model}, dtype=torch.float64, g=g)
     optimiser = SGD(lr=float(g["lr"]), momentum=float(g["momentum"]), weight_decay=float(g["weight_decay"]))
     local = Local(epochs=int(g["local_epochs"]), batch_size=int(g["batch_size"]), optimiser=optimiser)
-    run = engine(population, FedAvg(aggregation=str(g["weighting"]), local=local, **settings))
+    run = engine(population, dataclasses.replace(algorithm, aggregation=str(g["weighting"]), local=local))
     server = {"net": unflatten(g, run.init()["net"])}
     for k in people:
         run.states[k] = run.algorithm.init_client(server["net"], model, 0)

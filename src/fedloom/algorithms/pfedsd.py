@@ -134,19 +134,18 @@ class SelfDistilled(KeepsModel):
         other = super().term(loss, batch, start)
         if self.lam == 0:
             return other
+        if batch.v.shape != loss.logits.shape:
+            raise SettingError(
+                f"a client's soft predictions need a column for each of {loss.logits.shape[1]} logits, got table = "
+                f"{self.table}: set table=({self.table[0]}, {loss.logits.shape[1]})"
+            )
         return other + self.lam * batch.mean(batch.share * distillation(loss.logits, batch.v, self.T))  # (4), (5)
 
     def answer(self, client: Client[Kept[Any]], w_k: Weights) -> tuple[Kept[Any], Weighted[Weights]]:
         kept, upload = super().answer(client, w_k)
         if self.teacher_store == "model":
             return kept, upload
-        said = client.train.predict(client.model, w_k)  # [n, C], with rows of padding in a stack
-        rows, columns = self.table
-        if said.shape[1] != columns:
-            raise SettingError(
-                f"a client's soft predictions need {said.shape[1]} columns, one for each logit of {client.model.name}, "
-                f"got table = {self.table}: set table=({rows}, {said.shape[1]})"
-            )
+        said, rows = client.train.predict(client.model, w_k), self.table[0]  # [n, C], n - n_k are padding in a stack
         real = (torch.arange(rows, device=said.device) < client.num_examples)[:, None]
         logits = torch.where(real, F.pad(said, (0, 0, 0, rows - said.shape[0])), 0.0)
         return Noted(inner=kept.inner, v=kept.v, made=kept.made, logits=logits), upload
@@ -174,8 +173,7 @@ def self_distilled(algorithm: type[Averaging[Any]]) -> type[Any]:
             f"self_distilled adds its term to a class that derives from fl.Averaging and has it not yet, such as "
             f"FedProx, got {algorithm.__name__}"
         )
-    known = {f.name for f in fields(Averaging)}
-    both = sorted({f.name for f in fields(algorithm)} & {f.name for f in fields(SelfDistilled)} - known)
+    both = sorted({f.name for f in fields(algorithm)} & {f.name for f in fields(SelfDistilled)})
     if both:
         raise SettingError(
             f"self_distilled brings the settings {', '.join(both)}, which {algorithm.__name__} has with another "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -136,8 +136,13 @@ class Kept(Generic[S]):
     made: Tensor  # [] int64: the round of that training, from 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeepsModel(Averaging[Any]):
+if TYPE_CHECKING:
+    _Averaging = Averaging[Any]
+else:  # derived from it, what stands before an algorithm would bring back the defaults that this one has changed
+    _Averaging = object
+
+
+class KeepsModel(_Averaging):
     """Abstract, to stand before an algorithm that averages: clients keep the model that they trained last.
 
     Each is judged by it, whatever the server has averaged since; one that never took part by what it would start from.

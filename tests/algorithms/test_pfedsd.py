@@ -1,0 +1,291 @@
+"""pFedSD's term against plain PyTorch, on top of other algorithms too; its teachers, their age, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedloom.algorithms import KDNTD, FedAvg, FedPer, FedProx, LGFedAvg, PFedSD, Scaffold
+from fedloom.algorithms.pfedsd import self_distilled
+from fedloom.core import tree
+from fedloom.core.augment import Augment
+from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Local
+from fedloom.core.types import Weights
+from fedloom.engines.loop import Loop
+from fedloom.engines.stacked import Stacked
+from fedloom.testing.messages import Keeping, Messages
+from small import TINY, Tiny, assert_params, clients_of, random_data
+
+ENGINES = [Loop, Stacked, Messages]
+SIZES = (5, 11, 8)
+LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.2, momentum=0.9, weight_decay=1e-3))
+T, LAM, MU = 2.0, 0.7, 0.3
+COHORTS = ((0, 1), (1, 2), (0, 1), (0, 1, 2))
+
+
+def go(engine: Any, algorithm: Any, cohorts: Any = COHORTS, **settings: Any) -> tuple[Any, dict[str, Any]]:
+    """An engine after rounds with these cohorts, and the server's state."""
+    run = engine(clients_of(random_data(SIZES)), dataclasses.replace(algorithm, local=LOCAL), **settings)
+    server = run.init()
+    for t, cohort in enumerate(cohorts):
+        server = run.round(server, cohort, t)
+    return run, server
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True))
+
+
+# ---- the term, on top of others
+
+
+def step_by_step(
+    start: dict[str, Tensor], data: Any, teacher: dict[str, Tensor] | None, proximal: bool
+) -> dict[str, Tensor]:
+    """Local training in plain PyTorch: CE, FedProx's term if asked for, (5) if there is a teacher."""
+    student = Tiny().double()
+    student.load_state_dict(start)
+    optimiser = torch.optim.SGD(student.parameters(), lr=0.2, momentum=0.9, weight_decay=1e-3)
+    x, y = (torch.from_numpy(a) for a in data)
+    for rows in [r for _ in range(2) for r in torch.arange(len(y)).split(4)]:
+        z = student(x[rows])
+        loss = F.cross_entropy(z, y[rows])
+        if proximal:
+            loss = loss + MU / 2 * sum(((p - start[n]) ** 2).sum() for n, p in student.named_parameters())
+        if teacher is not None:
+            with torch.no_grad():
+                own = Tiny().double()
+                own.load_state_dict(teacher)
+                q = torch.softmax(own(x[rows]) / T, 1)
+            p = torch.softmax(z / T, 1)
+            loss = loss + LAM * T**2 * (q * (q / p).log()).sum() / len(rows)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return {n: p.detach().clone() for n, p in student.named_parameters()}
+
+
+CASES: dict[str, tuple[Any, list[str], bool, bool]] = {  # algorithm, own tensors, proximal term, weighted by samples
+    "pfedsd": (PFedSD(lam=LAM, T=T), [], False, False),
+    "fedprox": (self_distilled(FedProx)(mu=MU, lam=LAM, T=T), [], True, True),
+    "fedper": (self_distilled(FedPer)(personal_layers="last:1", lam=LAM, T=T), ["fc2.weight", "fc2.bias"], False, True),
+    "lg": (self_distilled(LGFedAvg)(global_modules="fc2.*", lam=LAM, T=T), ["fc1.weight", "fc1.bias"], False, False),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", CASES)
+def test_the_term_on_top_of_local_methods(case: str, engine: Any) -> None:
+    algorithm, own, proximal, by_samples = CASES[case]
+    data = random_data(SIZES)
+    run, server = go(engine, algorithm)
+    w = dict(run.init()["tiny"].params)
+    mine: dict[int, dict[str, Tensor]] = {k: {n: w[n] for n in own} for k in range(3)}
+    v: dict[int, dict[str, Tensor]] = {}
+    for cohort in COHORTS:
+        ends = {k: step_by_step({**w, **mine[k]}, data[k], v.get(k), proximal) for k in cohort}
+        shares = np.array([SIZES[k] if by_samples else 1 for k in cohort], float)
+        for n in set(w) - set(own):
+            w[n] = sum(s / shares.sum() * ends[k][n] for k, s in zip(cohort, shares, strict=True))
+        v |= ends
+        mine |= {k: {n: ends[k][n] for n in own} for k in cohort}
+    for n in set(w) - set(own):
+        np.testing.assert_allclose(server["tiny"].params[n], w[n], rtol=1e-8, atol=1e-10)
+    for k, judged in run.personal(server, range(3), len(COHORTS)).items():
+        assert_params(judged, Weights(params=v[k]), rtol=1e-8, atol=1e-10)
+    run.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_first_participation_is_the_local_update_of_fedavg(engine: Any) -> None:
+    ends: dict[str, Any] = {}
+    for algorithm in (PFedSD(lam=3.0, T=2.0), FedAvg(aggregation="uniform"), FedAvg(aggregation="uniform")):
+        run = engine(clients_of(random_data(SIZES)), dataclasses.replace(algorithm, local=LOCAL))
+        sent: dict[int, Any] = {}
+        run.watch = lambda exchange, sent=sent: sent.update({exchange.client: exchange.upload.value})
+        ends[type(algorithm).__name__] = run.round(run.init(), (0, 1, 2), 0), sent
+        run.close()
+    assert same(*ends.values())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_weight_of_zero_is_fedavg_bit_for_bit(engine: Any) -> None:
+    with pytest.warns(UserWarning, match="PFedSD with lam = 0 is FedAvg"):
+        (one, mine), (other, theirs) = (go(engine, a) for a in (PFedSD(lam=0), FedAvg(aggregation="uniform")))
+    assert same(mine, theirs)
+    one.close()
+    other.close()
+
+
+# ---- where the teacher is
+
+
+def test_a_device_without_a_state_of_its_own_computes_the_same_bits() -> None:
+    """The personal model travels with the request (`loop`, `Messages`) or stays on the device (`Keeping`)."""
+    found = []
+    for engine in (Loop, Messages, Keeping):
+        run, server = go(engine, PFedSD(lam=LAM, T=T))
+        found.append((server, {k: run.states[k] for k in range(3)}, run.personal(server, range(3), 4)))
+        run.close()
+    assert same(found[0], found[1])
+    assert same(found[0], found[2])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("algorithm", [PFedSD(lam=LAM, T=T), CASES["fedper"][0]], ids=["pfedsd", "fedper"])
+def test_stored_predictions_teach_what_the_model_teaches(algorithm: Any, engine: Any) -> None:
+    table = dataclasses.replace(algorithm, teacher_store="soft_predictions", table=(12, 4))
+    (one, server), (other, stored) = (go(engine, a) for a in (algorithm, table))
+    assert_params(stored["tiny"], server["tiny"], rtol=0, atol=1e-9)
+    data = random_data(SIZES)
+    for k in range(3):
+        logits = other.states[k].logits
+        said = TINY(other.states[k].v.value, torch.from_numpy(data[k][0]))
+        np.testing.assert_allclose(logits[: SIZES[k]], said, rtol=1e-12, atol=1e-12)
+        assert logits.shape == (12, 4)
+        assert not logits[SIZES[k] :].any()
+    judged = [run.personal(w, range(3), 4) for run, w in ((one, server), (other, stored))]
+    for k in range(3):
+        assert_params(judged[1][k], judged[0][k], rtol=0, atol=1e-9)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_stored_predictions_in_float32(engine: Any) -> None:
+    ends = []
+    for more in ({}, {"teacher_store": "soft_predictions", "table": (11, 4)}):
+        population = clients_of(random_data(SIZES), dtype=torch.float32)
+        run = engine(population, PFedSD(lam=LAM, T=T, local=LOCAL, **more))
+        server = run.init()
+        for t in range(3):
+            server = run.round(server, (0, 1, 2), t)
+        ends.append(server["tiny"])
+    assert_params(ends[1], ends[0], rtol=0, atol=1e-6)
+
+
+# ---- absence, age, ramp, failure
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_a_teacher_that_is_too_old_does_not_teach(engine: Any) -> None:
+    late = ((0, 1), (1, 2), (1, 2), (0, 1, 2))  # client 0 comes back after three rounds
+
+    def uploads(algorithm: Any) -> dict[int, Any]:
+        run, server = go(engine, algorithm, late[:3])
+        sent: dict[int, Any] = {}
+        run.watch = lambda exchange: sent.update({exchange.client: exchange.upload.value})
+        run.round(server, late[3], 3)
+        return sent
+
+    never, three, two = (uploads(PFedSD(lam=LAM, T=T, teacher_max_age=age)) for age in (None, 3, 2))
+    assert all(same(never[k], three[k]) for k in range(3))
+    assert all(same(never[k], two[k]) for k in (1, 2))
+    assert not same(never[0], two[0])
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_the_weight_grows_over_the_first_rounds(engine: Any) -> None:
+    """Of four rounds: 0 in round 0, a quarter in round 1, whole from round 4 on."""
+    ramp = PFedSD(lam=0.8, T=T, kd_warmup_rounds=4)
+    for t, share in ((1, 0.25), (2, 0.5), (4, 1.0), (9, 1.0)):
+        ends = []
+        for algorithm in (ramp, PFedSD(lam=0.8 * share, T=T)):
+            run, server = go(engine, algorithm, [(0, 1, 2)])
+            ends.append(run.round(server, (0, 1, 2), t)["tiny"])
+        assert_params(ends[0], ends[1], rtol=1e-10, atol=1e-12)
+    with pytest.warns(UserWarning, match="is FedAvg"):
+        _, plain = go(engine, PFedSD(lam=0), [(0, 1, 2)] * 2)
+    _, ramped = go(engine, dataclasses.replace(ramp, kd_warmup_rounds=1_000_000_000), [(0, 1, 2)] * 2)
+    assert_params(ramped["tiny"], plain["tiny"], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_whose_answer_is_lost_keeps_the_teacher_that_it_had(engine: Any) -> None:
+    def faults(round: int, exchange: int, client: int) -> str | None:
+        return "late" if (round, client) == (1, 0) else None
+
+    run, server = go(engine, PFedSD(lam=LAM, T=T), [(0, 1)])
+    before = run.states[0]
+    run.faults = faults
+    run.round(server, (0, 1), 1)
+    assert same(before, run.states[0])
+    assert bool(before.v.present)
+    assert int(run.states[1].made) == 1
+    run.close()
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_a_client_whose_training_diverges_keeps_the_teacher_that_it_had(engine: Any) -> None:
+    data = random_data(SIZES)
+    run = engine(clients_of(data), PFedSD(lam=LAM, T=T, local=LOCAL), on_nonfinite="refuse")
+    server = run.round(run.init(), (0, 1), 0)
+    before = run.states[0]
+    run.population.federation.train.x[: SIZES[0]] = float("nan")
+    run.round(server, (0, 1), 1)
+    assert [f.client for f in run.traffic.failed] == [0]
+    assert same(before, run.states[0])
+
+
+@pytest.mark.parametrize(
+    "algorithm", [PFedSD(), CASES["fedper"][0], PFedSD(teacher_store="soft_predictions", table=(11, 4))]
+)
+def test_who_has_a_personal_model(algorithm: Any) -> None:
+    run, server = go(Loop, algorithm, [(0, 2)])
+    has = [bool(run.algorithm.has_personal(tree.take(run.stack([k]), 0))) for k in range(3)]
+    assert has == [True, False, True]
+    judged = run.personal(server, [1], 1)[1]
+    if isinstance(algorithm, PFedSD):
+        assert same(judged, server["tiny"])  # the newest global model, not the initial one
+    assert bool(FedAvg().has_personal(Weights(params={})))
+
+
+# ---- what is refused
+
+
+def test_stored_predictions_are_refused_with_augmentation() -> None:
+    population = clients_of(random_data(SIZES))
+    f = population.federation
+    augmented = dataclasses.replace(f, train=dataclasses.replace(f.train, augment=Augment(flip=True)))
+    changed = dataclasses.replace(population, federation=augmented)
+    with pytest.raises(SettingError, match='augmented at random: set teacher_store="model", or leave augmentation out'):
+        Loop(changed, PFedSD(teacher_store="soft_predictions", table=(11, 4)))
+    Loop(changed, PFedSD())
+
+
+def test_the_table_of_stored_predictions_must_hold_them() -> None:
+    rows = r"a row for each of its up to 11 training examples .* got table = \(10, 4\): .*set table=\(11, 10\)"
+    with pytest.raises(SettingError, match=rows):
+        Loop(clients_of(random_data(SIZES)), PFedSD(teacher_store="soft_predictions", table=(10, 4)))
+    columns = r"need a column for each of 4 logits, got table = \(11, 3\): set table=\(11, 4\)"
+    with pytest.raises(SettingError, match=columns):
+        go(Loop, PFedSD(teacher_store="soft_predictions", table=(11, 3)))
+
+
+def test_stored_predictions_must_not_depend_on_the_batch() -> None:
+    norm: Callable[[], nn.Module] = lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 4))  # noqa: E731
+    run = Loop(
+        clients_of(random_data(SIZES), model=Model(norm, name="norm")),
+        PFedSD(teacher_store="soft_predictions", table=(11, 4)),
+    )
+    with pytest.raises(SettingError, match=r'those of norm do .*: set teacher_store="model"'):
+        run.init()
+
+
+def test_what_the_term_can_stand_on() -> None:
+    with pytest.raises(SettingError, match=r"derives from fl\.Averaging .*, such as FedProx, got Scaffold"):
+        self_distilled(Scaffold)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="got PFedSD"):
+        self_distilled(PFedSD)
+    with pytest.raises(SettingError, match="brings the settings lam, which KDNTD has with another meaning"):
+        self_distilled(KDNTD)
+    assert self_distilled(FedProx) is self_distilled(FedProx)
