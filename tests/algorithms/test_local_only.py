@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from fedloom.algorithms import LocalOnly
+from fedloom.coordinator import Job, RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.random import derive
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
-from small import TINY, Tiny, assert_params, clients_of
+from small import TINY, Tiny, assert_params, clients_of, random_data
 
 
 @pytest.mark.parametrize("engine", [Loop, Stacked])
@@ -39,3 +40,16 @@ def test_every_client_trains_alone_from_the_common_model(engine: Any) -> None:
                 optimiser.step()
     for k, judged in run.personal(server, range(4), 2).items():
         assert_params(judged, Weights(params={n: p.detach() for n, p in modules[k].named_parameters()}))
+
+
+def test_everybody_may_train_in_every_round() -> None:
+    data = random_data((6, 7, 8, 9))
+    population = clients_of(data)
+    settings = RunSettings(rounds=2, cohort_size=1, engine="loop", dtype="float64", compilation="none")
+    found = {}
+    for schedule in ("cohort", "every_round"):
+        algorithm = LocalOnly(schedule=schedule, local=Local(epochs=1, batch_size=4))
+        history = Job(algorithm=algorithm, federation=population.federation, model=TINY, settings=settings).run()
+        found[schedule] = [m["clients"] for m in history.metrics[1:]]
+    assert all(len(asked) == 1 for asked in found["cohort"])
+    assert found["every_round"] == [[0, 1, 2, 3]] * 2

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.algorithms import FedAvg, PFedSD
+from fedloom.algorithms import FedAvg, FedPer, PFedSD
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -180,3 +180,27 @@ def test_the_last_layer_stays_with_its_client(engine: Any) -> None:
 def test_layers_are_counted_from_one(word: str) -> None:
     with pytest.raises(SettingError, match=rf"the last N layers are written last:N with N >= 1, got '{word}'"):
         FedAvg(shared=f"* {word}")
+
+
+@pytest.mark.parametrize("shared", ["* !hed.*", "body.0.* hed.*", "!hed.* *"])
+def test_a_pattern_that_matches_no_layer_is_refused(shared: str) -> None:
+    rule = r"'!?hed\.\*' matches no tensor of ordered: write patterns of its layers, body\.0, body\.1, head, or last:N"
+    with pytest.raises(SettingError, match=rule):
+        FedAvg(shared=shared).init(Model(Ordered, name="ordered"), 0, num_clients=3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_personal_layers_of_fedper(engine: Any) -> None:
+    per, shared = (Run(a, engine) for a in (FedPer(local=LOCAL), FedAvg(local=LOCAL, shared="* !last:1")))
+    for mine, theirs in ((per.servers, shared.servers), (per.ends, shared.ends)):
+        assert all(torch.equal(a, b) for a, b in zip(tree.leaves(mine), tree.leaves(theirs), strict=True))
+    assert per.bytes == shared.bytes
+    with pytest.warns(UserWarning, match="FedPer with personal_layers =  is FedAvg"):
+        nothing = Run(FedPer(local=LOCAL, personal_layers=""), engine)
+    assert not nothing.engine.algorithm.personalises
+    whole = Run(FedAvg(local=LOCAL), engine)
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(nothing.servers), tree.leaves(whole.servers), strict=True))
+    with pytest.raises(SettingError, match=r"'!hed\.\*' matches no tensor of net: .* layers, 0, 1, 3, or last:N"):
+        Run(FedPer(personal_layers="hed.*"), engine)
+    with pytest.raises(SettingError, match=r"shared = '\* !\*' matches no parameter of net"):
+        Run(FedPer(personal_layers="*"), engine)
