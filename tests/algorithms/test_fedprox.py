@@ -76,8 +76,17 @@ def test_stragglers_are_drawn_by_seed_and_round() -> None:
     assert epochs_of(dataclasses.replace(SLOW, drop_percent=0.99), 0, 3).count(4) == 1
 
 
-@pytest.mark.parametrize("local", [Local(epochs=1), Local(steps=10)])
-def test_stragglers_need_epochs_to_leave_out(local: Local) -> None:
-    with pytest.raises(SettingError, match=r"fewer epochs .* set local\.epochs >= 2 and no local\.steps"):
+def test_stragglers_need_epochs_to_leave_out() -> None:
+    local = Local(epochs=1)
+    with pytest.raises(SettingError, match=r"got local\.epochs = 1: set local\.epochs to 2 or more, or drop_percent=0"):
         FedProx(drop_percent=0.5, local=local)
     FedProx(local=local)
+
+
+def test_stragglers_take_a_share_of_a_number_of_steps() -> None:
+    local = dataclasses.replace(LOCAL, steps=6)
+    run = Loop(clients_of(random_data(SIZES)), dataclasses.replace(SLOW, local=local))
+    taken: list[int] = []
+    run.watch = lambda exchange: taken.append(run.last.steps[0][0])  # type: ignore[union-attr]
+    run.round(run.init(), range(5), 0)
+    assert taken == [max(1, 6 * e // 4) for e in epochs_of(SLOW)]

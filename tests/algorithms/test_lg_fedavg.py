@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.algorithms import FedAvg, LGFedAvg
+from fedloom.algorithms import FedAvg, FedPer, LGFedAvg
+from fedloom.coordinator import Job, RunSettings
+from fedloom.coordinator.rounds import Rounds
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Local
@@ -92,3 +94,15 @@ def test_modules_that_are_not_there_are_refused() -> None:
     population = clients_of(random_data((5, 11, 8)))
     with pytest.raises(SettingError, match=r"'fc3\.\*' matches no tensor of tiny: .*, fc1, fc2, or last:N"):
         Loop(population, LGFedAvg(global_modules="fc2.* fc3.*")).init()
+
+
+def test_the_manifest_lists_what_is_shared() -> None:
+    population = clients_of(random_data((5, 11, 8)))
+    settings = RunSettings(cohort_size=2, engine="loop", dtype="float64", compilation="none")
+    for algorithm, shared in (
+        (LGFedAvg(global_modules="last:1"), {"tiny": ["fc2.weight", "fc2.bias"]}),
+        (FedPer(personal_layers="last:1"), {"tiny": ["fc1.weight", "fc1.bias"]}),
+        (FedAvg(), None),
+    ):
+        job = Job(algorithm=algorithm, federation=population.federation, model=TINY, settings=settings)
+        assert Rounds(job).facts().get("shared") == shared

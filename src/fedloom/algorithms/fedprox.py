@@ -5,9 +5,9 @@ https://arxiv.org/abs/1812.06127, eq. 2.
 
     L = CE(w) + mu / 2 * ||w - w_received||^2      over all trained parameters
 
-A share `drop_percent` of each cohort is slow: these clients do 1 to E - 1 epochs, drawn for each, and FedProx keeps
-what they send. The paper's FedAvg does not wait for them: mu = 0 with `stragglers = "dropped"`. Both draw the same
-stragglers from the same seed, as in the paper's comparison; with mu = 0 alone FedAvg takes their partial work.
+A share `drop_percent` of each cohort is slow: these clients do 1 to E - 1 epochs, drawn for each (such a share of
+`local.steps`, where these are given), and FedProx keeps what they send. The paper's FedAvg does not wait for them: that
+is mu = 0 with `stragglers = "dropped"`. The same seed draws the same stragglers for both, as in the paper's comparison.
 
 Down: the model; to each client its number of epochs, where some are slow. Up: the model. Kept by the client: nothing.
 mu = 0 is FedAvg. Differences from the paper: the local solver is the run's (momentum included, as in the comparisons of
@@ -49,10 +49,10 @@ class FedProx(Averaging[Weights]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.drop_percent and (self.local.steps is not None or self.local.epochs < 2):
+        if self.drop_percent and self.local.epochs < 2:
             raise SettingError(
-                f"a straggler does fewer epochs than others, got local.epochs = {self.local.epochs} and local.steps = "
-                f"{self.local.steps}: set local.epochs >= 2 and no local.steps, or drop_percent=0"
+                f"a straggler does fewer epochs than others, of which there must be two, got local.epochs = "
+                f"{self.local.epochs}: set local.epochs to 2 or more, or drop_percent=0"
             )
 
     @on_client
@@ -61,7 +61,7 @@ class FedProx(Averaging[Weights]):
     ) -> tuple[Weights, Weighted[Weights]]:
         task_loss, received, batches = client.loss, self.received(client, sent), client.train
         if epochs is not None:
-            batches = batches.first(epochs * (batches.num_steps // self.local.epochs))
+            batches = batches.first((epochs * batches.num_steps // self.local.epochs).clamp(min=1))
 
         def loss(w: Weights, batch: Batch, received: Weights) -> BatchLoss:
             return task_loss(w, batch) + self.mu / 2 * (w.params - received.params).sq_norm()  # (2)

@@ -31,7 +31,7 @@ _MAY_DIFFER = {
         "workers",
     )
 }
-_BESIDE = {"format", "versions", "engine_reason", "documents", "unproved"}  # no part of what makes a run that run
+_BESIDE = {"format", "versions", "engine_reason", "documents", "unproved", "shared"}  # not what makes a run that run
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
 
 

@@ -20,6 +20,7 @@ from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.sampler import Uniform
 from fedloom.core import tree
+from fedloom.core.averaging import Averaging
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.cohort import Exchange
@@ -255,6 +256,13 @@ class Rounds:
 
     # ---- what is written once
 
+    def _shared(self) -> dict[str, list[str]]:
+        """The names of the tensors that are shared, by architecture, where some stay with the clients."""
+        a, runtime = self.algorithm, self.engine.runtime
+        if not isinstance(a, Averaging) or a.shared == "*":
+            return {}
+        return {n: [*a.down(runtime.initial(n)).params] for n in self.population.models}
+
     def documents(self) -> dict[str, Any]:
         """What stands in settings.json, federation.json and manifest.json."""
         asked = {"algorithm": type(self.algorithm).__name__, "run": self.settings}
@@ -279,6 +287,7 @@ class Rounds:
                 "engine_reason": self.history.engine_reason,
                 "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
                 "models": {n: m.num_params for n, m in p.models.items()},
+                **({"shared": self._shared()} if self._shared() else {}),
                 "federation": facts.parts(p.federation),
                 "versions": facts.versions(),
             }
