@@ -129,9 +129,8 @@ class Algorithm(ABC, Generic[V, S]):
         return sent  # type: ignore[no-any-return]
 
     def has_personal(self, state: S) -> Tensor:
-        """Whether `personal` is a model of the client's own, [] bool, and not the newest of the server's in its place.
-
-        False for a client that was never asked, where that has no model of its own before it trains.
+        """Whether a client with this state has a model of its own, [] bool; one without is judged by the newest global
+        model. Runs on the client.
         """
         return torch.ones((), dtype=torch.bool)
 

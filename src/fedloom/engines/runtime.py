@@ -86,13 +86,11 @@ class Runtime:
     def clients(self, request: Request, states: Any) -> Client[Any]:
         """K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, call, ids = self.population, request.call, request.clients
-        algorithm, judging = self.algorithm, call.exchange == JUDGING
-        train: Any = NotPlanned(type(algorithm).__name__)
-        if algorithm.personal_trains or not judging:
-            train = p.train_batches(request, algorithm.judging if judging else algorithm.local)
+        idle = call.exchange == JUDGING and not self.algorithm.personal_trains
+        local = self.algorithm.judging if call.exchange == JUDGING else self.algorithm.local
         return Client(
             state=states,
-            train=train,
+            train=NotPlanned(type(self.algorithm).__name__) if idle else p.train_batches(request, local),  # type: ignore[arg-type]
             val=p.held_out_batches(ids, "val"),
             public=p.public,
             num_examples=torch.as_tensor(p.sizes[list(ids)], device=p.device),
