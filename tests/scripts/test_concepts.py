@@ -55,6 +55,6 @@ def test_scaffold_asks_half_of_what_it_did() -> None:
 def test_it_prints_a_line_for_each_file(capsys: pytest.CaptureFixture[str]) -> None:
     SCRIPT["main"](sorted((ROOT / "src/fedloom/algorithms").glob("fed[ap]*.py")))
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines][-1] == "fedavg"
+    assert [line.split()[0] for line in lines][-1] == "fedavg_stored"
     counts = [int(line.split()[1]) for line in lines]
     assert counts == sorted(counts, reverse=True)
