@@ -433,7 +433,7 @@ def _client_key(run: Any, client: int) -> int:
 class Remembers(FedFomo):
     """FedFomo whose server keeps every client's model, and what each one made of its candidates."""
 
-    def init_rows(self, initial: Weights, model: Model) -> dict[str, Any]:
+    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> dict[str, Any]:
         return {"model": initial, "affinity": torch.zeros(2)}
 
     def round(self, server: tuple[()], cohort: Any) -> tuple[()]:

@@ -12,6 +12,7 @@ from fedloom.algorithms.fedbe import FedBE
 from fedloom.algorithms.fedcurv import FedCurv
 from fedloom.algorithms.feddf import FedDF
 from fedloom.algorithms.feddyn import FedDyn
+from fedloom.algorithms.fedfomo import FedFomo
 from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedntd import FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE
@@ -20,6 +21,7 @@ from fedloom.algorithms.kd_ntd import KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL
 from fedloom.algorithms.local_only import LocalOnly
 from fedloom.algorithms.moon import MOON
+from fedloom.algorithms.pfedme import PFedMe
 from fedloom.algorithms.pfedsd import PFedSD
 from fedloom.algorithms.scaffold import Scaffold
 from fedloom.core.algorithm import Algorithm
@@ -40,6 +42,8 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "feddf": FedDF,
     "fedbe": FedBE,
     "pfedsd": PFedSD,
+    "pfedme": PFedMe,
+    "fedfomo": FedFomo,
     "kt_pfl": KTpFL,
     "local_only": LocalOnly,
     "centralised": Centralised,
@@ -57,12 +61,14 @@ __all__ = [
     "FedCurv",
     "FedDF",
     "FedDyn",
+    "FedFomo",
     "FedNTD",
     "FedNTDMSE",
     "FedNova",
     "FedProx",
     "KTpFL",
     "LocalOnly",
+    "PFedMe",
     "PFedSD",
     "Scaffold",
 ]

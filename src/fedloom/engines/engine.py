@@ -55,6 +55,12 @@ class Engine(ABC):
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
             raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
+        val = population.federation.local_val
+        if algorithm.needs_val and (val is None or not len(val.indices)):
+            raise SettingError(
+                f"{type(algorithm).__name__} needs validation examples on its clients, got none: hold some out with "
+                "federate(..., val_fraction=0.2), or data.val_fraction (--val-fraction 0.2)"
+            )
         for name, count in (("chunk", chunk), ("workers", workers)):
             if count is not None and count < 1:
                 raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")
@@ -179,7 +185,7 @@ class Engine(ABC):
         """The names of rows, in alphabetical order."""
         p = self.population
         label, model = next(iter(p.models.items()))
-        return sorted(self.algorithm.init_rows(self.runtime.initial(label), model))
+        return sorted(self.algorithm.init_rows(self.runtime.initial(label), model, num_clients=p.num_clients))
 
     @property
     def clients(self) -> Mapping[int, Any]:
@@ -233,8 +239,8 @@ class Engine(ABC):
             entry = list(self._pools.values())[(key - self._first_pool_key) % len(self._pools)]
             return tree.cast(entry, device=p.device, dtype=p.dtype)
         name = p.assignment[client]
-        row = self.algorithm.init_rows(self.runtime.initial(name), p.models[name])[self.row_names[index - 1]]
-        return tree.cast(row, device=p.device, dtype=p.dtype)
+        rows = self.algorithm.init_rows(self.runtime.initial(name), p.models[name], num_clients=p.num_clients)
+        return tree.cast(rows[self.row_names[index - 1]], device=p.device, dtype=p.dtype)
 
     def _keep_rows(self) -> None:
         for keys, rows, round in self.kept:

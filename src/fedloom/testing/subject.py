@@ -207,11 +207,11 @@ class Subject:
 
 def follow(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequence[int]], start: int = 0) -> Trail:
     """Run rounds start, start + 1, ... on an engine and note every state."""
-    servers, states = [copy_of(server)], [copy_of(dict(engine.states))]
+    servers, states = [copy_of(server)], [copy_of(dict(sorted(engine.states.items())))]
     for t, cohort in enumerate(cohorts, start):
         server = engine.round(server, cohort, t)
         servers.append(copy_of(server))
-        states.append(copy_of(dict(engine.states)))
+        states.append(copy_of(dict(sorted(engine.states.items()))))
     everyone = range(engine.population.num_clients)
     last = start + len(cohorts) - 1
     models, right = engine.personal(server, everyone, last), engine.judge(server, everyone, last)
