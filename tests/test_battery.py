@@ -67,10 +67,8 @@ ALGORITHMS: dict[str, Any] = {
     "moon_uniform_random": MOON(mu=2.0, tau=0.7, aggregation="uniform", previous="random"),
     "pfedsd": PFedSD(lam=0.5, T=3.0),
     "pfedsd_personal_head": PFedSD(lam=0.5, T=3.0, shared="* !head.*", buffers="local"),
-    "pfedme": PFedMe(lam=5.0, K=3, alpha_p=0.1, eta=0.05, beta=1.5),
-    "pfedme_samples": PFedMe(lam=5.0, K=2, alpha_p=0.1, eta=0.05, mu2=0.0, aggregation="samples"),
+    "pfedme": PFedMe(lam=5.0, K=2, alpha_p=0.1, eta=0.05, beta=1.5),
     "fedfomo": FedFomo(M=2, epsilon=0.5),
-    "fedfomo_l1": FedFomo(M=4, epsilon=0.0, norm="l1"),
     "feddf": FedDF(steps=3, T=2.0, distill=Distill(batch_size=8, optimiser=Adam(lr=1e-3, clip=0.5))),
     "feddf_uniform_losses": FedDF(
         steps=3, T=3.0, scheme="avg_losses", aggregation="uniform", distill=Distill(batch_size=8, optimiser=SGD(lr=0.1))
