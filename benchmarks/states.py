@@ -84,7 +84,7 @@ def measure_fedfomo(engine: Literal["loop", "stacked"], budget_mib: float | None
         tuple(int(k) for k in np.random.RandomState(t).permutation(CLIENTS)[:FOMO_COHORT]) for t in range(2 * AGAIN)
     ]
     settings = fl.RunSettings(
-        rounds=len(cohorts), cohort_size=FOMO_COHORT, engine=engine, compilation="none", threads=1,
+        rounds=len(cohorts), cohort_size=FOMO_COHORT, panel=FOMO_COHORT, engine=engine, compilation="none", threads=1,
         state_memory_mib=budget_mib,
     )  # fmt: skip
     algorithm = fl.FedFomo(M=5, local=fl.Local(epochs=1, batch_size=4, optimiser=fl.SGD(lr=0.01)))
