@@ -389,6 +389,18 @@ def test_rows_of_a_server_live_in_the_store() -> None:
     agree(*ends)
 
 
+def test_states_beside_rows_stay_on_disk_until_they_are_asked_for(tmp_path: Path) -> None:
+    run = Loop(fomo_population(), REMEMBERS)
+    run.keep_states(1, tmp_path)
+    run.round(run.init(), (0, 1, 2, 3), 0)
+    own = run.clients
+    assert (sorted(own), len(own)) == ([0, 1, 2, 3], 4)
+    assert run.states.bytes_in_memory == 0
+    agree(own[2], run.states[2])
+    with pytest.raises(KeyError, match="5"):
+        own[5]  # a row
+
+
 def test_rows_are_kept_where_the_round_ends_well() -> None:
     for engine in ENGINES:
         run = engine(fomo_population(), REMEMBERS, faults=lambda r, e, k: "gone" if (r, e) == (1, 1) else None)

@@ -189,10 +189,9 @@ class Engine(ABC):
 
     @property
     def clients(self) -> Mapping[int, Any]:
-        """The states of clients that took part, without the server's rows and pools."""
-        n = self.population.num_clients
+        """The states of clients that took part, without the server's rows and pools; each is read when asked for."""
         alone = not self.row_names and not self._pools
-        return self.states if alone else {k: self.states[k] for k in self.states if k < n}
+        return self.states if alone else _Below(self.states, self.population.num_clients)
 
     def rows(self, name: str, clients: Sequence[int]) -> Any:
         """Rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
@@ -290,6 +289,24 @@ class Engine(ABC):
             for request, _, answer in self.answers(call, sorted(group.clients), lambda ids: ()):
                 out.update({k: tree.take(answer.upload, i) for i, k in enumerate(request.clients)})
         return out
+
+
+class _Below(Mapping[int, Any]):
+    """What a store has under keys below a number, read one by one: a dict of it would hold what is on disk."""
+
+    def __init__(self, states: Mapping[int, Any], end: int) -> None:
+        self._states, self._end = states, end
+
+    def __iter__(self) -> Iterator[int]:
+        return (k for k in self._states if k < self._end)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, key: int) -> Any:
+        if not 0 <= key < self._end:
+            raise KeyError(key)
+        return self._states[key]
 
 
 class _Pool(Sequence[Any]):
