@@ -1,6 +1,8 @@
-"""1,000 clients that keep 9 MB each: what a memory budget costs. One process each, peak memory and seconds a round.
+"""1,000 clients that keep 9 MB each: what a memory budget costs. And FedFomo, whose server keeps a model of each client
+and sends five of them to everybody asked. One process each, peak memory and seconds a round.
 
-python benchmarks/states.py            # both, about two minutes and 9 GB of disk; prints a table
+python benchmarks/states.py                   # both, about four minutes and 9 GB of disk; prints two tables
+python benchmarks/states.py --only fedfomo    # one of them
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +22,7 @@ from torch import nn
 import fedloom as fl
 from fedloom.coordinator import History
 from fedloom.coordinator.sampler import FixedList
-from fedloom.data import by_lists
+from fedloom.data import Federation, by_lists
 
 CLIENTS, COHORT, WIDTH = 1000, 50, 1100
 FIRST, AGAIN = CLIENTS // COHORT, 4  # rounds until everybody has a state, and rounds that read them again
@@ -59,23 +62,96 @@ def measure(budget_mib: float | None) -> None:
     print(json.dumps({"before": before, "peak": peak, "first": first, "again": again}))
 
 
+FOMO_COHORT, FOMO_WIDTH, GUARD = 20, 300, 12 << 30  # GUARD: bytes of address space, beyond which a process dies
+
+
+def small_network() -> nn.Module:
+    """391,804 parameters, 1.57 MB: with its base and the server's row, a client is 4.7 MB."""
+    first, last = nn.Linear(1000, FOMO_WIDTH), nn.Linear(FOMO_WIDTH, 4)
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(FOMO_WIDTH, FOMO_WIDTH), nn.ReLU(), last)
+
+
+def measure_fedfomo(engine: Literal["loop", "stacked"], budget_mib: float | None) -> None:
+    """FedFomo with M = 5 until all clients have been asked once, and some rounds more; prints its numbers as JSON."""
+    resource.setrlimit(resource.RLIMIT_AS, (GUARD, GUARD))
+    y = torch.arange(6 * CLIENTS) % 4
+    x = torch.randn(len(y), 1000, generator=torch.Generator().manual_seed(0)) + y[:, None]
+    rows = [list(range(6 * k, 6 * k + 6)) for k in range(CLIENTS)]
+    train, val = (by_lists([r[part] for r in rows]) for part in (slice(4), slice(4, 6)))
+    first = CLIENTS // FOMO_COHORT
+    cohorts = [tuple(range(FOMO_COHORT * t, FOMO_COHORT * (t + 1))) for t in range(first)]
+    cohorts += [
+        tuple(int(k) for k in np.random.RandomState(t).permutation(CLIENTS)[:FOMO_COHORT]) for t in range(2 * AGAIN)
+    ]
+    settings = fl.RunSettings(
+        rounds=len(cohorts), cohort_size=FOMO_COHORT, panel=FOMO_COHORT, engine=engine, compilation="none", threads=1,
+        state_memory_mib=budget_mib,
+    )  # fmt: skip
+    algorithm = fl.FedFomo(M=5, local=fl.Local(epochs=1, batch_size=4, optimiser=fl.SGD(lr=0.01)))
+    seconds: list[float] = []
+
+    def note(history: History) -> None:
+        seconds.append(sum(history.timing[-1]["seconds"].values()))
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    with tempfile.TemporaryDirectory() as folder:
+        fl.run(
+            algorithm, Federation(fl.Examples(x, y, 4), train, local_val=val), small_network, settings,
+            sampler=FixedList(tuple(cohorts)), directory=folder if budget_mib is not None else None, on_round=note,
+        )  # fmt: skip
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found = {"before": before, "peak": peak, "first": np.median(seconds[1:first]), "again": np.median(seconds[first:])}
+    print(json.dumps(found))
+
+
+def own_process(*arguments: str) -> dict[str, float]:
+    """The numbers that this script prints with some arguments."""
+    out = subprocess.run([sys.executable, __file__, *arguments], check=True, capture_output=True, text=True)
+    return dict(json.loads(out.stdout))
+
+
+def fedfomo_table() -> None:
+    print(f"FedFomo, M = 5, {CLIENTS} clients x 4.7 MB, cohort {FOMO_COHORT}\n")
+    print(
+        "engine    states in memory   peak RSS   before the run   s a round, first contact   s a round, known clients"
+    )
+    for engine, budget in (("loop", "none"), ("loop", "2048"), ("stacked", "2048")):
+        r = own_process("--fedfomo", engine, "--one", budget)
+        label = "all" if budget == "none" else f"{budget} MiB"
+        print(
+            f"{engine:8}  {label:16}   {r['peak']:5.0f} MiB   {r['before']:10.0f} MiB   {r['first']:24.2f}   "
+            f"{r['again']:24.2f}",
+            flush=True,
+        )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["pfedsd", "fedfomo"], help="one of the two tables")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    one = parser.parse_args().one
-    if one is not None:
-        measure(None if one == "none" else float(one))
+    parser.add_argument("--fedfomo", choices=["loop", "stacked"], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one is not None:
+        budget = None if given.one == "none" else float(given.one)
+        measure_fedfomo(given.fedfomo, budget) if given.fedfomo else measure(budget)
         return
+    if given.only != "fedfomo":
+        pfedsd_table()
+    if given.only != "pfedsd":
+        fedfomo_table()
+
+
+def pfedsd_table() -> None:
     print(f"{CLIENTS} clients x 9.1 MB, cohort {COHORT}\n")
     print("states in memory   peak RSS   before the run   s a round, first contact   s a round, known clients")
     for budget in ("none", "1024"):
-        out = subprocess.run([sys.executable, __file__, "--one", budget], check=True, capture_output=True, text=True)
-        r = json.loads(out.stdout)
+        r = own_process("--one", budget)
         label = "all" if budget == "none" else f"{budget} MiB"
         print(
             f"{label:16}   {r['peak']:5.0f} MiB   {r['before']:10.0f} MiB   {r['first']:24.2f}   {r['again']:24.2f}",
             flush=True,
         )
+    print()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from fedloom.algorithms import (
     FedCurv,
     FedDF,
     FedDyn,
+    FedFomo,
     FedNova,
     FedNTD,
     FedNTDMSE,
@@ -32,6 +33,7 @@ from fedloom.algorithms import (
     KTpFL,
     LGFedAvg,
     LocalOnly,
+    PFedMe,
     PFedSD,
     Scaffold,
 )
@@ -84,6 +86,8 @@ ALGORITHMS: dict[str, Any] = {
     "fedavg_stored": FedAvgStored(),
     "fedavg_ft": FedAvgFT(ft_epochs=1, ft_lr=0.02),
     "fedavg_ft_head": FedAvgFT(ft_part="head"),
+    "pfedme": PFedMe(lam=5.0, K=2, alpha_p=0.1, eta=0.05, beta=1.5),
+    "fedfomo": FedFomo(M=2, epsilon=0.5),
     "feddf": FedDF(steps=3, T=2.0, distill=Distill(batch_size=8, optimiser=Adam(lr=1e-3, clip=0.5))),
     "feddf_uniform_losses": FedDF(
         steps=3, T=3.0, scheme="avg_losses", aggregation="uniform", distill=Distill(batch_size=8, optimiser=SGD(lr=0.1))

@@ -152,65 +152,6 @@ def test_apfl_steps(engine: Any) -> None:
     np.testing.assert_allclose(losses.reshape(-1, 3)[-1], g["loss_task"] + g["penalty"], rtol=1e-9)
 
 
-# --- pFedMe: theta is carried over batches, beside w
-
-
-@dataclass(frozen=True, kw_only=True)
-class PFedMe(Algorithm[Weights, Weights]):
-    lam: float = 15.0
-    K: int = 5
-    eta: float = 0.005
-    personal_lr: float = 0.09
-    mu: float = 0.001
-    beta: float = 1.0
-
-    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
-        return model.init(key)
-
-    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
-        return initial
-
-    @on_client
-    def local_update(self, client: Client[Weights], w: Weights) -> tuple[Weights, Weighted[Weights]]:
-        model, task = client.model, client.task
-        lam, steps, eta, personal_lr, mu = self.lam, self.K, self.eta, self.personal_lr, self.mu
-
-        def step(carry: dict[str, Weights], batch: Batch) -> dict[str, Weights]:
-            theta, w = carry["theta"], carry["w"]
-            for _ in range(steps):
-                g = grad(lambda theta: task.loss(model.train(theta, batch)[0], batch))(theta)
-                pull = g + mu * theta + lam * (theta - w)
-                theta = theta - personal_lr * pull
-            return {"theta": theta, "w": w - lam * eta * (w - theta)}
-
-        end = fold(step, {"theta": w, "w": w}, client.train)
-        return end["theta"], Weighted(value=end["w"], weight=client.num_examples)
-
-    def round(self, server: Weights, cohort: Any) -> Weights:
-        replies = cohort.reduce(self.local_update, server)
-        return server + self.beta * (replies.mean - server)
-
-    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
-        return client.state
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("compilation", ["none", "trace"])
-def test_pfedme_rounds(engine: Any, compilation: Any) -> None:
-    g = golden("pfedsd_apfl/pfedme_a")
-    population = clients_of([(g[f"c{i}_x"], g[f"c{i}_y"]) for i in range(2)])
-    start = weights_at(g, "global.")
-    for beta in (1, 2):
-        settings = {"lam": float(g["lam"]), "K": int(g["K"]), "eta": float(g["eta"]), "mu": float(g["mu_l2"])}
-        local = Local(steps=int(g["R"]), batch_size=int(g["batch_size"]))
-        algorithm = PFedMe(personal_lr=float(g["personal_lr"]), beta=float(beta), local=local, **settings)
-        run = engine(population, algorithm, compilation=compilation)
-        server = run.round({"tiny": start}, (0, 1), 0)["tiny"]
-        for i in range(2):
-            assert_params(run.states[i], weights_at(g, f"c{i}_theta.", (-1, -1)))
-        assert_params(server, weights_at(g, f"server_beta{beta}."))
-
-
 # --- MAML: second-order, by torch.func.grad on the client, without a fold
 
 
@@ -328,7 +269,7 @@ def test_fisher_of_every_example() -> None:
     agree(*ends)
 
 
-# --- FedFomo: every client is sent the models of others, and weighs them on its validation examples
+# --- FedFomo in two exchanges: clients learn, then weigh what the others learnt (the package's has one exchange)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,28 +321,6 @@ class FedFomo(Algorithm[tuple[()], Weights]):
         return client.state
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_fedfomo_weights(engine: Any) -> None:
-    g = golden("pfedsd_apfl/fedfomo_l2")
-
-    class Golden(FedFomo):
-        def round(self, server: tuple[()], cohort: Any) -> tuple[()]:
-            candidates = tree.stack([weights_at(g, f"cand{i}.") for i in range(4)])
-            backwards = tree.stack([weights_at(g, f"cand{i}.") for i in (3, 2, 1, 0)])
-            replies = cohort.gather(self.mix, scatter=(tree.stack([backwards, candidates]),))
-            np.testing.assert_allclose(replies.values[1], g["paper_w_raw"], rtol=1e-9, atol=1e-12)
-            np.testing.assert_allclose(replies.values[0].flip(0), g["paper_w_raw"], rtol=1e-9, atol=1e-12)
-            return server
-
-    held_out = (g["x_val"], g["y_val"])
-    population = clients_of(blobs(3, 5), held_out={0: held_out, 1: held_out})
-    run = engine(population, Golden())
-    run.states[0] = run.states[1] = weights_at(g, "base.")
-    run.round(run.init(), (0, 1), 0)
-    flat = torch.cat([p.flatten() for p in run.states[1].params.values()])
-    np.testing.assert_allclose(flat, g["paper_new_flat"], rtol=1e-9, atol=1e-12)
-
-
 FOMO = FedFomo(local=Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.1)))
 
 
@@ -433,7 +352,7 @@ def _client_key(run: Any, client: int) -> int:
 class Remembers(FedFomo):
     """FedFomo whose server keeps every client's model, and what each one made of its candidates."""
 
-    def init_rows(self, initial: Weights, model: Model) -> dict[str, Any]:
+    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> dict[str, Any]:
         return {"model": initial, "affinity": torch.zeros(2)}
 
     def round(self, server: tuple[()], cohort: Any) -> tuple[()]:
@@ -468,6 +387,18 @@ def test_rows_of_a_server_live_in_the_store() -> None:
         assert not torch.equal(run.rows("model", [0]).params["fc1.bias"], run.rows("model", [1]).params["fc1.bias"])
         ends.append(kept)
     agree(*ends)
+
+
+def test_states_beside_rows_stay_on_disk_until_they_are_asked_for(tmp_path: Path) -> None:
+    run = Loop(fomo_population(), REMEMBERS)
+    run.keep_states(1, tmp_path)
+    run.round(run.init(), (0, 1, 2, 3), 0)
+    own = run.clients
+    assert (sorted(own), len(own)) == ([0, 1, 2, 3], 4)
+    assert run.states.bytes_in_memory == 0
+    agree(own[2], run.states[2])
+    with pytest.raises(KeyError, match="5"):
+        own[5]  # a row
 
 
 def test_rows_are_kept_where_the_round_ends_well() -> None:

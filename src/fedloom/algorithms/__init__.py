@@ -14,6 +14,7 @@ from fedloom.algorithms.fedbe import FedBE
 from fedloom.algorithms.fedcurv import FedCurv
 from fedloom.algorithms.feddf import FedDF
 from fedloom.algorithms.feddyn import FedDyn
+from fedloom.algorithms.fedfomo import FedFomo
 from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedntd import FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE
@@ -24,6 +25,7 @@ from fedloom.algorithms.kt_pfl import KTpFL
 from fedloom.algorithms.lg_fedavg import LGFedAvg
 from fedloom.algorithms.local_only import LocalOnly
 from fedloom.algorithms.moon import MOON
+from fedloom.algorithms.pfedme import PFedMe
 from fedloom.algorithms.pfedsd import PFedSD
 from fedloom.algorithms.scaffold import Scaffold
 from fedloom.core.algorithm import Algorithm
@@ -48,6 +50,8 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "lg_fedavg": LGFedAvg,
     "fedavg_stored": FedAvgStored,
     "fedavg_ft": FedAvgFT,
+    "pfedme": PFedMe,
+    "fedfomo": FedFomo,
     "kt_pfl": KTpFL,
     "local_only": LocalOnly,
     "centralised": Centralised,
@@ -67,6 +71,7 @@ __all__ = [
     "FedCurv",
     "FedDF",
     "FedDyn",
+    "FedFomo",
     "FedNTD",
     "FedNTDMSE",
     "FedNova",
@@ -75,6 +80,7 @@ __all__ = [
     "KTpFL",
     "LGFedAvg",
     "LocalOnly",
+    "PFedMe",
     "PFedSD",
     "Scaffold",
 ]

@@ -56,7 +56,7 @@ class LGFedAvg(Averaging[Maybe[Weights]]):
         own = self.own(initial)
         return Maybe.none(own) if self.pretrain_rounds else Maybe.some(own)
 
-    def init_rows(self, initial: Weights, model: Model, *, num_clients: int = 0) -> Mapping[str, Any]:
+    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> Mapping[str, Any]:
         return {"has_layers": torch.zeros((), dtype=torch.bool)} if self.pretrain_rounds else {}
 
     def received(self, client: Client[Maybe[Weights]], sent: Weights) -> Weights:

@@ -44,6 +44,7 @@ class Algorithm(ABC, Generic[V, S]):
 
     mixed: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False  # cannot run without public examples
+    needs_val: ClassVar[bool] = False  # nor without validation examples on clients
     personal_trains: ClassVar[bool] = False  # `personal` reads `client.train`: batches are planned for judging too
     sums_gradients: ClassVar[bool] = False  # takes what a client's weights moved for a sum of gradients: no Adam
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
@@ -96,11 +97,12 @@ class Algorithm(ABC, Generic[V, S]):
         """
         return ()  # type: ignore[return-value]
 
-    def init_rows(self, initial: Weights, model: Model) -> Mapping[str, Any]:
+    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> Mapping[str, Any]:
         """What the server keeps of each client beside its state V, by name, as it is before the first contact.
 
         `cohort.rows(name)` reads such rows, `cohort.keep(name, rows)` replaces them. They are stored like the clients'
         states: a checkpoint writes those that moved. `initial`: the initial weights of the client's architecture.
+        `num_clients`: of all architectures, so a row with an entry for each client is indexed by its number.
         """
         return {}
 

@@ -56,6 +56,12 @@ class Engine(ABC):
         if algorithm.needs_public and population.federation.public is None:
             raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
         algorithm.check_data(population.sizes.tolist(), population.federation.train.augment is not None)
+        val = population.federation.local_val
+        if algorithm.needs_val and (val is None or not len(val.indices)):
+            raise SettingError(
+                f"{type(algorithm).__name__} needs validation examples on its clients, got none: hold some out with "
+                "federate(..., val_fraction=0.2), or data.val_fraction (--val-fraction 0.2)"
+            )
         for name, count in (("chunk", chunk), ("workers", workers)):
             if count is not None and count < 1:
                 raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")
@@ -180,14 +186,13 @@ class Engine(ABC):
         """The names of rows, in alphabetical order."""
         p = self.population
         label, model = next(iter(p.models.items()))
-        return sorted(self.algorithm.init_rows(self.runtime.initial(label), model))
+        return sorted(self.algorithm.init_rows(self.runtime.initial(label), model, num_clients=p.num_clients))
 
     @property
     def clients(self) -> Mapping[int, Any]:
-        """The states of clients that took part, without the server's rows and pools."""
-        n = self.population.num_clients
+        """The states of clients that took part, without the server's rows and pools; each is read when asked for."""
         alone = not self.row_names and not self._pools
-        return self.states if alone else {k: self.states[k] for k in self.states if k < n}
+        return self.states if alone else _Below(self.states, self.population.num_clients)
 
     def rows(self, name: str, clients: Sequence[int]) -> Any:
         """Rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
@@ -234,8 +239,8 @@ class Engine(ABC):
             entry = list(self._pools.values())[(key - self._first_pool_key) % len(self._pools)]
             return tree.cast(entry, device=p.device, dtype=p.dtype)
         name = p.assignment[client]
-        row = self.algorithm.init_rows(self.runtime.initial(name), p.models[name])[self.row_names[index - 1]]
-        return tree.cast(row, device=p.device, dtype=p.dtype)
+        rows = self.algorithm.init_rows(self.runtime.initial(name), p.models[name], num_clients=p.num_clients)
+        return tree.cast(rows[self.row_names[index - 1]], device=p.device, dtype=p.dtype)
 
     def _keep_rows(self) -> None:
         for keys, rows, round in self.kept:
@@ -285,6 +290,24 @@ class Engine(ABC):
             for request, _, answer in self.answers(call, sorted(group.clients), lambda ids: ()):
                 out.update({k: tree.take(answer.upload, i) for i, k in enumerate(request.clients)})
         return out
+
+
+class _Below(Mapping[int, Any]):
+    """What a store has under keys below a number, read one by one: a dict of it would hold what is on disk."""
+
+    def __init__(self, states: Mapping[int, Any], end: int) -> None:
+        self._states, self._end = states, end
+
+    def __iter__(self) -> Iterator[int]:
+        return (k for k in self._states if k < self._end)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, key: int) -> Any:
+        if not 0 <= key < self._end:
+            raise KeyError(key)
+        return self._states[key]
 
 
 class _Pool(Sequence[Any]):

@@ -1,0 +1,176 @@
+"""FedFomo: first-order model optimisation; each client mixes the models of others that help on its validation data.
+
+Zhang, Sapra, Fidler, Yeung, Alvarez. *Personalized Federated Learning with First Order Model Optimization.* ICLR 2021.
+https://arxiv.org/abs/2012.08565, eq. 3 to 5 and Algorithm 1.
+
+    w_n    = (L(base) - L(theta_n)) / ||theta_n - base||        L: mean loss on the client's own validation examples
+    start  = base + sum_n w^_n (theta_n - base)                 w^_n = max(w_n, 0) / sum_m max(w_m, 0)
+    server   P[k, n] <- P[k, n] + w_n / |sum_m w_m|             n: who was sent to client k
+
+base: the client's model before its last local training. theta_n: what that training made of it, which must compete,
+and up to M models of other clients, as the server last saw them. Where none helps, start = base. Then local training,
+from `start`; what it ends with is the client's model, is sent to the server, and judges the client.
+
+The server has no model. Of the clients that uploaded before it chooses M for client k, one after the other: with
+probability max(0, epsilon - decay * round) any of them, else the one with the highest P[k, n], ties at random.
+
+Down: up to M models. Up: the model, and M + 1 numbers w_n. Kept by the client: its model, and base. Kept by the server:
+each client's last model, and its row of P. In the first round nobody has uploaded: local training alone.
+There is no value that gives FedAvg (no model is common).
+A client without validation examples keeps its own model: with nothing to compare by, it learns alone.
+Differences from the paper: M others beside the own model, as in the authors' code; candidates are all clients that
+uploaded before, not only those of the last round. From the authors' code: the norm is Euclidean (theirs is `l1` by
+default; their `l2` is the squared distance, `l2_root` the sum of the norms of each tensor); a model at distance 0 has
+weight 0. BatchNorm statistics are mixed like parameters, and do not count in distances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.choices import Count, NonNegative
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.fold import fold
+from fedloom.core.model import Model
+from fedloom.core.random import generator
+from fedloom.core.types import Maybe, Params, Weights, state
+
+Norm = Literal["euclid", "l1", "l2", "l2_root"]
+
+
+@state
+class FomoClient:
+    base: Weights  # its model before its last local training
+    theta: Weights  # and after it
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFomo(Algorithm[Tensor, FomoClient]):
+    """`M` >= 1: models of others that a client is sent. `epsilon`, `decay` >= 0: exploration in round 0, and what it
+    loses in each. `norm`: distance of two models.
+    """
+
+    M: Count = 5
+    epsilon: NonNegative = 0.3
+    decay: NonNegative = 0.05
+    norm: Norm = "euclid"
+
+    needs_val: ClassVar[bool] = True
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Tensor:
+        return torch.full((num_clients,), -1)  # who uploaded before, in order; -1: nobody
+
+    def init_client(self, initial: Weights, model: Model, key: int) -> FomoClient:
+        return FomoClient(base=initial, theta=initial)
+
+    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> dict[str, Any]:
+        return {"model": initial, "affinity": torch.zeros(num_clients)}
+
+    @on_client
+    def local_update(
+        self, client: Client[FomoClient], sent: tuple[Maybe[Weights], ...]
+    ) -> tuple[FomoClient, tuple[Weights, Tensor]]:
+        base, theta = client.state.base, client.state.theta
+        models = [theta, *(maybe.value for maybe in sent)]
+        gain = validation_loss(client, base) - torch.stack([validation_loss(client, n) for n in models])
+        away = torch.stack([distance(n.params - base.params, self.norm) for n in models])
+        there = torch.stack([torch.ones_like(client.num_examples.bool()), *(maybe.present for maybe in sent)])
+        w = torch.where(there, fomo_weights(gain, away), 0.0)
+        alone = Maybe(present=client.val.num_examples == 0, value=theta)
+        start = alone.otherwise(mixed(base, models, w))
+        trained = self.train(client, start)
+        return FomoClient(base=start, theta=trained), (trained, w)
+
+    def round(self, uploaded: Tensor, cohort: Cohort) -> Tensor:
+        known, key = uploaded[uploaded >= 0].tolist(), cohort.key("candidates")
+        chosen: dict[int, list[int]] = {}  # by client, M numbers of others; -1: nobody
+        for k in cohort.ids.tolist():
+            (affinity,) = cohort.rows("affinity", torch.tensor([k]))
+            others = [n for n in known if n != k]
+            found = choose(affinity, others, self.M, self.epsilon - self.decay * cohort.round, generator(key, k))
+            chosen[k] = found + [-1] * (self.M - len(found))
+
+        def candidates(clients: Tensor) -> tuple[tuple[Maybe[Weights], ...]]:
+            theirs = torch.tensor([chosen[k] for k in clients.tolist()], device=clients.device)  # [k, M]
+            return (tuple(last_model(cohort, n, clients) for n in theirs.unbind(1)),)
+
+        replies = cohort.gather(self.local_update, scatter=candidates)
+        models, w = replies.value
+        theirs = torch.tensor([chosen[k] for k in replies.ids.tolist()], device=w.device)  # [K, M]
+        more = torch.where(theirs >= 0, affinity_increment(w)[:, 1:], 0.0)  # without the own model
+        affinities = replies.cohort.rows("affinity")  # [K, N]
+        replies.cohort.keep("model", models)
+        replies.cohort.keep("affinity", affinities.scatter_add(1, theirs.clamp(min=0), more))
+        now = sorted({*known, *replies.ids.tolist()})
+        return uploaded.new_tensor(now + [-1] * (len(uploaded) - len(now)))
+
+    def personal(self, client: Client[FomoClient], sent: tuple[()]) -> Weights:
+        return client.state.theta
+
+
+def validation_loss(client: Client[FomoClient], weights: Weights) -> Tensor:
+    """The mean loss on the client's validation examples, [] float64; 0 where it has none."""
+    model, task = client.model, client.task
+
+    def add(total: Tensor, batch: Batch, weights: Weights) -> Tensor:
+        return total + batch.mask.sum() * task.loss(model(weights, batch.x), batch).double()
+
+    zero = torch.zeros((), dtype=torch.float64, device=client.num_examples.device)
+    return fold(add, zero, client.val, weights) / client.val.num_examples.clamp(min=1)
+
+
+def distance(moved: Params, norm: Norm) -> Tensor:
+    """The norm of a difference of models, []: Euclidean, `l1`, its square (`l2`), or that of each tensor, summed."""
+    sizes = torch.stack([t.abs().sum() if norm == "l1" else t.square().sum() for t in moved.values()])
+    if norm == "l2_root":
+        return sizes.sqrt().sum()
+    return sizes.sum().sqrt() if norm == "euclid" else sizes.sum()
+
+
+def fomo_weights(gain: Tensor, away: Tensor) -> Tensor:
+    """w_n of models [M] that lower the validation loss by `gain`, `away` from base; 0 for a model that is base."""
+    return torch.where(away > 0, gain.to(away.dtype) / torch.where(away > 0, away, 1.0), 0.0)
+
+
+def mixed(base: Weights, models: Sequence[Weights], w: Tensor) -> Weights:
+    """base + sum_n w^_n (theta_n - base), with the positive w_n alone; base where there is none."""
+    kept = w.clamp(min=0.0)
+    total, start = kept.sum(), base
+    for share, model in zip(kept / torch.where(total > 0, total, 1.0), models, strict=True):
+        start = start + share * (model - base)
+    return start
+
+
+def affinity_increment(w: Tensor) -> Tensor:
+    """w_n / |sum_m w_m| of each client, [K, M]; 0 where the sum is."""
+    total = w.sum(1, keepdim=True).abs()
+    return torch.where(total > 0, w / torch.where(total > 0, total, 1.0), 0.0)
+
+
+def choose(affinity: Tensor, others: Sequence[int], count: int, explore: float, rng: np.random.Generator) -> list[int]:
+    """Up to `count` of `others`, one after the other: any with probability `explore`, else that of highest affinity.
+
+    `affinity`: of all clients, [N]. Equal ones come in random order.
+    """
+    of, chosen = affinity.tolist(), list[int]()
+    left = sorted(rng.permutation(np.array(others, np.int64)).tolist(), key=lambda n: -of[n])
+    while left and len(chosen) < count:
+        chosen.append(left.pop(int(rng.integers(len(left))) if rng.random() < explore else 0))
+    return chosen
+
+
+def last_model(cohort: Cohort, others: Tensor, clients: Tensor) -> Maybe[Weights]:
+    """The last models of `others` [k], stacked; none where the number is -1 (the row of `clients` gives the shapes)."""
+    present = others >= 0
+    found = cohort.rows("model", torch.where(present, others, clients))
+    return Maybe(present=present, value=tree.map_tree(lambda t: present.reshape(-1, *[1] * (t.ndim - 1)) * t, found))

@@ -1,0 +1,108 @@
+"""pFedMe: personalised federated learning with Moreau envelopes; each client's model stays near the global one.
+
+Dinh, Tran, Nguyen. *Personalized Federated Learning with Moreau Envelopes.* NeurIPS 2020.
+https://arxiv.org/abs/2006.08848, Algorithm 1.
+
+    min_w  mean_k min_theta F_k(theta) + lam / 2 * ||theta - w||^2
+    client  R times, on one batch each:
+              K times  theta <- theta - alpha_p (g(theta) + lam (theta - w_k) + mu2 theta)
+              then     w_k <- w_k - eta lam (w_k - theta)
+    server  w <- (1 - beta) w + beta * mean_k w_k
+
+Both begin at w; theta goes on from batch to batch. R is the number of local batches (`local.steps = R`, or what
+`local.epochs` amounts to). Of `local`, the batches alone are used: rates are `alpha_p` and `eta`, steps are plain SGD.
+
+Down: the model. Up: w_k. Kept by the client: theta, its personal model. A client that has none yet is judged by the
+newest global model. No setting is FedAvg: with R = K = 1 and mu2 = 0 a round is w - eta lam alpha_p g, FedAvg with one
+step of that rate; with more steps gradients are taken at theta, not at w_k, unless eta lam = 1, which the paper
+excludes. Stable only with eta lam < 1 and alpha_p (L + lam + mu2) < 2 for an L-smooth F_k; the loss can but add to the
+latter, so what breaks either without it is refused.
+Differences from the paper: `mu2`, of the authors' code (0: the paper). From the authors' code: theta is kept by value,
+where theirs is overwritten by w_k before it is judged; clients that are not asked do not train; every step has a
+dropout mask of its own, as theirs; `aggregation = "samples"` is their mean. BatchNorm statistics follow theta.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.func import grad
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.choices import Count, NonNegative, Positive
+from fedloom.core.client import Aggregation, Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
+from fedloom.core.fold import fold
+from fedloom.core.model import Model
+from fedloom.core.random import fold_in
+from fedloom.core.types import Maybe, Params, Weighted, Weights, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(Algorithm[Weights, Maybe[Weights]]):
+    """`lam` > 0: pull of theta and w_k to each other. `K`: steps of theta on a batch, of rate `alpha_p` > 0. `eta` > 0:
+    rate of w_k. `mu2` >= 0: weight decay of theta. `beta` > 0: how far the server goes towards the clients' mean.
+    """
+
+    lam: Positive = 15.0
+    K: Count = 5
+    alpha_p: Positive = 0.09
+    eta: Positive = 0.005
+    mu2: NonNegative = 0.001
+    beta: Positive = 1.0
+    aggregation: Aggregation = "uniform"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pull, inner = self.eta * self.lam, self.alpha_p * (self.lam + self.mu2)
+        if pull >= 1:
+            raise SettingError(
+                f"pFedMe is stable only with eta * lam < 1, got {self.eta:g} * {self.lam:g} = {pull:g}: "
+                f"set eta below {1 / self.lam:.3g}, or lower lam"
+            )
+        if inner >= 2:
+            raise SettingError(
+                f"pFedMe is stable only with alpha_p * (lam + mu2) < 2, got {self.alpha_p:g} * ({self.lam:g} + "
+                f"{self.mu2:g}) = {inner:g}: set alpha_p below {2 / (self.lam + self.mu2):.3g}, or lower lam"
+            )
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def init_client(self, initial: Weights, model: Model, key: int) -> Maybe[Weights]:
+        return Maybe.none(initial)
+
+    @on_client
+    def local_update(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
+        task_loss = client.loss
+
+        def loss(params: Params, buffers: Params, batch: Batch) -> tuple[Tensor, Params]:
+            found = task_loss(Weights(params, buffers), batch)
+            return found.value, found.weights.buffers
+
+        def step(carry: tuple[Weights, Params], batch: Batch) -> tuple[Weights, Params]:
+            theta, w = carry
+            for k in range(self.K):
+                again = replace(batch, key=fold_in(batch.key, k))
+                g, buffers = grad(loss, has_aux=True)(theta.params, theta.buffers, again)
+                pull = g + self.lam * (theta.params - w) + self.mu2 * theta.params
+                theta = Weights(theta.params - self.alpha_p * pull, buffers)
+            return theta, w - self.eta * self.lam * (w - theta.params)
+
+        theta, w_k = fold(step, (w, w.params), client.train)
+        return Maybe.some(theta), client.weigh(Weights(w_k, theta.buffers), self.aggregation)
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return w.towards(cohort.reduce(self.local_update, w).mean, self.beta)
+
+    def personal(self, client: Client[Maybe[Weights]], sent: Weights) -> Weights:
+        return client.state.otherwise(sent)
+
+    def has_personal(self, state: Maybe[Weights]) -> Tensor:
+        return state.present
+
+    def global_weights(self, server: Weights) -> Weights:
+        return server
