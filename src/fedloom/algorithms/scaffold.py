@@ -19,7 +19,7 @@ formed from the clients that answered.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import Positive
@@ -27,7 +27,7 @@ from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.model import Model
 from fedloom.core.tree import zeros_like
-from fedloom.core.types import Params, Weights, state
+from fedloom.core.types import Params, Weighted, Weights, state
 
 
 @state
@@ -54,7 +54,9 @@ class Scaffold(Algorithm[Server, Params]):
         return zeros_like(initial.params)
 
     @on_client
-    def local_update(self, client: Client[Params], x: Weights, c: Params) -> tuple[Params, object]:
+    def local_update(
+        self, client: Client[Params], x: Weights, c: Annotated[Params, "control"]
+    ) -> tuple[Params, tuple[Weighted[Weights], Annotated[Weighted[Params], "control"]]]:
         c_i, A = client.state, self.plain_steps(client, self.divisor)
         y = self.train(client, x, c - c_i, correct=lambda g, drift: g + drift)  # Alg. 1, l. 10
         dc = 1 / (A * client.lr) * (x.params - y.params) - c  # l. 12: c_i+ - c_i

@@ -89,7 +89,7 @@ def _metrics_check() -> Callable[[Object], None]:
         for name in _NUMBERS:
             value = record.get(name)
             _need(value is None or _number(value), name, "a number or null", value)
-        for name in ("bytes_down", "bytes_up"):
+        for name in (n for n in record if n.startswith("bytes_")):
             _need(_count(record.get(name, 0)), name, "an integer >= 0", record.get(name))
         clients = record.get("clients", [])
         _need(_list(clients) and all(map(_count, clients)), "clients", "a list of client numbers", clients)

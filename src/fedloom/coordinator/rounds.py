@@ -68,6 +68,7 @@ class Rounds:
             workers=settings.workers,
             faults=job.faults,
             on_nonfinite=settings.on_nonfinite,
+            counts_states=settings.stateless,
         )
         if stored:
             reason = str(stored.get("engine_reason", reason))
@@ -147,7 +148,8 @@ class Rounds:
         """The same of what the run wrote down of a round: most rounds have no checkpoint."""
         asked = [k for k in clients if k in self.engine.traffic.asked]
         now = plain({"clients": asked, **self._traffic()})
-        changed = [name for name, value in now.items() if wrote.get(name) != value]
+        counted = {name for name in now if name.startswith("bytes_")}  # by kinds that an older run may not know
+        changed = [name for name, value in now.items() if wrote.get(name, value if name in counted else None) != value]
         if changed:
             raise SettingError(
                 f"round {self._round} came out otherwise than in the run ({', '.join(changed)}): the code of the "
@@ -239,6 +241,7 @@ class Rounds:
             # where everything is in one place, nothing travels
             "bytes_down": 0 if self.algorithm.pooled else sum(traffic.down.values()),
             "bytes_up": 0 if self.algorithm.pooled else sum(traffic.up.values()),
+            **({} if self.algorithm.pooled else {f"bytes_{k}": n for k, n in sorted(traffic.kinds.items()) if n}),
         }
 
     def _record(self, metrics: Record, clock: _Clock, files: RunDirectory | None) -> None:

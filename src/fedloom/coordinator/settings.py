@@ -30,6 +30,9 @@ class RunSettings:
     `checkpoint_every`: rounds between checkpoints of a run with a directory (the last round always is one). The last
     two are kept, and every `keep_every`-th round. `state_memory_mib`: clients' states beyond so many MiB go to disk.
 
+    `stateless`: devices keep nothing between rounds, so the server keeps each client's state and sends it with the
+    request. Results are the same bits; bytes count the states that travel, as `personal`.
+
     `workers`: processes of the engine "workers"; None: one for each core. Results do not depend on it.
 
     `engine`, `compilation`, `chunk` (clients stacked at a time), `bf16` (automatic mixed precision in local training),
@@ -49,6 +52,7 @@ class RunSettings:
     checkpoint_every: int = 1
     keep_every: int = 10
     state_memory_mib: float | None = None
+    stateless: bool = False
     engine: EngineName = "auto"
     workers: int | None = None
     compilation: CompilationName = "auto"

@@ -16,6 +16,7 @@ from fedloom.core.fold.execution import Compilation, Execution, Programs, execut
 from fedloom.core.model import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Weights
+from fedloom.engines.accounting import Bill
 from fedloom.engines.cohort import AskedCohort, Exchange, Traffic
 from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
 from fedloom.engines.message import JUDGING, Answer, Call, HeldOut, Request
@@ -32,7 +33,7 @@ class Engine(ABC):
 
     Clients' states are in `states`, at the server; requests carry them. `chunk`: how many clients are computed at a
     time (stack); `chunks`: by architecture, as `fixed` has told it of a run that goes on. `faults`: simulated loss of
-    clients. `on_nonfinite`: "stop" raises NonFiniteError, "refuse" treats the client as failed and leaves its state as
+    clients. `counts_states`: whether clients' states travel with the messages, and are counted. `on_nonfinite`: "stop" raises NonFiniteError, "refuse" treats the client as failed and leaves its state as
     it was; the same for the server's own state.
     """
 
@@ -51,6 +52,7 @@ class Engine(ABC):
         workers: int | None = None,
         faults: Faults | None = None,
         on_nonfinite: Literal["stop", "refuse"] = "stop",
+        counts_states: bool = False,
         programs: Programs | None = None,
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
@@ -61,6 +63,8 @@ class Engine(ABC):
         self.population, self.algorithm = population, algorithm
         self.compilation, self.bf16, self.chunk, self.chunks_given = compilation, bf16, chunk, chunks
         self.workers, self.faults, self.on_nonfinite = workers, faults, on_nonfinite
+        self.counts_states = counts_states
+        self._bills: dict[str, Bill] = {}
         self.runtime = Runtime(
             population, algorithm, stacked=self.stacked, compilation=compilation, bf16=bf16, programs=programs
         )
@@ -113,7 +117,7 @@ class Engine(ABC):
         return type(self)(
             self.population, algorithm, compilation=self.compilation, bf16=self.bf16, chunk=self.chunk,
             chunks=self.chunks_given, workers=self.workers, faults=self.faults, on_nonfinite=self.on_nonfinite,
-            programs=self.runtime.programs,
+            counts_states=self.counts_states, programs=self.runtime.programs,
         )  # fmt: skip
 
     def close(self) -> None:  # noqa: B027  # most have started nothing
@@ -157,6 +161,12 @@ class Engine(ABC):
     def request(self, call: Call, clients: Sequence[int], send: Send) -> Request:
         """The request to some clients of one architecture."""
         return Request.to(call, clients, self.population.seed, self.states.accepted, send(clients))
+
+    def bill(self, method: str) -> Bill:
+        """What the messages of a method cost."""
+        if method not in self._bills:
+            self._bills[method] = Bill(self.runtime.method(method))
+        return self._bills[method]
 
     def stack(self, clients: Sequence[int]) -> Any:
         """The states of some clients, stacked; new ones for clients never heard of, which are not kept."""
