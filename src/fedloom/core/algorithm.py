@@ -112,6 +112,12 @@ class Algorithm(ABC, Generic[V, S]):
         """
         return sent  # type: ignore[no-any-return]
 
+    def has_personal(self, state: S) -> Tensor:
+        """Whether a client with this state has a model of its own, [] bool; one without is judged by the newest global
+        model. Runs on the client.
+        """
+        return torch.ones((), dtype=torch.bool)
+
     def global_weights(self, server: V) -> Weights | None:
         """The model by which the server is judged, None if there is none."""
         return None

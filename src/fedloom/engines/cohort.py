@@ -19,7 +19,8 @@ from fedloom.core.random import derive
 from fedloom.core.types import Failure, Weights
 from fedloom.engines.accounting import of_new_states, of_states
 from fedloom.engines.finite import mean_losses, not_finite
-from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.message import Answer, Call, Request, Seen
+from fedloom.engines.runtime import models_in
 
 if TYPE_CHECKING:
     from fedloom.engines.engine import Engine
@@ -34,6 +35,7 @@ class Traffic:
     up: Counter[int] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)  # the same by direction and kind: "down_model"
     failed: list[Failure] = field(default_factory=list)
+    after: dict[int, Seen] = field(default_factory=dict)  # by client, of what it has trained last
     losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
     server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
     server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
@@ -171,7 +173,7 @@ class AskedCohort:
         send = self._sender(scatter)
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         engine.traffic.asked.update(self.clients)
-        call = Call(name, broadcast, self.round, number, rate)
+        call = Call(name, broadcast, self.round, number, rate, "all" if engine.judges_trained else None)
         groups, accepted, lost = self.groups, list[int](), dict[int, str]()
         try:
             for group in groups:
@@ -235,6 +237,8 @@ class AskedCohort:
         engine, ids, n = self.engine, request.clients, len(request.clients)
         engine.last = answer
         engine.traffic.losses.update(mean_losses(request, answer))
+        if answer.after is not None:
+            engine.traffic.after.update({ids[i]: tree.take(answer.after, i) for i in good})
         bill = engine.bill(request.call.method)
         engine.traffic.count("down", ids, bill.of_request(request.call.broadcast, request.scatter, n))
         engine.traffic.count("up", ids, bill.of_uploads(answer.upload, n))
@@ -243,7 +247,7 @@ class AskedCohort:
         lead, trained = answer.trained or (0, ())
         model = engine.population.models[engine.population.assignment[ids[0]]]
         for i in good:
-            models = _models_in(tree.take(trained, i) if lead else trained, model)
+            models = models_in(tree.take(trained, i) if lead else trained, model)
             clear, state, upload = len(models) == 1, tree.take(states, i), tree.take(answer.upload, i)
             name, number = request.call.method, int(request.call.exchange)
             unclear = answer.trained is not None and not clear
@@ -273,12 +277,6 @@ def _one_each(scatter: Any, count: int) -> tuple[Any, ...]:
         if not isinstance(leaf, Tensor) or leaf.shape[:1] != (count,):
             raise StackingError(f"scatter has one entry for {count} clients each, got {getattr(leaf, 'shape', leaf)!r}")
     return scatter
-
-
-def _models_in(carry: Any, model: Model) -> list[Weights]:
-    """The weights of a network within what was trained."""
-    nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
-    return [n for n in nodes if isinstance(n, Weights) and model.fits(n)]
 
 
 def _failures(failed: dict[int, str]) -> tuple[Failure, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -94,12 +94,13 @@ class Population:
         batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)
         return replace(batches, augment=self.federation.train.augment, private=True)
 
-    def held_out_batches(self, clients: Sequence[int], kind: HeldOut) -> Batches:
-        """One pass over what K clients of one architecture hold out, stacked.
+    def held_out_batches(self, clients: Sequence[int], kind: HeldOut | Literal["train"]) -> Batches:
+        """One pass over what K clients of one architecture hold out (or train on), in stored order, stacked.
 
         num_examples = 0 for a client that holds out nothing.
         """
-        partition = self.federation.local_val if kind == "val" else self.federation.local_test
+        f = self.federation
+        partition = {"val": f.local_val, "test": f.local_test, "train": f.partition}[kind]
         own = [np.zeros(0, np.int64) if partition is None else partition.rows(k) for k in clients]
         sizes = np.array([len(r) for r in own], np.int64)
         batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
