@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedloom as fl
-from fedloom import FedAvg, FedCurv, FedNova, FedNTD, FedProx, KTpFL, LocalOnly, FedDyn, PFedSD, RunSettings, Scaffold
+from fedloom import FedAvg, FedCurv, FedDyn, FedNova, FedNTD, FedProx, KTpFL, LocalOnly, PFedSD, RunSettings, Scaffold
 from fedloom.coordinator import FixedList
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
@@ -115,7 +115,9 @@ W = Weights(params={"a": torch.zeros(5)})
 @dataclass(frozen=True)
 class Sends:
     @on_client
-    def marked(self, client: Client[Any], first: Weights, both: Both) -> tuple[Any, tuple[Both, Annotated[Any, "control"]]]:
+    def marked(
+        self, client: Client[Any], first: Weights, both: Both
+    ) -> tuple[Any, tuple[Both, Annotated[Any, "control"]]]:
         raise NotImplementedError
 
     @on_client

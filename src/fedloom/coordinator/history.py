@@ -36,7 +36,8 @@ class Reached(NamedTuple):
 class History:
     """The records of a run: one before training (round 0) and one after each round.
 
-    `metrics` holds only what the seed determines; `timing` the seconds beside it. Both only grow. Weights after the
+    `metrics` holds only what the seed determines; `timing` the seconds beside it, `per_client` the numbers of
+    each client where `RunSettings.per_client` asks for them. All only grow. Weights after the
     last round are in `server` (by architecture; "" where the algorithm mixes them). `settings`: how the run was asked
     for; `manifest`: engine, versions, number of parameters; `federation`: who holds how many examples of which class.
     `stopped`: why the run ended before its last round, None if it did not.
@@ -47,6 +48,7 @@ class History:
     engine_reason: str = ""
     metrics: list[Record] = field(default_factory=list)
     timing: list[Record] = field(default_factory=list)
+    per_client: list[Record] = field(default_factory=list)
     server: Any = None
     clients: Mapping[int, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -77,6 +79,7 @@ class History:
             engine_reason=fact("engine_reason"),
             metrics=metrics,
             timing=timing,
+            per_client=reading.per_client(folder),
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),

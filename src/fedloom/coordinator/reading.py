@@ -26,9 +26,15 @@ _ACCURACIES = (
     "out_local_accuracy",
     "personal_accuracy",
     "personal_worst_tenth",
+    "personal_accuracy_by_samples",
+    "global_on_clients",
+    "global_on_clients_by_samples",
+    "better_than_global",
+    "received_accuracy",
+    "trained_accuracy",
     "val_accuracy",
 )
-_NUMBERS = ("train_loss", "server_loss", "global_loss", "forgetting", "personal_std")
+_NUMBERS = ("train_loss", "server_loss", "global_loss", "forgetting", "personal_std", "drop")
 
 
 def metrics(folder: Path) -> list[Object]:
@@ -43,6 +49,12 @@ def metrics(folder: Path) -> list[Object]:
 def timing(folder: Path) -> list[Object]:
     """The records of timing.jsonl; none where there is no such file."""
     path = folder / "timing.jsonl"
+    return _log(path) if path.is_file() else []
+
+
+def per_client(folder: Path) -> list[Object]:
+    """The records of clients.jsonl; none where there is no such file."""
+    path = folder / "clients.jsonl"
     return _log(path) if path.is_file() else []
 
 
@@ -122,7 +134,26 @@ def _timing_check() -> Callable[[Object], None]:
     return check
 
 
-_CHECKS = {"metrics.jsonl": _metrics_check, "timing.jsonl": _timing_check}
+def _clients_check() -> Callable[[Object], None]:
+    def check(record: Object) -> None:
+        for part in ("judged", "trained"):
+            columns = record.get(part, {"clients": []})
+            ok = isinstance(columns, dict) and _list(columns.get("clients")) and all(map(_list, columns.values()))
+            _need(ok, part, "a mapping of names to lists, clients among them", columns)
+            clients = columns["clients"]
+            _need(all(map(_count, clients)), f"{part}.clients", "a list of client numbers", clients)
+            for name, values in columns.items():
+                _need(len(values) == len(clients), f"{part}.{name}", "as long as clients", values)
+                fits = _truth if name == "own" else _number_or_none if name.endswith("loss") else _count_or_none
+                _need(all(map(fits, values)), f"{part}.{name}", "a list of what it counts", values)
+        if "trained" in record:
+            missing = [name for name in ("clients", "trained") if name not in record["trained"]]
+            _need(not missing, "trained", "a mapping with clients and trained", missing)
+
+    return check
+
+
+_CHECKS = {"metrics.jsonl": _metrics_check, "timing.jsonl": _timing_check, "clients.jsonl": _clients_check}
 
 
 def sealed(content: Mapping[str, Any], indent: int | None = None) -> bytes:
@@ -306,6 +337,18 @@ def _number(value: Any) -> bool:
 
 def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _count_or_none(value: Any) -> bool:
+    return value is None or _count(value)
+
+
+def _number_or_none(value: Any) -> bool:
+    return value is None or _number(value)
+
+
+def _truth(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
 def _between(value: Any, low: int, high: int) -> bool:

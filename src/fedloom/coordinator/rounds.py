@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedloom.coordinator import facts
-from fedloom.coordinator.checkpoint import Checkpoint
+from fedloom.coordinator.checkpoint import PER_CLIENT, Checkpoint
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
@@ -69,6 +69,7 @@ class Rounds:
             faults=job.faults,
             on_nonfinite=settings.on_nonfinite,
             counts_states=settings.stateless,
+            judges_trained=settings.per_client and not algorithm.pooled,
         )
         if stored:
             reason = str(stored.get("engine_reason", reason))
@@ -122,6 +123,7 @@ class Rounds:
         """Go on from a checkpoint: what was written after it is dropped."""
         checkpoint = self.restore(files, at, self._state_budget)
         files.go_on_from(checkpoint, self.history, self.engine)
+        self.evaluation.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
 
     def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
@@ -186,7 +188,7 @@ class Rounds:
         clock, self._server = _Clock(), self.engine.init()
         record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history)}
         record.update(self.evaluation.of_personal(self._server, 0))
-        self._record(record, clock, files)
+        self._record(record, clock, files, self._each(record, self._server, 0))
         if files is not None:
             files.save(0, self._server, self.engine)
 
@@ -194,6 +196,10 @@ class Rounds:
         settings, clock, t = self.settings, _Clock(), self._round
         clients = self.cohort(t)
         clock.lap("sample")
+        received = {}
+        if self.engine.judges_trained:
+            received = self.evaluation.received(self._server, clients, max(0, t - 1))
+            clock.lap("look")
         server = self.engine.round(self._server, clients, t)
         clock.lap("train")
         done = t + 1
@@ -201,15 +207,28 @@ class Rounds:
         record: Record = {"round": done, "clients": asked, **self._traffic()}
         record.update(self.evaluation.of_global(server, clients, self.history))
         self._server, self._round = server, done
+        each: Record = {}
+        if self.engine.judges_trained:
+            each["trained"], means = self.evaluation.of_trained(received, self.engine.traffic.after)
+            record.update(means)
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
             record.update(self.evaluation.of_personal(server, t))
+            each |= self._each(record, server, t)
         clock.lap("evaluate")
         self.history.server, self.history.clients = server, self.engine.clients
         self.history.stopped = self._reason_to_stop(record) if done < settings.rounds else None
         last = done == settings.rounds or self.history.stopped is not None
-        self._record(record, clock, files)
+        self._record(record, clock, files, each)
         if files is not None and (last or done % settings.checkpoint_every == 0):
             files.save(done, server, self.engine)
+
+    def _each(self, record: Record, server: dict[str, Any], round: int) -> Record:
+        """What is measured of each client after `round`, if that is asked for; its means are added to `record`."""
+        if not self.settings.per_client or self.algorithm.pooled:
+            return {}
+        each, means = self.evaluation.each(server, round)
+        record.update(means)
+        return {"judged": each}
 
     def cohort(self, round: int) -> list[int]:
         """Who is asked in a round."""
@@ -244,13 +263,18 @@ class Rounds:
             **({} if self.algorithm.pooled else {f"bytes_{k}": n for k, n in sorted(traffic.kinds.items()) if n}),
         }
 
-    def _record(self, metrics: Record, clock: _Clock, files: RunDirectory | None) -> None:
+    def _record(self, metrics: Record, clock: _Clock, files: RunDirectory | None, each: Record) -> None:
+        """Log a round. `each`: what was measured of each client."""
         metrics = plain(metrics)  # what is in the file is what is in memory
         timing = {"round": metrics["round"], "seconds": clock.laps, "peak_rss_mib": _peak_rss_mib()}
         self.history.metrics.append(metrics)
         self.history.timing.append(timing)
+        lines = {"metrics.jsonl": metrics, "timing.jsonl": timing}
+        if self.settings.per_client:
+            lines[PER_CLIENT] = plain({"round": metrics["round"], **each})
+            self.history.per_client.append(lines[PER_CLIENT])
         if files is not None:
-            files.record(metrics, timing)
+            files.record(lines)
 
     # ---- what is written once
 

@@ -27,6 +27,10 @@ class RunSettings:
     `eval_every`: rounds between judgements of personal models (the last round always is one); the global model is
     evaluated after every round. `panel`: how many clients are judged.
 
+    `per_client`: write down each client's numbers in clients.jsonl: examples, right answers and losses of its personal
+    and of the global model, on its held-out and its training examples, and accuracy before and after local training. It
+    costs a pass over these examples for each model.
+
     `checkpoint_every`: rounds between checkpoints of a run with a directory (the last round always is one). The last
     two are kept, and every `keep_every`-th round. `state_memory_mib`: clients' states beyond so many MiB go to disk.
 
@@ -49,6 +53,7 @@ class RunSettings:
     patience: int | None = None
     eval_every: int = 1
     panel: int = 1000
+    per_client: bool = False
     checkpoint_every: int = 1
     keep_every: int = 10
     state_memory_mib: float | None = None

@@ -110,7 +110,7 @@ def _parts(value: Any, hint: Any, kind: str = "model", weighted: bool = False) -
         each = args[:1] * len(value) if args[1:] == (...,) else args
         for part, its in zip(value, each if len(each) == len(value) else [None] * len(value), strict=True):
             yield from _parts(part, its, kind, weighted)
-    elif is_dataclass(value) and (own := _marked(type(value))):
+    elif is_dataclass(value) and (own := _marked(type(value))):  # type: ignore[arg-type]
         for field in fields(value):
             if not field.metadata.get("static"):
                 yield from _parts(getattr(value, field.name), own.get(field.name), kind, weighted)

@@ -40,7 +40,6 @@ class Traffic:
     server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
     server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
 
-
     def count(self, way: Literal["down", "up"], clients: Sequence[int], each: Sequence[Counter[str]]) -> None:
         """Add what each of some clients was sent or has sent, by kind."""
         total = self.down if way == "down" else self.up
@@ -258,7 +257,7 @@ class AskedCohort:
         was one, and what the server has not yet of the new one comes up.
         """
         engine, ids = self.engine, request.clients
-        before = [engine.states[k] if k in engine.states else () for k in ids]
+        before = [engine.states.get(k, ()) for k in ids]
         after = [tree.take(states, i) for i in range(len(ids))]
         there = [(tree.take(answer.upload, i), state) for i, state in enumerate(before)]
         engine.traffic.count("down", ids, [Counter(personal=size) for size in of_states(before)])

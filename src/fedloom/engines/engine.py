@@ -34,7 +34,8 @@ class Engine(ABC):
     Clients' states are in `states`, at the server; requests carry them. `chunk`: how many clients are computed at a
     time (stack); `chunks`: by architecture, as `fixed` has told it of a run that goes on. `faults`: simulated loss of
     clients. `counts_states`: whether clients' states travel with the messages, and are counted. `judges_trained`:
-    whether what a client has trained is judged where it was trained. `on_nonfinite`: "stop" raises NonFiniteError, "refuse" treats the client as failed and leaves its state as
+    whether what a client has trained is judged where it was trained. `on_nonfinite`: "stop" raises NonFiniteError,
+    "refuse" treats the client as failed and leaves its state as
     it was; the same for the server's own state.
     """
 

@@ -19,6 +19,7 @@ from fedloom.core.random import derive
 from fedloom.core.types import Tree, state
 
 HeldOut = Literal["val", "test"]
+Rows = Literal["val", "test", "train"]
 Judged = Literal["val", "test", "all"]  # by which rows; all: those held out to test on, and training rows
 GIVEN = "given"  # in the place of the method: a client is judged by the model that it is sent
 Version = tuple[int, int]  # round and exchange in which a state came about

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from fedloom.core.optimiser import Local
 from fedloom.core.task import Classification, Task
 from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
-from fedloom.engines.message import HeldOut, Request
+from fedloom.engines.message import Request, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class Population:
         batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)
         return replace(batches, augment=self.federation.train.augment, private=True)
 
-    def held_out_batches(self, clients: Sequence[int], kind: HeldOut | Literal["train"]) -> Batches:
+    def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
         """One pass over what K clients of one architecture hold out (or train on), in stored order, stacked.
 
         num_examples = 0 for a client that holds out nothing.

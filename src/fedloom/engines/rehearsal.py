@@ -21,7 +21,6 @@ from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.transport import same_shapes, shapes_of, short
 
-
 _ONE = torch.zeros(1, dtype=torch.int64)
 _SEEN = Seen(
     right=_ONE, examples=_ONE, own=_ONE.bool(), loss=_ONE.double(), trained=_ONE, train_loss=_ONE.double()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from fedloom.core.fold.execution import Compilation, Execution, Programs, execut
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Weights, replace
-from fedloom.engines.message import GIVEN, JUDGING, Answer, HeldOut, Request, Seen
+from fedloom.engines.message import GIVEN, JUDGING, Answer, Request, Rows, Seen
 from fedloom.engines.population import Population
 
 NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"  # PyTorch's, of vmap
@@ -201,8 +201,7 @@ def given(client: Client[Any], sent: Weights) -> Weights:
 def models_in(carry: Any, model: Model, lead: int = 0) -> list[Weights]:
     """The weights of a network within what was trained. `lead`: of how many axes before its own the tensors have."""
     nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
-    first = (lambda w: tree.take(w, 0)) if lead else (lambda w: w)
-    return [n for n in nodes if isinstance(n, Weights) and model.fits(first(n))]
+    return [n for n in nodes if isinstance(n, Weights) and model.fits(tree.take(n, 0) if lead else n)]
 
 
 def personal(
@@ -245,7 +244,7 @@ def personal(
     return Seen(right=counts[0], examples=counts[1], own=own, loss=loss, trained=trained[1], train_loss=train_loss)
 
 
-def _judged(population: Population, ids: Sequence[int], rows: HeldOut | Literal["train"]) -> Batches:
+def _judged(population: Population, ids: Sequence[int], rows: Rows) -> Batches:
     """What K clients are judged on, stacked, without the arrays, which a client has in its other batches."""
     nothing: Any = ()
     return replace(population.held_out_batches(ids, rows), x=nothing, y=nothing)

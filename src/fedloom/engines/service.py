@@ -150,7 +150,9 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
         raise_problem(message.head["problem"], request)
     try:
         steps = tuple(tuple(int(s) for s in each) for each in message.head["steps"])
-        answer = Answer(message.parts["upload"], tuple(message.parts["losses"]), steps, after=message.parts.get("after"))
+        answer = Answer(
+            message.parts["upload"], tuple(message.parts["losses"]), steps, after=message.parts.get("after")
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CodecError(f"not an answer: {error!r}") from None
     taken = [t.shape[1] for t in answer.losses]
