@@ -17,6 +17,7 @@ import fedloom as fl
 from fedloom import Centralised, FedAvg, KTpFL, LocalOnly, PFedSD, RunSettings, Weights
 from fedloom.coordinator import FixedList, History, Job, verify
 from fedloom.core.errors import SettingError
+from fedloom.data import by_lists
 from tiny import LOCAL, examples, federation, linear, mlp
 
 ASKED = FixedList(((0, 1, 2), (1, 2, 3), (1, 4, 5)))
@@ -41,7 +42,9 @@ def measured(weights: Weights, rows: Any) -> tuple[int, float]:
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_numbers_of_each_client_are_those_by_hand(engine: Any) -> None:
     data = federation()
-    found = fl.run(Tells(local=LOCAL), data, linear, replace(SETTINGS, engine=engine), sampler=FixedList(((0, 1, 2),) * 3))
+    found = fl.run(
+        Tells(local=LOCAL), data, linear, replace(SETTINGS, engine=engine), sampler=FixedList(((0, 1, 2),) * 3)
+    )
     server, judged = found.server["Linear"], found.per_client[-1]["judged"]
     assert judged["clients"] == list(range(6))
     assert judged["own"] == [True, True, True, False, False, False]
@@ -67,9 +70,7 @@ def test_numbers_of_each_client_are_those_by_hand(engine: Any) -> None:
 
 def test_the_two_means_differ_where_clients_hold_unequal_numbers() -> None:
     data = examples(24)
-    parts = fl.Federation(
-        data, fl.by_lists([[0, 1], [2, 3]]), data, fl.by_lists([[4, 5, 6, 7, 8, 9, 10, 11, 12], [13]])
-    )
+    parts = fl.Federation(data, by_lists([[0, 1], [2, 3]]), data, by_lists([[4, 5, 6, 7, 8, 9, 10, 11, 12], [13]]))
     record = fl.run(FedAvg(local=LOCAL), parts, linear, RunSettings(rounds=1, cohort_size=2, engine="loop")).metrics[-1]
     a, b = record["personal_by_client"]["0"], record["personal_by_client"]["1"]
     assert a != b
@@ -107,7 +108,9 @@ def test_accuracy_before_and_after_local_training(engine: Any) -> None:
             if before is not None:
                 drops.append((part["previous"][i] - part["received"][i]) / len(test))
         assert found.metrics[t]["drop"] == (pytest.approx(np.mean(drops)) if drops else None)
-        assert found.metrics[t]["trained_accuracy"] == pytest.approx(np.mean(np.array(part["trained"]) / part["examples"]))
+        assert found.metrics[t]["trained_accuracy"] == pytest.approx(
+            np.mean(np.array(part["trained"]) / part["examples"])
+        )
         assert found.metrics[t]["received_accuracy"] == pytest.approx(
             np.mean(np.array(part["received"]) / part["examples"])
         )
@@ -188,7 +191,11 @@ def test_damage_is_found(tmp_path: Path) -> None:
     assert "clients.jsonl" in verify(run).problems[0]
     for old, new, words in (
         (b'"own": [true', b'"own": [1', r"line 1: judged.own must be a list"),
-        (b'"personal_right": [', b'"personal_right": [1, ', r"line 1: judged.personal_right must be as long as clients"),
+        (
+            b'"personal_right": [',
+            b'"personal_right": [1, ',
+            r"line 1: judged.personal_right must be as long as clients",
+        ),
         (b'"clients": [0', b'"clients": ["0"', r"line 1: judged.clients must be a list of client numbers"),
     ):
         path.write_bytes(data.replace(old, new, 1))

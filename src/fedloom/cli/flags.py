@@ -38,6 +38,8 @@ FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, va
         ("--declined", "clients.declined", "P", "probability that a client refuses"),
         ("--lost", "clients.lost", "P", "probability that a client vanishes"),
         ("--late", "clients.late", "P", "probability that a client answers too late"),
+        ("--new", "clients.new", "N", "clients held out from training and judged in the end: the last N, or list:3,7"),
+        ("--joins", "clients.joins", "ROUND", "from which on new clients may be asked (default: never)"),
     ),
     "training": (
         ("--rounds", "run.rounds", "N", "number of rounds"),

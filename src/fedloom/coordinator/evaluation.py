@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator.history import History, Record
+from fedloom.coordinator.newcomers import NewClients, judge_new
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
@@ -29,13 +30,21 @@ class _Found(NamedTuple):
 
 
 class Evaluation:
-    """Judges the global model, and the personal models of a fixed panel of clients."""
+    """Judges the global model, the personal models of a fixed panel of clients, and new clients in the end."""
 
-    def __init__(self, algorithm: Algorithm[Any, Any], population: Population, engine: Engine, panel: int) -> None:
-        self.algorithm, self.population, self.engine = algorithm, population, engine
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        population: Population,
+        engine: Engine,
+        panel: int,
+        new: NewClients | None = None,
+    ) -> None:
+        self.algorithm, self.population, self.engine, self.new = algorithm, population, engine, new
         n = population.num_clients
-        order = generator(population.seed, "panel").permutation(n)[: min(n, panel)]
-        self.panel = sorted(int(k) for k in order)
+        apart = set() if new is None else set(new.ids(n))
+        order = generator(population.seed, "panel").permutation(n)
+        self.panel = sorted([int(k) for k in order if int(k) not in apart][:panel])
         self._members = {name: float(count) for name, count in engine.population.members.items()}
         self.previous: dict[int, int] = {}  # right answers of what each client had trained when it took part last
         self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}
@@ -81,6 +90,19 @@ class Evaluation:
             }
         if found := self._found(server, round, "val"):
             out["val_accuracy"] = mean(of.right / of.examples for of in found.values())
+        return out
+
+    def of_new(self, server: dict[str, Any], round: int) -> Record:
+        """Each new client, in every way that is asked for and that the algorithm has a model for."""
+        if self.new is None:
+            return {}
+        out: Record = {"new_by_client": {}}
+        for way, seen in judge_new(self.engine, server, self.new, round).items():
+            found = {k: (int(s.right), int(s.examples)) for k, s in sorted(seen.items())}
+            rate = {str(k): right / total for k, (right, total) in found.items()}
+            out[f"new_{way}_accuracy"] = mean(rate.values())
+            out[f"new_{way}_accuracy_by_samples"] = by_samples(found.values()) if found else None
+            out["new_by_client"][way] = rate
         return out
 
     def each(self, server: dict[str, Any], round: int) -> tuple[Record, Record]:

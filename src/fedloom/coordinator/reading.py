@@ -32,6 +32,7 @@ _ACCURACIES = (
     "better_than_global",
     "received_accuracy",
     "trained_accuracy",
+    *(f"new_{way}_accuracy{mean}" for way in ("global", "fine_tuned", "personalised") for mean in ("", "_by_samples")),
     "val_accuracy",
 )
 _NUMBERS = ("train_loss", "server_loss", "global_loss", "forgetting", "personal_std", "drop")
@@ -113,6 +114,10 @@ def _metrics_check() -> Callable[[Object], None]:
         by_client = record.get("personal_by_client", {})
         ok = isinstance(by_client, dict) and all(v is not None and _share(v) for v in by_client.values())
         _need(ok, "personal_by_client", "a mapping of clients to numbers in 0..1", by_client)
+        new = record.get("new_by_client", {})
+        ok = isinstance(new, dict) and all(isinstance(by, dict) for by in new.values())
+        ok = ok and all(v is not None and _share(v) for by in new.values() for v in by.values())
+        _need(ok, "new_by_client", "a mapping of ways to clients to numbers in 0..1", new)
         by_class = record.get("class_accuracy")
         if by_class is not None:
             ok = _list(by_class) and all(map(_share, by_class))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from fedloom.coordinator import facts
@@ -18,7 +19,7 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History, Record
-from fedloom.coordinator.sampler import Uniform
+from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.engines.choose import choose, choose_compilation
@@ -74,7 +75,7 @@ class Rounds:
         if stored:
             reason = str(stored.get("engine_reason", reason))
         self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
-        self.evaluation = Evaluation(algorithm, population, self.engine, settings.panel)
+        self.evaluation = Evaluation(algorithm, population, self.engine, settings.panel, job.new)
         self._round = 0
         self._server: dict[str, Any] = {}  # by architecture; empty before the start
 
@@ -218,6 +219,9 @@ class Rounds:
         self.history.server, self.history.clients = server, self.engine.clients
         self.history.stopped = self._reason_to_stop(record) if done < settings.rounds else None
         last = done == settings.rounds or self.history.stopped is not None
+        if last:
+            record.update(self.evaluation.of_new(server, t))
+            clock.lap("new")
         self._record(record, clock, files, each)
         if files is not None and (last or done % settings.checkpoint_every == 0):
             files.save(done, server, self.engine)
@@ -235,7 +239,12 @@ class Rounds:
         if self.algorithm.pooled:
             return [0]
         n = self.trained.num_clients
-        clients = [int(k) for k in self.sampler(round, self.trained.sizes, self.cohort_size)]
+        sizes, new = self.trained.sizes, self.job.new
+        if new is None or new.joined(round) or isinstance(self.sampler, FixedList):  # a list names clients by number
+            clients = [int(k) for k in self.sampler(round, sizes, self.cohort_size)]
+        else:  # the sampler sees the others alone
+            others = np.setdiff1d(np.arange(n), new.ids(n))
+            clients = [int(others[k]) for k in self.sampler(round, sizes[others], self.cohort_size)]
         if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
             raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round + 1}")
         return clients
@@ -298,6 +307,7 @@ class Rounds:
                 "task": p.task,
                 "sampler": self.sampler,
                 "faults": self.job.faults,
+                **({} if self.job.new is None else {"new": self.job.new}),
                 "engine": self.history.engine,
                 "engine_reason": self.history.engine_reason,
                 "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},

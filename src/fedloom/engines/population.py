@@ -123,6 +123,12 @@ class Population:
         )  # fmt: skip
         return Public(batches=batches)
 
+    def _any_row(self, client: int) -> int:
+        """A row of the client's own."""
+        f = self.federation
+        held = [p.rows(client) for p in (f.partition, f.local_test, f.local_val) if p is not None]
+        return int(next(rows for rows in held if len(rows))[0])
+
     def _stack(
         self,
         rows: Sequence[npt.NDArray[np.int64]],
@@ -135,7 +141,7 @@ class Population:
         examples = np.empty((len(rows), max(1, int(sizes.max(initial=0)))), np.int64)
         for i, r in enumerate(rows):
             # padding is a row of the client's own: nothing of anybody else's can leak into it
-            examples[i] = r[0] if len(r) else self.federation.partition.rows(fallback[i])[0]
+            examples[i] = r[0] if len(r) else self._any_row(fallback[i])
             examples[i, : len(r)] = r
         x, y = self._train
 

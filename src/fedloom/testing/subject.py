@@ -24,7 +24,7 @@ from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation, Partition
 from fedloom.engines.engine import Engine, Faults, Send
 from fedloom.engines.loop import Loop
-from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.message import Answer, Call, Request, Rows
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import copy_of
