@@ -208,7 +208,7 @@ def test_it_cannot_be_asked_for_later(tmp_path: Path) -> None:
     Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=linear, settings=plain).run(tmp_path / "run")
     assert not (tmp_path / "run/clients.jsonl").exists()
     job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)
-    with pytest.raises(SettingError, match="run.per_client was false and is true"):
+    with pytest.raises(SettingError, match=r"run\.per_client was false and is true"):
         job.run(tmp_path / "run", resume=True)
 
 
