@@ -32,6 +32,20 @@ class Reached(NamedTuple):
     seconds: float  # NaN where a round was not timed
 
 
+class Readings(NamedTuple):
+    """One measured number of a run, read in four ways: papers use each of them, and they differ. NaN: not measured.
+
+    `last`: after the last round. `mean`: over all rounds that have it, that before training included. `validated`: in
+    the round with the best `val_accuracy`. `best`: over rounds, which is optimistic, since it chooses the round by what
+    it reports.
+    """
+
+    last: float
+    mean: float
+    validated: float
+    best: float
+
+
 @dataclass
 class History:
     """The records of a run: one before training (round 0) and one after each round.
@@ -96,6 +110,17 @@ class History:
         """The mean of the newest `count` values of a number, NaN if it was never measured."""
         values = self.series(name)[-count:]
         return float(values.mean()) if len(values) else float("nan")
+
+    def readings(self, name: str) -> Readings:
+        """A measured number, read in four ways."""
+        there = [m for m in self.metrics if m.get(name) is not None]
+        if not there:
+            return Readings(*[math.nan] * 4)
+        values = np.array([m[name] for m in there], np.float64)
+        chosen = [m for m in there if m.get("val_accuracy") is not None]
+        validated = max(chosen, key=lambda m: m["val_accuracy"])[name] if chosen else math.nan  # the first of equals
+        best = values.min() if lower_is_better(name) else values.max()
+        return Readings(float(values[-1]), float(values.mean()), float(validated), float(best))
 
     @property
     def per_class(self) -> npt.NDArray[np.float64]:
