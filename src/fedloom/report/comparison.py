@@ -90,7 +90,7 @@ def alone(run: Run, methods: Sequence[Method]) -> dict[str, float]:
 
 
 def better_than_alone(run: Run, methods: Sequence[Method]) -> float | None:
-    """The share of clients that their personal model serves better than local-only training; None without such a run."""
+    """The share of clients whose personal model is more accurate than local-only training; None without such a run."""
     mine, theirs = last_judged(run), alone(run, methods)
     both = mine.keys() & theirs.keys()
     return sum(mine[k] > theirs[k] for k in both) / len(both) if both else None
