@@ -27,7 +27,7 @@ from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.model import Model
 from fedloom.core.tree import zeros_like
-from fedloom.core.types import Params, Weighted, Weights, state
+from fedloom.core.types import Params, Weights, state
 
 
 @state
@@ -56,7 +56,7 @@ class Scaffold(Algorithm[Server, Params]):
     @on_client
     def local_update(
         self, client: Client[Params], x: Weights, c: Annotated[Params, "control"]
-    ) -> tuple[Params, tuple[Weighted[Weights], Annotated[Weighted[Params], "control"]]]:
+    ) -> tuple[Params, tuple[object, Annotated[object, "control"]]]:
         c_i, A = client.state, self.plain_steps(client, self.divisor)
         y = self.train(client, x, c - c_i, correct=lambda g, drift: g + drift)  # Alg. 1, l. 10
         dc = 1 / (A * client.lr) * (x.params - y.params) - c  # l. 12: c_i+ - c_i
