@@ -89,8 +89,9 @@ def attack(name: str, engine: str, kills: int, seed: int, folder: Path, rounds: 
 def compare(name: str, engine: str, rounds: int, reference: Any, whole: Path, cut: Path) -> list[str]:
     """In what a run that was killed ended otherwise than one that was not."""
     wrong = []
-    if (cut / "metrics.jsonl").read_bytes() != (whole / "metrics.jsonl").read_bytes():
-        wrong.append("metrics.jsonl differs")
+    for name_of_log in ("metrics.jsonl", "clients.jsonl"):
+        if (cut / name_of_log).read_bytes() != (whole / name_of_log).read_bytes():
+            wrong.append(f"{name_of_log} differs")
     if not runs.same_end(reference, runs.job(name, engine, rounds).run(cut, resume=True)):
         wrong.append("server or clients differ")
     return [*wrong, *(f"not whole at the end: {problem}" for problem in verify(cut).problems)]

@@ -1,4 +1,6 @@
-"""Runs that are attacked: five algorithms, three architectures (one with BatchNorm), faults, states on disk."""
+"""Runs that are attacked: five algorithms, three architectures (one with BatchNorm), faults, states on disk, records of
+each client, new clients.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # `tiny`, where this is run 
 import torch
 from torch import nn
 
-from fedloom import SGD, Digest, FedAvg, FedNTD, History, Job, KTpFL, PFedSD, RunSettings, Scaffold, Unreliable
+from fedloom import (
+    SGD,
+    Digest,
+    FedAvg,
+    FedNTD,
+    History,
+    Job,
+    KTpFL,
+    NewClients,
+    PFedSD,
+    RunSettings,
+    Scaffold,
+    Unreliable,
+)
 from fedloom.core import tree
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
 
@@ -43,11 +58,13 @@ def job(name: str, engine: str, rounds: int, seed: int = 0) -> Job:
     """The run of an algorithm on an engine."""
     models: dict[str, Any] = {"linear": linear, "normed": normed, "wide": wide if name == "pfedsd" else mlp}
     settings = RunSettings(
-        rounds=rounds, cohort_size=5, seed=seed, engine=engine, threads=1, keep_every=7, state_memory_mib=1
-    )  # type: ignore[arg-type]
+        rounds=rounds, cohort_size=5, seed=seed, engine=engine, threads=1, keep_every=7, state_memory_mib=1,
+        per_client=True, stateless=name == "pfedsd",
+    )  # type: ignore[arg-type]  # fmt: skip
     faults = Unreliable(declined=0.1, lost=0.1, late=0.1)
     data = federation(12, public=examples(24, seed=5), val_fraction=0.2)
-    return Job(algorithm=algorithm(name), federation=data, model=models, settings=settings, faults=faults)
+    new = NewClients(2) if name in ("pfedsd", "kt_pfl") else None
+    return Job(algorithm=algorithm(name), federation=data, model=models, settings=settings, faults=faults, new=new)
 
 
 def same_end(a: History, b: History) -> bool:
@@ -57,7 +74,7 @@ def same_end(a: History, b: History) -> bool:
         return all(torch.equal(s, t) for s, t in zip(tree.leaves(x), tree.leaves(y), strict=True))
 
     states = sorted(a.clients) == sorted(b.clients) and all(same(a.clients[k], b.clients[k]) for k in a.clients)
-    return states and same(a.server, b.server) and a.metrics == b.metrics
+    return states and same(a.server, b.server) and a.metrics == b.metrics and a.per_client == b.per_client
 
 
 def cases() -> Iterator[tuple[str, str]]:

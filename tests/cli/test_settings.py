@@ -451,6 +451,8 @@ def _word(kind: Any) -> str:
     parts = [k for k in get_args(kind) if k is not type(None)]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f"`{k}`" for k in get_args(kind))
+    if get_origin(kind) is tuple and ... in parts:
+        return _word(parts[0]).replace("one of", "some of")
     if get_origin(kind) is tuple:
         return f"{len(parts)} {_word(parts[0])}s"
     if parts:

@@ -255,3 +255,18 @@ def test_runs_are_found_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert runs_below(tmp_path / "b/seed-2/checkpoints") == [tmp_path / "b/seed-2/checkpoints/old"]
     with pytest.raises(SettingError, match=r"nowhere is no folder"):
         runs_below(tmp_path / "nowhere")
+
+
+def test_a_number_is_read_in_four_ways() -> None:
+    found = [0.1, 0.6, None, 0.9, 0.5]
+    val = [0.2, 0.7, 0.8, 0.4, 0.7]  # the best is in a round without the number, then two are equal
+    metrics = [
+        {"round": t, "global_accuracy": a, "val_accuracy": v} for t, (a, v) in enumerate(zip(found, val, strict=True))
+    ]
+    read = History(algorithm="A", metrics=metrics).readings("global_accuracy")
+    assert read == (0.5, pytest.approx(2.1 / 4), 0.6, 0.9)
+    losses = [{"round": t, "global_loss": v} for t, v in enumerate((3.0, 1.0, 2.0))]
+    read = History(algorithm="A", metrics=losses).readings("global_loss")
+    assert (read.last, read.mean, read.best) == (2.0, 2.0, 1.0)  # the lowest
+    assert math.isnan(read.validated)
+    assert all(map(math.isnan, History(algorithm="A", metrics=losses).readings("personal_accuracy")))

@@ -23,9 +23,12 @@ from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.types import Weighted, Weights
+from fedloom.engines.cohort import Exchange
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from fedloom.engines.workers import Workers
+from fedloom.testing.messages import Keeping, Messages
 from small import batches_of
 from tiny import LOCAL, federation, mlp, population
 
@@ -240,3 +243,46 @@ def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
     logits = next(iter(job.population.models.values()))(w, job.federation.train.x[rows].double())
     right = float((logits.argmax(1) == job.federation.train.y[rows]).double().mean())
     assert history.metrics[-1]["personal_by_client"]["2"] == pytest.approx(right, abs=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), PFedSD(local=LOCAL), LocalOnly(local=LOCAL)])
+@pytest.mark.parametrize("engine", [Loop, Stacked, Workers, Messages, Keeping])
+def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, algorithm: Any) -> None:
+    p = judged()
+    run, watched = engine(p, algorithm, judges_trained=True), Loop(p, algorithm)
+    seen: list[Exchange] = []
+    watched.watch = seen.append
+    server, same = run.init(), watched.init()
+    for round, cohort in enumerate(((0, 1, 2), (1, 3))):
+        seen.clear()
+        server, same = run.round(server, cohort, round), watched.round(same, cohort, round)
+        assert sorted(run.traffic.after) == list(cohort)
+        for e in seen:
+            after, trained = run.traffic.after[e.client], e.trained
+            assert trained is not None
+            for name, part in (("", p.federation.local_test), ("train", p.federation.partition)):
+                rows = part.rows(e.client).copy()
+                logits, y = p.models["mlp"](trained, p.federation.train.x[rows].double()), p.federation.train.y[rows]
+                loss = torch.nn.functional.cross_entropy(logits, y, reduction="sum")
+                np.testing.assert_allclose(after.train_loss if name else after.loss, loss.detach(), rtol=1e-9)
+                assert (after.trained if name else after.examples) == len(y)
+                if not name:
+                    assert after.right == (logits.argmax(1) == y).sum()
+    assert not watched.traffic.after
+    run.close()
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
+def test_a_given_model_is_judged_on_the_rows_of_each_client(engine: Any) -> None:
+    p = judged()
+    run = engine(p, PFedSD(local=LOCAL))
+    server = run.round(run.init(), (0, 1, 2), 0)
+    given = run.look_at(server, range(6), 0, "all")
+    for k, found in given.items():
+        rows = p.federation.local_test.rows(k).copy()  # type: ignore[union-attr]
+        logits = p.models["mlp"](server["mlp"], p.federation.train.x[rows].double())
+        assert found.right == (logits.argmax(1) == p.federation.train.y[rows]).sum()
+    own = run.look(server, range(6), 0, "all")
+    apart = [abs(float(own[k].loss - given[k].loss)) > 1e-9 for k in range(6)]
+    assert apart == [True] * 3 + [False] * 3
+    run.close()

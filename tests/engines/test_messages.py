@@ -123,7 +123,7 @@ def test_nothing_is_made_of_what_is_too_large() -> None:
         ({"round": True}, "round must be a whole number, got True"),
         ({"broadcast": None}, "broadcast must be a whole number"),
         ({"exchange": "sometimes"}, "exchange must be a number or 'evaluate'"),
-        ({"judged": "train"}, "judged must be 'val' or 'test'"),
+        ({"judged": "train"}, "judged must be 'val', 'test' or 'all'"),
         ({"keys": [[1, 2], [3, 4]]}, "a request to 1 clients has 2 keys"),
         ({"keys": "none"}, "not a request"),
         ({"rate": "fast"}, "not a request"),

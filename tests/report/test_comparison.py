@@ -6,9 +6,11 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made import made_run
 
+from fedloom.coordinator import History
 from fedloom.report import comparison
 from fedloom.report.grouping import read_methods
 from fedloom.report.methods import Method
@@ -109,3 +111,47 @@ def test_versions_are_said_once_where_they_are_the_same(tmp_path: Path) -> None:
     table, versions = comparison.facts(methods(tmp_path))
     assert versions == ""
     assert [row[-1] for row in table.rows] == ["fedloom 0.1.0, torch 2.8", "torch 3"]
+
+
+def test_accuracies_are_read_in_four_ways(tmp_path: Path) -> None:
+    made_run(tmp_path / "a", "fedavg", 0)
+    made_run(tmp_path / "b", "fedntd", 0, without=("personal_accuracy",))
+    found = comparison.readings(methods(tmp_path))
+    assert found is not None
+    names = [c.name for c in found.columns]
+    assert names == [
+        "method",
+        *(f"{kind}_accuracy_{way}" for kind in ("global", "personal") for way in ("last", "mean", "best")),
+    ]
+    assert "optimistic" in found.columns[3].heading
+    history = History.read(tmp_path / "a")
+    for name in names[1:]:
+        kind, _, way = name.rpartition("_")
+        assert found.rows[0][names.index(name)].mean == getattr(history.readings(kind), way)
+    assert found.rows[1][-1] is None
+
+
+def test_the_share_of_clients_that_are_better_off_than_alone(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        made_run(tmp_path / f"fedavg/{seed}", "fedavg", seed)
+        made_run(tmp_path / f"local/{seed}", "local_only", seed)
+    made_run(tmp_path / "fedntd/5", "fedntd", 5)  # no local-only run of this seed
+    found = comparison.headline(methods(tmp_path))
+    column = [c.name for c in found.columns].index("better_than_local_only")
+    shares = []
+    for seed in (0, 1):
+        mine, alone = (
+            History.read(tmp_path / f"{name}/{seed}").metrics[-1]["personal_by_client"] for name in ("fedavg", "local")
+        )
+        shares.append(np.mean([mine[k] > alone[k] for k in mine]))
+    by_method = {row[0]: row[column] for row in found.rows}
+    assert by_method["fedavg"].mean == pytest.approx(np.mean(shares))
+    assert by_method["fedntd"] is None
+    assert by_method["local_only"] is None
+    table = comparison.personal(methods(tmp_path))
+    assert table is not None
+    assert [c.name for c in table.columns][-1] == "local_only"
+    rows = [row for row in table.rows if row[0] == "fedavg" and row[2] == 1]
+    alone = History.read(tmp_path / "local/1").metrics[-1]["personal_by_client"]
+    assert {row[4]: row[-1] for row in rows} == alone
+    assert all(row[-1] is None for row in table.rows if row[0] in ("fedntd", "local_only"))

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedloom import ALGORITHMS
 from fedloom.coordinator import History
-from fedloom.report import comparison_table, progress
+from fedloom.report import comparison_table, progress, readings_table
 from fedloom.report.comparison import headline
 from fedloom.report.grouping import read_methods
 
@@ -122,6 +122,38 @@ def test_labels_that_are_too_long_are_folded_before_a_number_is() -> None:
     out = shown(comparison_table([("a_very_long_name_of_a_method/seed-0", history(**FULL))]), 40)
     assert "0.7123" in out
     assert "…" not in out
+
+
+def test_new_clients_have_columns_where_there_are_any() -> None:
+    new = {"new_global_accuracy": 0.61, "new_fine_tuned_accuracy": 0.72}
+    assert "tuned" not in shown(comparison_table([("fedavg", history(**FULL))]), 100)
+    row = rows(comparison_table([("fedavg", history(**FULL, **new))]), 120)[-1]
+    assert row == [
+        "fedavg",
+        "0.7123",
+        "-0.0512",
+        "0.8000",
+        "0.3333",
+        "0.6100",
+        "0.7200",
+        "4.00",
+        "2.00",
+        "0.50",
+        "stacked",
+    ]
+
+
+def test_the_same_accuracy_is_read_in_four_ways() -> None:
+    swings = history(rounds=4)
+    for t, record in enumerate(swings.metrics):
+        record |= {"global_accuracy": (0.1, 0.5, 0.9, 0.3, 0.7)[t], "val_accuracy": (0.1, 0.8, 0.2, 0.3, 0.4)[t]}
+    out = shown(readings_table([("fedavg", swings)]), 100)
+    assert "*best on test, which is optimistic" in " ".join(out.split())
+    assert [line.split() for line in out.splitlines()][-1] == ["fedavg", "0.7000", "0.5000", "0.5000", "0.9000"]
+    swings.metrics[-1]["personal_accuracy"] = 0.8
+    narrow = shown(readings_table([("fedavg", swings)]), 40).splitlines()[-1].split()
+    assert narrow[:2] == ["fedavg", "0.7000"]  # what goes first are the other ways
+    assert "0.8000" in narrow
 
 
 def test_labels_are_not_markup() -> None:

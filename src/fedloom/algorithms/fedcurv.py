@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -76,8 +76,8 @@ class FedCurv(Algorithm[Server, Report]):
 
     @on_client
     def local_update(
-        self, client: Client[Report], w: Weights, total: Report
-    ) -> tuple[Report, tuple[Weighted[Weights], Weighted[Report]]]:
+        self, client: Client[Report], w: Weights, total: Annotated[Report, "fisher"]
+    ) -> tuple[Report, tuple[Weighted[Weights], Annotated[Weighted[Report], "fisher"]]]:
         task_loss, others = client.loss, total - client.state  # P_k, Q_k
 
         def loss(w: Weights, batch: Batch, others: Report) -> BatchLoss:

@@ -18,7 +18,7 @@ d_k / lr); FedNTD's published numbers of FedNova cannot come from plain FedNova.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 
@@ -46,7 +46,9 @@ class FedNova(Algorithm[Weights, Params]):
         return zeros_like(initial.params) if self.variance_reduction == "released" else Params()
 
     @on_client
-    def local_update(self, client: Client[Params], w: Weights) -> tuple[Params, Weighted[tuple[Weights, Tensor]]]:
+    def local_update(
+        self, client: Client[Params], w: Weights
+    ) -> tuple[Params, Weighted[tuple[Annotated[Weights, "gradient"], Annotated[Tensor, "control"]]]]:
         last, a = client.state, self.plain_steps(client)  # d_k / lr of the client's last round, if it counts
         w_k = self.train(client, w, last, loss=client.loss, correct=(lambda g, last: g - last) if last else None)
         d = 1 / a * (w.params - w_k.params)

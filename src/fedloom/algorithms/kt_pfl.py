@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -63,13 +63,20 @@ class KTpFL(Algorithm[Tensor, Weights]):
         return model.init(key)
 
     @on_client
-    def local_update(self, client: Client[Weights], public: Tensor) -> tuple[Weights, Tensor]:
+    def local_update(
+        self, client: Client[Weights], public: Annotated[Tensor, "control"]
+    ) -> tuple[Weights, Annotated[Tensor, "predictions"]]:
         weights = self.train(client, client.state, loss=client.loss)  # (5)
         batches = client.public.rows(public, self.distill.batch_size)
         return weights, batches.predict(soft_prediction(client.model, self.tau), weights)
 
     @on_client
-    def digest(self, client: Client[Weights], public: Tensor, target: Tensor) -> tuple[Weights, tuple[()]]:
+    def digest(
+        self,
+        client: Client[Weights],
+        public: Annotated[Tensor, "control"],
+        target: Annotated[Tensor, "predictions"],
+    ) -> tuple[Weights, tuple[()]]:
         weights, loss = client.state, soft_target_loss(client.model, self.tau)
         batches = client.public.rows(public, self.distill.batch_size).note("target", target)
         rate = torch.full_like(client.lr, self.distill.optimiser.lr)

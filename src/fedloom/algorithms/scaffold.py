@@ -19,7 +19,7 @@ formed from the clients that answered.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import Positive
@@ -54,7 +54,9 @@ class Scaffold(Algorithm[Server, Params]):
         return zeros_like(initial.params)
 
     @on_client
-    def local_update(self, client: Client[Params], x: Weights, c: Params) -> tuple[Params, object]:
+    def local_update(
+        self, client: Client[Params], x: Weights, c: Annotated[Params, "control"]
+    ) -> tuple[Params, tuple[object, Annotated[object, "control"]]]:
         c_i, A = client.state, self.plain_steps(client, self.divisor)
         y = self.train(client, x, c - c_i, correct=lambda g, drift: g + drift)  # Alg. 1, l. 10
         dc = 1 / (A * client.lr) * (x.params - y.params) - c  # l. 12: c_i+ - c_i

@@ -38,6 +38,8 @@ FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, va
         ("--declined", "clients.declined", "P", "probability that a client refuses"),
         ("--lost", "clients.lost", "P", "probability that a client vanishes"),
         ("--late", "clients.late", "P", "probability that a client answers too late"),
+        ("--new", "clients.new", "N", "clients held out from training and judged in the end: the last N, or list:3,7"),
+        ("--joins", "clients.joins", "ROUND", "from which on new clients may be asked (default: never)"),
     ),
     "training": (
         ("--rounds", "run.rounds", "N", "number of rounds"),
@@ -70,6 +72,7 @@ FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, va
     ),
     "results": (
         ("--eval-every", "run.eval_every", "N", "rounds between judgements of personal models"),
+        ("--per-client", "run.per_client", "", "each client's numbers in clients.jsonl"),
         ("--checkpoint-every", "run.checkpoint_every", "N", "rounds between checkpoints"),
     ),
 }  # fmt: skip
@@ -91,7 +94,7 @@ def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
         for flag, key, metavar, what in flags:
             default = _SETTINGS[key]["default"]
             text = what if default is None or default is False else f"{what} (default: {default})"
-            if key == "run.bf16":
+            if default is False:
                 add(flag, dest=key, action="store_const", const=True, help=text)
             elif not metavar:
                 add(flag, dest=key, choices=_SETTINGS[key]["choices"], help=text)

@@ -20,7 +20,7 @@ from fedloom.data import Federation
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
-from fedloom.report import comparison_table, progress
+from fedloom.report import comparison_table, progress, readings_table
 
 Results = list[tuple[str, History]]
 
@@ -145,5 +145,6 @@ def _show(results: Results, out: str | None, console: Console) -> None:
     if results:
         console.print()
         console.print(comparison_table(results))
+        console.print(readings_table(results))
         if out is not None:
             console.print(f"settings, metrics and timing: {out}", markup=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from fedloom.coordinator.directory import check_free
 from fedloom.coordinator.history import History, runs_below
+from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.past import Past
 from fedloom.coordinator.run import Job, Replay, Restored, run
 from fedloom.coordinator.sampler import (
@@ -24,6 +25,7 @@ __all__ = [
     "FixedList",
     "History",
     "Job",
+    "NewClients",
     "Past",
     "Replay",
     "Restored",

@@ -18,7 +18,8 @@ from fedloom.engines.engine import Engine
 from fedloom.engines.store import state_name
 
 FORMAT = 2
-LOGS = ("metrics.jsonl", "timing.jsonl")
+LOGS = ("metrics.jsonl", "timing.jsonl")  # of every run
+PER_CLIENT = "clients.jsonl"  # where that is asked for
 _INDEX = re.compile(r"([0-9]{8,})\.json")
 _SERVER = re.compile(r"([0-9]{8,})-server\.safetensors")
 _CLIENT = re.compile(r"[0-9]{8,}-([0-9]{8,})\.safetensors")  # the round that made it
@@ -55,12 +56,14 @@ class Identity:
         clients: How many there are.
         rows: How many rows the server keeps of each, which have numbers after those of the clients; any number where
             it has pools.
+        logs: Their names.
         unproved: Up to this round indexes may be of format 1.
     """
 
     fingerprint: str = ""
     clients: int = 0
     rows: int = 0
+    logs: tuple[str, ...] = LOGS
     unproved: int = -1
 
 
@@ -138,7 +141,7 @@ class Checkpoints:
         if raw.get("round") != round:
             raise ValueError(f"it is of round {raw.get('round')}")
         clients, logs = raw.get("clients"), raw.get("logs")
-        if not isinstance(clients, dict) or not isinstance(logs, dict) or set(logs) != set(LOGS):
+        if not isinstance(clients, dict) or not isinstance(logs, dict) or set(logs) != set(self.identity.logs):
             raise ValueError("clients and logs must be mappings")
         return Checkpoint(
             round=round,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedloom.coordinator import reading
-from fedloom.coordinator.checkpoint import LOGS, Checkpoint, Checkpoints, Identity, Prefix
+from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints, Identity, Prefix
 from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.core import files
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
@@ -123,11 +123,11 @@ class RunDirectory:
         """
         self.check_beginning()
         self._write(documents, documents["manifest"])
-        self._open(dict.fromkeys(LOGS, b""), "wb")
+        self._open(dict.fromkeys(self.logs, b""), "wb")
 
     def check_beginning(self) -> None:
         """Raise DamageError if there is more than a process leaves that was killed before its first checkpoint."""
-        for name in LOGS:
+        for name in (*LOGS, PER_CLIENT):
             path = self.path / name
             data = files.load(path) if files.there(path) else b""
             if len(data.splitlines()) > 1 or not data.startswith(_FIRST[: len(data)]):
@@ -178,11 +178,16 @@ class RunDirectory:
             files.sync(self.path)
         self.checkpoints.identity = identity(manifest)
 
-    def record(self, metrics: Record, timing: Record) -> None:
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """The names of the run's logs."""
+        return self.checkpoints.identity.logs
+
+    def record(self, lines: Mapping[str, Record]) -> None:
         """Append a line to each log."""
-        for log, line in zip(self._logs, (metrics, timing), strict=True):
+        for log in self._logs:
             try:
-                log.append((json.dumps(line, allow_nan=False) + "\n").encode())
+                log.append((json.dumps(lines[log.path.name], allow_nan=False) + "\n").encode())
             except OSError as error:
                 raise self._lost(log.path, error) from error
 
@@ -291,18 +296,19 @@ class RunDirectory:
         """
         found, starts, cut = dict[str, list[Record]](), dict[str, bytes](), False
         every = self.document("manifest")["run"]["checkpoint_every"]
-        for name in LOGS:
+        for name in self.logs:
             found[name], starts[name], tail = self.log(name, checkpoint)
             cut |= not left_by_a_kill(name, starts[name], tail, every)
         kept, others = self.checkpoints.standing(checkpoint)
         cut |= any(t > checkpoint.round for t in others)
         aside = files.Aside(self.path)
-        for name in LOGS:
+        for name in self.logs:
             if cut:
                 aside.copy(self.path / name)
         self.checkpoints.go_on_from(checkpoint, kept, others, engine, aside)
         self._open(starts, "r+b")  # the logs last: as long as a later checkpoint is there, they must reach to it
         history.metrics[:], history.timing[:] = (found[name] for name in LOGS)
+        history.per_client[:] = found.get(PER_CLIENT, [])
         _say(aside, f"are of no use to a run that goes on from round {checkpoint.round}")
 
     def log(self, name: str, checkpoint: Checkpoint) -> tuple[list[Record], bytes, bytes]:
@@ -374,6 +380,7 @@ def identity(manifest: Mapping[str, Any]) -> Identity:
     return Identity(
         fingerprint=files.digest(json.dumps(lasting, sort_keys=True).encode()),
         clients=manifest["federation"]["clients"],
+        logs=(*LOGS, PER_CLIENT) if manifest["run"].get("per_client") else LOGS,
         rows=_ALL if fixed.get("pools") else len(fixed.get("rows", ())),
         unproved=_ALL if manifest["format"] == 1 else manifest.get("unproved", -1),
     )

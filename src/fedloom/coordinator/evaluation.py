@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator.history import History, Record
+from fedloom.coordinator.newcomers import NewClients, judge_new
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
 from fedloom.engines.engine import Engine
-from fedloom.engines.message import HeldOut
+from fedloom.engines.message import HeldOut, Seen
 from fedloom.engines.population import Population
 from fedloom.evaluate import classify, forgetting, in_local, out_local, rows_right
 
 Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
 
 
-class Evaluation:
-    """Judges the global model, and the personal models of a fixed panel of clients."""
+class _Found(NamedTuple):
+    right: int
+    examples: int
+    own: bool = True  # whether the client has a model of its own
 
-    def __init__(self, algorithm: Algorithm[Any, Any], population: Population, engine: Engine, panel: int) -> None:
-        self.algorithm, self.population, self.engine = algorithm, population, engine
+
+class Evaluation:
+    """Judges the global model, the personal models of a fixed panel of clients, and new clients in the end."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        population: Population,
+        engine: Engine,
+        panel: int,
+        new: NewClients | None = None,
+    ) -> None:
+        self.algorithm, self.population, self.engine, self.new = algorithm, population, engine, new
         n = population.num_clients
-        order = generator(population.seed, "panel").permutation(n)[: min(n, panel)]
-        self.panel = sorted(int(k) for k in order)
+        apart = set() if new is None else set(new.ids(n))
+        order = generator(population.seed, "panel").permutation(n)
+        self.panel = sorted([int(k) for k in order if int(k) not in apart][:panel])
         self._members = {name: float(count) for name, count in engine.population.members.items()}
+        self.previous: dict[int, int] = {}  # right answers of what each client had trained when it took part last
         self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}
 
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History) -> Record:
@@ -60,19 +76,110 @@ class Evaluation:
     def of_personal(self, server: dict[str, Any], round: int) -> Record:
         """Each client of the panel, judged by its personal model on its own held-out examples after `round`."""
         out: Record = {}
-        rate = self._rates(server, round, "test")
-        if rate:
+        found = self._found(server, round, "test")
+        if rate := {k: of.right / of.examples for k, of in found.items()}:
             values = np.array([rate[k] for k in self.panel if k in rate])
             tenth = np.sort(values)[: max(1, len(values) // 10)]
             out = {
                 "personal_accuracy": float(values.mean()),
+                "personal_accuracy_by_samples": by_samples((of.right, of.examples) for of in found.values()),
                 "personal_std": float(values.std()),
                 "personal_worst_tenth": float(tenth.mean()),
+                **({"without_personal": sum(not of.own for of in found.values())} if self._tells else {}),
                 "personal_by_client": {str(k): rate[k] for k in self.panel if k in rate},
             }
-        if rate := self._rates(server, round, "val"):
-            out["val_accuracy"] = mean(rate.values())
+        if found := self._found(server, round, "val"):
+            out["val_accuracy"] = mean(of.right / of.examples for of in found.values())
         return out
+
+    def of_new(self, server: dict[str, Any], round: int) -> Record:
+        """Each new client, in every way that is asked for and that the algorithm has a model for."""
+        if self.new is None:
+            return {}
+        out: Record = {"new_by_client": {}}
+        for way, seen in judge_new(self.engine, server, self.new, round).items():
+            found = {k: (int(s.right), int(s.examples)) for k, s in sorted(seen.items())}
+            rate = {str(k): right / total for k, (right, total) in found.items()}
+            out[f"new_{way}_accuracy"] = mean(rate.values())
+            out[f"new_{way}_accuracy_by_samples"] = by_samples(found.values()) if found else None
+            out["new_by_client"][way] = rate
+        return out
+
+    def each(self, server: dict[str, Any], round: int) -> tuple[Record, Record]:
+        """Of each client of the panel the numbers for its personal and for the global model after `round`; and what
+        follows from both.
+        """
+        weights, panel = self._global(server), self.panel
+        whole = self._all_have(weights)
+        own = self.engine.look(server, panel, round, "all") if self.algorithm.personalises or not whole else {}
+        given = self.engine.look_at(weights, panel, round, "all") if whole else {}
+        first = own or given
+        each: Record = {
+            "clients": panel,
+            "examples": [int(first[k].examples) for k in panel],
+            "train_examples": [int(first[k].trained) for k in panel],
+            "own": [bool(first[k].own) and bool(own) for k in panel],
+        }
+        each |= _columns("personal", [first[k] for k in panel])
+        each |= _columns("global", [given[k] for k in panel]) if given else {}
+        if not given:
+            return each, {}
+        both = [(int(first[k].right), int(given[k].right), int(given[k].examples)) for k in panel if given[k].examples]
+        return each, {
+            "global_on_clients": mean(right / total for _, right, total in both),
+            "global_on_clients_by_samples": by_samples((right, total) for _, right, total in both),
+            "better_than_global": mean(float(mine > theirs) for mine, theirs, _ in both),
+        }
+
+    def received(self, server: dict[str, Any], clients: list[int], round: int) -> dict[int, int]:
+        """How many held-out examples each client gets right by what it starts the next round from: the global model,
+        or, where clients keep a part of it or have none, that with their own part.
+        """
+        weights = self._global(server)
+        if self._all_have(weights):
+            found = self.engine.look_at(weights, clients, round)
+        else:
+            found = self.engine.look(server, clients, round)
+        return {k: int(seen.right) for k, seen in found.items()}
+
+    def of_trained(self, received: dict[int, int], after: dict[int, Seen]) -> tuple[Record, Record]:
+        """Accuracy around the local training of one round, by client, and its means.
+
+        `previous`: of what the client had trained when it took part last; the drop is from there to what it received.
+        """
+        clients = sorted(after)
+        new = {k: int(after[k].right) for k in clients}
+        each: Record = {
+            "clients": clients,
+            "examples": [int(after[k].examples) for k in clients],
+            "previous": [self.previous.get(k) for k in clients],
+            "received": [received[k] for k in clients],
+            "trained": [new[k] for k in clients],
+        }
+        size = {k: int(after[k].examples) for k in clients if after[k].examples}
+        means: Record = {
+            "received_accuracy": mean(received[k] / n for k, n in size.items()),
+            "trained_accuracy": mean(new[k] / n for k, n in size.items()),
+            "drop": mean((self.previous[k] - received[k]) / n for k, n in size.items() if k in self.previous),
+        }
+        self.previous.update(new)
+        return each, means
+
+    def remember(self, records: Iterable[Record]) -> None:
+        """Take from the records of earlier rounds how good each client was when it took part last."""
+        self.previous.clear()
+        for record in records:
+            told = record.get("trained", {"clients": [], "trained": []})
+            self.previous.update(zip(told["clients"], told["trained"], strict=True))
+
+    def _all_have(self, weights: dict[str, Weights]) -> bool:
+        """Whether there is a global model of every architecture."""
+        return bool(weights) and set(weights) >= {n for n, count in self._members.items() if count}
+
+    @property
+    def _tells(self) -> bool:
+        """Whether the algorithm tells clients without a model of their own from others."""
+        return type(self.algorithm).has_personal is not Algorithm.has_personal
 
     def _global(self, server: dict[str, Any]) -> dict[str, Weights]:
         """The global model of each architecture, where there is one."""
@@ -90,15 +197,17 @@ class Evaluation:
         shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
         return shares
 
-    def _rates(self, server: dict[str, Any], round: int, kind: HeldOut) -> dict[int, float]:
+    def _found(self, server: dict[str, Any], round: int, kind: HeldOut) -> dict[int, _Found]:
+        """What each client of the panel gets right that holds out examples of this kind."""
         p, weights = self.population, self._global(server)
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
         if self.algorithm.personalises or not weights:
-            judged = self.engine.judge(server, self.panel, round, kind)
-            return {k: right / total for k, (right, total) in judged.items() if total}
-        rate: dict[int, float] = {}  # one model for all of them: each row once
+            judged = self.engine.look(server, self.panel, round, kind)
+            found = {k: _Found(int(seen.right), int(seen.examples), bool(seen.own)) for k, seen in judged.items()}
+            return {k: of for k, of in found.items() if of.examples}
+        out: dict[int, _Found] = {}  # one model for all of them: each row once
         for name, w in weights.items():
             held_out, spans = self._held_out(name, kind, partition)
             if held_out is None:
@@ -108,8 +217,8 @@ class Evaluation:
                 right = np.concatenate([rows_right(p.models[name], w, p.task, part) for part in parts])
             else:
                 right = rows_right(p.models[name], w, p.task, held_out)
-            rate.update({k: float(right[a:b].mean()) for k, a, b in spans if b > a})
-        return rate
+            out.update({k: _Found(int(right[a:b].sum()), b - a) for k, a, b in spans if b > a})
+        return out
 
     def _held_out(self, name: str, kind: HeldOut, partition: Partition) -> tuple[Examples | None, Spans]:
         """What the panel's clients of one architecture hold out, and each one's span in it; the same every round."""
@@ -121,6 +230,25 @@ class Evaluation:
             examples = p.federation.train.select(np.concatenate(rows)) if ends[-1] else None
             self._held[name, kind] = examples, list(zip(members, ends[:-1], ends[1:], strict=True))
         return self._held[name, kind]
+
+
+def by_samples(found: Iterable[tuple[int, int]]) -> float:
+    """All right answers over all examples, of (right, examples) by client: large clients count for more."""
+    right, examples = np.array(list(found), np.int64).sum(0)
+    return float(right / examples)
+
+
+def _columns(name: str, seen: list[Seen]) -> Record:
+    """A model's numbers, client by client; None without rows to measure them on."""
+
+    def per_row(total: float, rows: int) -> float | None:
+        return total / rows if rows and math.isfinite(total) else None
+
+    return {
+        f"{name}_right": [int(s.right) for s in seen],
+        f"{name}_loss": [per_row(float(s.loss), int(s.examples)) for s in seen],
+        f"{name}_train_loss": [per_row(float(s.train_loss), int(s.trained)) for s in seen],
+    }
 
 
 def mean(values: Iterable[float]) -> float | None:

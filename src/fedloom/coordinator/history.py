@@ -32,11 +32,26 @@ class Reached(NamedTuple):
     seconds: float  # NaN where a round was not timed
 
 
+class Readings(NamedTuple):
+    """One measured number of a run, read in four ways: papers use each of them, and they differ. NaN: not measured.
+
+    `last`: after the last round. `mean`: over all rounds that have it, that before training included. `validated`: in
+    the round with the best `val_accuracy`. `best`: over rounds, which is optimistic, since it chooses the round by what
+    it reports.
+    """
+
+    last: float
+    mean: float
+    validated: float
+    best: float
+
+
 @dataclass
 class History:
     """The records of a run: one before training (round 0) and one after each round.
 
-    `metrics` holds only what the seed determines; `timing` the seconds beside it. Both only grow. Weights after the
+    `metrics` holds only what the seed determines; `timing` the seconds beside it, `per_client` the numbers of
+    each client where `RunSettings.per_client` asks for them. All only grow. Weights after the
     last round are in `server` (by architecture; "" where the algorithm mixes them). `settings`: how the run was asked
     for; `manifest`: engine, versions, number of parameters; `federation`: who holds how many examples of which class.
     `stopped`: why the run ended before its last round, None if it did not.
@@ -47,6 +62,7 @@ class History:
     engine_reason: str = ""
     metrics: list[Record] = field(default_factory=list)
     timing: list[Record] = field(default_factory=list)
+    per_client: list[Record] = field(default_factory=list)
     server: Any = None
     clients: Mapping[int, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -77,6 +93,7 @@ class History:
             engine_reason=fact("engine_reason"),
             metrics=metrics,
             timing=timing,
+            per_client=reading.per_client(folder),
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),
@@ -93,6 +110,17 @@ class History:
         """The mean of the newest `count` values of a number, NaN if it was never measured."""
         values = self.series(name)[-count:]
         return float(values.mean()) if len(values) else float("nan")
+
+    def readings(self, name: str) -> Readings:
+        """A measured number, read in four ways."""
+        there = [m for m in self.metrics if m.get(name) is not None]
+        if not there:
+            return Readings(*[math.nan] * 4)
+        values = np.array([m[name] for m in there], np.float64)
+        chosen = [m for m in there if m.get("val_accuracy") is not None]
+        validated = max(chosen, key=lambda m: m["val_accuracy"])[name] if chosen else math.nan  # the first of equals
+        best = values.min() if lower_is_better(name) else values.max()
+        return Readings(float(values[-1]), float(values.mean()), float(validated), float(best))
 
     @property
     def per_class(self) -> npt.NDArray[np.float64]:

@@ -26,9 +26,16 @@ _ACCURACIES = (
     "out_local_accuracy",
     "personal_accuracy",
     "personal_worst_tenth",
+    "personal_accuracy_by_samples",
+    "global_on_clients",
+    "global_on_clients_by_samples",
+    "better_than_global",
+    "received_accuracy",
+    "trained_accuracy",
+    *(f"new_{way}_accuracy{mean}" for way in ("global", "fine_tuned", "personalised") for mean in ("", "_by_samples")),
     "val_accuracy",
 )
-_NUMBERS = ("train_loss", "server_loss", "global_loss", "forgetting", "personal_std")
+_NUMBERS = ("train_loss", "server_loss", "global_loss", "forgetting", "personal_std", "drop")
 
 
 def metrics(folder: Path) -> list[Object]:
@@ -43,6 +50,12 @@ def metrics(folder: Path) -> list[Object]:
 def timing(folder: Path) -> list[Object]:
     """The records of timing.jsonl; none where there is no such file."""
     path = folder / "timing.jsonl"
+    return _log(path) if path.is_file() else []
+
+
+def per_client(folder: Path) -> list[Object]:
+    """The records of clients.jsonl; none where there is no such file."""
+    path = folder / "clients.jsonl"
     return _log(path) if path.is_file() else []
 
 
@@ -89,7 +102,7 @@ def _metrics_check() -> Callable[[Object], None]:
         for name in _NUMBERS:
             value = record.get(name)
             _need(value is None or _number(value), name, "a number or null", value)
-        for name in ("bytes_down", "bytes_up"):
+        for name in (n for n in record if n.startswith("bytes_")):
             _need(_count(record.get(name, 0)), name, "an integer >= 0", record.get(name))
         clients = record.get("clients", [])
         _need(_list(clients) and all(map(_count, clients)), "clients", "a list of client numbers", clients)
@@ -101,6 +114,10 @@ def _metrics_check() -> Callable[[Object], None]:
         by_client = record.get("personal_by_client", {})
         ok = isinstance(by_client, dict) and all(v is not None and _share(v) for v in by_client.values())
         _need(ok, "personal_by_client", "a mapping of clients to numbers in 0..1", by_client)
+        new = record.get("new_by_client", {})
+        ok = isinstance(new, dict) and all(isinstance(by, dict) for by in new.values())
+        ok = ok and all(v is not None and _share(v) for by in new.values() for v in by.values())
+        _need(ok, "new_by_client", "a mapping of ways to clients to numbers in 0..1", new)
         by_class = record.get("class_accuracy")
         if by_class is not None:
             ok = _list(by_class) and all(map(_share, by_class))
@@ -122,7 +139,26 @@ def _timing_check() -> Callable[[Object], None]:
     return check
 
 
-_CHECKS = {"metrics.jsonl": _metrics_check, "timing.jsonl": _timing_check}
+def _clients_check() -> Callable[[Object], None]:
+    def check(record: Object) -> None:
+        for part in ("judged", "trained"):
+            columns = record.get(part, {"clients": []})
+            ok = isinstance(columns, dict) and _list(columns.get("clients")) and all(map(_list, columns.values()))
+            _need(ok, part, "a mapping of names to lists, clients among them", columns)
+            clients = columns["clients"]
+            _need(all(map(_count, clients)), f"{part}.clients", "a list of client numbers", clients)
+            for name, values in columns.items():
+                _need(len(values) == len(clients), f"{part}.{name}", "as long as clients", values)
+                fits = _truth if name == "own" else _number_or_none if name.endswith("loss") else _count_or_none
+                _need(all(map(fits, values)), f"{part}.{name}", "a list of what it counts", values)
+        if "trained" in record:
+            missing = [name for name in ("clients", "trained") if name not in record["trained"]]
+            _need(not missing, "trained", "a mapping with clients and trained", missing)
+
+    return check
+
+
+_CHECKS = {"metrics.jsonl": _metrics_check, "timing.jsonl": _timing_check, "clients.jsonl": _clients_check}
 
 
 def sealed(content: Mapping[str, Any], indent: int | None = None) -> bytes:
@@ -306,6 +342,18 @@ def _number(value: Any) -> bool:
 
 def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _count_or_none(value: Any) -> bool:
+    return value is None or _count(value)
+
+
+def _number_or_none(value: Any) -> bool:
+    return value is None or _number(value)
+
+
+def _truth(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
 def _between(value: Any, low: int, high: int) -> bool:

@@ -10,15 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from fedloom.coordinator import facts
-from fedloom.coordinator.checkpoint import Checkpoint
+from fedloom.coordinator.checkpoint import PER_CLIENT, Checkpoint
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History, Record
-from fedloom.coordinator.sampler import Uniform
+from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core import tree
 from fedloom.core.averaging import Averaging
 from fedloom.core.errors import SettingError, StorageError
@@ -71,11 +72,13 @@ class Rounds:
             workers=settings.workers,
             faults=job.faults,
             on_nonfinite=settings.on_nonfinite,
+            counts_states=settings.stateless,
+            judges_trained=settings.per_client and not algorithm.pooled,
         )
         if stored:
             reason = str(stored.get("engine_reason", reason))
         self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
-        self.evaluation = Evaluation(algorithm, population, self.engine, settings.panel)
+        self.evaluation = Evaluation(algorithm, population, self.engine, settings.panel, job.new)
         self._round = 0
         self._server: dict[str, Any] = {}  # by architecture; empty before the start
 
@@ -124,6 +127,7 @@ class Rounds:
         """Go on from a checkpoint: what was written after it is dropped."""
         checkpoint = self.restore(files, at, self._state_budget)
         files.go_on_from(checkpoint, self.history, self.engine)
+        self.evaluation.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
 
     def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
@@ -150,7 +154,8 @@ class Rounds:
         """The same of what the run wrote down of a round: most rounds have no checkpoint."""
         asked = [k for k in clients if k in self.engine.traffic.asked]
         now = plain({"clients": asked, **self._traffic()})
-        changed = [name for name, value in now.items() if wrote.get(name) != value]
+        counted = {name for name in now if name.startswith("bytes_")}  # by kinds that an older run may not know
+        changed = [name for name, value in now.items() if wrote.get(name, value if name in counted else None) != value]
         if changed:
             raise SettingError(
                 f"round {self._round} came out otherwise than in the run ({', '.join(changed)}): the code of the "
@@ -187,7 +192,7 @@ class Rounds:
         clock, self._server = _Clock(), self.engine.init()
         record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history)}
         record.update(self.evaluation.of_personal(self._server, 0))
-        self._record(record, clock, files)
+        self._record(record, clock, files, self._each(record, self._server, 0))
         if files is not None:
             files.save(0, self._server, self.engine)
 
@@ -195,6 +200,10 @@ class Rounds:
         settings, clock, t = self.settings, _Clock(), self._round
         clients = self.cohort(t)
         clock.lap("sample")
+        received = {}
+        if self.engine.judges_trained:
+            received = self.evaluation.received(self._server, clients, max(0, t - 1))
+            clock.lap("look")
         server = self.engine.round(self._server, clients, t)
         clock.lap("train")
         done = t + 1
@@ -202,24 +211,46 @@ class Rounds:
         record: Record = {"round": done, "clients": asked, **self._traffic()}
         record.update(self.evaluation.of_global(server, clients, self.history))
         self._server, self._round = server, done
+        each: Record = {}
+        if self.engine.judges_trained:
+            each["trained"], means = self.evaluation.of_trained(received, self.engine.traffic.after)
+            record.update(means)
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
             record.update(self.evaluation.of_personal(server, t))
+            each |= self._each(record, server, t)
         clock.lap("evaluate")
         self.history.server, self.history.clients = server, self.engine.clients
         self.history.stopped = self._reason_to_stop(record) if done < settings.rounds else None
         last = done == settings.rounds or self.history.stopped is not None
-        self._record(record, clock, files)
+        if last:
+            record.update(self.evaluation.of_new(server, t))
+            clock.lap("new")
+        self._record(record, clock, files, each)
         if files is not None and (last or done % settings.checkpoint_every == 0):
             files.save(done, server, self.engine)
+
+    def _each(self, record: Record, server: dict[str, Any], round: int) -> Record:
+        """What is measured of each client after `round`, if that is asked for; its means are added to `record`."""
+        if not self.settings.per_client or self.algorithm.pooled:
+            return {}
+        each, means = self.evaluation.each(server, round)
+        record.update(means)
+        return {"judged": each}
 
     def cohort(self, round: int) -> list[int]:
         """Who is asked in a round."""
         if self.algorithm.pooled:
             return [0]
         n = self.trained.num_clients
+        sizes, new = self.trained.sizes, self.job.new
+        late = new is not None and not new.joined(round)
+        others = np.setdiff1d(np.arange(n), new.ids(n)) if new is not None and late else np.arange(n)
         if self.algorithm.asks_everyone:
-            return list(range(n))
-        clients = [int(k) for k in self.sampler(round, self.trained.sizes, self.cohort_size)]
+            return [int(k) for k in others]
+        if not late or isinstance(self.sampler, FixedList):  # a list names clients by number
+            clients = [int(k) for k in self.sampler(round, sizes, self.cohort_size)]
+        else:  # the sampler sees the others alone
+            clients = [int(others[k]) for k in self.sampler(round, sizes[others], self.cohort_size)]
         if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
             raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round + 1}")
         return clients
@@ -244,15 +275,21 @@ class Rounds:
             # where everything is in one place, nothing travels
             "bytes_down": 0 if self.algorithm.pooled else sum(traffic.down.values()),
             "bytes_up": 0 if self.algorithm.pooled else sum(traffic.up.values()),
+            **({} if self.algorithm.pooled else {f"bytes_{k}": n for k, n in sorted(traffic.kinds.items()) if n}),
         }
 
-    def _record(self, metrics: Record, clock: _Clock, files: RunDirectory | None) -> None:
+    def _record(self, metrics: Record, clock: _Clock, files: RunDirectory | None, each: Record) -> None:
+        """Log a round. `each`: what was measured of each client."""
         metrics = plain(metrics)  # what is in the file is what is in memory
         timing = {"round": metrics["round"], "seconds": clock.laps, "peak_rss_mib": _peak_rss_mib()}
         self.history.metrics.append(metrics)
         self.history.timing.append(timing)
+        lines = {"metrics.jsonl": metrics, "timing.jsonl": timing}
+        if self.settings.per_client:
+            lines[PER_CLIENT] = plain({"round": metrics["round"], **each})
+            self.history.per_client.append(lines[PER_CLIENT])
         if files is not None:
-            files.record(metrics, timing)
+            files.record(lines)
 
     # ---- what is written once
 
@@ -283,6 +320,7 @@ class Rounds:
                 "task": p.task,
                 "sampler": self.sampler,
                 "faults": self.job.faults,
+                **({} if self.job.new is None else {"new": self.job.new}),
                 "engine": self.history.engine,
                 "engine_reason": self.history.engine_reason,
                 "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},

@@ -15,6 +15,7 @@ from torch import nn
 
 from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History
+from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.rounds import OnHistory, Rounds
 from fedloom.coordinator.sampler import DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
@@ -47,6 +48,7 @@ class Job:
     task: Task = field(default_factory=Classification)
     sampler: DeviceSampler | None = None
     faults: Faults | None = None
+    new: NewClients | None = None
     described: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +66,22 @@ class Job:
                 f"cohort_size = {settings.cohort_size} is larger than the federation of {federation.num_clients} "
                 f"clients; set cohort_size <= {federation.num_clients}"
             )
+        if self.new is not None:
+            if algorithm.pooled:
+                raise SettingError(
+                    f"{type(algorithm).__name__} trains on the examples of all clients, so none can be held out: "
+                    f"leave new clients out, got {self.new.clients}"
+                )
+            self.new.check(federation, settings.cohort_size)
+        new = [] if self.new is None else self.new.ids(federation.num_clients)
+        no_training_rows(federation, new)
+        if isinstance(self.sampler, FixedList):
+            for t, clients in enumerate(self.sampler.rounds):
+                if self.new is not None and not self.new.joined(t) and (early := set(clients) & set(new)):
+                    raise SettingError(
+                        f"the sampler lists client {min(early)} for round {t + 1}, which is new and has not joined by "
+                        "then: list others, or let it join earlier (joins)"
+                    )
         if isinstance(self.sampler, FixedList) and len(self.sampler.rounds) < settings.rounds:
             raise SettingError(
                 f"the sampler lists the clients of {len(self.sampler.rounds)} rounds, the run has {settings.rounds}: "
@@ -238,6 +256,7 @@ def run(
     task: Task | None = None,
     sampler: DeviceSampler | None = None,
     faults: Faults | None = None,
+    new: NewClients | None = None,
     directory: str | os.PathLike[str] | None = None,
     resume: bool = False,
     on_start: OnHistory | None = None,
@@ -247,7 +266,8 @@ def run(
 
     `model`: a module (its weights are the start), a function that makes one (its weights then follow the seed), or a
     mapping of names to several architectures, given to the clients in turn. `sampler`: who is asked (default: uniform).
-    `faults`: who does not answer (default: nobody). `directory`: where settings, logs and checkpoints go; it must not
+    `faults`: who does not answer (default: nobody). `new`: clients that are held out from training, or join late, and
+    are judged in the end. `directory`: where settings, logs and checkpoints go; it must not
     hold a run yet, unless `resume`: then the run that it holds goes on from its newest checkpoint, bit for bit.
     `on_start` is called once, when the engine is chosen and nothing is measured yet, `on_round` after every round.
 
@@ -267,6 +287,7 @@ def run(
         task=task or Classification(),
         sampler=sampler,
         faults=faults,
+        new=new,
     )
     return job.run(directory, resume=resume, on_start=on_start, on_round=on_round)
 

@@ -27,8 +27,15 @@ class RunSettings:
     `eval_every`: rounds between judgements of personal models (the last round always is one); the global model is
     evaluated after every round. `panel`: how many clients are judged.
 
+    `per_client`: write down each client's numbers in clients.jsonl: examples, right answers and losses of its personal
+    and of the global model, on its held-out and its training examples, and accuracy before and after local training. It
+    costs a pass over these examples for each model.
+
     `checkpoint_every`: rounds between checkpoints of a run with a directory (the last round always is one). The last
     two are kept, and every `keep_every`-th round. `state_memory_mib`: clients' states beyond so many MiB go to disk.
+
+    `stateless`: devices keep nothing between rounds, so the server keeps each client's state and sends it with the
+    request. Results are the same bits; bytes count the states that travel, as `personal`.
 
     `workers`: processes of the engine "workers"; None: one for each core. Results do not depend on it.
 
@@ -46,9 +53,11 @@ class RunSettings:
     patience: int | None = None
     eval_every: int = 1
     panel: int = 1000
+    per_client: bool = False
     checkpoint_every: int = 1
     keep_every: int = 10
     state_memory_mib: float | None = None
+    stateless: bool = False
     engine: EngineName = "auto"
     workers: int | None = None
     compilation: CompilationName = "auto"

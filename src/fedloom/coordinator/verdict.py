@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.coordinator import reading
-from fedloom.coordinator.checkpoint import LOGS, Checkpoint
+from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint
 from fedloom.coordinator.directory import RunDirectory, identity, left_by_a_kill
 from fedloom.core import files
 from fedloom.core.errors import DamageError, StorageError
@@ -77,7 +77,7 @@ def _check(run: RunDirectory, manifest: Mapping[str, Any], found: Verdict) -> No
         _check_unnamed(run, checkpoints, found)
     elif manifest["format"] == 1 or set(LOGS) <= set(manifest["documents"]):
         found.notes.append("a copy without checkpoints, which cannot go on")
-        for name in LOGS:
+        for name in run.logs if files.there(run.path / PER_CLIENT) else LOGS:
             with found.attempt():
                 _read(run.path / name)
     else:
@@ -88,7 +88,7 @@ def _check(run: RunDirectory, manifest: Mapping[str, Any], found: Verdict) -> No
 
 def _check_logs(run: RunDirectory, checkpoints: Sequence[Checkpoint], every: int, found: Verdict) -> None:
     newest, left = checkpoints[-1], 0
-    for name in LOGS:
+    for name in run.logs:
         with found.attempt():
             _, start, tail = run.log(name, newest)
             running, done = files.Running(), 0

@@ -20,7 +20,7 @@ class Federation:
 
     Args:
         train: all examples that clients hold.
-        partition: training rows of each client, at least one each.
+        partition: training rows of each client, at least one each; none for a new client, which only tests.
         test: the global test set.
         local_test: rows held out per client, to measure personalised models on.
         local_val: rows held out per client, to choose between models on.
@@ -59,9 +59,10 @@ class Federation:
             row = int(np.argmax(owner > 1))
             using = [role for role, part in roles.items() if part is not None and row in part.indices]
             raise ValueError(f"a row has one role, got row {row} in {' and '.join(using)}: use federate or split")
-        if not self.partition.sizes.all():
+        held = self.partition.sizes if self.local_test is None else self.partition.sizes + self.local_test.sizes
+        if not held.all():
             raise ValueError(
-                f"every client needs a training example, got none for client {int(self.partition.sizes.argmin())}: "
+                f"every client needs a training example, got none for client {int(held.argmin())}: "
                 "leave that client out, or partition with min_size=1 or more"
             )
         for role, examples in {"test": self.test, "public": self.public}.items():

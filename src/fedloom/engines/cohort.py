@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,9 +16,11 @@ from fedloom.core.cohort import Reduction, Replies, Scatter
 from fedloom.core.errors import NobodyAnswered, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import derive
-from fedloom.core.types import Failure, Weighted, Weights
+from fedloom.core.types import Failure, Weights
+from fedloom.engines.accounting import of_new_states, of_states
 from fedloom.engines.finite import mean_losses, not_finite
-from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.message import Answer, Call, Request, Seen
+from fedloom.engines.runtime import models_in
 
 if TYPE_CHECKING:
     from fedloom.engines.engine import Engine
@@ -31,10 +33,20 @@ class Traffic:
     asked: set[int] = field(default_factory=set)  # clients; nobody in a round of the server alone
     down: Counter[int] = field(default_factory=Counter)  # bytes by client
     up: Counter[int] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)  # the same by direction and kind: "down_model"
     failed: list[Failure] = field(default_factory=list)
+    after: dict[int, Seen] = field(default_factory=dict)  # by client, of what it has trained last
     losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
     server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
     server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
+
+    def count(self, way: Literal["down", "up"], clients: Sequence[int], each: Sequence[Counter[str]]) -> None:
+        """Add what each of some clients was sent or has sent, by kind."""
+        total = self.down if way == "down" else self.up
+        for k, kinds in zip(clients, each, strict=True):
+            total[k] += kinds.total()
+            for kind, size in kinds.items():
+                self.kinds[f"{way}_{kind}"] += size
 
 
 @dataclass(frozen=True)
@@ -164,7 +176,7 @@ class AskedCohort:
         send = self._sender(scatter)
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         engine.traffic.asked.update(self.clients)
-        call = Call(name, broadcast, self.round, number, rate)
+        call = Call(name, broadcast, self.round, number, rate, "all" if engine.judges_trained else None)
         groups, accepted, lost = self.groups, list[int](), dict[int, str]()
         try:
             for group in groups:
@@ -174,6 +186,8 @@ class AskedCohort:
                     lost.update({k: why for k, why in reasons.items() if why is not None})
                     order = [k for k in order if reasons[k] is None]
                 for request, states, answer in engine.answers(call, order, send) if order else ():
+                    if engine.counts_states:
+                        self._note_states(request, states, answer)
                     engine.states.offer(request.clients, states, (self.round, number))
                     bad = not_finite(request, states, answer, stop=engine.on_nonfinite == "stop")
                     lost.update(bad)
@@ -226,20 +240,32 @@ class AskedCohort:
         engine, ids, n = self.engine, request.clients, len(request.clients)
         engine.last = answer
         engine.traffic.losses.update(mean_losses(request, answer))
-        down, each = tree.nbytes(request.call.broadcast), tree.nbytes_each(request.scatter, n)
-        for k, mine, up in zip(ids, each, payload(answer.upload, n), strict=True):
-            engine.traffic.down[k] += down + mine
-            engine.traffic.up[k] += up
+        if answer.after is not None:
+            engine.traffic.after.update({ids[i]: tree.take(answer.after, i) for i in good})
+        bill = engine.bill(request.call.method)
+        engine.traffic.count("down", ids, bill.of_request(request.call.broadcast, request.scatter, n))
+        engine.traffic.count("up", ids, bill.of_uploads(answer.upload, n))
         if engine.watch is None:
             return
         lead, trained = answer.trained or (0, ())
         model = engine.population.models[engine.population.assignment[ids[0]]]
         for i in good:
-            models = _models_in(tree.take(trained, i) if lead else trained, model)
+            models = models_in(tree.take(trained, i) if lead else trained, model)
             clear, state, upload = len(models) == 1, tree.take(states, i), tree.take(answer.upload, i)
             name, number = request.call.method, int(request.call.exchange)
             unclear = answer.trained is not None and not clear
             engine.watch(Exchange(name, number, ids[i], state, upload, models[0] if clear else None, unclear))
+
+    def _note_states(self, request: Request, states: Any, answer: Answer) -> None:
+        """Count the states that travel where devices keep none: that of a client's last exchange goes down, if there
+        was one, and what the server has not yet of the new one comes up.
+        """
+        engine, ids = self.engine, request.clients
+        before = [engine.states.get(k, ()) for k in ids]
+        after = [tree.take(states, i) for i in range(len(ids))]
+        there = [(tree.take(answer.upload, i), state) for i, state in enumerate(before)]
+        engine.traffic.count("down", ids, [Counter(personal=size) for size in of_states(before)])
+        engine.traffic.count("up", ids, [Counter(personal=size) for size in of_new_states(after, there)])
 
     def _with(self, clients: tuple[int, ...], architecture: str | None = None) -> AskedCohort:
         return AskedCohort(
@@ -254,18 +280,6 @@ def _one_each(scatter: Any, count: int) -> tuple[Any, ...]:
         if not isinstance(leaf, Tensor) or leaf.shape[:1] != (count,):
             raise StackingError(f"scatter has one entry for {count} clients each, got {getattr(leaf, 'shape', leaf)!r}")
     return scatter
-
-
-def _models_in(carry: Any, model: Model) -> list[Weights]:
-    """The weights of a network within what was trained."""
-    nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
-    return [n for n in nodes if isinstance(n, Weights) and model.fits(n)]
-
-
-def payload(uploads: Any, count: int) -> list[int]:
-    """Bytes of each of `count` stacked uploads; the weights of `Weighted` are control data and not counted."""
-    nodes = tree.flatten(uploads, is_leaf=lambda n: isinstance(n, Weighted))[0]
-    return tree.nbytes_each([n.value if isinstance(n, Weighted) else n for n in nodes], count)
 
 
 def _failures(failed: dict[int, str]) -> tuple[Failure, ...]:

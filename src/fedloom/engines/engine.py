@@ -16,9 +16,10 @@ from fedloom.core.fold.execution import Compilation, Execution, Programs, execut
 from fedloom.core.model import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Weights
+from fedloom.engines.accounting import Bill
 from fedloom.engines.cohort import AskedCohort, Exchange, Traffic
 from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
-from fedloom.engines.message import JUDGING, Answer, Call, HeldOut, Request
+from fedloom.engines.message import GIVEN, JUDGING, Answer, Call, HeldOut, Judged, Request, Seen
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.store import ClientStore
@@ -32,7 +33,9 @@ class Engine(ABC):
 
     Clients' states are in `states`, at the server; requests carry them. `chunk`: how many clients are computed at a
     time (stack); `chunks`: by architecture, as `fixed` has told it of a run that goes on. `faults`: simulated loss of
-    clients. `on_nonfinite`: "stop" raises NonFiniteError, "refuse" treats the client as failed and leaves its state as
+    clients. `counts_states`: whether clients' states travel with the messages, and are counted. `judges_trained`:
+    whether what a client has trained is judged where it was trained. `on_nonfinite`: "stop" raises NonFiniteError,
+    "refuse" treats the client as failed and leaves its state as
     it was; the same for the server's own state.
     """
 
@@ -51,6 +54,8 @@ class Engine(ABC):
         workers: int | None = None,
         faults: Faults | None = None,
         on_nonfinite: Literal["stop", "refuse"] = "stop",
+        counts_states: bool = False,
+        judges_trained: bool = False,
         programs: Programs | None = None,
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
@@ -68,6 +73,8 @@ class Engine(ABC):
         self.population, self.algorithm = population, algorithm
         self.compilation, self.bf16, self.chunk, self.chunks_given = compilation, bf16, chunk, chunks
         self.workers, self.faults, self.on_nonfinite = workers, faults, on_nonfinite
+        self.counts_states, self.judges_trained = counts_states, judges_trained
+        self._bills: dict[str, Bill] = {}
         self.runtime = Runtime(
             population, algorithm, stacked=self.stacked, compilation=compilation, bf16=bf16, programs=programs
         )
@@ -103,7 +110,20 @@ class Engine(ABC):
         self, server: dict[str, Any], clients: Sequence[int], round: int, held_out: HeldOut = "test"
     ) -> dict[int, tuple[int, int]]:
         """(right, examples) of each client's personal model after `round` on what it holds out."""
-        return {k: (int(v[0]), int(v[1])) for k, v in self._look(server, clients, round, held_out).items()}
+        found = self.look(server, clients, round, held_out).items()
+        return {k: (int(seen.right), int(seen.examples)) for k, seen in found}
+
+    def look(
+        self, server: dict[str, Any], clients: Sequence[int], round: int, judged: Judged = "test"
+    ) -> dict[int, Seen]:
+        """How good each client's personal model is after `round`; losses and training rows where "all" are judged."""
+        return self._look(server, clients, round, judged)
+
+    def look_at(
+        self, models: Mapping[str, Weights], clients: Sequence[int], round: int, judged: Judged = "test"
+    ) -> dict[int, Seen]:
+        """The same of one model of each architecture, for all its clients."""
+        return self._look(models, clients, round, judged, GIVEN)
 
     def personal(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[int, Weights]:
         """The models by which clients are judged after `round`."""
@@ -120,7 +140,7 @@ class Engine(ABC):
         return type(self)(
             self.population, algorithm, compilation=self.compilation, bf16=self.bf16, chunk=self.chunk,
             chunks=self.chunks_given, workers=self.workers, faults=self.faults, on_nonfinite=self.on_nonfinite,
-            programs=self.runtime.programs,
+            counts_states=self.counts_states, judges_trained=self.judges_trained, programs=self.runtime.programs,
         )  # fmt: skip
 
     def close(self) -> None:  # noqa: B027  # most have started nothing
@@ -164,6 +184,12 @@ class Engine(ABC):
     def request(self, call: Call, clients: Sequence[int], send: Send) -> Request:
         """The request to some clients of one architecture."""
         return Request.to(call, clients, self.population.seed, self.states.accepted, send(clients))
+
+    def bill(self, method: str) -> Bill:
+        """What the messages of a method cost."""
+        if method not in self._bills:
+            self._bills[method] = Bill(self.runtime.method(method))
+        return self._bills[method]
 
     def stack(self, clients: Sequence[int]) -> Any:
         """The states of some clients, stacked; new ones for clients never heard of, which are not kept."""
@@ -276,7 +302,12 @@ class Engine(ABC):
 
     @own_defaults()
     def _look(
-        self, server: dict[str, Any], clients: Sequence[int], round: int, judged: HeldOut | None
+        self,
+        server: Mapping[str, Any],
+        clients: Sequence[int],
+        round: int,
+        judged: Judged | None,
+        method: str = "personal",
     ) -> dict[int, Any]:
         """What clients make of what they are sent to be judged with, without consequences: no state moves, no byte
         counts, nobody is lost, and what they draw is drawn for nothing else.
@@ -284,9 +315,12 @@ class Engine(ABC):
         out: dict[int, Any] = {}
         rate = self.algorithm.local.rate(round)
         for group in AskedCohort(self, tuple(map(int, clients)), round).groups:
-            state = server["" if self.algorithm.mixed else str(group.architecture)]
-            sent = self.algorithm.judged_with(state, group.model)
-            call = Call("personal", (sent,), round, JUDGING, rate, judged)
+            name = str(group.architecture)
+            if method == GIVEN:
+                sent = server[name]
+            else:
+                sent = self.algorithm.judged_with(server["" if self.algorithm.mixed else name], group.model)
+            call = Call(method, (sent,), round, JUDGING, rate, judged)
             for request, _, answer in self.answers(call, sorted(group.clients), lambda ids: ()):
                 out.update({k: tree.take(answer.upload, i) for i, k in enumerate(request.clients)})
         return out

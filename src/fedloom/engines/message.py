@@ -16,9 +16,12 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedloom.core.random import derive
-from fedloom.core.types import Tree
+from fedloom.core.types import Tree, state
 
 HeldOut = Literal["val", "test"]
+Rows = Literal["val", "test", "train"]
+Judged = Literal["val", "test", "all"]  # by which rows; all: those held out to test on, and training rows
+GIVEN = "given"  # in the place of the method: a client is judged by the model that it is sent
 Version = tuple[int, int]  # round and exchange in which a state came about
 JUDGING = "evaluate"  # in the place of the exchange, where a client is looked at and no state moves
 
@@ -32,7 +35,7 @@ class Call:
     round: int  # from 0
     exchange: int | str  # how often these clients were asked in this round before, or `JUDGING`
     rate: float  # the round's learning rate
-    judged: HeldOut | None = None  # which held-out rows judge a client, where that is asked
+    judged: Judged | None = None  # which rows judge a client, or what it has trained, where that is asked
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,18 @@ class Request:
         return cls(call, tuple(clients), keys, tuple(known.get(k) for k in clients), scatter)
 
 
+@state
+class Seen:
+    """How good a model is for one client. Without training rows to judge it by, `trained` is 0."""
+
+    right: Tensor  # [] int64, of the rows held out
+    examples: Tensor  # [] int64, held out
+    own: Tensor  # [] bool: whether the client has a model of its own
+    loss: Tensor  # [] float64: sum over the rows held out
+    trained: Tensor  # [] int64: training rows
+    train_loss: Tensor  # [] float64: sum over the training rows
+
+
 @dataclass(frozen=True)
 class Answer:
     """What K clients answer. The lists have an entry for each `minimise`, in order.
@@ -76,4 +91,5 @@ class Answer:
     steps: tuple[tuple[int, ...], ...]  # of each client
     problem: str | None = None
     batch: int | None = None
+    after: Seen | None = None  # how good what it has trained is, where that is asked; leaves [K]
     trained: tuple[int, Any] | None = None  # what a replay looks at: (client axes 0 or 1, carry); never travels

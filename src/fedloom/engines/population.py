@@ -21,7 +21,7 @@ from fedloom.core.optimiser import Local
 from fedloom.core.task import Classification, Task
 from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
-from fedloom.engines.message import HeldOut, Request
+from fedloom.engines.message import Request, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +94,13 @@ class Population:
         batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)
         return replace(batches, augment=self.federation.train.augment, private=True)
 
-    def held_out_batches(self, clients: Sequence[int], kind: HeldOut) -> Batches:
-        """One pass over what K clients of one architecture hold out, stacked.
+    def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
+        """One pass over what K clients of one architecture hold out (or train on), in stored order, stacked.
 
         num_examples = 0 for a client that holds out nothing.
         """
-        partition = self.federation.local_val if kind == "val" else self.federation.local_test
+        f = self.federation
+        partition = {"val": f.local_val, "test": f.local_test, "train": f.partition}[kind]
         own = [np.zeros(0, np.int64) if partition is None else partition.rows(k) for k in clients]
         sizes = np.array([len(r) for r in own], np.int64)
         batch_size = self.models[self.assignment[clients[0]]].evaluation_batch(200)
@@ -122,6 +123,12 @@ class Population:
         )  # fmt: skip
         return Public(batches=batches)
 
+    def _any_row(self, client: int) -> int:
+        """A row of the client's own."""
+        f = self.federation
+        held = [p.rows(client) for p in (f.partition, f.local_test, f.local_val) if p is not None]
+        return int(next(rows for rows in held if len(rows))[0])
+
     def _stack(
         self,
         rows: Sequence[npt.NDArray[np.int64]],
@@ -134,7 +141,7 @@ class Population:
         examples = np.empty((len(rows), max(1, int(sizes.max(initial=0)))), np.int64)
         for i, r in enumerate(rows):
             # padding is a row of the client's own: nothing of anybody else's can leak into it
-            examples[i] = r[0] if len(r) else self.federation.partition.rows(fallback[i])[0]
+            examples[i] = r[0] if len(r) else self._any_row(fallback[i])
             examples[i, : len(r)] = r
         x, y = self._train
 

@@ -16,10 +16,15 @@ from fedloom.core.errors import CodecError
 from fedloom.core.optimiser import Local
 from fedloom.core.types import replace
 from fedloom.data import by_lists
-from fedloom.engines.message import JUDGING, Request
+from fedloom.engines.message import JUDGING, Request, Seen
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.transport import same_shapes, shapes_of, short
+
+_ONE = torch.zeros(1, dtype=torch.int64)
+_SEEN = Seen(
+    right=_ONE, examples=_ONE, own=_ONE.bool(), loss=_ONE.double(), trained=_ONE, train_loss=_ONE.double()
+)  # of one client
 
 
 class _Blank(Population):
@@ -42,6 +47,9 @@ class Rehearsals:
     def check(self, request: Request, name: str, like: Any) -> None:
         """Raise CodecError unless a part of the answer of one client, without storage, is what the request asks for."""
         want = self._expected(request)
+        if name == "after" and request.call.judged is not None and request.call.exchange != JUDGING:
+            same_shapes(_SEEN, name, like)
+            return
         if name not in want:
             raise CodecError(f"an answer to {request.call.method} has no part {name[:80]!r}, only {sorted(want)}")
         if name == "losses":  # [1, S] of each minimise: how many there are, and how many steps, is the client's to say

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,10 +18,10 @@ from fedloom.core.client import Client, NotPlanned
 from fedloom.core.errors import ClientError, FedloomError, StackingError
 from fedloom.core.fold import fold
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
-from fedloom.core.model import own_defaults
+from fedloom.core.model import Model, own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Weights, replace
-from fedloom.engines.message import JUDGING, Answer, HeldOut, Request
+from fedloom.engines.message import GIVEN, JUDGING, Answer, Request, Rows, Seen
 from fedloom.engines.population import Population
 
 NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"  # PyTorch's, of vmap
@@ -54,7 +55,8 @@ class Runtime:
         Raises:
             ClientError: the code of a client failed; names client, round and batch.
         """
-        execution = Execution(self.compilation, self.bf16, watching=watched, programs=self.programs)
+        watching = watched or request.call.judged is not None
+        execution = Execution(self.compilation, self.bf16, watching=watching, programs=self.programs)
         with executing(execution):
             try:
                 compute = self._together if self.stacked else self._alone
@@ -63,7 +65,10 @@ class Runtime:
                 raise
             except Exception as error:
                 raise _failure(request, execution.step, error) from error
-        return new, _answer(upload, execution, len(request.clients))
+        answer = _answer(upload, execution, len(request.clients))
+        if watched or request.call.judged is None or execution.trained is None:
+            return new, answer
+        return new, dataclasses.replace(answer, after=self._after(request, states, execution.trained))
 
     @own_defaults()
     def fresh(self, client: int) -> Any:
@@ -86,7 +91,7 @@ class Runtime:
     def clients(self, request: Request, states: Any) -> Client[Any]:
         """K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, call, ids = self.population, request.call, request.clients
-        idle = call.exchange == JUDGING and not self.algorithm.personal_trains
+        idle = call.exchange == JUDGING and not (self.algorithm.personal_trains and call.method == "personal")
         local = self.algorithm.judging if call.exchange == JUDGING else self.algorithm.local
         return Client(
             state=states,
@@ -106,6 +111,8 @@ class Runtime:
         algorithm = self.algorithm
         if name == "personal":
             return algorithm.personal
+        if name == GIVEN:
+            return given
         found: Any = getattr(algorithm, name, None)
         if not getattr(found, "on_client", False):
             raise StackingError(
@@ -115,8 +122,8 @@ class Runtime:
 
     def _one(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
         """(new state, upload) of one client; one that is judged keeps its state."""
-        if method == "personal":
-            return client.state, personal(self.algorithm, client, *sent)
+        if method in ("personal", GIVEN):
+            return client.state, personal(self.algorithm, self.method(method), client, *sent)
         out = self.method(method)(client, *sent)
         if not (isinstance(out, tuple) and len(out) == 2):
             name = f"{type(self.algorithm).__name__}.{method}"
@@ -125,8 +132,25 @@ class Runtime:
 
     def _arguments(self, request: Request) -> tuple[Any, ...]:
         """What is scattered, and the rows that judge, where that is asked."""
-        judged = request.call.judged
-        return request.scatter if judged is None else (_judged(self.population, request.clients, judged),)
+        p, ids, judged = self.population, request.clients, request.call.judged
+        if judged is None or request.call.exchange != JUDGING:
+            return request.scatter
+        if judged == "all":
+            return *request.scatter, _judged(p, ids, "test"), _judged(p, ids, "train")
+        return *request.scatter, _judged(p, ids, judged)
+
+    def _after(self, request: Request, states: Any, trained: tuple[int, Any]) -> Seen | None:
+        """How good what each client has trained is on what it holds out; None where that is no model."""
+        lead, carry = trained
+        models = models_in(carry, self.population.models[self.population.assignment[request.clients[0]]], lead)
+        if len(models) != 1:
+            return None
+        weights = tree.map_tree(lambda t: t if lead else t.expand(len(request.clients), *t.shape), models[0])
+        call = dataclasses.replace(request.call, method=GIVEN, broadcast=(), exchange=JUDGING, judged="all")
+        look = dataclasses.replace(request, call=call, scatter=(weights,))
+        with executing(Execution(self.compilation, self.bf16, programs=self.programs)):
+            compute = self._together if self.stacked else self._alone
+            return compute(look, self.clients(look, states))[1]  # type: ignore[no-any-return]
 
     def _alone(self, request: Request, stacked: Client[Any]) -> tuple[Any, Any]:
         call, mine = request.call, tree.take(self._arguments(request), 0)
@@ -170,25 +194,61 @@ def _answer(upload: Any, execution: Execution, n: int) -> Answer:
     return Answer(upload, losses, steps, trained=execution.trained)
 
 
-def personal(algorithm: Algorithm[Any, Any], client: Client[Any], sent: Any, judged: Batches | None = None) -> Any:
-    """The model by which a client is judged; with rows to judge it by, how many are right and how many there are."""
-    weights = algorithm.personal(client, sent)
+def given(client: Client[Any], sent: Weights) -> Weights:
+    """The model that a client is sent, in the place of `Algorithm.personal`."""
+    return sent
+
+
+def models_in(carry: Any, model: Model, lead: int = 0) -> list[Weights]:
+    """The weights of a network within what was trained. `lead`: of how many axes before its own the tensors have."""
+    nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
+    return [n for n in nodes if isinstance(n, Weights) and model.fits(tree.take(n, 0) if lead else n)]
+
+
+def personal(
+    algorithm: Algorithm[Any, Any],
+    method: Callable[..., Any],
+    client: Client[Any],
+    sent: Any,
+    judged: Batches | None = None,
+    train: Batches | None = None,
+) -> Any:
+    """The model by which a client is judged, which `method` makes; with rows to judge it by, what was `Seen`.
+
+    Losses are measured where `train` rows are judged too.
+    """
+    weights = method(client, sent)
     if judged is None:
         return weights
-    model, task = client.model, client.task
+    model, task, device = client.model, client.task, client.num_examples.device
 
     def count(total: Tensor, batch: Any, weights: Any) -> Tensor:
         right = task.correct(model(weights, batch.x), batch.y) & batch.mask
         return total + torch.stack([right.sum(), batch.mask.sum()])
 
-    total = torch.zeros(2, dtype=torch.int64, device=client.num_examples.device)
-    return fold(count, total, replace(judged, x=client.val.x, y=client.val.y), weights)
+    def measure(total: tuple[Tensor, Tensor], batch: Any, weights: Any) -> tuple[Tensor, Tensor]:
+        logits, n = model(weights, batch.x), batch.mask.sum()
+        right = task.correct(logits, batch.y) & batch.mask
+        return total[0] + torch.stack([right.sum(), n]), total[1] + task.loss(logits, batch).double() * n
+
+    none, zero = torch.zeros(2, dtype=torch.int64, device=device), torch.zeros((), dtype=torch.float64, device=device)
+
+    def over(step: Any, start: Any, rows: Batches) -> Any:
+        return fold(step, start, replace(rows, x=client.val.x, y=client.val.y), weights)
+
+    own = algorithm.has_personal(client.state).to(device)
+    if train is None:
+        counts, loss, trained, train_loss = over(count, none, judged), zero, none, zero
+    else:
+        counts, loss = over(measure, (none, zero), judged)
+        trained, train_loss = over(measure, (none, zero), train)
+    return Seen(right=counts[0], examples=counts[1], own=own, loss=loss, trained=trained[1], train_loss=train_loss)
 
 
-def _judged(population: Population, ids: Sequence[int], held_out: HeldOut) -> Batches:
+def _judged(population: Population, ids: Sequence[int], rows: Rows) -> Batches:
     """What K clients are judged on, stacked, without the arrays, which a client has in its other batches."""
     nothing: Any = ()
-    return replace(population.held_out_batches(ids, held_out), x=nothing, y=nothing)
+    return replace(population.held_out_batches(ids, rows), x=nothing, y=nothing)
 
 
 def client_axes(client: Client[Any]) -> Client[Any]:

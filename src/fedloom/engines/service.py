@@ -56,6 +56,7 @@ class Service:
         states = self.states.stack(request.clients, self.runtime.fresh) if keeps else message.parts.get("state", ())
         states, answer = self.runtime.answer(request, states)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
+        parts |= {} if answer.after is None else {"after": answer.after}
         if request.call.exchange != JUDGING:
             if keeps:
                 self.states.offer(request.clients, states, (request.call.round, int(request.call.exchange)))
@@ -69,8 +70,8 @@ class Service:
         exchange, judged = head.get("exchange"), head.get("judged")
         if exchange != JUDGING and type(exchange) is not int:
             raise CodecError(f"exchange must be a number or {JUDGING!r}, got {exchange!r:.80}")
-        if judged not in (None, "val", "test"):
-            raise CodecError(f"judged must be 'val' or 'test', got {judged!r:.80}")
+        if judged not in (None, "val", "test", "all"):
+            raise CodecError(f"judged must be 'val', 'test' or 'all', got {judged!r:.80}")
         if "broadcast" in message.parts:
             self._broadcast = number, message.parts["broadcast"]
         if self._broadcast[0] != number:
@@ -149,7 +150,9 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
         raise_problem(message.head["problem"], request)
     try:
         steps = tuple(tuple(int(s) for s in each) for each in message.head["steps"])
-        answer = Answer(message.parts["upload"], tuple(message.parts["losses"]), steps)
+        answer = Answer(
+            message.parts["upload"], tuple(message.parts["losses"]), steps, after=message.parts.get("after")
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CodecError(f"not an answer: {error!r}") from None
     taken = [t.shape[1] for t in answer.losses]

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.newcomers import WAYS, NewClients, Way
 from fedloom.coordinator.run import Job
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
@@ -82,15 +83,34 @@ class ClientSettings:
         declined: probability, for each request, that a client refuses (`fedloom.Unreliable`).
         lost: probability that it vanishes.
         late: probability that it answers too late.
+        new: clients that are held out from training: how many, the last ones, or which, as `list:3,7`.
+        joins: the round, from 1, from which on new clients may be asked; None: never.
+        new_judged_by: how new clients are judged in the end (`fedloom.NewClients`).
     """
 
     sampler: str = "uniform"
     declined: float = 0.0
     lost: float = 0.0
     late: float = 0.0
+    new: str | None = None
+    joins: int | None = None
+    new_judged_by: tuple[Way, ...] = WAYS
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if self.new is None and self.joins is not None:
+            raise SettingError(f"clients.joins = {self.joins} is for new clients, and there are none: set clients.new")
+        self.newcomers()
+
+    def newcomers(self) -> NewClients | None:
+        """Who is new, None if nobody is."""
+        if self.new is None:
+            return None
+        listed = self.new.removeprefix("list:")
+        if not all(part.isdecimal() for part in (listed.split(",") if listed != self.new else [self.new])):
+            raise SettingError(f"clients.new is a number of clients or list:3,7,9, got {self.new!r}")
+        which = int(self.new) if listed == self.new else tuple(int(k) for k in listed.split(","))
+        return NewClients(which, self.joins, self.new_judged_by)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +311,7 @@ class Experiment:
             task=task,
             sampler=who,
             faults=faults if c.declined or c.lost or c.late else None,
+            new=c.newcomers(),
             described=self.described(),
         )
 

@@ -3,7 +3,7 @@
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analyses import ANALYSES, analyse, write_analysis
 from fedloom.report.analyses.tsne import joint_tsne
-from fedloom.report.console import comparison_table, progress
+from fedloom.report.console import comparison_table, progress, readings_table
 from fedloom.report.heterogeneity import FederationTable, Heterogeneity, draw_federation, heterogeneity
 from fedloom.report.write import write_report
 
@@ -18,6 +18,7 @@ __all__ = [
     "heterogeneity",
     "joint_tsne",
     "progress",
+    "readings_table",
     "write_analysis",
     "write_report",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,22 @@ def headline(methods: Sequence[Method]) -> Table:
         Column("forgetting", "forgetting, points", percent, "low"),
         Column("personal_accuracy", "personal accuracy, %", percent, "high"),
         Column("personal_worst_tenth", "worst tenth, %", percent, "high"),
+        Column("better_than_global", "clients better off than with the global model, %", percent, "high"),
+        Column("new_global_accuracy", "new clients, global model, %", percent, "high"),
+        Column("new_fine_tuned_accuracy", "new clients, fine-tuned, %", percent, "high"),
+        Column("new_personalised_accuracy", "new clients, personalised, %", percent, "high"),
     ]
     cells: list[list[Any]] = []
     for m in methods:
         row: list[Any] = [m.last(c.name) for c in measured]
         row[1] = m.last("global_accuracy", many)
-        cells.append([m.label, len(m.counted), *row, *map(m.spread, (megabytes, seconds, evaluation))])
+        better = m.spread(lambda run: better_than_alone(run, methods))
+        cells.append([m.label, len(m.counted), *row, better, *map(m.spread, (megabytes, seconds, evaluation))])
     columns = [
         Column("method", "method"),
         Column("runs", "runs", whole),
         *measured,
+        Column("better_than_local_only", "clients better off than alone, %", percent, "high"),
         Column("mb_per_round", "MB a round", amount, "low"),
         Column("seconds_per_round", "seconds a round, training", amount, "low"),
         Column("evaluation_seconds_per_round", "seconds a round, evaluation", amount),
@@ -47,6 +53,53 @@ def headline(methods: Sequence[Method]) -> Table:
     ]
     rows = [[row[i] for i in kept] for row in cells]
     return Table("summary", [columns[i] for i in kept], rows, [m.number for m in methods])
+
+
+def readings(methods: Sequence[Method]) -> Table | None:
+    """Global and personal accuracy, each read in four ways (`History.readings`); None where neither was measured."""
+    ways = {
+        "last": "last round",
+        "mean": "mean over rounds",
+        "validated": "chosen on validation",
+        "best": "best on test (optimistic)",
+    }
+    names = [(kind, way) for kind in ("global", "personal") for way in ways]
+
+    def reading(kind: str, way: str) -> Callable[[Run], float]:
+        return lambda run: float(getattr(run.history.readings(f"{kind}_accuracy"), way))
+
+    cells = [[m.spread(reading(kind, way)) for kind, way in names] for m in methods]
+    kept = [i for i in range(len(names)) if any(row[i] is not None for row in cells)]
+    columns = [
+        Column(f"{names[i][0]}_accuracy_{names[i][1]}", f"{names[i][0]}, {ways[names[i][1]]}, %", percent, "high")
+        for i in kept
+    ]
+    rows = [[m.label, *[row[i] for i in kept]] for m, row in zip(methods, cells, strict=True)]
+    return (
+        Table("readings", [Column("method", "method"), *columns], rows, [m.number for m in methods]) if kept else None
+    )
+
+
+def alone(run: Run, methods: Sequence[Method]) -> dict[str, float]:
+    """What each client reaches without the others: of the local-only run beside `run`, by client; empty without one.
+
+    That is the one of the same seed, on clients of the same numbers.
+    """
+    beside = [r for m in methods for r in m.counted if r.history.algorithm.lower().replace("_", "") == "localonly"]
+    return next((last_judged(r) for r in beside if r.seed == run.seed and r.folder != run.folder), {})
+
+
+def better_than_alone(run: Run, methods: Sequence[Method]) -> float | None:
+    """The share of clients whose personal model is more accurate than local-only training; None without such a run."""
+    mine, theirs = last_judged(run), alone(run, methods)
+    both = mine.keys() & theirs.keys()
+    return sum(mine[k] > theirs[k] for k in both) / len(both) if both else None
+
+
+def last_judged(run: Run) -> dict[str, float]:
+    """The accuracy of each client's personal model when it was judged last."""
+    judged = [r["personal_by_client"] for r in run.history.metrics if r.get("personal_by_client")]
+    return dict(judged[-1]) if judged else {}
 
 
 def megabytes(run: Run) -> float | None:
@@ -213,9 +266,11 @@ def personal(methods: Sequence[Method]) -> Table | None:
     for m in methods:
         for run in m.runs:
             judged = [r for r in run.history.metrics if r.get("personal_by_client")]
+            without = alone(run, methods)
             for client, accuracy in judged[-1]["personal_by_client"].items() if judged else ():
-                rows.append([m.label, run.folder, run.seed, judged[-1]["round"], printable(client), accuracy])
-    names = ("method", "run", "seed", "round", "client", "accuracy")
+                of = [m.label, run.folder, run.seed, judged[-1]["round"], printable(client), accuracy]
+                rows.append([*of, without.get(client)])
+    names = ("method", "run", "seed", "round", "client", "accuracy", "local_only")
     return Table("personal", [Column(name, name) for name in names], rows) if rows else None
 
 

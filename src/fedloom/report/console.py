@@ -24,30 +24,11 @@ class _Column(NamedTuple):
     leaves: int  # the higher, the earlier it goes where there is no room
 
 
-class _Comparison:
-    def __init__(self, results: Sequence[tuple[str, History]]) -> None:
-        histories = [history for _, history in results]
-        self.labels = [label for label, _ in results]
-        self.many = newest(min((h.metrics[-1]["round"] for h in histories), default=0))
+class _Fitted:
+    """A table with a row for each run, of as many columns as a terminal has room for."""
 
-        def numbers(name: str, count: int = 1) -> list[str]:
-            return [_number(history.last(name, count)) for history in histories]
-
-        means = [_Column(f"global\nmean {self.many}", numbers("global_accuracy", self.many), 0)] * (self.many > 1)
-        lost = [sum(len(m.get("failed", ())) for m in history.metrics) for history in histories]
-        moved = [history.rows()[-1]["bytes"] / max(1, len(history.metrics) - 1) / 1e6 for history in histories]
-        self.columns = [
-            _Column("global\nlast", numbers("global_accuracy"), 0),
-            *means,
-            _Column("forget-\nting", numbers("forgetting"), 2),
-            _Column("personal\nlast", numbers("personal_accuracy"), 1),
-            _Column("worst\n10th", numbers("personal_worst_tenth"), 3),
-            _Column("MB a\nround", [f"{m:.2f}" for m in moved], 6),
-            _Column("train s\na round", [_number(training_seconds(h), 2) for h in histories], 5),
-            _Column("eval s\na round", [_number(evaluation_seconds(h), 2) for h in histories], 7),
-            *[_Column("lost", [str(count) for count in lost], 4)] * any(lost),
-            _Column("engine", [history.engine for history in histories], 8),
-        ]
+    def __init__(self, title: str, labels: Sequence[str], columns: Sequence[_Column]) -> None:
+        self.title, self.labels, self.columns = title, labels, columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kept, first = list(self.columns), _widest(["algorithm", *self.labels])
@@ -56,8 +37,7 @@ class _Comparison:
             if not least.leaves:
                 break
             kept.remove(least)
-        explained = f"; mean {self.many}: over the last {self.many}" * (self.many > 1)
-        out = table(f"Accuracy after the last round{explained}")
+        out = table(self.title)
         out.add_column("algorithm", overflow="fold")
         for column in kept:
             out.add_column(column.heading, justify="left" if column.heading == "engine" else "right", no_wrap=True)
@@ -67,11 +47,52 @@ class _Comparison:
 
 
 def comparison_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
-    """One row per run: where it ended and what it cost; the clients lost over all rounds, if there are any.
+    """One row per run: where it ended and what it cost; new clients and clients lost over all rounds, if there are any.
 
     Where a terminal is too narrow, whole columns go, those of least importance first; no number is cut off.
     """
-    return _Comparison(results)
+    histories = [history for _, history in results]
+    many = newest(min((h.metrics[-1]["round"] for h in histories), default=0))
+
+    def numbers(name: str, count: int = 1) -> list[str]:
+        return [_number(history.last(name, count)) for history in histories]
+
+    means = [_Column(f"global\nmean {many}", numbers("global_accuracy", many), 0)] * (many > 1)
+    new = [_Column(f"new\n{heading}", numbers(f"new_{way}_accuracy"), 2) for way, heading in _NEW.items()]
+    lost = [sum(len(m.get("failed", ())) for m in history.metrics) for history in histories]
+    moved = [history.rows()[-1]["bytes"] / max(1, len(history.metrics) - 1) / 1e6 for history in histories]
+    columns = [
+        _Column("global\nlast", numbers("global_accuracy"), 0),
+        *means,
+        _Column("forget-\nting", numbers("forgetting"), 2),
+        _Column("personal\nlast", numbers("personal_accuracy"), 1),
+        _Column("worst\n10th", numbers("personal_worst_tenth"), 3),
+        *[column for column in new if set(column.cells) != {_number(math.nan)}],
+        _Column("MB a\nround", [f"{m:.2f}" for m in moved], 6),
+        _Column("train s\na round", [_number(training_seconds(h), 2) for h in histories], 5),
+        _Column("eval s\na round", [_number(evaluation_seconds(h), 2) for h in histories], 7),
+        *[_Column("lost", [str(count) for count in lost], 4)] * any(lost),
+        _Column("engine", [history.engine for history in histories], 8),
+    ]
+    explained = f"; mean {many}: over the last {many}" * (many > 1)
+    return _Fitted(f"Accuracy after the last round{explained}", [label for label, _ in results], columns)
+
+
+_NEW = {"global": "global", "fine_tuned": "tuned", "personalised": "own"}
+_WAYS = {"last": "last", "mean": "mean", "validated": "by val.", "best": "best*"}
+
+
+def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
+    """One row per run: global and personal accuracy, each read in four ways (`History.readings`)."""
+    columns = []
+    for kind in ("global", "personal"):
+        found = [history.readings(f"{kind}_accuracy")._asdict() for _, history in results]
+        for way, heading in _WAYS.items():
+            cells = [_number(values[way]) for values in found]
+            if set(cells) != {_number(math.nan)}:
+                columns.append(_Column(f"{kind}\n{heading}", cells, 0 if way == "last" else 1))
+    title = "Which number: last round; mean of all rounds; chosen by validation; *best on test, which is optimistic"
+    return _Fitted(title, [label for label, _ in results], columns)
 
 
 def _widest(texts: Sequence[str]) -> int:

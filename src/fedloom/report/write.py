@@ -84,6 +84,15 @@ def _summary(page: Page, methods: Sequence[Method], remarks: Sequence[str]) -> N
         f"After the last round ({over}training: all phases but evaluation; MB of all clients of a round, down and up)."
         f"{explained}{marked}",
     )
+    which = comparison.readings(methods)
+    if which is not None:
+        page.heading("Which number it is")
+        page.table(
+            which,
+            "The same accuracies, read in four ways that papers use: after the last round; mean over all rounds, that "
+            "before training included; in the round with the best validation accuracy; and the best on test examples, "
+            "which is optimistic, since it chooses the round by what it reports.",
+        )
 
 
 def _targets(page: Page, methods: Sequence[Method]) -> None:

@@ -24,7 +24,7 @@ from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation, Partition
 from fedloom.engines.engine import Engine, Faults, Send
 from fedloom.engines.loop import Loop
-from fedloom.engines.message import Answer, Call, HeldOut, Request
+from fedloom.engines.message import Answer, Call, Request, Rows
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import copy_of
@@ -259,7 +259,7 @@ class Poisoned(Population):
         batches = super().train_batches(request, local)
         return self._poison(batches)
 
-    def held_out_batches(self, clients: Sequence[int], kind: HeldOut) -> Batches:
+    def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
         return self._poison(super().held_out_batches(clients, kind))
 
     def _poison(self, batches: Batches) -> Batches:

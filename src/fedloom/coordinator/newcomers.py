@@ -1,0 +1,159 @@
+"""Clients that are held out from training or join late, and how good a model is for them in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.choices import check, check_choices
+from fedloom.core.client import Client
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
+from fedloom.core.types import Weights
+from fedloom.data import Federation
+from fedloom.engines.engine import Engine
+from fedloom.engines.message import Seen
+
+Way = Literal["global", "fine_tuned", "personalised"]
+WAYS: tuple[Way, ...] = get_args(Way)
+
+
+@dataclass(frozen=True)
+class NewClients:
+    """Clients that training does not ask, or not from the start; judged after the last round.
+
+    `clients`: how many, the last of the federation; or which. `joins`: the round, from 1, from which on they may be
+    asked; None: never. `judged_by`: the newest `global` model; that model `fine_tuned` on a client's training examples
+    as in a round of local training; what the method makes of it (`personalised`): one participation, which nobody else
+    learns of, then `Algorithm.personal`. Clients that have joined are personalised already, as all others are.
+    """
+
+    clients: int | tuple[int, ...]
+    joins: int | None = None
+    judged_by: tuple[Way, ...] = WAYS
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if isinstance(self.clients, tuple):
+            check(self.clients, tuple[int, ...], "the list of new clients")
+            ok = len(set(self.clients)) == len(self.clients) > 0 and min(self.clients) >= 0
+        else:
+            check(self.clients, int, "the number of new clients")
+            ok = self.clients >= 1
+        if not ok:
+            raise SettingError(
+                f"new clients are at least one, or a list of distinct numbers from 0, got {self.clients}"
+            )
+        if self.joins is not None and self.joins < 1:
+            raise SettingError(f"new clients join in a round from 1 on, got {self.joins}: use None for never")
+        if not self.judged_by or len(set(self.judged_by)) < len(self.judged_by):
+            raise SettingError(f"judged_by names some of {', '.join(WAYS)}, each once, got {self.judged_by}")
+
+    def ids(self, num_clients: int) -> list[int]:
+        """Their numbers, in order."""
+        if isinstance(self.clients, tuple):
+            return sorted(self.clients)
+        return list(range(max(0, num_clients - self.clients), num_clients))
+
+    def joined(self, round: int) -> bool:
+        """Whether they may be asked in a round, from 0."""
+        return self.joins is not None and round + 1 >= self.joins
+
+    def check(self, federation: Federation, cohort_size: int) -> None:
+        """Raise SettingError unless this federation has such clients, others to train with, and rows to judge by."""
+        n, new = federation.num_clients, self.ids(federation.num_clients)
+        if len(new) >= n or max(new) >= n:
+            raise SettingError(
+                f"new clients are some of the federation's 0..{n - 1} and leave others to train, got {self.clients}: "
+                "name fewer, or clients that exist"
+            )
+        if cohort_size > n - len(new) and not self.joined(0):
+            raise SettingError(
+                f"cohort_size = {cohort_size} is larger than the {n - len(new)} clients that are not new; "
+                f"set cohort_size <= {n - len(new)}"
+            )
+        test = federation.local_test
+        without = [k for k in new if test is None or not test.sizes[k]]
+        if without:
+            raise SettingError(
+                f"a new client is judged on examples that it holds out, and client {without[0]} holds none: set "
+                "test_fraction > 0, or leave it out of the new clients"
+            )
+        learning = [way for way in self.judged_by if way != "global"]
+        bare = [k for k in new if not federation.partition.sizes[k]]
+        if bare and learning:
+            raise SettingError(
+                f"a new client is {' and '.join(learning).replace('_', '-')} on training examples, and client "
+                f"{bare[0]} has none: give it some, or judge new clients by 'global' alone (judged_by)"
+            )
+
+
+def no_training_rows(federation: Federation, new: Sequence[int]) -> None:
+    """Raise SettingError if a client that is not new has nothing to train on."""
+    bare = np.setdiff1d(np.flatnonzero(federation.partition.sizes == 0), new)
+    if len(bare):
+        raise SettingError(
+            f"a client that is asked needs a training example, got none for client {bare[0]}: leave it out, or "
+            "make it a new client that is judged by 'global' alone"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FineTuned(Algorithm[Weights, tuple[()]]):
+    """Clients are judged by the global model after local training of their own."""
+
+    personal_trains: ClassVar[bool] = True
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    def round(self, server: Weights, cohort: Cohort) -> Weights:
+        return server
+
+    def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
+        return self.train(client, sent)
+
+    def judged_with(self, server: Weights, model: Model) -> Weights:
+        return server
+
+
+def judge_new(engine: Engine, server: dict[str, Any], new: NewClients, round: int) -> dict[str, dict[int, Seen]]:
+    """How good each way's model is for each new client after `round`, where the algorithm has such models.
+
+    No state moves and no byte counts.
+    """
+    algorithm, ids = engine.algorithm, new.ids(engine.population.num_clients)
+    weights = algorithm.global_models(server, engine.population.models)
+    everywhere = {engine.population.assignment[k] for k in ids} <= set(weights)
+    out: dict[str, dict[int, Seen]] = {}
+    if "global" in new.judged_by and everywhere:
+        out["global"] = engine.look_at(weights, ids, round)
+    if "fine_tuned" in new.judged_by and everywhere:
+        with closing(engine.variant(_FineTuned(local=algorithm.local))) as tuned:
+            out["fine_tuned"] = tuned.look(weights, ids, round)
+    if "personalised" in new.judged_by and algorithm.personalises:
+        out["personalised"] = (
+            engine.look(server, ids, round) if new.joined(round) else _after_one(engine, server, ids, round)
+        )
+    return out
+
+
+def _after_one(engine: Engine, server: dict[str, Any], ids: list[int], round: int) -> dict[int, Seen]:
+    """How good personal models are after one participation in `round`, of which nothing stays."""
+    before = set(engine.states)
+    with closing(engine.variant(engine.algorithm)) as shadow:
+        shadow.states, shadow.faults, shadow.on_nonfinite = engine.states, None, "refuse"
+        shadow.judges_trained = False
+        try:
+            shadow.round(server, ids, round)
+            failed = {failure.client for failure in shadow.traffic.failed}
+            return shadow.look(server, [k for k in ids if k not in failed], round)
+        finally:
+            for key in set(engine.states) - before:
+                del engine.states[key]

@@ -1,0 +1,144 @@
+"""What travels, in bytes and by what it is: as algorithms say by annotating arguments, uploads and fields of states.
+
+    @on_client
+    def local_update(self, client: Client[C], x: Weights, c: Annotated[Params, "control"]) -> tuple[
+        C, tuple[Weighted[Weights], Annotated[Weighted[Params], "control"]]    # new state, upload
+    ]: ...
+
+What nothing says is "model".
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.errors import StackingError
+from fedloom.core.types import Maybe, Weighted
+
+KINDS = ("model", "personal", "fisher", "gradient", "control", "predictions")
+
+
+class Bill:
+    """Bytes of the messages of one method, by kind."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        hints = _hints(method)
+        self.down = [hints.get(name) for name in list(inspect.signature(method).parameters)[1:]]
+        answer = typing.get_args(hints.get("return"))
+        self.up = answer[1] if len(answer) == 2 else None
+
+    def of_request(self, broadcast: tuple[Any, ...], scatter: tuple[Any, ...], count: int) -> list[Counter[str]]:
+        """What each of `count` clients is sent: the same to all, and its entry of `scatter`."""
+        hints = [*self.down, *[None] * (len(broadcast) + len(scatter) - len(self.down))]
+        same: Counter[str] = Counter()
+        for value, hint in zip(broadcast, hints, strict=False):
+            for kind, part in _parts(value, hint):
+                same[kind] += tree.nbytes(part)
+        return [same + mine for mine in _each(zip(scatter, hints[len(broadcast) :], strict=True), count)]
+
+    def of_uploads(self, uploads: Any, count: int) -> list[Counter[str]]:
+        """What each of `count` clients sends, stacked; the weights of `Weighted` are control data and not counted."""
+        return _each([(uploads, self.up)], count, weighted=True)
+
+
+def of_states(states: list[Any]) -> list[int]:
+    """Bytes of states; the flag of a `Maybe` is no payload."""
+    return [sum(t.nbytes for t in _kept(state)) for state in states]
+
+
+def of_new_states(states: list[Any], there: list[Any]) -> list[int]:
+    """Bytes of what states hold beyond what the other end has: tensors that are in `there` need not be sent again.
+
+    A client of pFedSD keeps the model that it uploads: its new state costs nothing.
+    """
+    return [
+        sum(t.nbytes for t in _kept(state) if not any(_same(t, known) for known in tree.leaves(has)))
+        for state, has in zip(states, there, strict=True)
+    ]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def _kept(state: Any) -> list[Tensor]:
+    """The tensors of a state that are there."""
+    out: list[Tensor] = []
+    for node in tree.flatten(state, is_leaf=lambda n: isinstance(n, Maybe))[0]:
+        if not isinstance(node, Maybe):
+            out.append(node)
+        elif bool(node.present):
+            out.extend(_kept(node.value))
+    return out
+
+
+def _each(values: Iterable[tuple[Any, Any]], count: int, weighted: bool = False) -> list[Counter[str]]:
+    """Bytes by kind of each of `count` clients, of values that are stacked, with their annotations."""
+    out = [Counter[str]() for _ in range(count)]
+    for value, hint in values:
+        for kind, part in _parts(value, hint, weighted=weighted):
+            sent = _without_weights(part) if weighted else part
+            for mine, size in zip(out, tree.nbytes_each(sent, count), strict=True):
+                mine[kind] += size
+    return out
+
+
+def _without_weights(uploads: Any) -> list[Any]:
+    nodes = tree.flatten(uploads, is_leaf=lambda n: isinstance(n, Weighted))[0]
+    return [n.value if isinstance(n, Weighted) else n for n in nodes]
+
+
+def _parts(value: Any, hint: Any, kind: str = "model", weighted: bool = False) -> Iterator[tuple[str, Any]]:
+    """(kind, part) of a tree by its annotation; one part where that says no more. `weighted`: without weights."""
+    if typing.get_origin(hint) is Annotated:
+        kind = _kind(hint) or kind
+        hint = typing.get_args(hint)[0]
+    args = typing.get_args(hint)
+    if weighted and isinstance(value, Weighted):
+        yield from _parts(value.value, args[0] if args else None, kind, weighted)
+    elif type(value) is tuple:
+        each = args[:1] * len(value) if args[1:] == (...,) else args
+        for part, its in zip(value, each if len(each) == len(value) else [None] * len(value), strict=True):
+            yield from _parts(part, its, kind, weighted)
+    elif is_dataclass(value) and (own := _marked(type(value))):  # type: ignore[arg-type]
+        for field in fields(value):
+            if not field.metadata.get("static"):
+                yield from _parts(getattr(value, field.name), own.get(field.name), kind, weighted)
+    else:
+        yield kind, value
+
+
+@functools.cache
+def _marked(kind: type) -> dict[str, Any]:
+    """The annotations of a class of which a field says what it is, else nothing."""
+    hints = _hints(kind)
+    return hints if any(_kind(hint) for hint in hints.values()) else {}
+
+
+def _kind(hint: Any) -> str | None:
+    """What an annotation says that a value is.
+
+    Raises:
+        StackingError: there is no such kind.
+    """
+    said = [word for word in getattr(hint, "__metadata__", ()) if isinstance(word, str)]
+    if said and said[0] not in KINDS:
+        raise StackingError(f"what travels is one of {', '.join(KINDS)}, got the annotation {said[0]!r}: name one")
+    return said[0] if said else None
+
+
+def _hints(what: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(what, include_extras=True)
+    except NameError:  # of what only type checkers import
+        return {}

@@ -1,0 +1,209 @@
+"""Clients that are held out from training, or join late, and how they are judged in the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedloom as fl
+from fedloom import Centralised, FedAvg, KTpFL, LocalOnly, NewClients, PFedSD, RunSettings, Unreliable
+from fedloom.coordinator import BySize, FixedList, History, Job
+from fedloom.core import tree
+from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
+from fedloom.core.task import Classification
+from fedloom.data import by_lists
+from fedloom.engines.population import Population
+from fedloom.evaluate import rows_right
+from small import batches_of
+from tiny import LOCAL, examples, federation, linear, mlp
+
+SETTINGS = RunSettings(rounds=3, cohort_size=2, engine="loop", threads=1)
+NEW = NewClients(2)  # clients 4 and 5 of six
+
+
+def asked(history: History) -> list[set[int]]:
+    return [set(m["clients"]) for m in history.metrics[1:]]
+
+
+def rate(weights: Any, client: int) -> float:
+    data = federation()
+    held_out = data.train.select(data.local_test.rows(client))  # type: ignore[union-attr]
+    return float(rows_right(Model(linear, name="Linear"), weights, Classification(), held_out).mean())
+
+
+@pytest.mark.parametrize("sampler", [None, BySize(seed=1), fl.coordinator.Available(share=0.9, period=3)])
+def test_who_is_new_is_never_asked_before_it_joins(sampler: Any) -> None:
+    settings = replace(SETTINGS, rounds=12)
+    for new, when in ((NewClients((0, 3)), None), (NewClients((0, 3), joins=6), 6)):
+        found = asked(fl.run(LocalOnly(local=LOCAL), federation(), linear, settings, sampler=sampler, new=new))
+        assert not set.union(*found[: 5 if when else 12]) & {0, 3}
+        assert bool(set.union(*found[5:]) & {0, 3}) == (when is not None)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
+def test_each_way_is_the_model_that_it_names(engine: Any) -> None:
+    found = fl.run(PFedSD(local=LOCAL), federation(), linear, replace(SETTINGS, engine=engine), new=NEW)
+    last, server = found.metrics[-1], found.server["Linear"]
+    assert all("new_by_client" not in m for m in found.metrics[:-1])
+    assert set(last["new_by_client"]) == {"global", "fine_tuned", "personalised"}
+    assert last["new_by_client"]["global"] == {str(k): rate(server, k) for k in (4, 5)}
+    assert set(last["personal_by_client"]) == set("0123")  # the panel is of the others
+    # By hand: plain SGD from the newest global model. A first participation of pFedSD is the same on other batches.
+    p = Population(federation(), {"Linear": Model(linear, name="Linear")})
+    for way, exchange in (("fine_tuned", "evaluate"), ("personalised", 0)):
+        for k in (4, 5):
+            module = torch.nn.Linear(4, 3)
+            module.load_state_dict({n: t.clone() for n, t in server.params.items()})
+            batches = batches_of(p, [k], LOCAL, 2, exchange)
+            for order, mask in zip(batches.order[0], batches.mask[0], strict=True):
+                rows = batches.examples[0][order[mask]]
+                loss = torch.nn.functional.cross_entropy(module(p.federation.train.x[rows]), p.federation.train.y[rows])
+                for t, g in zip(module.parameters(), torch.autograd.grad(loss, list(module.parameters())), strict=True):
+                    t.data -= 0.1 * g
+            weights = fl.Weights(params={n: t.detach() for n, t in module.named_parameters()})
+            assert last["new_by_client"][way][str(k)] == rate(weights, k)
+    for way, by_client in last["new_by_client"].items():
+        assert last[f"new_{way}_accuracy"] == last[f"new_{way}_accuracy_by_samples"] == np.mean([*by_client.values()])
+
+
+@pytest.mark.parametrize(
+    "algorithm", [PFedSD(local=LOCAL), FedAvg(local=LOCAL, shared="* !bias"), LocalOnly(local=LOCAL)]
+)
+def test_nothing_stays_of_judging_them(algorithm: Any, tmp_path: Path) -> None:
+    new = NewClients(2, judged_by=("global", "personalised"))
+    run = fl.run(algorithm, federation(), linear, SETTINGS, new=new, directory=tmp_path / "a")
+    again = fl.run(algorithm, federation(), linear, SETTINGS, new=NewClients(2, judged_by=("global",)))
+    assert {k for k in run.clients if k > 3} == set()
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(run.server), tree.leaves(again.server), strict=True))
+    assert run.metrics[-1]["bytes_down"] == again.metrics[-1]["bytes_down"]
+    assert fl.verify(tmp_path / "a").whole
+    # A run goes on from there as one that was longer from the start.
+    longer = replace(SETTINGS, rounds=5)
+    job = Job(
+        algorithm=algorithm,
+        federation=federation(),
+        model=linear,
+        settings=longer,
+        new=new,
+    )
+    assert job.run(tmp_path / "a", resume=True).metrics[-1] == job.run().metrics[-1]
+
+
+def test_algorithms_without_such_models_leave_ways_out() -> None:
+    def ways(algorithm: Any, **more: Any) -> set[str]:
+        return set(fl.run(algorithm, federation(**more), linear, SETTINGS, new=NEW).metrics[-1]["new_by_client"])
+
+    assert ways(FedAvg(local=LOCAL)) == {"global", "fine_tuned"}
+    assert ways(LocalOnly(local=LOCAL)) == {"personalised"}
+    assert ways(KTpFL(local=LOCAL, num_public=8), public=examples(24, seed=5)) == {"personalised"}
+
+
+def test_clients_that_have_joined_are_judged_as_they_are() -> None:
+    settings = replace(SETTINGS, rounds=4, cohort_size=6)
+    with pytest.raises(SettingError, match="cohort_size = 6 is larger than the 4 clients that are not new"):
+        fl.run(PFedSD(local=LOCAL), federation(), linear, settings, new=NewClients(2, joins=3))
+    sampler = FixedList(((0, 1), (2, 3), (4, 5), (0, 4)))
+    found = fl.run(
+        PFedSD(local=LOCAL),
+        federation(),
+        linear,
+        replace(SETTINGS, rounds=4),
+        sampler=sampler,
+        new=NewClients(2, joins=3),
+    )
+    for k in (4, 5):
+        assert found.metrics[-1]["new_by_client"]["personalised"][str(k)] == rate(found.clients[k].v.value, k)
+
+
+def test_faults_are_for_training_alone() -> None:
+    found = fl.run(PFedSD(local=LOCAL), federation(), linear, SETTINGS, new=NEW, faults=Unreliable(lost=1.0))
+    assert set(found.metrics[-1]["new_by_client"]["personalised"]) == {"4", "5"}
+
+
+def test_rows_of_models_on_several_architectures() -> None:
+    found = fl.run(PFedSD(local=LOCAL), federation(), {"a": linear, "b": mlp}, SETTINGS, new=NEW)
+    assert [set(by) for by in found.metrics[-1]["new_by_client"].values()] == [{"4", "5"}] * 3
+
+
+def unequal(train_of_last: list[int], test_of_last: list[int]) -> fl.Federation:
+    data = examples(30)
+    return fl.Federation(
+        data, by_lists([[0, 1, 2], [3, 4, 5], train_of_last]), data, by_lists([[6, 7], [8, 9], test_of_last])
+    )
+
+
+def test_a_client_without_training_rows_can_be_new() -> None:
+    data = unequal([], [10, 11, 12])
+    with pytest.raises(
+        SettingError,
+        match="a new client is fine-tuned and personalised on training examples, and client 2 has none: give it "
+        r"some, or judge new clients by 'global' alone \(judged_by\)",
+    ):
+        fl.run(FedAvg(local=LOCAL), data, linear, SETTINGS, new=NewClients(1))
+    settings = replace(SETTINGS, per_client=True)
+    found = fl.run(FedAvg(local=LOCAL), data, linear, settings, new=NewClients(1, judged_by=("global",)))
+    assert set(found.metrics[-1]["new_by_client"]) == {"global"}
+    with pytest.raises(SettingError, match="a client that is asked needs a training example, got none for client 2"):
+        fl.run(FedAvg(local=LOCAL), data, linear, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("new", "data", "words"),
+    [
+        (NewClients(3), {}, "leave others to train, got 3: name fewer"),
+        (NewClients((7,)), {}, r"some of the federation's 0..2 .* got \(7,\)"),
+        (NewClients(2), {}, "cohort_size = 2 is larger than the 1 clients that are not new; set cohort_size <= 1"),
+        (NewClients(1), {"test_of_last": []}, "and client 2 holds none: set test_fraction > 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(new: Any, data: Any, words: str) -> None:
+    parts = unequal(**{"train_of_last": [10, 11], "test_of_last": [12], **data})
+    with pytest.raises(SettingError, match=words):
+        Job(algorithm=FedAvg(local=LOCAL), federation=parts, model=linear, settings=SETTINGS, new=new)
+
+
+def test_new_clients_and_samplers_or_pooled_data_that_contradict_them() -> None:
+    parts: Any = {"federation": federation(), "model": linear, "settings": SETTINGS, "new": NEW}
+    with pytest.raises(SettingError, match=r"the sampler lists client 4 for round 2, which is new .*\(joins\)"):
+        Job(algorithm=FedAvg(local=LOCAL), sampler=FixedList(((0, 1), (1, 4), (2, 3))), **parts)
+    with pytest.raises(SettingError, match="Centralised trains on the examples of all clients"):
+        Job(algorithm=Centralised(local=LOCAL), **parts)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"clients": 0}, "at least one, or a list of distinct numbers from 0, got 0"),
+        ({"clients": (1, 1)}, r"distinct numbers from 0, got \(1, 1\)"),
+        ({"clients": ()}, "at least one"),
+        ({"clients": "5"}, "the number of new clients must be of type int, got '5'"),
+        ({"clients": 1, "joins": 0}, "join in a round from 1 on, got 0: use None for never"),
+        ({"clients": 1, "judged_by": ()}, "judged_by names some of global, fine_tuned, personalised"),
+        ({"clients": 1, "judged_by": ("all",)}, "must be one of global, fine_tuned, personalised, got 'all'"),
+    ],
+)
+def test_new_clients_that_are_none(given: Any, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        NewClients(**given)
+
+
+def test_words_for_new_clients() -> None:
+    of = fl.Experiment.of
+    assert of({}).clients.newcomers() is None
+    assert of({"clients": {"new": "5"}}).job().new == NewClients(5)
+    said = of({"clients": {"new": "list:3,7", "joins": 4, "new_judged_by": ["global"]}})
+    assert said.clients.newcomers() == NewClients((3, 7), joins=4, judged_by=("global",))
+    assert of(said.described()).clients == said.clients
+    for table, words in (
+        ({"new": "some"}, "clients.new is a number of clients or list:3,7,9, got 'some'"),
+        ({"new": "list:3,x"}, "got 'list:3,x'"),
+        ({"joins": 3}, "clients.joins = 3 is for new clients, and there are none: set clients.new"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            of({"clients": table})
