@@ -49,7 +49,7 @@ def test_scaffold_asks_half_of_what_it_did() -> None:
     before = concepts((Path(__file__).parent / "scaffold_before.txt").read_text(encoding="utf-8"))
     assert [len(names) for names in before] == [22, 19]
     now = concepts((ROOT / "src/fedloom/algorithms/scaffold.py").read_text(encoding="utf-8"))
-    assert sum(len(names) for names in now) <= 23  # one of them for the bytes of its control variates
+    assert sum(len(names) for names in now) <= 22
 
 
 def test_it_prints_a_line_for_each_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,6 @@ from fedloom.core.choices import Positive
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.model import Model
-from fedloom.core.tree import zeros_like
 from fedloom.core.types import Params, Weights, state
 
 
@@ -48,10 +47,10 @@ class Scaffold(Algorithm[Server, Params]):
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Server:
         x = model.init(key)
-        return Server(x=x, c=zeros_like(x.params))
+        return Server(x=x, c=0.0 * x.params)
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Params:
-        return zeros_like(initial.params)
+        return 0.0 * initial.params
 
     @on_client
     def local_update(
