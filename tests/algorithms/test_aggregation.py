@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from fedloom.algorithms import ALGORITHMS, FedDyn, PFedSD
+from fedloom.algorithms import ALGORITHMS, FedDyn, LGFedAvg, PFedMe, PFedSD
 from fedloom.core import tree
 from fedloom.core.types import Weighted
 from fedloom.engines.loop import Loop
 from fedloom.testing import Subject
 
 HAVE = {name for name, kind in ALGORITHMS.items() if "aggregation" in {f.name for f in dataclasses.fields(kind)}}
+UNIFORM = (PFedSD, LGFedAvg, PFedMe)  # by default, as their papers say
 
 
 def weights_sent(algorithm: Any) -> dict[int, list[int]]:
@@ -38,7 +39,7 @@ def weights_sent(algorithm: Any) -> dict[int, list[int]]:
 @pytest.mark.parametrize("name", sorted(HAVE - {"centralised"}))
 def test_models_are_weighed_as_asked_and_by_default_by_samples(name: str, aggregation: Any) -> None:
     settings = {} if aggregation is None else {"aggregation": aggregation}
-    by_samples = (aggregation or ("uniform" if ALGORITHMS[name] is PFedSD else "samples")) == "samples"
+    by_samples = (aggregation or ("uniform" if ALGORITHMS[name] in UNIFORM else "samples")) == "samples"
     for of_model, *of_the_rest in weights_sent(ALGORITHMS[name](**settings)).values():
         assert of_model == (-1 if by_samples else 1)
         assert all(w == 1 for w in of_the_rest)  # changes of control variates and of Fisher sums count alike

@@ -190,7 +190,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
     path.unlink()
     assert "clients.jsonl" in verify(run).problems[0]
     for old, new, words in (
-        (b'"own": [true', b'"own": [1', r"line 1: judged.own must be a list"),
+        (b'"own": [false', b'"own": [0', r"line 1: judged.own must be a list"),
         (
             b'"personal_right": [',
             b'"personal_right": [1, ',

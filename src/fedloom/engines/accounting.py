@@ -44,7 +44,8 @@ class Bill:
         for value, hint in zip(broadcast, hints, strict=False):
             for kind, part in _parts(value, hint):
                 same[kind] += tree.nbytes(part)
-        return [same + mine for mine in _each(zip(scatter, hints[len(broadcast) :], strict=True), count)]
+        theirs = hints[len(broadcast) :][: len(scatter)]  # a method may take more, with defaults
+        return [same + mine for mine in _each(zip(scatter, theirs, strict=True), count)]
 
     def of_uploads(self, uploads: Any, count: int) -> list[Counter[str]]:
         """What each of `count` clients sends, stacked; the weights of `Weighted` are control data and not counted."""
@@ -52,7 +53,7 @@ class Bill:
 
 
 def of_states(states: list[Any]) -> list[int]:
-    """Bytes of states; the flag of a `Maybe` is no payload."""
+    """Bytes of states; the flag of a `Maybe` and a single whole number (the round of a model) are no payload."""
     return [sum(t.nbytes for t in _kept(state)) for state in states]
 
 
@@ -76,7 +77,7 @@ def _kept(state: Any) -> list[Tensor]:
     out: list[Tensor] = []
     for node in tree.flatten(state, is_leaf=lambda n: isinstance(n, Maybe))[0]:
         if not isinstance(node, Maybe):
-            out.append(node)
+            out.extend([node] if node.ndim or node.is_floating_point() else [])
         elif bool(node.present):
             out.extend(_kept(node.value))
     return out
