@@ -214,7 +214,8 @@ def test_evaluation_has_no_consequences() -> None:
 
 def test_without_test_sets_there_is_nothing_to_measure() -> None:
     history = run(FedAvg(local=LOCAL), federation(test=None, test_fraction=0), linear, SETTINGS)
-    assert set(history.metrics[-1]) == {"round", "clients", "failed", "train_loss", "bytes_down", "bytes_up"}
+    sent = {"bytes_down", "bytes_up", "bytes_down_model", "bytes_up_model"}
+    assert set(history.metrics[-1]) == {"round", "clients", "failed", "train_loss", *sent}
     assert np.isnan(history.last("global_accuracy"))
     assert history.per_class.size == 0
 

@@ -31,13 +31,13 @@ def others(value: Any, kind: Any, key: str) -> list[Any]:
     if get_origin(kind) is Literal:
         return [k for k in several if k != value]
     if get_origin(kind) is tuple:
-        return [tuple(v / 2 for v in value)]
+        return [value[:1] if isinstance(value[0], str) else tuple(v / 2 if v else 3 for v in value)]
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, (int, float)):
         return [v for v in (value + 1, value / 2 if isinstance(value, float) else value - 1, 0.5) if v != value]
     if value is None:
-        return [3, 0.7, "text"]
+        return ["3"] if key == "clients.new" else [3, 0.7, "text"]
     return ["* !classifier.*", "x"]
 
 
@@ -75,6 +75,8 @@ def test_every_setting_comes_back_as_it_was_written(name: str, key: str) -> None
     base = Experiment(algorithm=name)
     if key.endswith("nesterov"):
         base = base.changed(key.replace("nesterov", "momentum"), 0.5)
+    if key == "clients.joins":
+        base = base.changed("clients.new", "2")
     default = flat(base.described())[key]
     for value in others(default, kind_of(base, key), key):
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

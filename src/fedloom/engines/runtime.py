@@ -55,7 +55,8 @@ class Runtime:
         Raises:
             ClientError: the code of a client failed; names client, round and batch.
         """
-        watching = watched or request.call.judged is not None
+        judges = request.call.judged is not None and request.call.exchange != JUDGING
+        watching = watched or judges
         execution = Execution(self.compilation, self.bf16, watching=watching, programs=self.programs)
         with executing(execution):
             try:
@@ -66,7 +67,7 @@ class Runtime:
             except Exception as error:
                 raise _failure(request, execution.step, error) from error
         answer = _answer(upload, execution, len(request.clients))
-        if watched or request.call.judged is None or execution.trained is None:
+        if watched or not judges or execution.trained is None:
             return new, answer
         return new, dataclasses.replace(answer, after=self._after(request, states, execution.trained))
 

@@ -118,7 +118,7 @@ def differences(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[s
     How a run is computed (engine, device, threads, checkpoints) does not count, nor its seed and number of rounds. A
     setting that one of the two lacks counts as equal: it had its default when the run was made.
     """
-    there, wanted = flat(settings), flat(plain(asked))
+    there, wanted = flat(plain(settings)), flat(plain(asked))
     for d in (there, wanted):
         d["data.source"] = str(d.get("data.source")).partition(":")[0]  # wherever the data are
         d.setdefault("start", None)
