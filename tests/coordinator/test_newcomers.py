@@ -46,6 +46,12 @@ def test_who_is_new_is_never_asked_before_it_joins(sampler: Any) -> None:
         assert bool(set.union(*found[5:]) & {0, 3}) == (when is not None)
 
 
+def test_everybody_are_those_who_have_joined() -> None:
+    algorithm = LocalOnly(local=LOCAL, schedule="every_round")
+    found = asked(fl.run(algorithm, federation(), linear, SETTINGS, new=NewClients((0, 3), joins=3)))
+    assert found == [{1, 2, 4, 5}, {1, 2, 4, 5}, {0, 1, 2, 3, 4, 5}]
+
+
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_each_way_is_the_model_that_it_names(engine: Any) -> None:
     found = fl.run(PFedSD(local=LOCAL), federation(), linear, replace(SETTINGS, engine=engine), new=NEW)
