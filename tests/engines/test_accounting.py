@@ -15,7 +15,7 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.tree import leaves
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
-from fedloom.engines.accounting import KINDS, Bill
+from fedloom.engines.accounting import KINDS, Bill, of_states
 from tiny import LOCAL, examples, federation, linear
 
 D = 4 * (4 * 3 + 3)  # bytes of the linear model's 15 parameters, in float32
@@ -77,6 +77,12 @@ def test_a_stateless_device_is_sent_its_state_once_it_has_one(engine: str) -> No
     # the three come back, in round 3 one.
     teachers = ({}, {"down_personal": 2 * D}, {"down_personal": D})
     assert bytes_of(algorithm, engine, stateless=True) == [plain | more for more in teachers]
+
+
+def test_a_state_has_the_counters_of_its_buffers() -> None:
+    weights = torch.nn.BatchNorm1d(2).state_dict()  # 4 x 2 floats, and the number of batches
+    v = Weights(params={n: weights.pop(n) for n in ("weight", "bias")}, buffers=weights)
+    assert of_states([v, Maybe.some(v), Maybe.none(v), (v, torch.tensor(3)), torch.ones(())]) == [40, 40, 0, 40, 4]
 
 
 def test_what_a_stateless_device_has_uploaded_is_not_sent_again() -> None:

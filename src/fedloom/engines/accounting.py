@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.errors import StackingError
-from fedloom.core.types import Maybe, Weighted
+from fedloom.core.types import Maybe, Weighted, Weights
 
 KINDS = ("model", "personal", "fisher", "gradient", "control", "predictions")
 
@@ -53,7 +53,9 @@ class Bill:
 
 
 def of_states(states: list[Any]) -> list[int]:
-    """Bytes of states; the flag of a `Maybe` and a single whole number (the round of a model) are no payload."""
+    """Bytes of states; the flag of a `Maybe` and a whole number beside the weights (the round of a model) are no
+    payload.
+    """
     return [sum(t.nbytes for t in _kept(state)) for state in states]
 
 
@@ -75,11 +77,13 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _kept(state: Any) -> list[Tensor]:
     """The tensors of a state that are there."""
     out: list[Tensor] = []
-    for node in tree.flatten(state, is_leaf=lambda n: isinstance(n, Maybe))[0]:
-        if not isinstance(node, Maybe):
-            out.extend([node] if node.ndim or node.is_floating_point() else [])
-        elif bool(node.present):
-            out.extend(_kept(node.value))
+    for node in tree.flatten(state, is_leaf=lambda n: isinstance(n, Maybe | Weights))[0]:
+        if isinstance(node, Maybe):
+            out.extend(_kept(node.value) if bool(node.present) else [])
+        elif isinstance(node, Weights):
+            out.extend(tree.leaves(node))
+        elif node.ndim or node.is_floating_point():
+            out.append(node)
     return out
 
 
