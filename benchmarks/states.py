@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -46,6 +47,14 @@ def measure(budget_mib: float | None) -> None:
         rounds=FIRST + AGAIN, cohort_size=COHORT, engine="loop", threads=1, state_memory_mib=budget_mib
     )
     local = fl.Local(epochs=1, batch_size=4, optimiser=fl.SGD(lr=0.01))
+    measured(fl.PFedSD(local=local), federation, network, settings, cohorts, slice(FIRST))
+
+
+def measured(
+    algorithm: fl.Algorithm, federation: Federation, model: Callable[[], nn.Module], settings: fl.RunSettings,
+    cohorts: Sequence[tuple[int, ...]], first: slice,
+) -> None:  # fmt: skip
+    """Print as JSON what a run takes: MiB before and at most, median seconds of its `first` rounds and later ones."""
     seconds: list[float] = []
 
     def note(history: History) -> None:
@@ -54,12 +63,12 @@ def measure(budget_mib: float | None) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     with tempfile.TemporaryDirectory() as folder:
         fl.run(
-            fl.PFedSD(local=local), federation, network, settings, sampler=FixedList(tuple(cohorts)),
-            directory=folder if budget_mib is not None else None, on_round=note,
+            algorithm, federation, model, settings, sampler=FixedList(tuple(cohorts)),
+            directory=folder if settings.state_memory_mib is not None else None, on_round=note,
         )  # fmt: skip
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    first, again = np.median(seconds[:FIRST]), np.median(seconds[FIRST:])
-    print(json.dumps({"before": before, "peak": peak, "first": first, "again": again}))
+    found = {"first": np.median(seconds[first]), "again": np.median(seconds[first.stop :])}
+    print(json.dumps({"before": before, "peak": peak, **found}))
 
 
 FOMO_COHORT, FOMO_WIDTH, GUARD = 20, 300, 12 << 30  # GUARD: bytes of address space, beyond which a process dies
@@ -88,20 +97,8 @@ def measure_fedfomo(engine: Literal["loop", "stacked"], budget_mib: float | None
         state_memory_mib=budget_mib,
     )  # fmt: skip
     algorithm = fl.FedFomo(M=5, local=fl.Local(epochs=1, batch_size=4, optimiser=fl.SGD(lr=0.01)))
-    seconds: list[float] = []
-
-    def note(history: History) -> None:
-        seconds.append(sum(history.timing[-1]["seconds"].values()))
-
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    with tempfile.TemporaryDirectory() as folder:
-        fl.run(
-            algorithm, Federation(fl.Examples(x, y, 4), train, local_val=val), small_network, settings,
-            sampler=FixedList(tuple(cohorts)), directory=folder if budget_mib is not None else None, on_round=note,
-        )  # fmt: skip
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    found = {"before": before, "peak": peak, "first": np.median(seconds[1:first]), "again": np.median(seconds[first:])}
-    print(json.dumps(found))
+    federation = Federation(fl.Examples(x, y, 4), train, local_val=val)
+    measured(algorithm, federation, small_network, settings, cohorts, slice(1, first))
 
 
 def own_process(*arguments: str) -> dict[str, float]:

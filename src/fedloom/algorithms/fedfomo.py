@@ -34,7 +34,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.choices import Count, NonNegative
@@ -172,5 +171,4 @@ def choose(affinity: Tensor, others: Sequence[int], count: int, explore: float, 
 def last_model(cohort: Cohort, others: Tensor, clients: Tensor) -> Maybe[Weights]:
     """The last models of `others` [k], stacked; none where the number is -1 (the row of `clients` gives the shapes)."""
     present = others >= 0
-    found = cohort.rows("model", torch.where(present, others, clients))
-    return Maybe(present=present, value=tree.map_tree(lambda t: present.reshape(-1, *[1] * (t.ndim - 1)) * t, found))
+    return Maybe.where(present, cohort.rows("model", torch.where(present, others, clients)))

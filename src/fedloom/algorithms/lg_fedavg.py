@@ -64,10 +64,8 @@ class LGFedAvg(Averaging[Maybe[Weights]]):
         return client.model.arrange(sent.merge(own))
 
     def answer(self, client: Client[Maybe[Weights]], w_k: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
-        own, upload = super().answer(client, w_k)
-        divided = client.round >= self.pretrain_rounds
-        kept = tree.map_tree(lambda t: torch.where(divided, t, torch.zeros_like(t)), own)
-        return Maybe(present=divided, value=kept), upload
+        _, upload = super().answer(client, w_k)
+        return Maybe.where(client.round >= self.pretrain_rounds, self.own(w_k)), upload
 
     @on_client
     def pretrain(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
@@ -89,10 +87,8 @@ class LGFedAvg(Averaging[Maybe[Weights]]):
         if self.pretrain_rounds == 0:
             return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)
         new = ~cohort.rows("has_layers")  # w keeps the lower layers with which pretraining ended
-        layers = tree.map_tree(
-            lambda t: torch.stack([torch.where(n, t, torch.zeros_like(t)) for n in new]), self.own(w)
-        )
-        found = cohort.reduce(self.local_update, self.down(w), scatter=(Maybe(present=new, value=layers),))
+        layers = tree.map_tree(lambda t: t.expand(len(new), *t.shape), self.own(w))
+        found = cohort.reduce(self.local_update, self.down(w), scatter=(Maybe.where(new, layers),))
         found.cohort.keep("has_layers", torch.ones_like(found.cohort.ids, dtype=torch.bool))
         return w.merge(found.mean)
 

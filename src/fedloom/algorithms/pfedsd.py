@@ -24,10 +24,12 @@ statistics are averaged (`buffers = "server"` keeps the server's, as they do).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -71,7 +73,7 @@ class SelfDistilled(KeepsModel):
 
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
-    def check_data(self, sizes: Sequence[int], augmented: bool) -> None:
+    def check_data(self, sizes: npt.NDArray[np.int64], augmented: bool) -> None:
         super().check_data(sizes, augmented)
         if self.teacher_store == "model":
             return
@@ -80,10 +82,10 @@ class SelfDistilled(KeepsModel):
                 "soft predictions are of inputs that stay what they are, and the training examples are augmented at "
                 'random: set teacher_store="model", or leave augmentation out'
             )
-        if self.table[0] < max(sizes):
+        if self.table[0] < sizes.max():
             raise SettingError(
-                f"a client's soft predictions need a row for each of its up to {max(sizes)} training examples and a "
-                f"column for each logit, got table = {self.table}: for 10 logits set table=({max(sizes)}, 10)"
+                f"a client's soft predictions need a row for each of its up to {sizes.max()} training examples and a "
+                f"column for each logit, got table = {self.table}: for 10 logits set table=({sizes.max()}, 10)"
             )
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedloom.core.algorithm import Algorithm
+from fedloom.algorithms.fedavg_ft import FedAvgFT
 from fedloom.core.choices import check, check_choices
-from fedloom.core.client import Client
-from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
-from fedloom.core.model import Model
-from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import Seen
@@ -104,25 +100,6 @@ def no_training_rows(federation: Federation, new: Sequence[int]) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FineTuned(Algorithm[Weights, tuple[()]]):
-    """Clients are judged by the global model after local training of their own."""
-
-    personal_trains: ClassVar[bool] = True
-
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
-        return model.init(key)
-
-    def round(self, server: Weights, cohort: Cohort) -> Weights:
-        return server
-
-    def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
-        return self.train(client, sent)
-
-    def judged_with(self, server: Weights, model: Model) -> Weights:
-        return server
-
-
 def judge_new(engine: Engine, server: dict[str, Any], new: NewClients, round: int) -> dict[str, dict[int, Seen]]:
     """How good each way's model is for each new client after `round`, where the algorithm has such models.
 
@@ -135,7 +112,7 @@ def judge_new(engine: Engine, server: dict[str, Any], new: NewClients, round: in
     if "global" in new.judged_by and everywhere:
         out["global"] = engine.look_at(weights, ids, round)
     if "fine_tuned" in new.judged_by and everywhere:
-        with closing(engine.variant(_FineTuned(local=algorithm.local))) as tuned:
+        with closing(engine.variant(FedAvgFT(local=algorithm.local))) as tuned:
             out["fine_tuned"] = tuned.look(weights, ids, round)
     if "personalised" in new.judged_by and algorithm.personalises:
         out["personalised"] = (

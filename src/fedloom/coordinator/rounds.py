@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.engine import Engine
 from fedloom.engines.population import pooled
+from fedloom.engines.workers import threads
 
 if TYPE_CHECKING:
     from fedloom.coordinator.run import Job
@@ -87,13 +88,9 @@ class Rounds:
         """How many rounds are done, and the server state after them."""
         return self._round, self._server
 
-    def threads(self) -> ExitStack:
+    def threads(self) -> AbstractContextManager[None]:
         """For as long as this is open, PyTorch has the threads of this run."""
-        stack = ExitStack()
-        if self.num_threads is not None:
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(self.num_threads)
-        return stack
+        return nullcontext() if self.num_threads is None else threads(self.num_threads)
 
     def states_in(self, folder: Path | None) -> None:
         """Where clients' states beyond the memory budget go."""
@@ -243,13 +240,13 @@ class Rounds:
             return [0]
         n = self.trained.num_clients
         sizes, new = self.trained.sizes, self.job.new
-        late = new is not None and not new.joined(round)
-        others = np.setdiff1d(np.arange(n), new.ids(n)) if new is not None and late else np.arange(n)
+        late = set() if new is None or new.joined(round) else set(new.ids(n))
         if self.algorithm.asks_everyone:
-            return [int(k) for k in others]
+            return [k for k in range(n) if k not in late]
         if not late or isinstance(self.sampler, FixedList):  # a list names clients by number
             clients = [int(k) for k in self.sampler(round, sizes, self.cohort_size)]
         else:  # the sampler sees the others alone
+            others = np.setdiff1d(np.arange(n), sorted(late))
             clients = [int(others[k]) for k in self.sampler(round, sizes[others], self.cohort_size)]
         if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
             raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round + 1}")
@@ -293,12 +290,12 @@ class Rounds:
 
     # ---- what is written once
 
-    def _shared(self) -> dict[str, list[str]]:
+    def _shared(self) -> Record:
         """The names of the tensors that are shared, by architecture, where some stay with the clients."""
         a, runtime = self.algorithm, self.engine.runtime
         if not isinstance(a, Averaging) or a.shared == "*":
             return {}
-        return {n: [*a.down(runtime.initial(n)).params] for n in self.population.models}
+        return {"shared": {n: [*a.down(runtime.initial(n)).params] for n in self.population.models}}
 
     def documents(self) -> dict[str, Any]:
         """What stands in settings.json, federation.json and manifest.json."""
@@ -325,7 +322,7 @@ class Rounds:
                 "engine_reason": self.history.engine_reason,
                 "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
                 "models": {n: m.num_params for n, m in p.models.items()},
-                **({"shared": self._shared()} if self._shared() else {}),
+                **self._shared(),
                 "federation": facts.parts(p.federation),
                 "versions": facts.versions(),
             }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -84,10 +86,10 @@ class Algorithm(ABC, Generic[V, S]):
     def init(self, model: Any, key: int, *, num_clients: int) -> V:
         """Server state before round 0. `model`: a Model, or a mapping of names to them where `mixed`."""
 
-    def check_data(self, sizes: Sequence[int], augmented: bool) -> None:
+    def check_data(self, sizes: npt.NDArray[np.int64], augmented: bool) -> None:
         """Raise SettingError where the data do not suit these settings, before work starts.
 
-        `sizes`: training examples of each client. `augmented`: whether its inputs are changed at random.
+        `sizes`: training examples of each client, [N]. `augmented`: whether its inputs are changed at random.
         """
 
     def init_client(self, initial: Weights, model: Model, key: int) -> S:

@@ -201,6 +201,15 @@ class Maybe(Generic[T]):
     def none(like: T) -> Maybe[T]:
         return Maybe(present=torch.zeros((), dtype=torch.bool), value=pytree.tree_map(torch.zeros_like, like))
 
+    @staticmethod
+    def where(present: Tensor, value: T) -> Maybe[T]:
+        """The value where it is `present`: [], or [K] of a value that is stacked."""
+
+        def there(t: Tensor) -> Tensor:
+            return torch.where(present.reshape(present.shape + (1,) * (t.ndim - present.ndim)), t, torch.zeros_like(t))
+
+        return Maybe(present=present, value=pytree.tree_map(there, value))
+
     def otherwise(self, default: T) -> T:
         """The value where present, `default` elsewhere; no branch, so it may be used on a client."""
         return pytree.tree_map(  # type: ignore[no-any-return]

@@ -60,7 +60,7 @@ class Engine(ABC):
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
             raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
-        algorithm.check_data(population.sizes.tolist(), population.federation.train.augment is not None)
+        algorithm.check_data(population.sizes, population.federation.train.augment is not None)
         val = population.federation.local_val
         if algorithm.needs_val and (val is None or not len(val.indices)):
             raise SettingError(

@@ -37,6 +37,11 @@ class Call:
     rate: float  # the round's learning rate
     judged: Judged | None = None  # which rows judge a client, or what it has trained, where that is asked
 
+    @property
+    def judges_trained(self) -> bool:
+        """Whether clients train, and what they have trained is judged where it was trained."""
+        return self.judged is not None and self.exchange != JUDGING
+
 
 @dataclass(frozen=True)
 class Request:

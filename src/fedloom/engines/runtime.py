@@ -55,9 +55,8 @@ class Runtime:
         Raises:
             ClientError: the code of a client failed; names client, round and batch.
         """
-        judges = request.call.judged is not None and request.call.exchange != JUDGING
-        watching = watched or judges
-        execution = Execution(self.compilation, self.bf16, watching=watching, programs=self.programs)
+        judges = request.call.judges_trained
+        execution = Execution(self.compilation, self.bf16, watching=watched or judges, programs=self.programs)
         with executing(execution):
             try:
                 compute = self._together if self.stacked else self._alone
@@ -134,7 +133,7 @@ class Runtime:
     def _arguments(self, request: Request) -> tuple[Any, ...]:
         """What is scattered, and the rows that judge, where that is asked."""
         p, ids, judged = self.population, request.clients, request.call.judged
-        if judged is None or request.call.exchange != JUDGING:
+        if judged is None or request.call.judges_trained:
             return request.scatter
         if judged == "all":
             return *request.scatter, _judged(p, ids, "test"), _judged(p, ids, "train")

@@ -27,13 +27,14 @@ def cores() -> int:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def threads(count: int) -> Iterator[None]:
+    """While this is open, PyTorch computes on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 class Workers(Engine):
@@ -59,12 +60,12 @@ class Workers(Engine):
             return
         while len(self.children) < count:
             self.children.append(self._fork())
-        with _one_thread():  # also for what the caller does with an answer: threads that are done spin, on cores in use
+        with threads(1):  # also for what the caller does with an answer: threads that are done spin, on cores in use
             yield from _in_order(clients, self._there(call, clients, send, self.children[:count]))
 
     def _here(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         for k in clients:
-            with _one_thread():
+            with threads(1):
                 found = self.ask(call, [k], send)
             yield found
 
