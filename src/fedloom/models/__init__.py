@@ -1,7 +1,8 @@
-"""Networks to train: plain modules, each a `body` for the features and a linear `classifier`."""
+"""Networks to train: plain modules, each a `body` for the features and a linear `classifier`; and a generator."""
 
 from __future__ import annotations
 
+from fedloom.models.generators import DenseGenerator
 from fedloom.models.networks import (
     MLP,
     FeatureClassifier,
@@ -19,6 +20,7 @@ from fedloom.models.resnet import ResNet, ResNet10, ResNet18, ResNet56
 __all__ = [
     "MLP",
     "MODELS",
+    "DenseGenerator",
     "FeatureClassifier",
     "FedNTDCNN",
     "HypersphereCNN",
