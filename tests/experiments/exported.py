@@ -11,7 +11,7 @@ from fedloom import Model, Weights
 from fedloom.core import tree
 from fedloom.models import MODELS, build
 
-SHAPE = (3, 16, 16)
+SHAPE = (3, 18, 18)
 
 
 class Users(nn.Module):
@@ -19,11 +19,11 @@ class Users(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scales = nn.ParameterList([nn.Parameter(torch.rand(768)), nn.Parameter(torch.rand(()))])
+        self.scales = nn.ParameterList([nn.Parameter(torch.rand(972)), nn.Parameter(torch.rand(()))])
         self.register_buffer("steps", torch.tensor(3))
-        self.register_buffer("order", torch.arange(768).flip(0), persistent=False)
+        self.register_buffer("order", torch.arange(972).flip(0), persistent=False)
         self.register_buffer("ceiling", torch.full((7,), float("inf")))
-        self.last = nn.Linear(768, 7)
+        self.last = nn.Linear(972, 7)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)[:, self.order] * self.scales[0] + self.scales[1]
@@ -35,7 +35,7 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down, self.same, self.last = nn.Linear(768, 768), nn.Linear(768, 768), nn.Linear(768, 7)
+        self.down, self.same, self.last = nn.Linear(972, 972), nn.Linear(972, 972), nn.Linear(972, 7)
         self.same.weight = self.down.weight
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from conftest import golden
 from fedloom.models import (
     MLP,
     MODELS,
+    DenseCNN,
+    DenseMnistCNN,
     FeatureClassifier,
     FedNTDCNN,
     HypersphereCNN,
@@ -21,6 +23,7 @@ from fedloom.models import (
     ResNet18,
     ResNet56,
     SmallConvNet,
+    WideResNet,
     build,
 )
 
@@ -57,12 +60,22 @@ def test_parameter_counts_of_the_papers(network: nn.Module, expected: int) -> No
         ("DENSE resnet18 (10 cls)", ResNet18()),
         ("DENSE resnet18 (100 cls)", ResNet18(num_classes=100)),
         ("KT-pFL ResNet18 28", ResNet18()),
+        ("KT-pFL ResNet18 32", ResNet18()),
+        ("DENSE CNNMnist (mnist_cnn, fmnist_cnn)", build("dense_cnn_mnist", (1, 28, 28), 10)),
+        ("DENSE CNNCifar = 'CNN2' (cnn, svhn_cnn)", build("dense_cnn2", (3, 32, 32), 10)),
+        ("DENSE CNNCifar2 = 'CNN1' (heter)", build("dense_cnn1", (3, 32, 32), 10)),
+        ("DENSE CNNCifar100", build("dense_cnn_cifar100", (3, 32, 32), 100)),
+        ("DENSE wrn_16_1", build("wrn16_1", (3, 32, 32), 10)),
+        ("DENSE wrn_40_1", build("wrn40_1", (3, 32, 32), 10)),
     ],
 )
 def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, network: nn.Module) -> None:
     recorded = KTPFL_SIZES[name]
     assert num_parameters(network) == recorded["params"]
     assert len(list(network.parameters())) == recorded["trainable_tensors"]
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in network.modules()) == recorded["n_bn_layers"]
+    assert sum(b.numel() for b in network.buffers() if b.is_floating_point()) == recorded["bn_buffers_float"]
+    assert list(network(torch.zeros(2, *recorded["input"])).shape[1:]) == recorded["output"]
     assert sum(t.numel() * t.element_size() for t in network.state_dict().values()) == recorded["state_dict_bytes"]
 
 
@@ -80,6 +93,10 @@ def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, netwo
         (SmallConvNet(3, 5, "batch"), (3, 9, 11), 32),
         (SmallConvNet(3, 5, "group"), (3, 4, 4), 32),
         (SmallConvNet(3, 5, "none"), (3, 8, 8), 32),
+        (DenseMnistCNN(1, 13, 5), (1, 13, 13), 288),
+        (DenseCNN((4, 5, 6), 0, 3, 22, 5), (3, 22, 22), 24),
+        (DenseCNN((4, 5, 6), 7, 1, 18, 5), (1, 18, 18), 7),
+        (WideResNet(10, 2, 3, 5), (3, 9, 11), 128),
     ],
 )
 def test_logits_are_the_classifier_of_the_features(
@@ -148,8 +165,8 @@ def test_dropout_of_the_networks_of_pfedsd() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_build_by_name(name: str) -> None:
-    network = build(name, (3, 16, 16), 7)
-    assert network(torch.zeros(2, 3, 16, 16)).shape == (2, 7)
+    network = build(name, (3, 18, 18), 7)
+    assert network(torch.zeros(2, 3, 18, 18)).shape == (2, 7)
 
 
 def test_build_makes_what_the_name_says() -> None:
@@ -168,9 +185,36 @@ def test_build_makes_what_the_name_says() -> None:
         "resnet18_gn": ResNet18,
         "resnet56": ResNet56,
         "hypersphere_cnn": HypersphereCNN,
+        "dense_cnn_mnist": DenseMnistCNN,
+        "dense_cnn1": DenseCNN,
+        "dense_cnn2": DenseCNN,
+        "dense_cnn_cifar100": DenseCNN,
+        "wrn16_1": WideResNet,
+        "wrn40_1": WideResNet,
+        "dense_cnn_mnist_cosine": DenseMnistCNN,
+        "dense_cnn2_cosine": DenseCNN,
+        "resnet18_cosine": ResNet18,
     }
     assert any(isinstance(m, nn.BatchNorm2d) for m in build("small_bn", (1, 8, 8), 2).modules())
     assert any(isinstance(m, nn.GroupNorm) for m in build("small_gn", (1, 8, 8), 2).modules())
+
+
+@pytest.mark.parametrize(
+    ("network", "pooled"),
+    [
+        (DenseMnistCNN(), [(16, 14), (32, 7)]),
+        (DenseCNN(), [(128, 15), (128, 6)]),
+        (DenseCNN((32, 64, 64), 64), [(32, 15), (64, 6)]),
+    ],
+)
+def test_maps_of_the_cnns_of_dense(network: nn.Module, pooled: list[tuple[int, int]]) -> None:
+    """Channels and sides behind each pooling; no pooling follows the third convolution."""
+    seen: list[tuple[int, int]] = []
+    for module in network.modules():
+        if isinstance(module, nn.MaxPool2d):
+            module.register_forward_hook(lambda layer, args, out: seen.append((out.shape[1], out.shape[3])))
+    network(torch.zeros(2, 1, 28, 28) if isinstance(network, DenseMnistCNN) else torch.zeros(2, 3, 32, 32))
+    assert seen == pooled
 
 
 def test_build_takes_feature_vectors_where_it_can() -> None:
@@ -197,6 +241,10 @@ def test_shapes_that_networks_refuse() -> None:
         PFedSDCifar100CNN(3, 15)
     with pytest.raises(ValueError, match="at least 4 pixels, got 3"):
         FedNTDCNN(1, 3)
+    with pytest.raises(ValueError, match="DenseMnistCNN needs images of at least 4 pixels, got 3"):
+        DenseMnistCNN(1, 3)
+    with pytest.raises(ValueError, match="DenseCNN needs images of at least 18 pixels, got 17"):
+        DenseCNN(image_size=17)
 
 
 def test_arguments_that_networks_refuse() -> None:

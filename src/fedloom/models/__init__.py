@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fedloom.models.cosine import CosineHead, with_cosines
+from fedloom.models.dense_cnns import DenseCNN, DenseMnistCNN
 from fedloom.models.generators import DenseGenerator
 from fedloom.models.networks import (
     MLP,
@@ -16,11 +18,15 @@ from fedloom.models.networks import (
 )
 from fedloom.models.registry import MODELS, build
 from fedloom.models.resnet import ResNet, ResNet10, ResNet18, ResNet56
+from fedloom.models.wide_resnet import WideResNet
 
 __all__ = [
     "MLP",
     "MODELS",
+    "CosineHead",
+    "DenseCNN",
     "DenseGenerator",
+    "DenseMnistCNN",
     "FeatureClassifier",
     "FedNTDCNN",
     "HypersphereCNN",
@@ -33,5 +39,7 @@ __all__ = [
     "ResNet18",
     "ResNet56",
     "SmallConvNet",
+    "WideResNet",
     "build",
+    "with_cosines",
 ]

@@ -82,7 +82,8 @@ def convolutions(inputs: int, first: int, second: int, padding: int = 0) -> list
     return [*layers, nn.Flatten()]
 
 
-def _check_size(network: nn.Module, image_size: int, least: int) -> None:
+def check_size(network: nn.Module, image_size: int, least: int) -> None:
+    """Raise ValueError where images are too small for a network."""
     if image_size < least:
         name = type(network).__name__
         raise ValueError(f"{name} needs images of at least {least} pixels, got {image_size}: enlarge them")
@@ -108,7 +109,7 @@ class LeNet(FeatureClassifier):
     """
 
     def __init__(self, in_channels: int = 1, image_size: int = 28, num_classes: int = 10) -> None:
-        _check_size(self, image_size, 16)
+        check_size(self, image_size, 16)
         body = nn.Sequential(
             *convolutions(in_channels, 6, 16),
             nn.Linear(16 * _side(image_size) ** 2, 120),
@@ -135,7 +136,7 @@ class FedNTDCNN(FeatureClassifier):
     """
 
     def __init__(self, in_channels: int = 3, image_size: int = 32, num_classes: int = 10) -> None:
-        _check_size(self, image_size, 4)
+        check_size(self, image_size, 4)
         body = nn.Sequential(
             *convolutions(in_channels, 32, 64, padding=2),
             nn.Linear(64 * (image_size // 4) ** 2, 512),
@@ -160,7 +161,7 @@ class PFedSDFashionCNN(FeatureClassifier):
     """
 
     def __init__(self, in_channels: int = 1, image_size: int = 28, num_classes: int = 10) -> None:
-        _check_size(self, image_size, 16)
+        check_size(self, image_size, 16)
         first, relu, pool, second, *rest = convolutions(in_channels, 64, 64)
         body = nn.Sequential(
             *(first, relu, pool, second, nn.Dropout2d(0.5), *rest),
@@ -188,7 +189,7 @@ class PFedSDCifar100CNN(FeatureClassifier):
     """
 
     def __init__(self, in_channels: int = 3, image_size: int = 32, num_classes: int = 100) -> None:
-        _check_size(self, image_size, 16)
+        check_size(self, image_size, 16)
         body = nn.Sequential(
             *convolutions(in_channels, 64, 128),
             nn.Linear(128 * _side(image_size) ** 2, 256),
@@ -259,7 +260,7 @@ class HypersphereCNN(FeatureClassifier):
     """
 
     def __init__(self, in_channels: int = 3, image_size: int = 32, num_classes: int = 10) -> None:
-        _check_size(self, image_size, 4)
+        check_size(self, image_size, 4)
         body = nn.Sequential(
             *convolutions(in_channels, 32, 64, padding=2),
             nn.Linear(64 * (image_size // 4) ** 2, 2),

@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 from torch import nn
 
+from fedloom.models.cosine import with_cosines
+from fedloom.models.dense_cnns import DenseCNN, DenseMnistCNN
 from fedloom.models.networks import (
     MLP,
+    FeatureClassifier,
     FedNTDCNN,
     HypersphereCNN,
     LeNet,
@@ -18,6 +21,7 @@ from fedloom.models.networks import (
     SmallConvNet,
 )
 from fedloom.models.resnet import ResNet10, ResNet18, ResNet56
+from fedloom.models.wide_resnet import WideResNet
 
 Shape = tuple[int, ...]
 
@@ -41,7 +45,14 @@ def _channels_and_size(shape: Shape) -> tuple[int, int]:
     return channels, shape[1]
 
 
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+Make = Callable[[Shape, int], FeatureClassifier]
+
+
+def _cosine(make: Make) -> Make:
+    return lambda shape, num_classes: with_cosines(make(shape, num_classes))
+
+
+MODELS: dict[str, Make] = {
     "logistic": lambda shape, num_classes: LogisticRegression(math.prod(shape), num_classes),
     "mlp": lambda shape, num_classes: MLP(math.prod(shape), num_classes),
     "lenet": lambda shape, num_classes: LeNet(*_channels_and_size(shape), num_classes),
@@ -55,8 +66,17 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "resnet18_gn": lambda shape, num_classes: ResNet18(_channels(shape), num_classes, "group"),
     "resnet56": lambda shape, num_classes: ResNet56(_channels(shape), num_classes),
     "hypersphere_cnn": lambda shape, num_classes: HypersphereCNN(*_channels_and_size(shape), num_classes),
+    "dense_cnn_mnist": lambda shape, num_classes: DenseMnistCNN(*_channels_and_size(shape), num_classes),
+    "dense_cnn1": lambda shape, num_classes: DenseCNN((32, 64, 64), 64, *_channels_and_size(shape), num_classes),
+    "dense_cnn2": lambda shape, num_classes: DenseCNN((128, 128, 128), 0, *_channels_and_size(shape), num_classes),
+    "dense_cnn_cifar100": lambda shape, num_classes: DenseCNN(
+        (256, 256, 128), 0, *_channels_and_size(shape), num_classes
+    ),
+    "wrn16_1": lambda shape, num_classes: WideResNet(16, 1, _channels(shape), num_classes),
+    "wrn40_1": lambda shape, num_classes: WideResNet(40, 1, _channels(shape), num_classes),
 }
 """Maps a name to a function of the shape of one example, without the batch axis, and the number of classes."""
+MODELS |= {f"{name}_cosine": _cosine(MODELS[name]) for name in ("dense_cnn_mnist", "dense_cnn2", "resnet18")}
 
 
 def build(name: str, shape: Shape, num_classes: int) -> nn.Module:

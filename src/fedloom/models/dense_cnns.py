@@ -1,0 +1,71 @@
+"""The small convolutional networks of DENSE's experiments (Zhang et al., NeurIPS 2022), as in its authors' code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from fedloom.models.networks import FeatureClassifier, check_size
+
+
+class DenseMnistCNN(FeatureClassifier):
+    """DENSE's CNN for MNIST and Fashion-MNIST, the only one of its CNNs with BatchNorm.
+
+    Convolutions 5x5 with padding 2 to 16 and 32 channels, each followed by BatchNorm, ReLU and max-pooling 2; then C
+    units. 29,034 parameters for Fashion-MNIST.
+
+    Args:
+        in_channels: channels of the images (B, in_channels, image_size, image_size).
+        image_size: height and width in pixels, at least 4.
+        num_classes: C.
+
+    Raises:
+        ValueError: the images are too small.
+    """
+
+    def __init__(self, in_channels: int = 1, image_size: int = 28, num_classes: int = 10) -> None:
+        check_size(self, image_size, 4)
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((in_channels, 16), (16, 32)):
+            layers += [nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
+        super().__init__(nn.Sequential(*layers, nn.Flatten()), 32 * (image_size // 4) ** 2, num_classes)
+
+
+class DenseCNN(FeatureClassifier):
+    """DENSE's CNNs for 32 x 32 colours: three convolutions 3x3 without padding, without BatchNorm.
+
+    Each is followed by ReLU, the first two by max-pooling 2; then perhaps a hidden layer, and C units. For CIFAR-10
+    and SVHN the widths are 128, 128 and 128 (319,242 parameters; the authors' CNN2), for CIFAR-100 256, 256 and 128
+    (1,097,188); among other architectures 32, 64 and 64 with a hidden layer of 64 (122,570; their CNN1).
+
+    Args:
+        widths: channels of the three convolutions.
+        hidden: units of the hidden layer; 0: none.
+        in_channels: channels of the images (B, in_channels, image_size, image_size).
+        image_size: height and width in pixels, at least 18.
+        num_classes: C.
+
+    Raises:
+        ValueError: the images are too small.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (128, 128, 128),
+        hidden: int = 0,
+        in_channels: int = 3,
+        image_size: int = 32,
+        num_classes: int = 10,
+    ) -> None:
+        check_size(self, image_size, 18)
+        first, second, third = widths
+        layers: list[nn.Module] = [
+            *(nn.Conv2d(in_channels, first, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(first, second, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(second, third, 3), nn.ReLU(), nn.Flatten()),
+        ]
+        features = third * (((image_size - 2) // 2 - 2) // 2 - 2) ** 2
+        if hidden:
+            layers += [nn.Linear(features, hidden), nn.ReLU()]
+        super().__init__(nn.Sequential(*layers), hidden or features, num_classes)
