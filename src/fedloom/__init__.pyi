@@ -49,6 +49,7 @@ from fedloom.core.choices import Count, Ge, Gt, Le, Lt, NonNegative, Positive, W
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Reduction, Replies
 from fedloom.core.fold import fold, minimise
+from fedloom.core.ldam import LDAM
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Cosine, Digest, Distill, Local
@@ -79,6 +80,7 @@ __version__: str
 __all__ = [
     "ALGORITHMS",
     "KDNTD",
+    "LDAM",
     "MOON",
     "SGD",
     "Adam",

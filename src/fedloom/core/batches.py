@@ -40,6 +40,8 @@ class Batch:
     mask: Tensor  # [B] bool
     key: Tensor  # [] int64, this client's randomness for this batch
     notes: Notes = field(default_factory=dict)  # name -> [B, ...]
+    # [] float64, in [0, 1): how much of this training lies before this batch
+    progress: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     full: bool = static(default=False)  # no padding anywhere in the stack: `mean` need not mask
 
     def mean(self, per_example: Tensor) -> Tensor:

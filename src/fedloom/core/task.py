@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -22,6 +23,18 @@ class Task(Protocol):
 
     def correct(self, logits: Tensor, y: Tensor) -> Tensor:
         """Which rows are right, [B] bool. `logits`: [B, C], `y`: [B]."""
+        ...
+
+
+@runtime_checkable
+class Noting(Protocol):
+    """A task whose loss wants to know more of a client's training examples than a batch says, such as `LDAM`."""
+
+    def notes(self, y: Tensor) -> Mapping[str, Tensor]:
+        """What is to stand beside each training example, [n, ...] by name, from all labels of one client, [n].
+
+        A loss reads them as annotations, `batch.<name>`, where the batch is of the client's training examples.
+        """
         ...
 
 

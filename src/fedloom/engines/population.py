@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from fedloom.core.batches import Batches, plan
+from fedloom.core.batches import Batches, Notes, plan
 from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.core.task import Classification, Task
+from fedloom.core.task import Classification, Noting, Task
 from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
 from fedloom.engines.message import Request, Rows
@@ -91,8 +92,22 @@ class Population:
         shuffles, keys = [shuffle for shuffle, _ in request.keys], [key for _, key in request.keys]
         sizes = self.sizes[list(clients)]
         order, mask = plan(sizes, local.batch_size, shuffles, epochs=local.epochs, steps=local.steps)
-        batches = self._stack([self.federation.partition.rows(k) for k in clients], order, mask, keys)
-        return replace(batches, augment=self.federation.train.augment, private=True)
+        rows = [self.federation.partition.rows(k) for k in clients]
+        batches = self._stack(rows, order, mask, keys)
+        return replace(batches, notes=self._notes(rows), augment=self.federation.train.augment, private=True)
+
+    def _notes(self, rows: Sequence[npt.NDArray[np.int64]]) -> Notes:
+        """What the task's loss wants to know of each client's training examples, [K, n, ...]; zeros for padding."""
+        if not isinstance(self.task, Noting):
+            return {}
+        y = self.federation.train.y
+        told = [self.task.notes(y[torch.tensor(r)]) for r in rows]
+
+        def stacked(name: str) -> Tensor:
+            table = pad_sequence([notes[name] for notes in told], batch_first=True).to(self.device)
+            return table.to(self.dtype) if table.is_floating_point() else table
+
+        return {name: stacked(name) for name in told[0]}
 
     def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
         """One pass over what K clients of one architecture hold out (or train on), in stored order, stacked.

@@ -278,7 +278,7 @@ def _only(stacked: Client[Any]) -> Client[Any]:
         if isinstance(b, NotPlanned):
             return b
         mine = {name: getattr(b, name)[0] for name in ("examples", "order", "mask", "num_steps", "num_examples", "key")}
-        return replace(b, **mine)
+        return replace(b, **mine, notes={name: table[0] for name, table in b.notes.items()})
 
     return replace(
         stacked,

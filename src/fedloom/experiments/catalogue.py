@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.choices import field_types
 from fedloom.core.errors import SettingError
+from fedloom.core.ldam import LDAM
 from fedloom.core.naming import by_python_name, meant
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
@@ -48,7 +50,12 @@ from fedloom.experiments.words import coerce, settable
 from fedloom.models import MODELS, build
 
 DATA = "fashion_mnist_small"
-TASKS: dict[str, type[Task]] = {"classification": Classification, "hinge": Hinge}
+TASKS: dict[str, Callable[[], Task]] = {
+    "classification": Classification,
+    "hinge": Hinge,
+    "ldam": LDAM,
+    "ldam_drw": functools.partial(LDAM, drw=0.8),
+}
 
 # ---- algorithms
 
@@ -342,7 +349,7 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
 
 
 def task(text: str) -> Task:
-    """`classification` (cross-entropy), `hinge`, or your own as `module:name`."""
+    """`classification` (cross-entropy), `hinge`, `ldam` or `ldam_drw` (margins by label counts), or a `module:name`."""
     if text in TASKS:
         return TASKS[text]()
     if ":" not in text:

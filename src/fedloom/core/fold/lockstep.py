@@ -25,8 +25,9 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
     work, spec = step.start(tree.map_tree(functools.partial(_own, memory=memory), carry), 0)
     count, losses = int(batches.num_steps), []
     rows = batches.examples[batches.order] if count else batches.order
-    keys = fold_in(batches.key, torch.arange(count, device=batches.key.device))
-    lock = _Lockstep(step, spec, (rows, batches.order, batches.mask, keys), batches, context, None)
+    steps = torch.arange(count, device=batches.key.device)
+    series = rows, batches.order, batches.mask, fold_in(batches.key, steps), steps.double() / max(count, 1)
+    lock = _Lockstep(step, spec, series, batches, context, None)
     widths = batches.mask.sum(1).tolist()
     for s in range(count):
         run.step = s
@@ -79,10 +80,12 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     going = torch.tensor(counts)[:, None] > torch.arange(S)
     active, full = going.sum(0).tolist(), ((real == B) | ~going).all(0).tolist()
     losses = []
-    keys = fold_in(batches.key[..., None], torch.arange(S, device=device))  # [K, S], or [S] where shared
-    series = [t.transpose(0, 1).contiguous() for t in (rows, batches.order, batches.mask)]  # by step: [S, K, B]
-    keys = keys if keys.ndim == 1 else keys.t().contiguous()
-    lock = _Lockstep(step, spec, (*series, keys), batches, context, (batches_axes, context_axes))
+    steps = torch.arange(S, device=device)
+    keys = fold_in(batches.key[..., None], steps)  # [K, S], or [S] where shared
+    done = steps.double() / batches.num_steps[..., None].clamp(min=1)  # the same
+    by_client = (rows, batches.order, batches.mask, keys, done)
+    series = [t if t.ndim == 1 else t.transpose(0, 1).contiguous() for t in by_client]  # by step: [S, K, B]
+    lock = _Lockstep(step, spec, series, batches, context, (batches_axes, context_axes))
     if lock.compilation != "none":  # a graph with padding serves steps without: a second graph for these would not pay
         full = [all(full[: counts[0]])] * S
     ended = _Ended(work, K)
@@ -133,8 +136,8 @@ class _Ended:
 class _Lockstep:
     """The step of one client or of a stack as one function of flat tensors, so that it can be traced and compiled.
 
-    `series`: (rows, order, mask, keys), each with the steps in front, so that those of one step are contiguous whatever
-    the longest client of the call is. `axes`: the client axes of (batches, context), None for one client.
+    `series`: (rows, order, mask, keys, progress), each with the steps in front, so that those of one step are
+    contiguous whatever the longest client of the call is. `axes`: the client axes of (batches, context), None for one.
     """
 
     def __init__(
@@ -154,19 +157,19 @@ class _Lockstep:
         self.compilation: Compilation = self.run.compilation if step.identity is not None else "none"
         if self.compilation == "compile" and not isinstance(step, Descent):
             self.compilation = "trace"  # predictions are few: compiling them costs more than it saves
-        kind = None if axes is None else (self.extra_axes, axes[0].key is None)
+        kind = None if axes is None else (self.extra_axes, axes[0].key is None, axes[0].num_steps is None)
         what = (step.identity, self.extra_spec, kind, tuple(batches.notes))
         self.static = (self.compilation, *what, batches.prepare, batches.augment, batches.dtype, self.run.bf16)
         # of this fold, found without hashing what they depend on
         self.programs: dict[Any, Callable[..., Any] | None] = {}
 
     def advance_one(self, work: Sequence[Tensor], s: int, width: int) -> Tensor | None:
-        rows, at, mask, key = (series[s] for series in self.series)
+        rows, at, mask, key, done = (series[s] for series in self.series)
         whole = width == len(mask)
         if not whole:  # rows of padding cost nothing
             rows, at, mask = rows[:width], at[:width], mask[:width]
         notes = [table[at] for table in self.batches.notes.values()]
-        args = [*work, rows, mask, key, *self._shared, *notes, *self.extra]
+        args = [*work, rows, mask, key, done, *self._shared, *notes, *self.extra]
         # short batches come in many widths, one to an epoch: a graph for each would not pay
         return self._run((len(work), True), args, trace=whole)
 
@@ -177,13 +180,13 @@ class _Lockstep:
         def first(t: Tensor) -> Tensor:
             return t if k == K else t[:k]
 
-        rows, at, mask, key = (first(series[s]) if series[s].ndim else series[s] for series in self.series)
+        rows, at, mask, key, done = (first(series[s]) if series[s].ndim else series[s] for series in self.series)
         notes = [
             t[at] if self.notes_axes[name] is None else first(t)[first(self.places)[:, None], at]
             for name, t in self.batches.notes.items()
         ]
         extra = (t if a is None else first(t) for t, a in zip(self.extra, self.extra_axes, strict=True))
-        args = [*map(first, work), rows, mask, key, *self._shared, *notes, *extra]
+        args = [*map(first, work), rows, mask, key, done, *self._shared, *notes, *extra]
         return self._run((len(work), full), args)
 
     @property
@@ -204,8 +207,8 @@ class _Lockstep:
         return self._compute(*kind, args) if program is None else program(*args)
 
     def _compute(self, num_work: int, full: bool, args: Sequence[Tensor]) -> Tensor | None:
-        b, work, (rows, mask, key, x, y) = self.batches, args[:num_work], args[num_work : num_work + 5]
-        extra = args[num_work + 5 :]
+        b, work, (rows, mask, key, done, x, y) = self.batches, args[:num_work], args[num_work : num_work + 6]
+        extra = args[num_work + 6 :]
         notes = dict(zip(b.notes, extra, strict=False))
         lazy, context = tree.unflatten(list(extra[len(notes) :]), self.extra_spec)
         x = x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *x.shape[1:])
@@ -213,13 +216,21 @@ class _Lockstep:
         if b.prepare is not None:
             x = b.prepare(x, b.dtype)
         if self.axes is None:
-            batch, dims = self._of_one(x, y, mask, key, notes, lazy, full), None
+            batch, dims = self._of_one(x, y, mask, key, done, notes, lazy, full), None
         else:
-            batch, dims = self._of_stack(x, y, mask, key, notes, lazy, full)
+            batch, dims = self._of_stack(x, y, mask, key, done, notes, lazy, full)
         return self.step.advance(work, self.spec, batch, context, dims)
 
     def _of_one(
-        self, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, notes: Notes, lazy: dict[str, Lazy], full: bool
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        key: Tensor,
+        done: Tensor,
+        notes: Notes,
+        lazy: dict[str, Lazy],
+        full: bool,
     ) -> Batch:
         if self.batches.augment is not None:
             x = self.batches.augment(x, key)
@@ -227,10 +238,18 @@ class _Lockstep:
             x = x.contiguous(memory_format=self.memory)
         with torch.no_grad():
             told = {n: at_batch(x, None if full else mask, t.fn, *t.context, x).detach() for n, t in lazy.items()}
-        return Batch(x=x, y=y, mask=mask, key=key, notes={**notes, **told}, full=full)
+        return Batch(x=x, y=y, mask=mask, key=key, notes={**notes, **told}, progress=done, full=full)
 
     def _of_stack(
-        self, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, notes: Notes, lazy: dict[str, Lazy], full: bool
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        key: Tensor,
+        done: Tensor,
+        notes: Notes,
+        lazy: dict[str, Lazy],
+        full: bool,
     ) -> tuple[Batch, Any]:
         """The batches of the clients, and the client axes of (batch, context)."""
         key_axis = None if key.ndim == 0 else 0
@@ -244,8 +263,9 @@ class _Lockstep:
 
             with torch.no_grad():
                 told[n] = vmap_trees(tell, (self.axes[0].lazy[n].context, 0, 0))(teacher.context, x, mask)
-        dims: Any = Batch(x=0, y=0, mask=0, key=key_axis, notes=dict.fromkeys(told, 0), full=full)  # type: ignore[arg-type]
-        return Batch(x=x, y=y, mask=mask, key=key, notes=told, full=full), (dims, self.axes[1])
+        axes: Any = {"x": 0, "y": 0, "mask": 0, "key": key_axis, "progress": 0 if done.ndim else None}
+        dims = Batch(**axes, notes=dict.fromkeys(told, 0), full=full)  # type: ignore[arg-type]
+        return Batch(x=x, y=y, mask=mask, key=key, notes=told, progress=done, full=full), (dims, self.axes[1])
 
     def _program(self, kind: tuple[int, bool], args: Sequence[Tensor]) -> Callable[..., Any] | None:
         """This step compiled, else traced, else None, with a warning. Each is tried on copies: nothing moves."""
