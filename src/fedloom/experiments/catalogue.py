@@ -294,6 +294,20 @@ def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples
     return dataset.select(np.setdiff1d(np.arange(len(train)), taken)), train.select(taken)
 
 
+def public(source: str, like: Examples, count: int, seed: int) -> Examples:
+    """`count` random training examples of other data (0: all), which networks are to see as those of `like`."""
+    found = data(source).train
+    if found.shape != like.shape or found.x.dtype != like.x.dtype:
+        raise SettingError(
+            f"public examples must be like the clients', {tuple(like.shape)} of {like.x.dtype}, got "
+            f"{tuple(found.shape)} of {found.x.dtype} from data.public_source = {source!r}: name other data"
+        )
+    if not 0 <= count <= len(found):
+        raise SettingError(f"data.public takes 0 (all) to {len(found)} of the examples of {source}, got {count}")
+    rows = generator(seed, "public").permutation(len(found))[: count or len(found)]
+    return dataclasses.replace(found.select(np.sort(rows)), normalise=like.normalise)
+
+
 def cut(dataset: Dataset, count: int, seed: int) -> Dataset:
     """The same with `count` random training examples, in their order, whose classes have the shares that all have."""
     y, available = dataset.train.y, len(dataset.train)

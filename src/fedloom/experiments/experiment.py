@@ -47,6 +47,7 @@ class DataSettings:
         test_fraction: of each client's examples, held out to judge it.
         val_fraction: of the others, held out to choose between settings.
         public: training examples taken out first, which all have without their labels.
+        public_source: where public examples come from instead, as `source`: so many of its training examples; 0: all.
         augment: what is done to training images, as docs/data.md lists it.
     """
 
@@ -60,6 +61,7 @@ class DataSettings:
     test_fraction: float = 0.2
     val_fraction: float = 0.0
     public: int = 0
+    public_source: str | None = None
     augment: str = "none"
 
     def __post_init__(self) -> None:
@@ -240,13 +242,15 @@ class Experiment:
         return out
 
     def dataset(self) -> tuple[Dataset, Examples | None]:
-        """The data, and those of its training examples that are public, None where none are."""
+        """The data, and the public examples, None where there are none."""
         d, seed = self.data, self.partition_seed
         found = catalogue.data(d.source)
         found = found.merged() if d.merge else found
         found = catalogue.cut(found, d.examples, seed) if d.examples else found
         found = catalogue.normalise(d.normalise, found)
         found = found._replace(train=catalogue.augment(d.augment, found.train))
+        if d.public_source is not None:
+            return found, catalogue.public(d.public_source, found.train, d.public, seed)
         return catalogue.take_out(found, d.public, seed) if d.public else (found, None)
 
     def federation(self, found: tuple[Dataset, Examples | None] | None = None) -> Federation:
@@ -256,7 +260,7 @@ class Experiment:
         """
         dataset, public = self.dataset() if found is None else found
         d, seed = self.data, self.partition_seed
-        if public is not None and d.partition.startswith("lists"):
+        if public is not None and d.public_source is None and d.partition.startswith("lists"):
             raise SettingError(
                 f"data.public takes {d.public} rows out and renumbers the others, so the rows in {d.partition} would "
                 "be others: leave public rows out of the lists and call fedloom.federate(..., public=examples), or use "
@@ -292,10 +296,10 @@ class Experiment:
         """Everything that determines the run, made. `federation`: what `self.federation()` gave, if it is there."""
         own = self.settings.get(catalogue.label(self.algorithm), {})
         algorithm = catalogue.algorithm(self.algorithm, self.local, own)
-        if algorithm.needs_public and not self.data.public:
+        if algorithm.needs_public and not self.data.public and self.data.public_source is None:
             raise SettingError(
                 f"{catalogue.label(self.algorithm)} needs public examples, got none; take some out with data.public "
-                "(--public 500)"
+                "(--public 500), or name other data with data.public_source"
             )
         c, seed = self.clients, self.run.seed
         who = sampler(c.sampler, seed)
@@ -328,7 +332,7 @@ class Federations:
         d, seed = experiment.data, experiment.partition_seed
         if (d, seed) not in self._made:
             drawn = seed if d.public or d.examples else None
-            source = (d.source, d.merge, d.examples, d.normalise, d.augment, d.public, drawn)
+            source = (d.source, d.merge, d.examples, d.normalise, d.augment, d.public, d.public_source, drawn)
             if source not in self._data:
                 self._data[source] = experiment.dataset()
             self._made[d, seed] = experiment.federation(self._data[source])

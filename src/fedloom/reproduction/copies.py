@@ -82,7 +82,9 @@ def _copy(run: Run, folder: Path) -> None:
         content = path.read_bytes()
         if name == "settings.json":
             data = dict(run.history.settings.get("data", {}))
-            data["source"] = str(data.get("source")).partition(":")[0]
+            for place in ("source", "public_source"):
+                if data.get(place) is not None:
+                    data[place] = str(data[place]).partition(":")[0]
             content = (json.dumps({**run.history.settings, "data": data}, indent=2) + "\n").encode()
         if name.endswith(".jsonl"):
             content = content[: content.rfind(b"\n") + 1]  # a run that was killed may have half a line

@@ -80,7 +80,8 @@ class Recipe:
         e = self.experiment
         if e.algorithm not in ALGORITHMS:
             return f"there is no algorithm {e.algorithm!r} in this version"
-        return None if e.model in MODELS else f"there is no model {e.model!r} in this version"
+        unknown = next((name for name in e.model.split(",") if name not in MODELS), None)
+        return None if unknown is None else f"there is no model {unknown!r} in this version"
 
     @property
     def asked(self) -> Experiment:
@@ -96,13 +97,17 @@ class Recipe:
         return results / self.place / f"seed-{seed}"
 
     def with_data(self, folder: str, seed: int) -> Experiment:
-        """The experiment that is asked for, with a seed, on the data in a folder."""
-        source = f"{self.experiment.data.source}:{folder}"
-        return self.asked.changed("data.source", source).changed("run.seed", seed)
+        """The experiment that is asked for, with a seed, on the data in a folder; public data lie there too."""
+        data, asked = self.experiment.data, self.asked.changed("run.seed", seed)
+        if data.public_source is not None:
+            asked = asked.changed("data.public_source", f"{data.public_source}:{folder}")
+        return asked.changed("data.source", f"{data.source}:{folder}")
 
-    def changed(self, settings: Mapping[str, Any]) -> list[str]:
-        """The names of the settings in which a run, by its settings.json, differs from what was published."""
-        return [] if self.missing is not None else list(differences(settings, self.experiment.described()))
+    def changed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings in which a run, by its settings.json, differs from what was published, and what they are."""
+        if self.missing is not None:
+            return {}
+        return {key: got for key, (got, _) in differences(settings, self.experiment.described()).items()}
 
     def unasked(self, settings: Mapping[str, Any]) -> dict[str, str]:
         """The settings in which a run differs from the one that is asked for, each with its difference in words."""
@@ -120,7 +125,8 @@ def differences(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[s
     """
     there, wanted = flat(plain(settings)), flat(plain(asked))
     for d in (there, wanted):
-        d["data.source"] = str(d.get("data.source")).partition(":")[0]  # wherever the data are
+        for name in ("data.source", "data.public_source"):
+            d[name] = str(d.get(name)).partition(":")[0]  # wherever the data are
         d.setdefault("start", None)
     return {
         key: (there[key], value)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedloom.coordinator import History, reading
 from fedloom.reproduction.recipe import Recipe, noise
@@ -165,9 +165,14 @@ class Result:
         return noise(self.recipe.std, self.std, max(1, len(self.seeds)))
 
     @cached_property
-    def changed(self) -> list[str]:
-        """The settings in which runs differ from the recipe."""
-        return list(dict.fromkeys(key for r in self.runs.values() for key in self.recipe.changed(r.history.settings)))
+    def changed(self) -> dict[str, list[Any]]:
+        """The settings in which runs differ from the recipe, and what they are there."""
+        out: dict[str, list[Any]] = {}
+        for run in self.runs.values():
+            for key, value in self.recipe.changed(run.history.settings).items():
+                if value not in out.setdefault(key, []):
+                    out[key].append(value)
+        return out
 
     @property
     def verdict(self) -> str:
@@ -225,11 +230,14 @@ class Ordering(NamedTuple):
 
 
 def orderings(results: Iterable[Result]) -> list[Ordering]:
-    """Every published order of two targets in a column that our runs, after equally many rounds, can speak to."""
-    able = [r for r in results if not r.recipe.variant and r.accuracy is not None and not r.changed]
+    """Every published order of two targets in a column that our runs can speak to.
+
+    They have equally many rounds, and differ from the recipes alike if at all, as where both train for fewer epochs.
+    """
+    able = [r for r in results if not r.recipe.variant and r.accuracy is not None]
     out = []
     for a, b in itertools.combinations(able, 2):
-        if a.recipe.column != b.recipe.column or a.rounds != b.rounds or a.failures or b.failures:
+        if a.recipe.column != b.recipe.column or not _alike(a, b) or a.failures or b.failures:
             continue
         ours = _minus(a.accuracy, b.accuracy)
         gap = _minus(a.recipe.accuracy, b.recipe.accuracy) if a.recipe.target and b.recipe.target else None
@@ -241,6 +249,15 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
         high, low = (a, b) if gap > 0 else (b, a)
         out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, clear, gap * ours > 0))
     return out
+
+
+def _alike(a: Result, b: Result) -> bool:
+    """Whether two methods differ from their recipes alike, and got equally far.
+
+    One whose recipe has fewer rounds than the other got, as that of one-shot FedAvg has, got as far where it is done.
+    """
+    whole = any(r.rounds == r.recipe.rounds < other.rounds for r, other in ((a, b), (b, a)))
+    return (a.rounds == b.rounds or whole) and a.changed == b.changed
 
 
 def _minus(a: float | None, b: float | None) -> float | None:

@@ -71,7 +71,7 @@ def reproduce(
         data: the folder with the original files; None will do where all runs are there.
         out: the folder of results.
         seeds: each recipe is run with all of them.
-        rounds: fewer than published.
+        rounds: fewer than published; a recipe that has no more than that is run whole.
         changes: settings other than the recipes', by their names in a settings file.
         known: other folders of results, whose runs with the settings that are asked for count as done.
         train: what runs a job in a directory, from where the run there stands.
@@ -201,7 +201,7 @@ def _run(experiment: Experiment, name: str, place: Path, federations: Federation
 
 
 def _wanted(recipe: Recipe, rounds: int | None) -> int:
-    return recipe.rounds if rounds is None else rounds
+    return recipe.rounds if rounds is None else min(rounds, recipe.rounds)
 
 
 def _train(name: str, job: Job, directory: Path) -> object:
@@ -219,7 +219,7 @@ def _check(recipes: Sequence[Recipe], seeds: Sequence[int], rounds: int | None, 
 
 def check_rounds(rounds: int, recipes: Sequence[Recipe]) -> None:
     """Raise SettingError unless so many rounds can be compared with what was published."""
-    published = min((r.rounds for r in recipes), default=rounds)
+    published = max((r.rounds for r in recipes), default=rounds)
     if not 1 <= rounds <= published:
         remedy = "ask for no more" if rounds > published else "ask for at least one"
         raise SettingError(f"rounds must be in 1..{published}, the published number, got {rounds}: {remedy}")

@@ -261,7 +261,7 @@ def test_algorithms_that_there_are_take_these_settings(table: str) -> None:
             described = r.experiment.described()
             assert described["algorithm"] == r.experiment.algorithm
             assert described.get(r.experiment.algorithm, {}).get("aggregation", "samples") == "samples"
-            assert r.changed(described) == []
+            assert r.changed(described) == {}
 
 
 def test_the_unknown_std_is_that_of_the_partitions_it_stands_for() -> None:
