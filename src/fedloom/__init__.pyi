@@ -1,8 +1,10 @@
 from fedloom.algorithms import (
     ALGORITHMS,
+    DENSE,
     KDNTD,
     MOON,
     Centralised,
+    FedADI,
     FedAlign,
     FedAvg,
     FedAvgFT,
@@ -10,6 +12,7 @@ from fedloom.algorithms import (
     FedAvgStored,
     FedBE,
     FedCurv,
+    FedDAFL,
     FedDF,
     FedDyn,
     FedFomo,
@@ -78,6 +81,7 @@ __version__: str
 
 __all__ = [
     "ALGORITHMS",
+    "DENSE",
     "KDNTD",
     "MOON",
     "SGD",
@@ -103,6 +107,7 @@ __all__ = [
     "Distill",
     "Examples",
     "Experiment",
+    "FedADI",
     "FedAlign",
     "FedAvg",
     "FedAvgFT",
@@ -110,6 +115,7 @@ __all__ = [
     "FedAvgStored",
     "FedBE",
     "FedCurv",
+    "FedDAFL",
     "FedDF",
     "FedDyn",
     "FedFomo",
