@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,19 @@ class DenseTiny(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         z = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
         return self.fc(z.mean((2, 3)))
+
+
+class Painter(nn.Module):
+    """A generator without BatchNorm: `channels` values in (0, 1) of noise, or images of that many channels."""
+
+    def __init__(self, nz: int, ngf: int, channels: int, size: int) -> None:
+        super().__init__()
+        shape = (channels,) if channels == size else (channels, size, size)
+        self.first, self.last = nn.Linear(nz, ngf), nn.Linear(ngf, math.prod(shape))
+        self.shape = shape
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(self.last(torch.tanh(self.first(z)))).unflatten(1, self.shape)
 
 
 TINY = Model(Tiny, name="tiny")

@@ -1,8 +1,10 @@
 from fedloom.algorithms import (
     ALGORITHMS,
+    DENSE,
     KDNTD,
     MOON,
     Centralised,
+    FedADI,
     FedAlign,
     FedAvg,
     FedAvgFT,
@@ -10,6 +12,7 @@ from fedloom.algorithms import (
     FedAvgStored,
     FedBE,
     FedCurv,
+    FedDAFL,
     FedDF,
     FedDyn,
     FedFomo,
@@ -79,6 +82,7 @@ __version__: str
 
 __all__ = [
     "ALGORITHMS",
+    "DENSE",
     "KDNTD",
     "LDAM",
     "MOON",
@@ -105,6 +109,7 @@ __all__ = [
     "Distill",
     "Examples",
     "Experiment",
+    "FedADI",
     "FedAlign",
     "FedAvg",
     "FedAvgFT",
@@ -112,6 +117,7 @@ __all__ = [
     "FedAvgStored",
     "FedBE",
     "FedCurv",
+    "FedDAFL",
     "FedDF",
     "FedDyn",
     "FedFomo",

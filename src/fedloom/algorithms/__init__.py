@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fedloom.algorithms.centralised import Centralised
+from fedloom.algorithms.dense import DENSE
+from fedloom.algorithms.fed_adi import FedADI
+from fedloom.algorithms.fed_dafl import FedDAFL
 from fedloom.algorithms.fedalign import FedAlign
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedavg_ft import FedAvgFT
@@ -45,6 +48,9 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "fedntd_mse": FedNTDMSE,
     "feddf": FedDF,
     "fedbe": FedBE,
+    "dense": DENSE,
+    "fed_dafl": FedDAFL,
+    "fed_adi": FedADI,
     "pfedsd": PFedSD,
     "fedper": FedPer,
     "lg_fedavg": LGFedAvg,
@@ -59,9 +65,11 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
 
 __all__ = [
     "ALGORITHMS",
+    "DENSE",
     "KDNTD",
     "MOON",
     "Centralised",
+    "FedADI",
     "FedAlign",
     "FedAvg",
     "FedAvgFT",
@@ -69,6 +77,7 @@ __all__ = [
     "FedAvgStored",
     "FedBE",
     "FedCurv",
+    "FedDAFL",
     "FedDF",
     "FedDyn",
     "FedFomo",

@@ -26,10 +26,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -43,6 +41,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.losses import Loss, distillation
 from fedloom.core.model import Model
 from fedloom.core.types import BatchLoss, Weighted, Weights, state
+from fedloom.data import Federation
 
 
 @state
@@ -73,20 +72,21 @@ class SelfDistilled(KeepsModel):
 
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
-    def check_data(self, sizes: npt.NDArray[np.int64], augmented: bool) -> None:
-        super().check_data(sizes, augmented)
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        made = super().suited(federation, models)
         if self.teacher_store == "model":
-            return
-        if augmented:
+            return made
+        if federation.train.augment is not None:
             raise SettingError(
                 "soft predictions are of inputs that stay what they are, and the training examples are augmented at "
                 'random: set teacher_store="model", or leave augmentation out'
             )
-        if self.table[0] < sizes.max():
+        if self.table[0] < (most := federation.partition.sizes.max()):
             raise SettingError(
-                f"a client's soft predictions need a row for each of its up to {sizes.max()} training examples and a "
-                f"column for each logit, got table = {self.table}: for 10 logits set table=({sizes.max()}, 10)"
+                f"a client's soft predictions need a row for each of its up to {most} training examples and a "
+                f"column for each logit, got table = {self.table}: for 10 logits set table=({most}, 10)"
             )
+        return made
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         if self.teacher_store == "soft_predictions" and model.by_batch:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +13,14 @@ import numpy.typing as npt
 from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.newcomers import NewClients, judge_new
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.cohort import Predict
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import HeldOut, Seen
 from fedloom.engines.population import Population
-from fedloom.evaluate import classify, forgetting, in_local, out_local, rows_right
+from fedloom.evaluate import classify, forgetting, in_local, out_local, rate_right, rows_right
 
 Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
 
@@ -56,7 +58,10 @@ class Evaluation:
         if p.federation.test is None or not weights:
             return {}
         members = np.array([self._members[name] for name in weights])
-        members /= members.sum()  # exactly 1 where there is one architecture
+        if members.any():
+            members /= members.sum()  # exactly 1 where there is one architecture
+        else:  # one that no client has
+            members[:] = 1 / len(members)
         found = [classify(p.models[n], w, p.task, p.federation.test) for n, w in weights.items()]
         per_class = np.average([f.per_class for f in found], axis=0, weights=members)
         out: Record = {
@@ -71,6 +76,19 @@ class Evaluation:
             share = self._shares(sorted(cohort))  # a sum of floats depends on its order
             out["in_local_accuracy"] = mean(in_local(share, per_class))
             out["out_local_accuracy"] = mean(out_local(share, per_class))
+        return out
+
+    def of_predictions(self, predictions: Mapping[str, Predict | Mapping[int, Predict]]) -> Record:
+        """Accuracy on the test set of what a server wants judged beside its global model, by name."""
+        p, out = self.population, Record()
+        if p.federation.test is None:
+            return out
+        rate = functools.partial(rate_right, task=p.task, examples=p.federation.test, device=p.device, dtype=p.dtype)
+        for name, predict in predictions.items():
+            if isinstance(predict, Mapping):
+                out[f"{name}_accuracy"] = {str(k): rate(each) for k, each in predict.items()}
+            else:
+                out[f"{name}_accuracy"] = rate(predict)
         return out
 
     def of_personal(self, server: dict[str, Any], round: int) -> Record:
@@ -109,11 +127,12 @@ class Evaluation:
         """Of each client of the panel the numbers for its personal and for the global model after `round`; and what
         follows from both.
         """
-        weights, panel = self._global(server), self.panel
+        weights = self._global(server)
         whole = self._all_have(weights)
-        own = self.engine.look(server, panel, round, "all") if self.algorithm.personalises or not whole else {}
-        given = self.engine.look_at(weights, panel, round, "all") if whole else {}
+        own = self.engine.look(server, self.panel, round, "all") if self.algorithm.personalises or not whole else {}
+        given = self.engine.look_at(weights, self.panel, round, "all") if whole else {}
         first = own or given
+        panel = [k for k in self.panel if k in first]
         each: Record = {
             "clients": panel,
             "examples": [int(first[k].examples) for k in panel],
@@ -147,7 +166,7 @@ class Evaluation:
 
         `previous`: of what the client had trained when it took part last; the drop is from there to what it received.
         """
-        clients = sorted(after)
+        clients = sorted(k for k in after if k in received)
         new = {k: int(after[k].right) for k in clients}
         each: Record = {
             "clients": clients,

@@ -207,6 +207,7 @@ class Rounds:
         asked = [k for k in clients if k in self.engine.traffic.asked]
         record: Record = {"round": done, "clients": asked, **self._traffic()}
         record.update(self.evaluation.of_global(server, clients, self.history))
+        record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge))
         self._server, self._round = server, done
         each: Record = {}
         if self.engine.judges_trained:
@@ -269,6 +270,7 @@ class Rounds:
             **({"server_refused": refused} if refused else {}),
             "train_loss": mean(losses),
             **({"server_loss": mean(traffic.server_losses.values())} if traffic.server_losses else {}),
+            **traffic.noted,
             # where everything is in one place, nothing travels
             "bytes_down": 0 if self.algorithm.pooled else sum(traffic.down.values()),
             "bytes_up": 0 if self.algorithm.pooled else sum(traffic.up.values()),

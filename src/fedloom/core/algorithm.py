@@ -6,10 +6,8 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,6 +21,9 @@ from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Cosine, Local
 from fedloom.core.types import BatchLoss, Weights
+
+if TYPE_CHECKING:
+    from fedloom.data import Federation
 
 V = TypeVar("V")
 S = TypeVar("S")
@@ -86,11 +87,12 @@ class Algorithm(ABC, Generic[V, S]):
     def init(self, model: Any, key: int, *, num_clients: int) -> V:
         """Server state before round 0. `model`: a Model, or a mapping of names to them where `mixed`."""
 
-    def check_data(self, sizes: npt.NDArray[np.int64], augmented: bool) -> None:
-        """Raise SettingError where the data do not suit these settings, before work starts.
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        """This algorithm as it runs with these data and networks: itself, or a copy that knows what it needs of them.
 
-        `sizes`: training examples of each client, [N]. `augmented`: whether its inputs are changed at random.
+        Raise SettingError where they do not suit its settings, before work starts.
         """
+        return self
 
     def init_client(self, initial: Weights, model: Model, key: int) -> S:
         """State of a client at its first contact; never called for a client that is never asked.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from fedloom.core.types import Failure
 
 T = TypeVar("T")
 
+Predict = Callable[[Tensor], Tensor]
 Scatter = tuple[Any, ...] | Callable[[Tensor], tuple[Any, ...]]
 
 
@@ -135,6 +136,11 @@ class Cohort(Protocol):
         """Those of these clients whose numbers are among `clients` [k]; the others are not asked."""
         ...
 
+    @property
+    def everyone(self) -> Cohort:
+        """All clients (with these architectures), asked or not: to read by `groups` what the server keeps of them."""
+        ...
+
     def key(self, purpose: str) -> int:
         """Randomness of the server in this round, by purpose."""
         ...
@@ -153,6 +159,17 @@ class Cohort(Protocol):
 
     def pool(self, name: str) -> Sequence[Any]:
         """The entries of a pool from earlier rounds, in order; each is read when it is asked for."""
+        ...
+
+    def note(self, **numbers: Tensor) -> None:
+        """Write numbers, [] or [n] each, into the record of this round, as `server_<name>`, once it has ended well."""
+        ...
+
+    def judge(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:
+        """Have `predict` judged on the test set after this round, which ended well: `<name>_accuracy` of its record.
+
+        Inputs [B, ...] -> logits [B, C]. Several by number, such as those of clients: one accuracy for each.
+        """
         ...
 
     def gather(

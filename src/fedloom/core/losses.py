@@ -53,6 +53,12 @@ def divergence(student: Tensor, target: Tensor) -> Tensor:
     return F.kl_div(F.log_softmax(student, -1), target, reduction="none").sum(-1)
 
 
+def divergence_of_logits(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(student)) by example, [B]; logits [B, C]. Gradients flow into both."""
+    log_p = F.log_softmax(teacher, -1)
+    return (log_p.exp() * (log_p - F.log_softmax(student, -1))).sum(-1)
+
+
 def not_true(logits: Tensor, y: Tensor) -> Tensor:
     """The logits of all classes but the true one, [B, C] and [B] -> [B, C - 1]."""
     classes = torch.arange(logits.shape[-1] - 1, device=logits.device)

@@ -65,6 +65,7 @@ class Model:
         self._drawing = next((type(m).__name__ for m in module.modules() if draws_unseen(m)), None)
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
+        self.has_statistics = any(m.running_mean is not None for m in norms)  # running ones, which `moments` are like
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
         self._called_training = _Called(self._training)
         self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
@@ -149,9 +150,15 @@ class Model:
 
         `mask`: as in a call.
         """
+        return self.with_features(weights, x, name, mask)[1]
+
+    def with_features(
+        self, weights: Weights, x: Tensor, name: str = "features", mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits [B, C] in evaluation mode, and what `features` says, of the same pass."""
         tensors = {f"module.{n}": t for n, t in _tensors(weights).items()}
         with self.evaluation(self._real_rows(x, mask)):
-            return functional_call(self._tapped_frozen, tensors, (x, name))[1]  # type: ignore[no-any-return]
+            return functional_call(self._tapped_frozen, tensors, (x, name))  # type: ignore[no-any-return]
 
     def evaluation(self, mask: Tensor | None = None) -> contextlib.AbstractContextManager[Any]:
         """While this is open, the network itself (`skeleton`) computes as the model does in evaluation mode."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.client import Public
-from fedloom.core.cohort import Reduction, Replies, Scatter
+from fedloom.core.cohort import Predict, Reduction, Replies, Scatter
 from fedloom.core.errors import NobodyAnswered, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import derive
@@ -38,6 +38,8 @@ class Traffic:
     after: dict[int, Seen] = field(default_factory=dict)  # by client, of what it has trained last
     losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
     server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
+    noted: dict[str, Any] = field(default_factory=dict)  # numbers for the record, as the server has named them
+    to_judge: dict[str, Predict | Mapping[int, Predict]] = field(default_factory=dict)  # on the test set, by name
     server_refused: dict[str, str] = field(default_factory=dict)  # why a server state stayed, by architecture
 
     def count(self, way: Literal["down", "up"], clients: Sequence[int], each: Sequence[Counter[str]]) -> None:
@@ -120,6 +122,12 @@ class AskedCohort:
         wanted = set(clients.tolist())
         return self._with(tuple(k for k in self.clients if k in wanted))
 
+    @property
+    def everyone(self) -> AskedCohort:
+        p = self.engine.population
+        there = (k for k in range(p.num_clients) if self.architecture in (None, p.assignment[k]))
+        return self._with(tuple(there))
+
     def key(self, purpose: str) -> int:
         return derive(self.engine.population.seed, "server", self.round, purpose)
 
@@ -138,6 +146,12 @@ class AskedCohort:
 
     def pool(self, name: str) -> Sequence[Any]:
         return self.engine.pool(name)
+
+    def note(self, **numbers: Tensor) -> None:
+        self.engine.noted.update({f"server_{name}": number.tolist() for name, number in numbers.items()})
+
+    def judge(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:
+        self.engine.to_judge[name] = predict
 
     def gather(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Replies[Any]:
         values: dict[int, Any] = {}

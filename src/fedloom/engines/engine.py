@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.cohort import Predict
 from fedloom.core.errors import NobodyAnswered, NonFiniteError, SettingError
 from fedloom.core.files import File
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
@@ -60,7 +61,7 @@ class Engine(ABC):
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
             raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
-        algorithm.check_data(population.sizes, population.federation.train.augment is not None)
+        algorithm = algorithm.suited(population.federation, population.models)
         val = population.federation.local_val
         if algorithm.needs_val and (val is None or not len(val.indices)):
             raise SettingError(
@@ -81,6 +82,8 @@ class Engine(ABC):
         self.states = ClientStore()  # a client never asked occupies nothing
         self.watch: Callable[[Exchange], None] | None = None  # sees every exchange of a replayed round
         self.kept: list[tuple[list[int], Any, int]] = []  # rows of the round at hand: (keys, rows [K, ...], round)
+        self.noted: dict[str, Any] = {}  # of the round at hand, as `kept`
+        self.to_judge: dict[str, Predict | Mapping[int, Predict]] = {}
         self.traffic = Traffic()
         self.last: Answer | None = None  # of the newest request
 
@@ -224,6 +227,10 @@ class Engine(ABC):
         """Rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
         return self.states.stack([self.row_key(name, k) for k in clients], self.fresh)
 
+    def of_clients(self, states: Mapping[int, Any]) -> dict[int, Any]:
+        """What a store has of clients, their states and the server's rows, without the entries of pools."""
+        return {k: state for k, state in states.items() if k < self._first_pool_key}
+
     @cached_property
     def _pools(self) -> dict[str, Any]:
         """An entry of each pool, by name in alphabetical order."""
@@ -275,7 +282,8 @@ class Engine(ABC):
 
     def _moved(self, name: str, before: Any, cohort: AskedCohort) -> Any:
         """The server state of one architecture after its round; the one before, if what came out is refused."""
-        self.kept.clear()
+        for mine in (self.kept, self.noted, self.to_judge):
+            mine.clear()
         with executing(Execution()) as own:  # of what the server trains itself
             try:
                 after = self.algorithm.round(before, cohort)
@@ -291,6 +299,8 @@ class Engine(ABC):
             problem = None, "what it keeps of its clients is not finite"
         else:
             self._keep_rows()
+            self.traffic.noted.update(self.noted)
+            self.traffic.to_judge.update(self.to_judge)
             if losses:
                 self.traffic.server_losses[name] = float(losses[-1].double().mean())
             return after
@@ -310,7 +320,8 @@ class Engine(ABC):
         method: str = "personal",
     ) -> dict[int, Any]:
         """What clients make of what they are sent to be judged with, without consequences: no state moves, no byte
-        counts, nobody is lost, and what they draw is drawn for nothing else.
+        counts, nobody is lost, and what they draw is drawn for nothing else. Those who have nothing to be judged by
+        are left out.
         """
         out: dict[int, Any] = {}
         rate = self.algorithm.local.rate(round)
@@ -320,6 +331,8 @@ class Engine(ABC):
                 sent = server[name]
             else:
                 sent = self.algorithm.judged_with(server["" if self.algorithm.mixed else name], group.model)
+            if not (tree.leaves(sent) or self.algorithm.personalises):
+                continue  # another architecture's alone is global, and these clients have nothing of their own
             call = Call(method, (sent,), round, JUDGING, rate, judged)
             for request, _, answer in self.answers(call, sorted(group.clients), lambda ids: ()):
                 out.update({k: tree.take(answer.upload, i) for i, k in enumerate(request.clients)})

@@ -1,6 +1,15 @@
 """What a model knows, class by class, and what it has forgotten."""
 
-from fedloom.evaluate.accuracy import ClassCounts, classify, in_local, out_local, rows_right
+from fedloom.evaluate.accuracy import ClassCounts, classify, in_local, out_local, rate_right, rows_right
 from fedloom.evaluate.forgetting import forgetting, relative_forgetting
 
-__all__ = ["ClassCounts", "classify", "forgetting", "in_local", "out_local", "relative_forgetting", "rows_right"]
+__all__ = [
+    "ClassCounts",
+    "classify",
+    "forgetting",
+    "in_local",
+    "out_local",
+    "rate_right",
+    "relative_forgetting",
+    "rows_right",
+]

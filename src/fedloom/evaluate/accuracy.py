@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +67,13 @@ def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -
     return _evaluate(model, weights, task, examples)[0]
 
 
+def rate_right(
+    predict: Callable[[Tensor], Tensor], task: Task, examples: Examples, device: torch.device, dtype: torch.dtype
+) -> float:
+    """The share of all examples that a function of inputs [B, ...] to logits [B, C] gets right, 500 at a time."""
+    return float(_pass(predict, 500, device, dtype, task, examples)[0].mean())
+
+
 def in_local(share: Floats, per_class: Floats) -> Floats:
     """Accuracy on a client's own class distribution: sum_c p_c a_c (FedNTD, eq. 6).
 
@@ -88,21 +97,33 @@ def out_local(share: Floats, per_class: Floats) -> Floats:
     return in_local(1.0 - share, per_class)  # which divides by the sum, C - 1
 
 
-@own_defaults()
 def _evaluate(model: Model, weights: Weights, task: Task, examples: Examples) -> tuple[npt.NDArray[np.bool_], float]:
+    like = next(iter(weights.params.values()))
+    predict = functools.partial(model, weights)
+    return _pass(predict, model.evaluation_batch(500), like.device, like.dtype, task, examples)
+
+
+@own_defaults()
+def _pass(
+    predict: Callable[[Tensor], Tensor],
+    batch_size: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    task: Task,
+    examples: Examples,
+) -> tuple[npt.NDArray[np.bool_], float]:
+    """Which examples are right, [N], and their mean loss."""
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
-    like = next(iter(weights.params.values()))
-    batch_size = model.evaluation_batch(500)
-    right, total = [], torch.zeros((), dtype=torch.float64, device=like.device)
-    images = examples.x.ndim == 4 and like.device.type == "cpu"
+    right, total = [], torch.zeros((), dtype=torch.float64, device=device)
+    images = examples.x.ndim == 4 and device.type == "cpu"
     with torch.no_grad():
         for start in range(0, len(examples), batch_size):
             rows = slice(start, start + batch_size)
-            x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
+            x = examples.normalise(examples.x[rows].to(device), dtype)
             x = x.contiguous(memory_format=torch.channels_last) if images else x
-            y = examples.y[rows].to(like.device)
-            logits = model(weights, x)
+            y = examples.y[rows].to(device)
+            logits = predict(x)
             batch = Batch(x=x, y=y, mask=_ones(y), key=torch.zeros((), dtype=torch.int64), full=True)
             total += task.loss(logits, batch).double() * len(y)
             right.append(task.correct(logits, y))

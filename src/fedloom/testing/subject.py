@@ -126,6 +126,7 @@ class Trail:
     personal: dict[int, Weights]
     right: dict[int, tuple[int, int]]  # what `Engine.judge` says
     engine: Engine
+    asked: list[set[int]]  # by round
 
 
 @dataclass(frozen=True)
@@ -207,15 +208,16 @@ class Subject:
 
 def follow(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequence[int]], start: int = 0) -> Trail:
     """Run rounds start, start + 1, ... on an engine and note every state."""
-    servers, states = [copy_of(server)], [copy_of(dict(sorted(engine.states.items())))]
+    servers, states, asked = [copy_of(server)], [copy_of(dict(sorted(engine.states.items())))], list[set[int]]()
     for t, cohort in enumerate(cohorts, start):
         server = engine.round(server, cohort, t)
         servers.append(copy_of(server))
+        asked.append(engine.traffic.asked)
         states.append(copy_of(dict(sorted(engine.states.items()))))
     everyone = range(engine.population.num_clients)
     last = start + len(cohorts) - 1
     models, right = engine.personal(server, everyone, last), engine.judge(server, everyone, last)
-    return Trail(servers, states, models, right, engine)
+    return Trail(servers, states, models, right, engine, asked)
 
 
 def federation() -> Federation:

@@ -7,7 +7,7 @@ lock-step, in place, lets those that have finished drop off the end, and traces 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -51,6 +51,17 @@ def minimise(
     its `params`. `lr`: [] tensor (`client.lr`).
     """
     return _fold(Descent(loss, optimiser, correct), carry, batches, (lr, *context))
+
+
+def minimise_from(
+    loss: Callable[..., Any], carry: C, moments: Sequence[Tensor], batches: Batches, optimiser: Optimiser,
+    *context: Any, lr: Tensor,
+) -> tuple[C, tuple[Tensor, ...]]:  # fmt: skip
+    """As `minimise`, from an optimiser state that is given: the new carry, and the new optimiser state.
+
+    For a server that goes on where its last round ended. `moments`: at first `optimiser.init(...)` of what is trained.
+    """
+    return _fold(Descent(loss, optimiser, None, goes_on=True), (carry, tuple(moments)), batches, (lr, *context))
 
 
 def _fold(step: Step, carry: C, batches: Batches, context: tuple[Any, ...]) -> C:

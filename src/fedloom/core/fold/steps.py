@@ -54,21 +54,29 @@ class Plain:
 class Descent:
     """A gradient step of an optimiser on a loss."""
 
-    def __init__(self, loss: Callable[..., Any], optimiser: Optimiser, correct: Callable[..., Any] | None) -> None:
-        self.loss, self.optimiser, self.correct = loss, optimiser, correct
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        optimiser: Optimiser,
+        correct: Callable[..., Any] | None,
+        goes_on: bool = False,  # the carry is (carry, optimiser state)
+    ) -> None:
+        self.loss, self.optimiser, self.correct, self.goes_on = loss, optimiser, correct, goes_on
         self.step = loss
-        self.identity = identity((type(self), loss, optimiser, correct))
+        self.identity = identity((type(self), loss, optimiser, correct, goes_on))
 
     def start(self, carry: Any, lead: int) -> tuple[list[Tensor], Any]:
+        carry, given = carry if self.goes_on else (carry, None)
         trained, rest, rebuild = _split(carry)
         if not trained:
             raise StackingError("minimise needs a carry with floating-point leaves to train, it has none")
-        moments = self.optimiser.init(trained, lead)
+        moments = self.optimiser.init(trained, lead) if given is None else given
         return [*trained, *rest, *moments], (len(trained), len(rest), rebuild)
 
     def finish(self, work: list[Tensor], spec: Any) -> Any:
         p, r, rebuild = spec
-        return rebuild(work[:p], work[p : p + r])
+        carry = rebuild(work[:p], work[p : p + r])
+        return (carry, tuple(work[p + r :])) if self.goes_on else carry
 
     def advance(self, work: Sequence[Tensor], spec: Any, batch: Batch, context: Any, dims: Any) -> Tensor | None:
         p, r, rebuild = spec

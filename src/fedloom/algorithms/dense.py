@@ -1,0 +1,170 @@
+"""DENSE: one-shot federated learning without data, of models of any architecture.
+
+Zhang, Chen, Li, Lyu, Wu, Ding, Shen, Wu. *DENSE: Data-Free One-Shot Federated Learning.* NeurIPS 2022.
+https://arxiv.org/abs/2112.12371, Algorithm 1. f_k: the model of client k, f_S: the student, G: the generator, x = G(z).
+
+    D(x)    = (1/m) sum_k f_k(x)                                                      (1)
+    L_CE    = CE(D(x), y)                                  y uniform over the classes  (2)
+    L_BN    = (1/m) sum_k sum_l ||mu_l(x) - mu_kl|| + ||sigma^2_l(x) - sigma^2_kl||    (3)
+    L_div   = -omega KL(D(x) || f_S(x))      omega = 1 where D and f_S disagree, else 0 (4)
+    L_gen   = L_CE + lambda1 L_BN + lambda2 L_div           minimised by G             (5)
+    L_dis   = T^2 KL(softmax(D(x) / T) || softmax(f_S(x) / T))   minimised by f_S      (6)
+
+l are the BatchNorm layers of client k: mean and biased variance of their inputs, f_k in evaluation mode, against their
+running statistics (the paper says those of the generator's layers, which have other widths). A model without any adds
+0. G always normalises by the batch.
+
+`schedule` of an epoch of the server, which is a round: "pool" (the authors' code) starts G and z anew, takes `T_G`
+steps on both, adds the batch of least L_gen to the pool as bytes, and the student passes once over the whole pool;
+"paper" goes on with G, takes `T_G` steps on one batch of noise, and the student takes a step on what G makes of it.
+
+Down: the initial models, which clients could make themselves. Up: the model. Kept by the client: nothing. No value
+gives FedAvg. lambda1 = 0 and lambda2 = 0 are the paper's ablations.
+Differences from the paper: T (the authors' README has 20; the paper names none). From the authors' code: L_BN is that
+of the clients' models (theirs finds no layer, so that it is 0) and a mean over clients; the student is in evaluation
+mode as the opponent in (4), theirs in training mode in the first epoch; images are augmented as the clients augment
+theirs, where there crops and flips go to all data, digits too; lambda1, lambda2 and the student's rate are the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.batches import Batch
+from fedloom.core.choices import Count, NonNegative
+from fedloom.core.cohort import Cohort
+from fedloom.core.fold import minimise_from
+from fedloom.core.losses import divergence_of_logits
+from fedloom.core.model import Model
+from fedloom.core.one_shot import (
+    Generates,
+    Server,
+    Teachers,
+    as_bytes,
+    labelled,
+    least,
+    lesser,
+    like,
+    needs_statistics,
+    rate,
+    statistics_distance,
+)
+from fedloom.core.optimiser import Adam, Distill
+from fedloom.core.types import Weights, replace, state
+from fedloom.data import Federation
+
+
+@state
+class Synthesis:
+    """A generator and its noise while they learn."""
+
+    g: Weights
+    z: Weights  # "z" [b, nz]: a parameter where it is trained, a buffer where it is not
+    kept: Weights  # the images of the least loss, "x" [b, ...], with that "loss" and its terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class DENSE(Generates):
+    """`T_G`, `lambda1`, `lambda2`, `schedule`: see above; `Generates` and `OneShot` for the others."""
+
+    synthesis: Distill = field(
+        default_factory=lambda: Distill(batch_size=256, optimiser=Adam(lr=1e-3, betas=(0.5, 0.999)))
+    )
+    schedule: Literal["pool", "paper"] = "pool"
+    T_G: Count = 30
+    lambda1: NonNegative = 1.0
+    lambda2: NonNegative = 0.5
+
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        if self.lambda1:
+            needs_statistics(f"lambda1 = {self.lambda1}", "lambda1 = 0", models)
+        return super().suited(federation, models)
+
+    def begin(self, key: int) -> Any:
+        if self.schedule == "pool":
+            return ()
+        g = self.network.init(key)
+        return g, tuple(self.synthesis.optimiser.init(tree.leaves(g.params)))
+
+    def epoch(self, server: Server, teachers: Teachers, cohort: Cohort) -> Server:
+        y, rng = self.drawn(cohort, server)
+        z, key = like(server.student, torch.randn((len(y), self.nz), generator=rng)), cohort.key("synthesis")
+        if self.schedule == "pool":
+            g = like(server.student, self.network.init(cohort.key("generator")))
+            start = Synthesis(g=g, z=Weights({"z": z}), kept=self.nothing(g, y))
+            at_rest = self.synthesis.optimiser.init([*g.params.values(), z])
+            made, _ = self.synthesise(start, at_rest, y, teachers, server.student, key)
+            x = made.kept.buffers["x"]
+            examples = torch.cat([*self.since(server, cohort), as_bytes(x)])
+        else:
+            g, moments = server.own
+            start = Synthesis(g=g, z=Weights({}, {"z": z}), kept=self.nothing(g, y))
+            made, moments = self.synthesise(start, moments, y, teachers, server.student, key)
+            server = replace(server, own=(made.g, moments))
+            x = examples = self.images(made.g, z)
+        cohort.note(**{name: made.kept.buffers[name] for name in ("ce", "bn", "div")})
+        self.keep(x, y, teachers, cohort)
+        return self.distilled(server, teachers, examples, cohort.key("distil"), augmented=self.schedule == "pool")
+
+    def nothing(self, g: Weights, y: Tensor) -> Weights:
+        """What is kept before there is a loss."""
+        none = next(iter(g.params.values())).new_zeros(())
+        return least(none.new_zeros((len(y), *self.about.shape)), ce=none, bn=none, div=none)
+
+    def synthesise(
+        self,
+        start: Synthesis,
+        moments: Sequence[Tensor],
+        y: Tensor,
+        teachers: Teachers,
+        student: Weights,
+        key: int = 0,
+    ) -> tuple[Synthesis, tuple[Tensor, ...]]:
+        """`T_G` steps on L_gen, for images of the classes y [b]; what they lead to, and the optimiser's state.
+
+        A loss counts before its step, and of the batch of the least what is kept is not augmented.
+        """
+        network, about, lambda1, lambda2 = self.network, self.about, self.lambda1, self.lambda2
+        augment = about.augment if self.schedule == "pool" else None
+
+        def loss(made: Synthesis, batch: Batch, teachers: Teachers, student: Weights) -> tuple[Tensor, Synthesis]:
+            z = {**made.z.params, **made.z.buffers}["z"]
+            x, buffers = network.train(made.g, replace(batch, x=z))
+            seen = about.pixels(x, x.dtype)
+            seen = seen if augment is None else augment(seen, batch.key)
+            ce, bn, div = generator_losses(teachers, about.student, student, seen, batch.y, lambda1, lambda2)
+            value = ce + lambda1 * bn + lambda2 * div  # (5)
+            kept = lesser(made.kept, x=x, loss=value, ce=ce, bn=bn, div=div)
+            return value, replace(made, g=replace(made.g, buffers=buffers), kept=kept)
+
+        batches = labelled(y, self.T_G, key)
+        lr = rate(self.synthesis, y)
+        return minimise_from(loss, start, moments, batches, self.synthesis.optimiser, teachers, student, lr=lr)
+
+
+def generator_losses(
+    teachers: Teachers, model: Model, student: Weights, x: Tensor, y: Tensor, lambda1: float = 1.0, lambda2: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The terms of the generator loss of DENSE, L_CE, L_BN and L_div, [] each, of inputs x [B, ...] with labels y [B].
+
+    `model`: that of the student. A term whose factor is 0 is not computed, and 0.
+    """
+    if lambda1:
+        each, r = teachers.each(lambda f, w: statistics_distance(f, w, x))  # [m, B, C], [m]
+        logits, bn = each.mean(0), r.mean()  # (1), (3)
+    else:
+        logits = teachers.logits(x)
+        bn = logits.new_zeros(())
+    ce = F.cross_entropy(logits, y)  # (2)
+    if not lambda2:
+        return ce, bn, logits.new_zeros(())
+    answer = model(student, x)
+    apart = logits.argmax(-1) != answer.argmax(-1)  # omega: no gradient
+    return ce, bn, -torch.where(apart, divergence_of_logits(logits, answer), 0.0).mean()  # (4)

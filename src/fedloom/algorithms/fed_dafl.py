@@ -1,0 +1,165 @@
+"""Fed-DAFL: one-shot learning without data, by a generator that asks for no class.
+
+Chen, Wang, Xu, Yang, Liu, Shi, Xu, Xu, Tian. *Data-Free Learning of Student Networks.* ICCV 2019.
+https://arxiv.org/abs/1904.01186, eq. 2 to 6, with an ensemble of clients as its teacher, as a comparator of DENSE
+(Zhang et al., NeurIPS 2022) has it. D(x) is the mean of the clients' logits, f_S the student, G the generator,
+x = G(z), h_k(x) the features of client k (the input of its last layer).
+
+    L_oh = CE(D(x), argmax D(x))        L_ie = sum_k p_k log10 p_k,  p: mean over the batch of softmax(D(x))
+    L_a  = -(1/m) sum_k mean |h_k(x)|
+    G    minimises   oh L_oh + ie L_ie + a L_a
+    f_S  minimises   T^2 KL(softmax(D(x) / T) || softmax(f_S(x) / T)), in the same steps; x is constant
+
+An epoch of the server, which is a round, takes `steps` steps on fresh noise; there is no pool to learn from. What is
+kept of an epoch are images that G makes at its end, to be looked at.
+
+Down: the initial models, which clients could make themselves. Up: the model. Kept by the client: nothing. No value
+gives FedAvg.
+Differences from the paper: several teachers, of which L_a is the mean. From the authors' code, whose values for
+CIFAR-10 are the defaults: the generator is DENSE's, which makes pixels in [0, 1], where theirs ends in a normalisation
+and makes standardised images; the student's rate does not fall after 800 and 1,600 epochs, which there are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.batches import Batch, noise
+from fedloom.core.choices import Count, NonNegative, Positive
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
+from fedloom.core.fold import minimise_from
+from fedloom.core.losses import distillation
+from fedloom.core.model import Model
+from fedloom.core.one_shot import Generates, Server, Teachers, like
+from fedloom.core.optimiser import SGD, Adam, Distill, Optimiser
+from fedloom.core.types import Weights, replace, state
+from fedloom.data import Federation
+
+
+@state
+class Pair:
+    """The generator and the student."""
+
+    g: Weights
+    student: Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDAFL(Generates):
+    """`steps`: of an epoch. `oh`, `ie`, `a`: weights, see above; `Generates` and `OneShot` for the others.
+
+    Both networks see the batches of `synthesis`; of `distill` the optimiser counts.
+    """
+
+    synthesis: Distill = field(default_factory=lambda: Distill(batch_size=1024, optimiser=Adam(lr=0.02)))
+    distill: Distill = field(
+        default_factory=lambda: Distill(batch_size=1024, optimiser=SGD(lr=0.1, momentum=0.9, weight_decay=5e-4))
+    )
+    T: Positive = 1.0
+    nz: Count = 1000
+    steps: Count = 120
+    oh: NonNegative = 0.05
+    ie: NonNegative = 5.0
+    a: NonNegative = 0.01
+
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        bare = [name for name, model in models.items() if not model.offers("features")]
+        if bare:
+            raise SettingError(
+                f"Fed-DAFL looks at the features of a network, and {', '.join(bare)} has no method features(x): "
+                "define it to return the input of the last layer"
+            )
+        return super().suited(federation, models)
+
+    def begin(self, key: int) -> Any:
+        g = self.network.init(key)
+        return g, tuple(self.synthesis.optimiser.init(tree.leaves(g.params)))
+
+    def init_pools(self, server: Server) -> Mapping[str, Any]:
+        return {"images": self.entry(min(SHOWN, self.synthesis.batch_size))}
+
+    def epoch(self, server: Server, teachers: Teachers, cohort: Cohort) -> Server:
+        network, about, T, (oh, ie, a) = self.network, self.about, self.T, (self.oh, self.ie, self.a)
+
+        def loss(both: Pair, batch: Batch, teachers: Teachers) -> tuple[Tensor, Pair]:
+            x, g_buffers = network.train(both.g, batch)
+            x = about.pixels(x, x.dtype)
+            logits, activity = seen(teachers, x)
+            answer, buffers = about.student.train(both.student, replace(batch, x=x.detach()))
+            taught = batch.mean(distillation(answer, logits.detach(), T))
+            one_hot, entropy, activation = generator_losses(logits, activity)
+            value = oh * one_hot + ie * entropy + a * activation + taught
+            return value, Pair(replace(both.g, buffers=g_buffers), replace(both.student, buffers=buffers))
+
+        g, moments = server.own
+        weight = tree.leaves(server.student.params)[0]
+        z = noise((self.nz,), self.synthesis.batch_size, self.steps, cohort.key("noise"), weight)
+        optimiser = Both(first=self.synthesis.optimiser, second=self.distill.optimiser, count=len(g.params))
+        both, after = minimise_from(
+            loss,
+            Pair(g, server.student),
+            [*moments, *server.moments],
+            z,
+            optimiser,
+            teachers,
+            lr=torch.ones((), dtype=torch.float64, device=weight.device),
+        )
+        own = both.g, after[: len(moments)]
+        rng = torch.Generator().manual_seed(cohort.key("shown"))
+        shown = torch.randn((min(SHOWN, self.synthesis.batch_size), self.nz), generator=rng)
+        x = self.images(both.g, like(both.g, shown))
+        logits, activity = seen(teachers, self.inputs(x, x.dtype))
+        cohort.note(**dict(zip(("oh", "ie", "a"), generator_losses(logits, activity), strict=True)))
+        self.keep(x, logits.argmax(-1), teachers, cohort)
+        return replace(server, student=both.student, moments=after[len(moments) :], own=own)
+
+
+SHOWN = 256  # images of an epoch that are kept
+
+
+def seen(teachers: Teachers, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The ensemble's logits [B, C] of inputs x, and the mean absolute feature of each of its models, [m]."""
+
+    def one(model: Model, w: Weights) -> tuple[Tensor, Tensor]:
+        logits, h = model.with_features(w, x)
+        return logits, h.abs().mean()
+
+    each, activity = teachers.each(one)
+    return each.mean(0), activity
+
+
+def generator_losses(logits: Tensor, activity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The terms of the generator loss of DAFL, L_oh, L_ie and L_a, [] each.
+
+    `logits`: of the ensemble, [B, C]. `activity`: mean |h_k(x)| of each client, [m].
+    """
+    p = F.softmax(logits, -1).mean(0)
+    return F.cross_entropy(logits, logits.argmax(-1)), (p * p.clamp(min=1e-12).log10()).sum(), -activity.mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Both(Optimiser):
+    """Two optimisers at once, at their own rates: one for the first `count` tensors, the other for all that follow."""
+
+    lr: float = field(init=False, default=1.0)
+    clip: None = field(init=False, default=None)  # they clip
+    first: Optimiser
+    second: Optimiser
+    count: int
+
+    def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
+        return [*self.first.init(params[: self.count], lead), *self.second.init(params[self.count :], lead)]
+
+    def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None:
+        n = self.count
+        own = len(self.first.init([p.new_empty(0) for p in params[:n]]))  # how much of the state is the first one's
+        self.first.step_(params[:n], grads[:n], state[:own], lr * self.first.lr)
+        self.second.step_(params[n:], grads[n:], state[own:], lr * self.second.lr)

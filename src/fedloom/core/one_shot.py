@@ -1,0 +1,413 @@
+"""What one-shot, data-free methods share: a round of uploads, then epochs in which the server alone teaches a student.
+
+The models of the clients teach. The server has no examples, so it makes some: how it does is the method. Every epoch is
+a round that asks nobody.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch, Batches
+from fedloom.core.choices import Count, Positive
+from fedloom.core.client import Client, Public, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.fold import minimise_from
+from fedloom.core.losses import Loss, distillation
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Distill
+from fedloom.core.random import derive
+from fedloom.core.types import BatchLoss, Weights, replace, state, static
+from fedloom.data import Federation, Normalise
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a server knows of its clients' data, whose like it makes."""
+
+    shape: tuple[int, ...]  # of an example
+    num_classes: int
+    pixels: Normalise  # from values in [0, 1] to what the networks take
+    augment: Callable[[Tensor, Tensor], Tensor] | None  # what the clients' images go through in training
+    student: Model
+
+
+@state
+class Teachers:
+    """The models of the clients that answered, by architecture."""
+
+    weights: tuple[Weights, ...]  # of each architecture, [k, ...]
+    models: tuple[Model, ...] = static()
+
+    @property
+    def count(self) -> int:
+        """m, how many they are."""
+        return sum(len(tree.leaves(w)[0]) for w in self.weights)
+
+    def each(self, fn: Callable[[Model, Weights], V]) -> V:
+        """What `fn(model, weights)` says of every teacher, [m, ...]: a stack at a time, or one after another."""
+        out: list[V] = []
+        for model, weights in zip(self.models, self.weights, strict=True):
+            first = tree.leaves(weights)[0]
+            if in_one_stack(model, first.device):
+                out.append(vmap(lambda w, model=model: fn(model, w))(weights))
+            else:
+                out.append(tree.stack([fn(model, tree.take(weights, i)) for i in range(len(first))]))
+        return tree.cat(out)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """D(x) = (1/m) sum_k f_k(x), [B, C]: the mean of the logits of all, in evaluation mode, unweighted."""
+        return self.each(lambda model, w: model(w, x)).mean(0)
+
+
+def in_one_stack(model: Model, device: torch.device) -> bool:
+    """Whether teachers of an architecture are computed in one stack. The rule, first line that holds:
+
+    1. recurrent layers, for which `vmap` has no rule: one after another;
+    2. a GPU: one stack;
+    3. convolutions on a CPU, of which `vmap` makes slower grouped ones: one after another;
+    4. else one stack.
+    """
+    if any(isinstance(layer, nn.RNNBase) for layer in model.skeleton().modules()):
+        return False
+    return device.type != "cpu" or not model.has_convolutions
+
+
+@state
+class Server:
+    """What the server of a one-shot method keeps between its epochs."""
+
+    student: Weights
+    moments: tuple[Tensor, ...]  # of the student's optimiser
+    answered: Tensor  # [N] bool: whose models teach
+    begun: Tensor  # [] int64: how many entries of the pool are of earlier rounds of uploads
+    key: Tensor  # [] int64: of the clients' initial weights
+    own: Any  # what the method trains beside the student, from one epoch to the next
+
+
+@state
+class Made:
+    """Examples that the server made in one epoch."""
+
+    x: Tensor  # [b, ...] uint8
+    y: Tensor  # [b] int64: the classes that they were made for
+    said: Tensor  # [b] int64: the classes that the ensemble takes them for
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(Algorithm[Server, tuple[()]]):
+    """Abstract: everybody uploads a model once, and then the server teaches a student alone, an epoch each round.
+
+    `synthesis`: batch size and optimiser by which examples are made. `distill`: those of the student, whose momentum
+    lasts from epoch to epoch. `T` > 0: temperature of distillation. `student`: which of the run's architectures it has;
+    None: that of the first client. `epochs`: of the server after each round of uploads, where there are several (a run
+    of 3 (1 + epochs) rounds has three); clients whose architecture is the student's then start from the student. None:
+    there is one, in the first round.
+    """
+
+    synthesis: Distill
+    distill: Distill = field(default_factory=lambda: Distill(batch_size=256, optimiser=SGD(lr=0.01, momentum=0.9)))
+    T: Positive = 20.0
+    student: str | None = None
+    epochs: Count | None = None
+
+    mixed: ClassVar[bool] = True
+    about: ClassVar[About]  # of an instance that is `suited`
+
+    @property
+    def asks_everyone(self) -> bool:
+        return True
+
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        name, train = self.student or next(iter(models)), federation.train
+        if name not in models:
+            raise SettingError(
+                f"student must be one of the run's networks, {', '.join(models)}, got {name!r}: name one of them"
+            )
+        absent = np.flatnonzero(federation.counts().sum(0) == 0).tolist()
+        if absent:
+            warnings.warn(
+                f"examples are made of every class, and no client has one of the classes {_list(absent)}, so that no "
+                "model knows what they look like: partition the data otherwise, or number the classes without these",
+                SettingWarning,
+                stacklevel=2,
+            )
+        made = copy.copy(super().suited(federation, models))
+        pixels = dataclasses.replace(train.normalise, scale=1.0)
+        about = About(train.shape, train.num_classes, pixels, train.augment, models[name])
+        object.__setattr__(made, "about", about)  # as frozen classes set what they derive
+        return made
+
+    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> Server:
+        student = self.about.student.init(derive(key, "student"))
+        return Server(
+            student=student,
+            moments=self._at_rest(student),
+            answered=torch.zeros(num_clients, dtype=torch.bool),
+            begun=torch.zeros((), dtype=torch.int64),
+            key=torch.tensor(key),
+            own=self.begin(derive(key, "own")),
+        )
+
+    def begin(self, key: int) -> Any:
+        """What the method trains beside the student, as it is after a round of uploads."""
+        return ()
+
+    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> Mapping[str, Any]:
+        return {"model": initial}
+
+    def init_pools(self, server: Server) -> Mapping[str, Any]:
+        return {"images": self.entry(self.synthesis.batch_size)}
+
+    def entry(self, count: int) -> Made:
+        """What the pool gets in an epoch."""
+        none = torch.zeros(count, dtype=torch.int64)
+        return Made(x=torch.zeros((count, *self.about.shape), dtype=torch.uint8), y=none, said=none)
+
+    @on_client
+    def local_update(self, client: Client[tuple[()]], start: Weights) -> tuple[tuple[()], Weights]:
+        return (), self.train(client, start, loss=client.loss)
+
+    def round(self, server: Server, cohort: Cohort) -> Server:
+        if cohort.round % (1 + self.epochs) == 0 if self.epochs else cohort.round == 0:
+            return self._collect(server, cohort)
+        groups = cohort.everyone.only(server.answered.nonzero().flatten()).groups
+        teachers = Teachers(weights=tuple(g.rows("model") for g in groups), models=tuple(g.model for g in groups))
+        if not groups:
+            return server
+        cohort.note(teachers=torch.tensor(teachers.count))
+        return self.epoch(server, teachers, cohort)
+
+    @abstractmethod
+    def epoch(self, server: Server, teachers: Teachers, cohort: Cohort) -> Server:
+        """An epoch of the server: what the method makes, and what the student learns from it."""
+
+    def global_models(self, server: Mapping[str, Server], models: Mapping[str, Model]) -> dict[str, Weights]:
+        return {name: server[""].student for name, model in models.items() if model.fits(server[""].student)}
+
+    def _collect(self, server: Server, cohort: Cohort) -> Server:
+        """The round of uploads."""
+        answered, found, single = torch.zeros_like(server.answered), [], dict[int, Any]()
+        for group in cohort.groups:
+            model, again = group.model, cohort.round > 0 and group.model is self.about.student
+            start = server.student if again else like(server.student, model.init(int(server.key)))
+            replies = group.gather(self.local_update, start, at_least=0)
+            if replies.values:
+                replies.cohort.keep("model", replies.value)
+                answered[replies.ids] = True
+                found.append((model, replies.value))
+                single |= {k: _alone(model, w) for k, w in zip(replies.ids.tolist(), replies.values, strict=True)}
+        if not found:
+            return server  # nobody answered
+        cohort.judge("upload", single)
+        cohort.judge("ensemble", Teachers(weights=tuple(w for _, w in found), models=tuple(m for m, _ in found)).logits)
+        return replace(
+            server,
+            moments=like(server.student, self._at_rest(server.student)),
+            answered=answered,
+            begun=torch.zeros_like(server.begun) + len(cohort.pool("images")),
+            own=like(server.student, self.begin(cohort.key("own"))),
+        )
+
+    def _at_rest(self, student: Weights) -> tuple[Tensor, ...]:
+        return tuple(self.distill.optimiser.init(tree.leaves(student.params)))
+
+    # ---- for an epoch
+
+    def drawn(self, cohort: Cohort, server: Server) -> tuple[Tensor, torch.Generator]:
+        """Classes for a batch of examples, uniform and sorted, [b]; and from where else is drawn in this epoch."""
+        rng = torch.Generator().manual_seed(cohort.key("drawn"))
+        labels = torch.randint(self.about.num_classes, (self.synthesis.batch_size,), generator=rng)
+        return labels.sort().values.to(server.key.device), rng
+
+    def keep(self, x: Tensor, y: Tensor, teachers: Teachers, cohort: Cohort) -> None:
+        """Add examples x [b, ...], values in [0, 1] made for the classes y [b], to the pool.
+
+        The round's record gets `server_agree`, the share of them that the ensemble takes for their class.
+        """
+        x = as_bytes(x)
+        weight = tree.leaves(teachers.weights)[0]
+        said = teachers.logits(self.inputs(x, weight.dtype)).argmax(-1)
+        cohort.append("images", Made(x=x, y=y, said=said))
+        cohort.note(agree=(said == y).double().mean())
+
+    def since(self, server: Server, cohort: Cohort) -> list[Tensor]:
+        """The examples of each epoch since the last round of uploads, before this one."""
+        return [made.x for made in cohort.pool("images")[int(server.begun) :]]
+
+    def inputs(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """What the networks take of examples x [n, ...], bytes or values in [0, 1]."""
+        return self._prepared(x)(x, dtype)
+
+    def _prepared(self, x: Tensor) -> Normalise:
+        return dataclasses.replace(self.about.pixels, scale=1 / 255 if x.dtype == torch.uint8 else 1.0)
+
+    def distilled(self, server: Server, teachers: Teachers, x: Tensor, key: int, augmented: bool = True) -> Server:
+        """After one pass of the student over examples x [n, ...], bytes or values in [0, 1], shuffled, with
+
+        T^2 KL(softmax(D(x) / T) || softmax(f_S(x) / T)), mean over the batch.
+        """
+        weight = tree.leaves(server.student.params)[0]
+        steps = -(-len(x) // self.distill.batch_size)
+        batches = as_public(x, self._prepared(x), weight.dtype).shuffled(self.distill.batch_size, steps, key)
+        batches = replace(batches, augment=self.about.augment if augmented else None)
+        student, moments = minimise_from(
+            student_loss(self.about.student, self.T),
+            server.student,
+            server.moments,
+            batches.annotate("teacher", Teachers.logits, teachers),
+            self.distill.optimiser,
+            lr=rate(self.distill, weight),
+        )
+        return replace(server, student=student, moments=moments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generates(OneShot):
+    """Abstract: the examples are made by a `generator` of noise of `nz` values.
+
+    `generator`: what makes its network, as module:name; it takes `nz`, `ngf` (its width), and the `channels` and `size`
+    of the data's images, and makes values in [0, 1].
+    """
+
+    generator: str = "fedloom.models:DenseGenerator"
+    nz: Count = 256
+    ngf: Count = 64
+
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        made = super().suited(federation, models)
+        shape, network = made.about.shape, made.network
+        z = torch.zeros(2, self.nz)
+        images = network(network.init(0), z)
+        if images.shape != (2, *shape):
+            raise SettingError(
+                f"the generator must make examples like the data's, {_by(shape)}, got {_by(images.shape[1:])} from "
+                f"{self.generator}: name another one, or crop or pad the images"
+            )
+        return made
+
+    @property
+    def network(self) -> Model:
+        """The generator's."""
+        shape = self.about.shape
+        return Model.by_name(self.generator, nz=self.nz, ngf=self.ngf, channels=shape[0], size=shape[-1])
+
+    def images(self, g: Weights, z: Tensor) -> Tensor:
+        """G(z), [B, ...], of noise [B, nz], normalised by this batch."""
+        real = torch.ones(len(z), dtype=torch.bool, device=z.device)
+        return self.network.train(g, Batch(x=z, y=real.long(), mask=real, key=real.long().sum(), full=True))[0]
+
+
+def statistics_distance(model: Model, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits [B, C] in evaluation mode, and how far the inputs of the BatchNorm layers are from their statistics, [].
+
+    r = sum_l ||sigma^2_l(x) - running sigma^2_l||_2 + ||mu_l(x) - running mu_l||_2, with mean and biased variance of
+    each channel over the batch and its pixels; 0 without such layers. DENSE, eq. 3, of one client; DeepInversion's R.
+    """
+    logits, moments = model.moments(weights, x)
+    r = logits.new_zeros(())
+    for layer, (mu, variance) in moments.items():
+        known = {n: weights.buffers[f"{layer}.running_{n}".lstrip(".")] for n in ("mean", "var")}
+        r = r + (variance - known["var"]).norm() + (mu - known["mean"]).norm()
+    return logits, r
+
+
+def student_loss(model: Model, T: float) -> Loss:
+    """T^2 KL(softmax(batch.teacher / T) || softmax(logits / T)), mean over the batch; `batch.teacher`: logits."""
+
+    def loss(w: Weights, batch: Batch) -> BatchLoss:
+        logits, buffers = model.train(w, batch)
+        value = batch.mean(distillation(logits, batch.teacher, T))
+        return BatchLoss(value=value, logits=logits, weights=replace(w, buffers=buffers))
+
+    return loss
+
+
+def labelled(y: Tensor, steps: int, key: int) -> Batches:
+    """`steps` batches that all have the labels y [B], each with a key of its own; their inputs are made in the loss."""
+    zero = torch.zeros((), dtype=torch.int64, device=y.device)
+    return Batches(
+        x=torch.zeros((len(y), 1), device=y.device),
+        y=y,
+        examples=torch.arange(len(y), device=y.device),
+        order=torch.arange(len(y), device=y.device).expand(steps, -1),
+        mask=torch.ones((steps, len(y)), dtype=torch.bool, device=y.device),
+        num_steps=zero + steps,
+        num_examples=zero + len(y),
+        key=zero + key,
+    )
+
+
+def least(examples: Tensor, **terms: Tensor) -> Weights:
+    """The batch of least loss so far, before there is one: buffers, so that a fold carries it and does not train it."""
+    none = examples.new_full((), torch.inf)
+    return Weights(params={}, buffers={"x": examples, "loss": none, **terms})
+
+
+def lesser(kept: Weights, x: Tensor, loss: Tensor, **terms: Tensor) -> Weights:
+    """The batch of least loss: what was kept, or x [B, ...] with its loss [] and the terms of which it is made."""
+    new = {"x": x, "loss": loss, **terms}
+    better = loss < kept.buffers["loss"]
+    return Weights(params={}, buffers={n: torch.where(better, new[n].detach(), t) for n, t in kept.buffers.items()})
+
+
+def as_bytes(x: Tensor) -> Tensor:
+    """Values in [0, 1] as the bytes of a picture, uint8: clipped, times 255, truncated."""
+    return (x.clamp(0, 1) * 255).to(torch.uint8)
+
+
+def like(server: Weights, value: V) -> V:
+    """A new value where the server's weights are, and of their type."""
+    there = tree.leaves(server.params)[0]
+    return tree.cast(value, device=there.device, dtype=there.dtype)
+
+
+def rate(part: Distill, there: Tensor) -> Tensor:
+    """The rate at which a part of the server learns, [], on a device."""
+    return torch.tensor(part.optimiser.lr, dtype=torch.float64, device=there.device)
+
+
+def as_public(x: Tensor, prepare: Normalise, dtype: torch.dtype) -> Public:
+    """Examples x [n, ...] that a server has made, to visit like public ones."""
+    zero = torch.zeros((), dtype=torch.int64, device=x.device)
+    everything = labelled(torch.zeros(len(x), dtype=torch.int64, device=x.device), 1, 0)
+    return Public(replace(everything, x=x, num_steps=zero, prepare=prepare, dtype=dtype))
+
+
+def needs_statistics(setting: str, remedy: str, models: Mapping[str, Model]) -> None:
+    """Warn where no network has a BatchNorm layer with running statistics, which a term of the loss compares with."""
+    if not any(model.has_statistics for model in models.values()):
+        warnings.warn(
+            f"{setting} weighs a distance to the running statistics of BatchNorm layers, and there are none in "
+            f"{', '.join(models)}, so that this term is 0: set {remedy}, or use networks with BatchNorm",
+            SettingWarning,
+            stacklevel=3,
+        )
+
+
+def _alone(model: Model, weights: Weights) -> Callable[[Tensor], Tensor]:
+    return lambda x: model(weights, x)
+
+
+def _list(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
