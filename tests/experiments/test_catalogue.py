@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from fedloom import SGD, Examples, FedNTD, KTpFL, Local
-from fedloom.coordinator import History
+from fedloom.coordinator import History, RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Digest
-from fedloom.data import Dataset
+from fedloom.data import Dataset, Normalise
 from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import DataSettings, Experiment, Federations
 
 LOCAL = Local(epochs=3, optimiser=SGD(lr=0.2))
 
@@ -41,6 +45,42 @@ def test_public_examples_are_taken_out_of_the_others() -> None:
     assert sorted([*others.x[:, 0].tolist(), *public.x[:, 0].tolist()]) == train.x[:, 0].tolist()
     again, different = (catalogue.take_out(Dataset(train, None), 12, seed)[1].x[:, 0].tolist() for seed in (3, 4))
     assert again == public.x[:, 0].tolist() != different
+
+
+def test_public_examples_of_other_data(tmp_path: Path) -> None:
+    """They reach the networks as the clients' own do, and take nothing from the clients."""
+    rng = np.random.default_rng(0)
+    sizes = {"mine": (30, 8), "theirs": (20, 8), "large": (20, 9)}
+    for name, (n, side) in sizes.items():
+        x, y = rng.integers(0, 255, size=(n, 1, side, side)).astype(np.uint8), np.arange(n) % 2
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=x[:4], y_test=y[:4])
+    said = DataSettings(
+        source=str(tmp_path / "mine.npz"), public_source=str(tmp_path / "theirs.npz"), normalise="0/1", clients=2,
+        partition="iid", partition_seed=0,
+    )  # fmt: skip
+    plain = Experiment(data=dataclasses.replace(said, public_source=None)).federation()
+    theirs = catalogue.data(str(tmp_path / "theirs.npz")).train
+    for count in (0, 7):
+        data = dataclasses.replace(said, public=count)
+        experiment = Experiment(algorithm="feddf", model="small_bn", data=data, run=RunSettings(cohort_size=2))
+        found = experiment.federation()
+        assert found.public is not None
+        assert len(found.public) == (count or 20)
+        assert found.public.normalise == found.train.normalise == Normalise((0.0,), (1.0,), 1 / 255)
+        assert {bytes(x.numpy()) for x in found.public.x} <= {bytes(x.numpy()) for x in theirs.x}
+        assert found.partition.fingerprint() == plain.partition.fingerprint()
+        assert torch.equal(found.train.x, plain.train.x)
+        assert experiment.job().algorithm.needs_public
+    both = Federations()
+    other = Experiment(data=dataclasses.replace(said, public_source=None))
+    assert both.of(Experiment(data=said)).public is not None
+    assert both.of(other).public is None
+    with pytest.raises(
+        SettingError, match=r"\(1, 8, 8\) of torch.uint8, got \(1, 9, 9\) of torch.uint8 from data.public"
+    ):
+        Experiment(data=dataclasses.replace(said, public_source=str(tmp_path / "large.npz"))).federation()
+    with pytest.raises(SettingError, match=r"data.public takes 0 \(all\) to 20 of the examples of .*, got 21"):
+        Experiment(data=dataclasses.replace(said, public=21)).federation()
 
 
 def test_a_cut_keeps_random_examples_in_their_order() -> None:

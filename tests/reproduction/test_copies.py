@@ -39,6 +39,18 @@ def test_exports_are_exact_without_weights_and_without_folders(tmp_path: Path) -
     assert "1 of 98 cells have runs, 1 within noise." in (tmp_path / "to/fedntd-table1/results.md").read_text()
 
 
+def test_recipes_that_share_a_run_share_its_copy(tmp_path: Path) -> None:
+    """The ensemble is judged in the first round of DENSE's run; FedAvg has one round. Public data lose their folder."""
+    column = "fmnist-a0.1-m5-cnn"
+    rows = [cell("dense-table1", column, row) for row in ("fedavg", "feddf", "dense", "ensemble")]
+    for r, rounds in zip(rows[:3], (1, 1, 41), strict=True):
+        made(tmp_path / "out", r, 0, 50.0, rounds=rounds)
+    copied = export(rows, tmp_path / "out", tmp_path / "to", rounds=41)
+    assert copied == [r.folder(tmp_path / "to", 0) for r in rows[:3]]
+    assert json.loads((copied[1] / "settings.json").read_text())["data"]["public_source"] == "mnist"
+    assert json.loads((copied[0] / "settings.json").read_text())["data"]["public_source"] is None
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 

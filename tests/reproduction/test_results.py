@@ -242,3 +242,27 @@ def test_orders_may_be_published_in_words(tmp_path: Path) -> None:
     assert "orders that hold in ours: 1 of 2; all are in words. Not: pfedsd above local_only." in as_markdown(
         "T", found
     )
+
+
+def test_orders_of_runs_that_depart_alike(tmp_path: Path) -> None:
+    """Both train for fewer epochs: the order is judged; where one alone does, it is not."""
+    column = "fmnist-a0.1-m5-cnn"
+    fedavg, dense = (cell("dense-table1", column, row) for row in ("fedavg", "dense"))
+    made(tmp_path, fedavg, 0, 40.0, rounds=1, local__epochs=50)
+    made(tmp_path, dense, 0, 50.0, rounds=41, local__epochs=50)
+    (order,) = orderings(read([fedavg, dense], [tmp_path]))
+    assert (order.above, order.below, order.holds) == ("dense", "fedavg", True)
+    made(tmp_path, fedavg, 1, 40.0, rounds=1, local__epochs=40)
+    assert orderings(read([fedavg, dense], [tmp_path])) == []
+
+
+def test_a_method_of_fewer_rounds_is_compared_when_it_is_done(tmp_path: Path) -> None:
+    column = "fmnist-a0.1-m5-cnn"
+    names = ("fedavg", "fed_adi", "dense")
+    rows = {row: cell("dense-table1", column, row) for row in names}
+    for row, rounds in zip(names, (1, 20, 41), strict=True):
+        made(tmp_path, rows[row], 0, 40.0 + rounds, rounds=rounds)
+    found = orderings(read(rows.values(), [tmp_path]))
+    assert {(o.above, o.below) for o in found} == {("fed_adi", "fedavg"), ("dense", "fedavg")}
+    assert {o.above for o in orderings(read(rows.values(), [tmp_path], 20))} == {"fed_adi", "dense"}
+    assert len(orderings(read(rows.values(), [tmp_path], 20))) == 3

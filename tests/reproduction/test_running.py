@@ -103,3 +103,13 @@ def test_what_stands_without_running(tmp_path: Path) -> None:
 
     assert good() == [True, False, True, False]
     assert good(199) == [True, True, True, False]
+
+
+def test_recipes_with_fewer_rounds_than_asked_for_are_run_whole(tmp_path: Path) -> None:
+    """One-shot FedAvg has one round, DENSE 201."""
+    chosen = find("dense-table1", ["fmnist-a0.1-m5-cnn"], ["fedavg", "dense"])
+    for r, rounds in zip(chosen, (1, 41), strict=True):
+        made(tmp_path, r, 0, 50.0, rounds=rounds)
+    assert [o.status for o in reproduce(chosen, None, tmp_path, rounds=41)] == ["there", "there"]
+    with pytest.raises(SettingError, match=r"rounds must be in 1\.\.201, the published number, got 202"):
+        reproduce(chosen, None, tmp_path, rounds=202)

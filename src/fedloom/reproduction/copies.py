@@ -27,12 +27,12 @@ def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = 
         SettingError: a copy has other numbers and more rounds than the run; nothing is copied then.
         StorageError: a file cannot be written.
     """
-    found: list[tuple[Run, Path]] = []
+    found: dict[Path, Run] = {}  # by the copy's folder, which recipes may share
     for recipe in recipes:
         copies = runs(recipe, [to])
         for seed, run in runs(recipe, [out]).items():
             copy = copies.get(seed)
-            if run.failed is None and run.rounds < (recipe.rounds if rounds is None else rounds):
+            if run.failed is None and run.rounds < (recipe.rounds if rounds is None else min(rounds, recipe.rounds)):
                 continue
             if copy is not None and copy.rounds >= run.rounds:
                 difference = _difference(run, copy)
@@ -43,8 +43,8 @@ def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = 
                         f"{copy.folder} holds a copy of {copy.rounds} rounds, and {run.folder} a run of {run.rounds} "
                         f"that is not their beginning: {difference}. Delete the copy, or name another folder"
                     )
-            found.append((run, recipe.folder(to, seed)))
-    for run, folder in found:
+            found[recipe.folder(to, seed)] = run
+    for folder, run in found.items():
         below(to, str(folder.relative_to(to)))
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = 
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"cannot copy {run.folder} to {folder}: {error.strerror}") from error
-    return [folder for _, folder in found]
+    return list(found)
 
 
 def _difference(run: Run, copy: Run) -> str | None:

@@ -237,7 +237,7 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
     able = [r for r in results if not r.recipe.variant and r.accuracy is not None]
     out = []
     for a, b in itertools.combinations(able, 2):
-        if a.recipe.column != b.recipe.column or not _alike(a, b) or a.failures or b.failures:
+        if a.recipe.column != b.recipe.column or not alike(a, b) or a.failures or b.failures:
             continue
         ours = _minus(a.accuracy, b.accuracy)
         gap = _minus(a.recipe.accuracy, b.recipe.accuracy) if a.recipe.target and b.recipe.target else None
@@ -251,7 +251,7 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
     return out
 
 
-def _alike(a: Result, b: Result) -> bool:
+def alike(a: Result, b: Result) -> bool:
     """Whether two methods differ from their recipes alike, and got equally far.
 
     One whose recipe has fewer rounds than the other got, as that of one-shot FedAvg has, got as far where it is done.

@@ -24,6 +24,7 @@ __all__ = ["STUDIES", "Study", "analyses", "find", "recipes", "tables"]
 STUDIES = (  # the name of each paper's folder
     "fedntd",  # Lee et al., NeurIPS 2022
     "pfedsd",  # Jin et al., IEEE TPDS 2023
+    "dense",  # Zhang et al., NeurIPS 2022
 )
 
 

@@ -1,0 +1,94 @@
+"""Which orders a faithful DENSE must show, and what runs of the recipes say of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedloom.reproduction.results import Result, alike, read
+from fedloom.studies import recipes
+
+DISTILLED = ("feddf", "fed_dafl", "fed_adi", "dense")
+STEEP = ("cifar10", "cifar100", "svhn", "tiny")  # where FedAvg is far below at every alpha
+
+
+class Order(NamedTuple):
+    """One order that must hold: `high` above `low`, each as TABLE COLUMN ROW; accuracies in %, None where not run."""
+
+    claim: str
+    high: str
+    low: str
+    above: float | None
+    below: float | None
+    verdict: str  # "holds", "does not hold", "not run", or why two runs cannot be compared
+
+
+def required(folders: Sequence[Path], rounds: int | None = None) -> list[Order]:
+    """A verdict on every order that is required, of runs below some folders.
+
+    Not required, since independent re-runs contradict it: DENSE above FedDF, and FedDF below Fed-DAFL below Fed-ADI.
+
+    Args:
+        folders: of results, as `fedloom reproduce --out` names them.
+        rounds: take numbers after at most so many.
+    """
+    found = {
+        (table, r.recipe.column, r.recipe.row): r
+        for table in ("dense-table1", "dense-clients", "dense-ablation")
+        for r in read(recipes(table), folders, rounds)
+    }
+    return [_judged(claim, found[high], found[low]) for claim, high, low in _claims(list(found))]
+
+
+Key = tuple[str, str, str]
+
+
+def _claims(keys: Sequence[Key]) -> Iterator[tuple[str, Key, Key]]:
+    columns = dict.fromkeys((table, column) for table, column, _ in keys)
+    for table, column in columns:
+        data, alpha, rest = column.split("-", 2)
+        if table == "dense-table1":
+            if data in STEEP or alpha == "a0.1":
+                for row in DISTILLED:
+                    yield "FedAvg is below every method that distils", (table, column, row), (table, column, "fedavg")
+            for row in DISTILLED:
+                yield "the ensemble is above every student", (table, column, "ensemble"), (table, column, row)
+            after = {"a0.1": "a0.3", "a0.3": "a0.5"}.get(alpha)
+            if after is not None:
+                more = f"{data}-{after}-{rest}"
+                yield "DENSE rises with alpha", (table, more, "dense"), (table, column, "dense")
+        elif table == "dense-clients":
+            yield "DENSE is above FedAvg at 5 to 50 clients", (table, column, "dense"), (table, column, "fedavg")
+        else:
+            yield "DENSE is above CE alone", (table, column, "dense"), (table, column, "dense-ce_only")
+
+
+def _judged(claim: str, high: Result, low: Result) -> Order:
+    names = (f"{r.recipe.table} {r.recipe.column} {r.recipe.row}" for r in (high, low))
+    a, b = high.accuracy, low.accuracy
+    if a is None or b is None:
+        verdict = "not run"
+    elif not alike(high, low):
+        verdict = "not comparable: other settings, or another number of rounds"
+    else:
+        verdict = "holds" if a > b else "does not hold"
+    return Order(claim, *names, a, b, verdict)
+
+
+def page(folders: Sequence[Path], rounds: int | None = None) -> str:
+    """The verdicts as Markdown: each claim with how often it holds, and the numbers of what was run."""
+    found, lines = required(folders, rounds), ["# Orders that DENSE must show", ""]
+    for claim in dict.fromkeys(o.claim for o in found):
+        mine = [o for o in found if o.claim == claim]
+        run = [o for o in mine if o.verdict != "not run"]
+        holds = sum(o.verdict == "holds" for o in run)
+        lines += [
+            f"**{claim[0].upper()}{claim[1:]}**: holds in {holds} of {len(run)} that were run, of {len(mine)}.",
+            "",
+        ]
+        if run:
+            lines += ["| higher | lower | % | % | verdict |", "|---|---|---|---|---|"]
+            lines += [f"| {o.high} | {o.low} | {o.above:.2f} | {o.below:.2f} | {o.verdict} |" for o in run]
+            lines.append("")
+    return "\n".join(lines)
