@@ -135,6 +135,34 @@ def test_a_run_measures_the_global_model_of_each_architecture() -> None:
     assert set(history.server[""]) == set(THREE)
 
 
+def test_one_student_begins_at_random_and_learns_from_all() -> None:
+    """In one round, as DENSE's comparator: others only send, and it alone is judged."""
+    population = Population(federation(), THREE, dtype=torch.float64)
+    run = Loop(population, FedDF(steps=60, local=LOCAL, distill=DISTILL, student="wide"))
+    uploads: list[tuple[Model, Weights]] = []
+    run.watch = lambda e: uploads.append((THREE[population.assignment[e.client]], e.upload.value))
+    start = run.init()
+    end = run.round(start, (0, 1, 2), 0)
+    models = run.algorithm.global_models(end, THREE)
+    assert set(models) == {"wide"}
+    begun = run.algorithm.global_models(start, THREE)["wide"]
+    assert not torch.equal(begun.params["head.weight"], start[""]["wide"].params["head.weight"])
+    target = ensemble(uploads, population.public, 1.0, "avg_logits")
+    x = population.public.batches.x
+    before, after = (float(divergence(THREE["wide"](w, x), target).mean()) for w in (begun, models["wide"]))
+    assert after < 0.3 * before
+    means = Loop(population, FedDF(steps=1, local=LOCAL, distill=DISTILL, student="narrow"))
+    other = means.round(means.init(), (0, 1, 2), 0)[""]
+    assert torch.equal(
+        other["wide"].params["head.weight"], end[""]["wide"].params["head.weight"]
+    )  # the mean, as it came
+    lost = Loop(population, FedDF(steps=1, local=LOCAL, distill=DISTILL, student="wide"), faults=lambda r, e, k: "gone")
+    nothing = lost.round(start, (0, 1, 2), 0)
+    assert torch.equal(nothing[""][""].params["head.weight"], begun.params["head.weight"])
+    with pytest.raises(SettingError, match="student must be one of the run's networks, narrow, wide, conv, got 'big'"):
+        FedDF(student="big").init(THREE, 0, num_clients=2)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -11,6 +11,9 @@ https://arxiv.org/abs/2006.07242, Algorithms 1 and 3.
 alone is tempered; `avg_losses`, the mean of the teachers' own KL, has the gradient of the target mean_k
 softmax(z_k / T), which is used.
 
+`student` names an architecture: it alone is distilled, from random weights in the first round and not from a mean, and
+judged. So, in a run of one round, DENSE (Zhang et al., NeurIPS 2022) compares with FedDF where architectures differ.
+
 Down: the model. Up: the model. Kept by the client: nothing. The server holds the round's models and unlabelled public
 examples. steps = 0 is FedAvg.
 Differences from the paper: a fixed number of steps, no early stopping on labelled validation data; 200 by default,
@@ -39,14 +42,16 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import soft_prediction, soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Adam, Cosine, Distill
+from fedloom.core.random import derive
 from fedloom.core.types import Weighted, Weights
 
+ALONE = ""  # where the server keeps the only student; architectures have names
 Scheme = Literal["avg_logits", "avg_probs", "avg_losses"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
-    """`steps` >= 0: of the server, each round. `T` > 0: temperature. `scheme`: see above.
+    """`steps` >= 0: of the server, each round. `T` > 0: temperature. `scheme`, `student`: see above.
 
     `distill`: batch size and optimiser of the server.
     """
@@ -56,16 +61,23 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
     T: Positive = 1.0
     scheme: Scheme = "avg_logits"
     aggregation: Aggregation = "samples"
+    student: str | None = None
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
-    neutral: ClassVar[Mapping[str, Any]] = {"steps": 0}
+    neutral: ClassVar[Mapping[str, Any]] = {"steps": 0, "student": None}
 
     def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> dict[str, Weights]:
         students = {m.name: m.init(key) for m in model.values()}
         if len(students) < len(model):
             raise SettingError(f"FedDF tells architectures by name, got {[m.name for m in model.values()]}: name each")
-        return students
+        if self.student is None:
+            return students
+        if self.student not in model:
+            raise SettingError(
+                f"student must be one of the run's networks, {', '.join(model)}, got {self.student!r}: name one of them"
+            )
+        return {**students, ALONE: model[self.student].init(derive(key, "student"))}
 
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
@@ -73,20 +85,27 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
 
     def round(self, server: dict[str, Weights], cohort: Cohort) -> dict[str, Weights]:
         replies = {g.model: g.gather(self.local_update, server[g.model.name], at_least=0) for g in cohort.groups}
-        students = {model: reply.mean for model, reply in replies.items() if reply.values}
+        means = {model: reply.mean for model, reply in replies.items() if reply.values}
+        server = {**server, **{model.name: mean for model, mean in means.items()}}
+        students = {model.name: (model, mean) for model, mean in means.items()}
+        if means and self.student is not None:
+            model = next(g.model for g in cohort.everyone.groups if g.model.fits(server[ALONE]))
+            students = {ALONE: (model, server[ALONE])}
         if students and self.steps:
             teachers = [(model, upload.value) for model, reply in replies.items() for upload in reply.values]
             batches = cohort.public.shuffled(self.distill.batch_size, self.steps, cohort.key("public"))
             batches = batches.note("target", ensemble(teachers, cohort.public, self.T, self.scheme))
             optimiser = Cosine(of=self.distill.optimiser, steps=self.steps)
             rate = torch.tensor(optimiser.lr, dtype=torch.float64, device=batches.x.device)
-            for model, student in students.items():
-                students[model] = minimise(soft_target_loss(model, self.T), student, batches, optimiser, lr=rate)
-        return {**server, **{model.name: student for model, student in students.items()}}
+            for name, (model, student) in students.items():
+                server[name] = minimise(soft_target_loss(model, self.T), student, batches, optimiser, lr=rate)
+        return server
 
     def global_models(
         self, server: Mapping[str, dict[str, Weights]], models: Mapping[str, Model]
     ) -> dict[str, Weights]:
+        if self.student is not None:
+            return {name: server[""][ALONE] for name, model in models.items() if model.fits(server[""][ALONE])}
         return {name: server[""][model.name] for name, model in models.items()}
 
 

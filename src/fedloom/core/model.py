@@ -61,6 +61,7 @@ class Model:
             raise ValueError(f"a model needs parameters to train, {type(module).__name__} has none")
         self.name = name or type(module).__name__
         self.num_params = sum(p.numel() for p in module.parameters())
+        self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
         self._drawing = next((type(m).__name__ for m in module.modules() if draws_unseen(m)), None)
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
@@ -84,9 +84,7 @@ def in_one_stack(model: Model, device: torch.device) -> bool:
     3. convolutions on a CPU, of which `vmap` makes slower grouped ones: one after another;
     4. else one stack.
     """
-    if any(isinstance(layer, nn.RNNBase) for layer in model.skeleton().modules()):
-        return False
-    return device.type != "cpu" or not model.has_convolutions
+    return not model.is_recurrent and (device.type != "cpu" or not model.has_convolutions)
 
 
 @state

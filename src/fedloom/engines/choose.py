@@ -141,8 +141,7 @@ def _convolutional(population: Population) -> bool:
 
 
 def _recurrent(population: Population) -> bool:
-    layers = (layer for m in population.models.values() for layer in m.skeleton().modules())
-    return any(isinstance(layer, torch.nn.RNNBase) for layer in layers)
+    return any(m.is_recurrent for m in population.models.values())
 
 
 def stacking_problem(model: Model, population: Population) -> str | None:
