@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedloom.studies.dense.orders import Order, page, required
+from fedloom.reproduction.results import read
+from fedloom.studies import recipes, study
+from fedloom.studies.dense.orders import Order, page, remarks, required
 from published_runs import cell, made
 
 COLUMN = "cifar10-a0.1-m5-cnn"
@@ -39,6 +41,12 @@ def test_verdicts(tmp_path: Path) -> None:
     text = page([tmp_path])
     assert f"| dense-table1 {COLUMN} dense | dense-table1 {COLUMN} fedavg | 50.00 | 30.00 | holds |" in text
     assert "holds in 1 of 2 that were run, of 100." in text
+    mine = [r for r in read(recipes("dense-table1"), [tmp_path]) if r.recipe.column == COLUMN]
+    assert remarks(mine) == [
+        "Required, FedAvg is below every method that distils: holds in 1 of 2. Not: fed_adi 20.00, fedavg 30.00."
+    ]
+    assert study("dense-table1").remarks is remarks
+    assert remarks(read(recipes("dense-ldam"), [tmp_path])) == []
 
 
 def test_shorter_training_is_compared_with_its_like_alone(tmp_path: Path) -> None:

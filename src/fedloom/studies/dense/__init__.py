@@ -4,8 +4,13 @@ Zhang, Chen, Li, Lyu, Wu, Ding, Shen, Wu. *DENSE: Data-Free One-Shot Federated L
 """
 
 from fedloom.studies import Study
-from fedloom.studies.dense import synthetic_images
+from fedloom.studies.dense import orders, synthetic_images
 from fedloom.studies.dense.published import ABOUT
 from fedloom.studies.dense.recipes import recipes
 
-STUDY = Study(tables=ABOUT, recipes=recipes, analyses={"synthetic-images": synthetic_images.measure})
+STUDY = Study(
+    tables=ABOUT,
+    recipes=recipes,
+    analyses={"synthetic-images": synthetic_images.measure},
+    remarks=orders.remarks,
+)

@@ -13,6 +13,10 @@ DISTILLED = ("feddf", "fed_dafl", "fed_adi", "dense")
 STEEP = ("cifar10", "cifar100", "svhn", "tiny")  # where FedAvg is far below at every alpha
 
 
+CLAIMED = ("dense-table1", "dense-clients", "dense-ablation")
+HOLDS, BROKEN = "holds", "does not hold"
+
+
 class Order(NamedTuple):
     """One order that must hold: `high` above `low`, each as TABLE COLUMN ROW; accuracies in %, None where not run."""
 
@@ -21,7 +25,7 @@ class Order(NamedTuple):
     low: str
     above: float | None
     below: float | None
-    verdict: str  # "holds", "does not hold", "not run", or why two runs cannot be compared
+    verdict: str  # `HOLDS`, `BROKEN`, "not run", or why two runs cannot be compared
 
 
 def required(folders: Sequence[Path], rounds: int | None = None) -> list[Order]:
@@ -33,20 +37,31 @@ def required(folders: Sequence[Path], rounds: int | None = None) -> list[Order]:
         folders: of results, as `fedloom reproduce --out` names them.
         rounds: take numbers after at most so many.
     """
-    found = {
-        (table, r.recipe.column, r.recipe.row): r
-        for table in ("dense-table1", "dense-clients", "dense-ablation")
-        for r in read(recipes(table), folders, rounds)
-    }
-    return [_judged(claim, found[high], found[low]) for claim, high, low in _claims(list(found))]
+    return _orders([r for table in CLAIMED for r in read(recipes(table), folders, rounds)])
 
 
-Key = tuple[str, str, str]
+def remarks(results: Sequence[Result]) -> list[str]:
+    """How the required orders came out in the results of one column, a sentence for each claim; nothing of no run."""
+    out, found = [], [o for o in _orders(results) if o.verdict in (HOLDS, BROKEN)]
+    for claim in dict.fromkeys(o.claim for o in found):
+        mine = [o for o in found if o.claim == claim]
+        broken = [f"{_row(o.high)} {o.above:.2f}, {_row(o.low)} {o.below:.2f}" for o in mine if o.verdict == BROKEN]
+        not_so = f" Not: {'; '.join(broken)}." if broken else ""
+        out.append(f"Required, {claim}: holds in {len(mine) - len(broken)} of {len(mine)}.{not_so}")
+    return out
+
+
+Key = tuple[str, str, str]  # table, column, row
+
+
+def _orders(results: Sequence[Result]) -> list[Order]:
+    found = {(r.recipe.table, r.recipe.column, r.recipe.row): r for r in results}
+    claims = [c for c in _claims(list(found)) if c[1] in found and c[2] in found]
+    return [_judged(claim, found[high], found[low]) for claim, high, low in claims]
 
 
 def _claims(keys: Sequence[Key]) -> Iterator[tuple[str, Key, Key]]:
-    columns = dict.fromkeys((table, column) for table, column, _ in keys)
-    for table, column in columns:
+    for table, column in dict.fromkeys((table, column) for table, column, _ in keys if table in CLAIMED):
         data, alpha, rest = column.split("-", 2)
         if table == "dense-table1":
             if data in STEEP or alpha == "a0.1":
@@ -72,8 +87,13 @@ def _judged(claim: str, high: Result, low: Result) -> Order:
     elif not alike(high, low):
         verdict = "not comparable: other settings, or another number of rounds"
     else:
-        verdict = "holds" if a > b else "does not hold"
+        verdict = HOLDS if a > b else BROKEN
     return Order(claim, *names, a, b, verdict)
+
+
+def _row(name: str) -> str:
+    """The row of TABLE COLUMN ROW."""
+    return name.rpartition(" ")[2]
 
 
 def page(folders: Sequence[Path], rounds: int | None = None) -> str:
@@ -82,7 +102,7 @@ def page(folders: Sequence[Path], rounds: int | None = None) -> str:
     for claim in dict.fromkeys(o.claim for o in found):
         mine = [o for o in found if o.claim == claim]
         run = [o for o in mine if o.verdict != "not run"]
-        holds = sum(o.verdict == "holds" for o in run)
+        holds = sum(o.verdict == HOLDS for o in run)
         lines += [
             f"**{claim[0].upper()}{claim[1:]}**: holds in {holds} of {len(run)} that were run, of {len(mine)}.",
             "",
