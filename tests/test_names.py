@@ -16,6 +16,9 @@ SHARED = {  # name: why more than one module or package has it
     "forgetting": "the measure, and the analysis that draws it",
     "fedntd": "the algorithm, and the study of the paper that it is from",
     "pfedsd": "the same of its paper",
+    "dense": "the same of its paper",
+    "published": "what the paper of a study has printed",
+    "recipes": "the settings that stand for it",
 }
 
 

@@ -79,7 +79,11 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
     told = " ".join(out.split())
     assert "not measured: hypersphere: the circle needs features of 2 units" in told
     assert "not measured: recovery: FedAvg judges clients by the global model" in told
-    assert {path.stem for path in tmp_path.glob("*.png")} == set(studies.analyses()) - {"hypersphere", "recovery"}
+    assert {path.stem for path in tmp_path.glob("*.png")} == set(studies.analyses()) - {
+        "hypersphere",
+        "recovery",
+        "synthetic-images",
+    }
 
 
 def test_one_that_does_not_apply_costs_no_other(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
