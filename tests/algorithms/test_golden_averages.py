@@ -18,11 +18,12 @@ from fedloom.algorithms import FedAvg, FedPer, FedProx, LGFedAvg, PFedSD
 from fedloom.core import tree
 from fedloom.core.averaging import Kept
 from fedloom.core.batches import Batches
+from fedloom.core.client import Client, on_client
 from fedloom.core.losses import distillation
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.task import Hinge
-from fedloom.core.types import Maybe, Weights, replace
+from fedloom.core.types import Maybe, Weighted, Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Request
@@ -227,10 +228,14 @@ class Apart(LGFedAvg):
 
     def round(self, server: Weights, cohort: Any) -> Weights:
         each = tree.stack([self.down(self.at[int(k)]) for k in cohort.ids])
-        return server.merge(cohort.reduce(self.local_update, scatter=(each,)).mean)
+        return server.merge(cohort.reduce(self.from_each, scatter=(each,)).mean)
+
+    @on_client
+    def from_each(self, client: Client[Maybe[Weights]], head: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
+        return self.local_update(client, head)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*ENGINES, Messages])
 def test_round_of_lg_fedavg(engine: Any) -> None:
     """Clients 1 and 0 train, the mean of their heads goes to all three."""
     g = golden("pfedsd_apfl/lgfedavg_head_global")

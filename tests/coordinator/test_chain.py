@@ -632,3 +632,51 @@ def test_fedavg_without_clients_states_is_whole(tmp_path: Path) -> None:
     run(FedAvg(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path)
     assert verify(tmp_path).whole
     assert verify(tmp_path).checkpoints == 4
+
+
+# ---- runs of versions that knew fewer settings
+
+
+def forgets(directory: Path, *places: tuple[str, ...]) -> None:
+    """Rewrite a run as a version wrote it that did not know the settings at these places of the manifest."""
+    manifest = reading.manifest((directory / "manifest.json").read_bytes())
+    for *above, name in places:
+        del functools.reduce(lambda part, key: part[key], above, manifest)[name]
+    (directory / "manifest.json").write_bytes(reading.sealed(manifest, indent=2))
+    for path in (directory / "checkpoints").glob("*.json"):
+        run = directory_module.identity(manifest).fingerprint
+        path.write_bytes(reading.sealed({**content(path), "run": run}))
+
+
+LATER = [
+    ("hyper_parameters", "teacher_max_age"),
+    ("hyper_parameters", "table"),
+    ("hyper_parameters", "local", "steps"),
+    ("run", "per_client"),
+    ("run", "stateless"),
+]
+
+
+def test_a_run_that_knew_fewer_settings_goes_on_with_their_defaults(tmp_path: Path) -> None:
+    interrupted(JOB, tmp_path, after=4)
+    forgets(tmp_path, *LATER)
+    assert verify(tmp_path).whole
+    assert same_end(whole(), JOB.run(tmp_path, resume=True))
+    found = verify(tmp_path)
+    assert (found.whole, found.round) == (True, 6)
+    JOB.restore(tmp_path, 3)  # by what it was known before, and
+    JOB.restore(tmp_path, 6)  # since
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"teacher_max_age": 2}, "hyper_parameters.teacher_max_age was null and is 2"),
+        ({"local": dataclasses.replace(LOCAL, steps=3)}, "hyper_parameters.local.steps was null and is 3"),
+    ],
+)
+def test_a_setting_that_came_later_is_no_less_compared(change: dict[str, Any], message: str, done: Path) -> None:
+    forgets(done, *LATER)
+    refused(
+        done, message, kind=SettingError, job=dataclasses.replace(JOB, algorithm=PFedSD(**{"local": LOCAL, **change}))
+    )

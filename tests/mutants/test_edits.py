@@ -12,7 +12,7 @@ from fedloom.algorithms import ALGORITHMS
 from mutants import SRC, TESTS, Copy, Edit, read
 
 EDITS = read()
-PARTS = ("fold", "optimiser", "surface", "cohort", "evaluation", "partition", "codec")
+PARTS = ("fold", "optimiser", "surface", "cohort", "evaluation", "partition", "codec", "runs", "studies")
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda e: e.label)

@@ -136,7 +136,7 @@ def test_smoothed_accuracy_by_hand(tmp_path: Path) -> None:
     found = result(recipe, tmp_path, rounds=3)
     assert (found.accuracy, found.smoothed) == (pytest.approx(65), pytest.approx(smoothed + 5))
     line = next(line for line in as_markdown("Title", [found]).splitlines() if line.startswith("| fedavg |"))
-    assert line == "| fedavg | 40.14 ± 1.15 | 65.00 ± 7.07 | +24.86 | 45.80 | 0.59 | - | 3 x 2 | short run (3 of 200) |"
+    assert line == "| fedavg | 40.14 ± 1.15 | 65.00 ± 7.07 | +24.86 | 45.80 | 0.59 | 3 x 2 | short run (3 of 200) |"
     (row,) = csv.DictReader(io.StringIO(as_csv([found])))
     assert float(row["smoothed"]) == pytest.approx(smoothed + 5)
     assert result(recipe, tmp_path).smoothed == pytest.approx(0.6 * (smoothed + 10) + 0.4 * 10)
@@ -228,8 +228,9 @@ def test_a_recipe_may_be_judged_by_its_best_round(tmp_path: Path) -> None:
     assert float(row["last"]) == pytest.approx(60.0)
     text = as_markdown("Some title", [found])
     assert "\nPersonal accuracy of the best round, chosen on the test examples (optimistic), in %, mean" in text
-    assert "| pfedsd | - | 70.00 | - | 60.00 |" in text
-    assert "Within noise" not in text  # nothing is published to compare with
+    assert "| method | ours | last | F ours | rounds x seeds | verdict |" in text  # nothing is published
+    assert "| pfedsd | 70.00 | 60.00 | 0.50 | 3 x 1 | short run (3 of 100) |" in text
+    assert "Within noise" not in text
 
 
 def test_orders_may_be_published_in_words(tmp_path: Path) -> None:

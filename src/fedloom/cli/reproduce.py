@@ -16,9 +16,9 @@ from fedloom.experiments.words import coerce
 from fedloom.reproduction.copies import export
 from fedloom.reproduction.recipe import Recipe
 from fedloom.reproduction.results import Result
-from fedloom.reproduction.results_page import cells, order_lines, summary, write
+from fedloom.reproduction.results_page import order_lines, summary, told, write
 from fedloom.reproduction.running import NO_DATA, Outcome, reproduce, standing, with_changes
-from fedloom.studies import find, recipes, tables
+from fedloom.studies import Study, find, recipes, study, tables
 
 _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
 
@@ -56,15 +56,16 @@ def run(args: argparse.Namespace, console: Console) -> int:
             _run(args.data, chosen, folders, seeds, rounds, done, console)
     finally:  # what an interrupted call has done is still worth a look
         if done:
-            results = write(_title(args.table), whole, folders, rounds)
-            _show([r for r in results if r.recipe in chosen and r.runs], console)
+            results = write(_title(args.table), whole, folders, rounds, study(args.table).remarks)
+            _show([r for r in results if r.recipe in chosen and r.runs], study(args.table), console)
             console.print(f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}", soft_wrap=True)
     if args.report_only:
         there, failed = (sum(o.status.startswith(word) for o in done) for word in ("there", "failed"))
         console.print(f"{there} of {len(done)} runs asked for are there" + f", {failed} failed" * bool(failed))
     if args.export is not None:
-        copied = export(recipes(args.table), folders[0], Path(args.export), rounds)
-        write(_title(args.table), recipes(args.table), [Path(args.export)])
+        room = study(args.table)
+        copied = export(recipes(args.table), folders[0], Path(args.export), rounds, room.evidence)
+        write(_title(args.table), recipes(args.table), [Path(args.export)], remarks=room.remarks)
         many = "run" if len(copied) == 1 else "runs"
         console.print(f"{len(copied)} {many} copied to {args.export}", markup=False, soft_wrap=True)
     if done and all(outcome.skipped for outcome in done):
@@ -189,15 +190,16 @@ def _list(found: list[Recipe], console: Console) -> int:
     return 0
 
 
-def _show(results: list[Result], console: Console) -> None:
+def _show(results: list[Result], room: Study, console: Console) -> None:
     for column in dict.fromkeys(r.recipe.column for r in results):
         mine = [r for r in results if r.recipe.column == column]
-        out = table(f"{column}: accuracy in %", "\n".join(order_lines(mine)) or None)
-        for heading in _COLUMNS:
+        out = table(f"{column}: accuracy in %", "\n".join((*order_lines(mine), *room.remarks(mine))) or None)
+        rows = told(mine)
+        for heading in [heading for heading in _COLUMNS if heading in rows[0]]:
             left = heading in ("method", "verdict")
             lines = heading.replace(" ", "\n", 1)
             out.add_column(lines, justify="left" if left else "right", no_wrap=heading != "verdict")
-        for r in mine:
-            out.add_row(*(escape(cells(r)[heading]) for heading in _COLUMNS))
+        for row in rows:
+            out.add_row(*(escape(row[heading]) for heading in _COLUMNS if heading in row))
         console.print()
         console.print(out)

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from fedloom.coordinator import reading
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints, Identity, Prefix
+from fedloom.coordinator.facts import completed, plain
 from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.core import files
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
@@ -146,7 +147,8 @@ class RunDirectory:
         """Write down settings that may differ when a run goes on, such as its number of rounds."""
         stored, new = self.document("manifest"), documents["manifest"]
         if stored["format"] == new["format"]:
-            manifest = {**stored, "run": new["run"]}
+            known = {name: value for name, value in new["run"].items() if name in stored["run"]}
+            manifest = {**stored, "run": known}  # its checkpoints know the run by what it wrote down
         else:  # what such a run did not write down is as it is now
             kept: dict[str, Any] = {name: stored[name] for name in ("versions", "engine_reason") if name in stored}
             manifest = {**new, **kept, "unproved": max(self.checkpoints.rounds())}
@@ -258,7 +260,9 @@ class RunDirectory:
         return found
 
     def compare(self, facts: Mapping[str, Any]) -> None:
-        """Raise SettingError if the run in this directory is another one than `facts` describe.
+        """Raise SettingError if the run in this directory is another one than `facts` (`Rounds.facts`) describe.
+
+        Settings that its version did not know are at their defaults in it.
 
         Raises:
             DamageError: a document is not what the run wrote.
@@ -269,8 +273,9 @@ class RunDirectory:
                 self.check_named(name, stored["documents"])
         self.checkpoints.identity = identity(stored)
         if stored["format"] == 1:  # settings and choices that an earlier version did not know
-            stored |= {part: {**facts[part], **stored[part]} for part in ("run", "fixed")}
-        changes = [c for c in _differences(stored, facts) if c[0] not in _MAY_DIFFER]
+            stored |= {part: {**plain(facts[part]), **stored[part]} for part in ("run", "fixed")}
+        now = plain(facts)
+        changes = [c for c in _differences(completed(stored, facts), now) if c[0] not in _MAY_DIFFER]
         for key, old, new in changes:
             if key.startswith("versions."):
                 warnings.warn(

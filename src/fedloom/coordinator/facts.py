@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -79,3 +79,21 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # an address is another one in the next process
+
+
+def completed(stored: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    """What an earlier version wrote down of `value`, with the settings that came since at their defaults.
+
+    A new setting's default is what was done before there was one: {"kind": "FedProx", "mu": 0.1} was written of
+    FedProx(mu=0.1, drop_percent=0.0), and not of FedProx(mu=0.1, drop_percent=0.5).
+    """
+    out = dict(stored)
+    if is_dataclass(value):
+        out = {f.name: plain(_default(f)) for f in fields(value) if _default(f) is not MISSING} | out
+        value = {f.name: getattr(value, f.name) for f in fields(value)}
+    inner = value if isinstance(value, Mapping) else {}
+    return {name: completed(v, inner.get(name)) if isinstance(v, Mapping) else v for name, v in out.items()}
+
+
+def _default(f: Field[Any]) -> Any:
+    return f.default if f.default_factory is MISSING else f.default_factory()

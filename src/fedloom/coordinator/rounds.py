@@ -304,32 +304,29 @@ class Rounds:
         asked = {"algorithm": type(self.algorithm).__name__, "run": self.settings}
         self.history.settings = plain(asked if self.job.described is None else self.job.described)
         self.history.federation = facts.who_holds_what(self.population.federation)
-        self.history.manifest = self.facts()
+        self.history.manifest = plain(self.facts())
         return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for a run to go on."""
         p, threads = self.population, self.num_threads
-        found: dict[str, Any] = plain(
-            {
-                "format": 2,
-                "algorithm": type(self.algorithm).__name__,
-                "hyper_parameters": self.algorithm,
-                "run": self.settings,
-                "task": p.task,
-                "sampler": self.sampler,
-                "faults": self.job.faults,
-                **({} if self.job.new is None else {"new": self.job.new}),
-                "engine": self.history.engine,
-                "engine_reason": self.history.engine_reason,
-                "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
-                "models": {n: m.num_params for n, m in p.models.items()},
-                **self._shared(),
-                "federation": facts.parts(p.federation),
-                "versions": facts.versions(),
-            }
-        )
-        return found
+        return {
+            "format": 2,
+            "algorithm": type(self.algorithm).__name__,
+            "hyper_parameters": self.algorithm,
+            "run": self.settings,
+            "task": p.task,
+            "sampler": self.sampler,
+            "faults": self.job.faults,
+            **({} if self.job.new is None else {"new": self.job.new}),
+            "engine": self.history.engine,
+            "engine_reason": self.history.engine_reason,
+            "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
+            "models": {n: m.num_params for n, m in p.models.items()},
+            **self._shared(),
+            "federation": facts.parts(p.federation),
+            "versions": facts.versions(),
+        }
 
 
 def _peak_rss_mib() -> float | None:

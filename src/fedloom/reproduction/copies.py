@@ -9,31 +9,46 @@ from pathlib import Path
 from fedloom.coordinator import reading
 from fedloom.core import files
 from fedloom.core.errors import SettingError, StorageError
-from fedloom.core.output import below
+from fedloom.core.output import below, publish
 from fedloom.reproduction.recipe import Recipe, differences
 from fedloom.reproduction.results import FAILED, Run, runs
 
 EXPORTED = ("settings.json", "manifest.json", "metrics.jsonl", "timing.jsonl", FAILED)
 
 
-def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = None) -> list[Path]:
+def export(
+    recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = None, evidence: Sequence[str] = ()
+) -> list[Path]:
     """Copy settings, facts and logs of finished and failed runs, without weights: small enough to be committed.
 
     A copy counts as done when it is read, but cannot go on. Settings name the data without their folder. A copy stays
     where it begins with the run's numbers and ended alike, however long both took; it gives way to a run with other
     numbers and as many rounds, as of corrected code.
 
+    Args:
+        recipes: of a table.
+        out: folder of results with the runs.
+        to: folder of the copies.
+        rounds: what counts as finished; None: as many as published.
+        evidence: other files of a run that go along, also later than the run itself, such as those of its analyses.
+
+    Returns:
+        The folders of the runs that were copied.
+
     Raises:
         SettingError: a copy has other numbers and more rounds than the run; nothing is copied then.
         StorageError: a file cannot be written.
     """
     found: list[tuple[Run, Path]] = []
+    beside: list[tuple[Path, Path]] = []
     for recipe in recipes:
         copies = runs(recipe, [to])
         for seed, run in runs(recipe, [out]).items():
             copy = copies.get(seed)
             if run.failed is None and run.rounds < (recipe.rounds if rounds is None else rounds):
                 continue
+            folder = recipe.folder(to, seed)
+            beside += [(run.folder / name, folder / name) for name in evidence if (run.folder / name).is_file()]
             if copy is not None and copy.rounds >= run.rounds:
                 difference = _difference(run, copy)
                 if difference is None:
@@ -43,7 +58,7 @@ def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = 
                         f"{copy.folder} holds a copy of {copy.rounds} rounds, and {run.folder} a run of {run.rounds} "
                         f"that is not their beginning: {difference}. Delete the copy, or name another folder"
                     )
-            found.append((run, recipe.folder(to, seed)))
+            found.append((run, folder))
     for run, folder in found:
         below(to, str(folder.relative_to(to)))
         try:
@@ -53,6 +68,8 @@ def export(recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = 
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"cannot copy {run.folder} to {folder}: {error.strerror}") from error
+    for source, target in beside:
+        publish(to, str(target.relative_to(to)), files.load(source))
     return [folder for _, folder in found]
 
 

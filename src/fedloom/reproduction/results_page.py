@@ -11,6 +11,13 @@ from fedloom.core.output import publish
 from fedloom.reproduction.recipe import LEAST_STD, UNKNOWN_STD, Recipe
 from fedloom.reproduction.results import SMOOTHING, Result, orderings, read
 
+Remarks = Callable[[Sequence[Result]], list[str]]
+
+
+def _nothing(results: Sequence[Result]) -> list[str]:
+    return []
+
+
 _COLUMNS: dict[str, Callable[[Result], object]] = {
     "table": lambda r: r.recipe.table,
     "column": lambda r: r.recipe.column,
@@ -64,7 +71,7 @@ def cells(r: Result) -> dict[str, str]:
         "ours": "-" if r.accuracy is None else f"{r.accuracy:.2f}{_std(r.std)}",
         "diff.": "-" if r.difference is None else f"{r.difference:+.2f}",
         **({"last": last} if r.recipe.best else {}),
-        "smoothed": smoothed,
+        **({} if r.recipe.best else {"smoothed": smoothed}),
         "F publ.": theirs,
         "F ours": forgetting,
         "rounds x seeds": f"{r.rounds} x {len(r.seeds)}",
@@ -72,22 +79,31 @@ def cells(r: Result) -> dict[str, str]:
     }
 
 
-def as_markdown(title: str, results: Sequence[Result]) -> str:
+def told(results: Sequence[Result]) -> list[dict[str, str]]:
+    """The cells of some rows, without the columns that are empty: a study may have no published number."""
+    rows = [cells(r) for r in results]
+    empty = {heading for heading in rows[0] if all(row[heading] == "-" for row in rows)}
+    return [{heading: text for heading, text in row.items() if heading not in empty} for row in rows]
+
+
+def as_markdown(title: str, results: Sequence[Result], remarks: Remarks = _nothing) -> str:
     """Results as a page: a table for each column that has runs, how orders came out, and what is doubtful."""
     there = [r for r in results if r.runs]
+    of_forgetting = "; F is forgetting" * any(r.forgetting is not None for r in there)
     lines = [
         f"# {title}",
         "",
         f"{'; '.join(dict.fromkeys(_measured(r.recipe) for r in results))} in %, mean ± standard deviation over seeds "
-        f"after the rounds named; F is forgetting.{_NUMBERS * any(r.recipe.accuracy is not None for r in results)}",
+        f"after the rounds named{of_forgetting}.{_NUMBERS * any(r.recipe.accuracy is not None for r in results)}",
         "",
         summary(results),
     ]
     for column in dict.fromkeys(r.recipe.column for r in there):
-        rows = [cells(r) for r in there if r.recipe.column == column]
+        mine = [r for r in there if r.recipe.column == column]
+        rows = told(mine)
         lines += ["", f"## {column}", "", f"| {' | '.join(rows[0])} |", "|---" * len(rows[0]) + "|"]
         lines += [f"| {' | '.join(row.values())} |" for row in rows]
-        lines += [f"\n{line}" for line in order_lines([r for r in there if r.recipe.column == column])]
+        lines += [f"\n{line}" for line in (*order_lines(mine), *remarks(mine))]
     caveats: dict[str, list[str]] = {}
     for r in there:
         if r.recipe.caveat:
@@ -136,17 +152,24 @@ def order_lines(results: Sequence[Result]) -> list[str]:
     return [text + (f" Not: {', '.join(broken)}." if broken else "")]
 
 
-def write(title: str, recipes: Sequence[Recipe], folders: Sequence[Path], rounds: int | None = None) -> list[Result]:
+def write(
+    title: str,
+    recipes: Sequence[Recipe],
+    folders: Sequence[Path],
+    rounds: int | None = None,
+    remarks: Remarks = _nothing,
+) -> list[Result]:
     """Write results.csv and results.md of a table's recipes into its folder in the first of `folders`.
 
-    Variants stand there if they have runs. `rounds`: take numbers after so many where runs are longer.
+    Variants stand there if they have runs. `rounds`: take numbers after so many where runs are longer. `remarks`: what
+    the results of a column say of other claims (`Study.remarks`).
 
     Raises:
         SettingError: a file of a run is damaged.
         StorageError: a file cannot be written.
     """
     results = [r for r in read(recipes, folders, rounds) if r.runs or not r.recipe.variant]
-    for name, text in {"results.csv": as_csv(results), "results.md": as_markdown(title, results)}.items():
+    for name, text in {"results.csv": as_csv(results), "results.md": as_markdown(title, results, remarks)}.items():
         publish(folders[0], f"{recipes[0].table}/{name}", text.encode())
     return results
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,9 @@ from fedloom.core.naming import meant
 if TYPE_CHECKING:
     from fedloom.report.analyses import Analysis
     from fedloom.reproduction.recipe import Recipe
+    from fedloom.reproduction.results import Result
 
-__all__ = ["STUDIES", "Study", "analyses", "find", "recipes", "tables"]
+__all__ = ["STUDIES", "Study", "analyses", "find", "recipes", "study", "tables"]
 
 STUDIES = (  # the name of each paper's folder
     "fedntd",  # Lee et al., NeurIPS 2022
@@ -37,16 +38,33 @@ class Study:
         tables: what each published table is about, by its name.
         recipes: makes the recipes of each table: one for each cell and each other reading of its settings.
         analyses: those that only this paper needs, by name; what each measures is the first line of its docstring.
+        remarks: what results of one column say of claims that are no order of methods, in sentences.
+        evidence: files of a run, beside its logs, that remarks are made of.
     """
 
     tables: Mapping[str, str]
     recipes: Callable[[], Mapping[str, Sequence[Recipe]]]
     analyses: Mapping[str, Analysis]
+    remarks: Callable[[Sequence[Result]], list[str]] = field(default=lambda results: [])
+    evidence: tuple[str, ...] = ()
 
 
 def tables() -> dict[str, str]:
     """What each published table is about, by its name, study after study."""
     return {name: about for study in _studies() for name, about in study.tables.items()}
+
+
+def study(table: str) -> Study:
+    """The study to which a table belongs.
+
+    Raises:
+        SettingError: there is no such table.
+    """
+    found = next((study for study in _studies() if table in study.tables), None)
+    if found is None:
+        known = tables()
+        raise SettingError(f"unknown table {table!r}{meant(table, known)}; there are {', '.join(known)}")
+    return found
 
 
 def recipes(table: str) -> list[Recipe]:
@@ -55,9 +73,7 @@ def recipes(table: str) -> list[Recipe]:
     Raises:
         SettingError: there is no such table.
     """
-    known = tables()
-    if table not in known:
-        raise SettingError(f"unknown table {table!r}{meant(table, known)}; there are {', '.join(known)}")
+    study(table)
     return list(_recipes()[table])
 
 

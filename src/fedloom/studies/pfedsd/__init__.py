@@ -5,7 +5,13 @@ Jin, Bai, Yao, Dai, Gu, Yu, Sun. *Personalized Edge Intelligence via Federated S
 """
 
 from fedloom.studies import Study
-from fedloom.studies.pfedsd import recovery
+from fedloom.studies.pfedsd import claims, recovery
 from fedloom.studies.pfedsd.scenarios import ABOUT, recipes
 
-STUDY = Study(tables=ABOUT, recipes=recipes, analyses={"recovery": recovery.measure})
+STUDY = Study(
+    tables=ABOUT,
+    recipes=recipes,
+    analyses={"recovery": recovery.measure},
+    remarks=claims.remarks,
+    evidence=(claims.RECOVERY,),
+)

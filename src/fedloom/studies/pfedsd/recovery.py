@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
+TABLE = "recovery"  # the name of the table of all numbers
 CLOSE = 0.01  # of accuracy: a client that comes so close to its former one has recovered
 
 
@@ -73,7 +74,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             summary,
         ),
         [
-            csv_table("recovery", ["variant", "step", "client", "former", "accuracy"], rows),
+            csv_table(TABLE, ["variant", "step", "client", "former", "accuracy"], rows),
             csv_table("recovery-steps", ["client", *curves], list(zip(clients, *when.values(), strict=True))),
         ],
         sentences(v, start, when),
@@ -102,11 +103,11 @@ def sentences(v: Floats, start: Floats, when: Mapping[str, Floats]) -> list[str]
         f"{worse} of {len(v)} clients are worse with the global model than with their former one; the mean drop is "
         f"{percent(float((v - start).mean()))} points."
     ]
-    medians = {name: _median(steps) for name, steps in when.items()}
+    medians = {name: typical(steps) for name, steps in when.items()}
     for name, steps in when.items():
         done = int(np.isfinite(steps).sum())
-        typical = f", the median client after {medians[name]:g} steps" if np.isfinite(medians[name]) else ""
-        out.append(f"{name.capitalize()}: {done} of {len(v)} come back within a point of their former model{typical}.")
+        after = f", the median client after {medians[name]:g} steps" if np.isfinite(medians[name]) else ""
+        out.append(f"{name.capitalize()}: {done} of {len(v)} come back within a point of their former model{after}.")
     if len(medians) > 1:
         with_term, without = medians.values()
         verdict = "fewer" if with_term < without else "as many" if with_term == without else "more"
@@ -114,8 +115,8 @@ def sentences(v: Floats, start: Floats, when: Mapping[str, Floats]) -> list[str]
     return out
 
 
-def _median(steps: Floats) -> float:
-    """The median client's steps, where those that do not recover take longer than all others; infinite if it is one."""
+def typical(steps: Floats) -> float:
+    """The median client's `steps` [K], where those that never recover (NaN) take longest; infinite if it is one."""
     return float(np.sort(np.nan_to_num(steps, nan=np.inf))[(len(steps) - 1) // 2])
 
 
