@@ -7,10 +7,9 @@ they are compared with those.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ from fedloom.core.types import Maybe, Params, Weighted, Weights, state
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
-from small import TINY, DenseTiny, assert_params, clients_of, weights_at
+from small import TINY, assert_params, clients_of, weights_at
 
 ENGINES = [Loop, Stacked, Messages]
 
@@ -452,92 +451,4 @@ def test_a_client_lost_in_the_second_exchange_keeps_what_the_first_left() -> Non
             agree(lossy.states[k], whole.states[k])
         assert [(f.client, f.reason) for f in lossy.traffic.failed] == [(1, "gone")]
         ends.append(dict(lossy.states))
-    agree(*ends)
-
-
-# --- DENSE: one round of uploads, then rounds that ask nobody; statistics of BatchNorm inputs from stacked teachers
-
-
-DENSE_TINY = Model(DenseTiny, name="dense")
-
-
-def statistics_loss(model: Model, teachers: Weights, x: Tensor) -> Tensor:
-    """DENSE's L_BN (eq. 3): distance of the inputs' moments to the running ones, over layers and teachers [N, ...]."""
-
-    def one(teacher: Weights) -> Tensor:
-        _, moments = model.moments(teacher, x)
-        return torch.stack(
-            [
-                (mean - teacher.buffers[f"{layer}.running_mean"]).norm()
-                + (var - teacher.buffers[f"{layer}.running_var"]).norm()
-                for layer, (mean, var) in moments.items()
-            ]
-        ).sum()
-
-    return vmap(one)(teachers).sum()
-
-
-@state
-class DenseServer:
-    teachers: Weights  # [N, ...]
-    x: Tensor  # synthetic images [B, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dense(Algorithm[DenseServer, tuple[()]]):
-    mixed: ClassVar[bool] = True
-    x: Any = field(default=None, hash=False)
-
-    def init(self, model: Any, key: int, *, num_clients: int) -> DenseServer:
-        (one,) = model.values()
-        return DenseServer(teachers=tree.stack([one.init(key)] * num_clients), x=torch.zeros(8, 3, 8, 8))
-
-    @on_client
-    def learn(self, client: Client[tuple[()]], start: Weights) -> tuple[tuple[()], Weights]:
-        return (), self.train(client, start)
-
-    def round(self, server: DenseServer, cohort: Any) -> DenseServer:
-        if len(cohort.ids):
-            replies = cohort.gather(self.learn, tree.take(server.teachers, 0))
-            return DenseServer(teachers=replies.value, x=server.x)
-        slope = grad(lambda x: statistics_loss(DENSE_TINY, server.teachers, x))(server.x)
-        return DenseServer(teachers=server.teachers, x=server.x - 0.1 * slope)
-
-    def judged_with(self, server: DenseServer, model: Model) -> Weights:
-        return tree.take(server.teachers, 0)
-
-
-def test_dense_statistics_of_stacked_teachers() -> None:
-    g = golden("ktpfl_dense/dense_generator_losses")
-    x = torch.from_numpy(g["x"])
-    clients = [weights_at(g, f"client{k}/") for k in range(3)]
-    teachers = tree.stack(clients)
-    for k, weights in enumerate(clients):
-        logits, moments = DENSE_TINY.moments(weights, x)
-        np.testing.assert_allclose(logits, g["per_client_logits"][k], rtol=1e-5, atol=1e-6)
-        assert list(moments) == ["bn1", "bn2"]
-        for layer, (mean, var) in moments.items():
-            np.testing.assert_allclose(mean, g[f"bn_batch_mean/client{k}/{layer}"], rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(var, g[f"bn_batch_var/client{k}/{layer}"], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(statistics_loss(DENSE_TINY, teachers, x), g["loss/bn"], rtol=1e-5)
-    slope = grad(lambda x: statistics_loss(DENSE_TINY, teachers, x))(x)
-    np.testing.assert_allclose(slope, g["grad_x/bn"], rtol=1e-4, atol=1e-4 * abs(g["grad_x/bn"]).max())
-
-
-def test_dense_rounds_that_ask_nobody() -> None:
-    rng = np.random.default_rng(0)
-    data = [(rng.normal(size=(n, 3, 8, 8)), rng.integers(4, size=n)) for n in (5, 9, 6)]
-    algorithm = Dense(local=Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1)))
-    ends = []
-    for engine in ENGINES:
-        run = engine(clients_of(data, model=DENSE_TINY), algorithm)
-        server = run.init()
-        server[""] = DenseServer(teachers=server[""].teachers, x=torch.from_numpy(data[0][0][:4]))
-        losses = []
-        for t, cohort in enumerate([(0, 1, 2), (), (), ()]):
-            server = run.round(server, cohort, t)
-            losses.append(float(statistics_loss(DENSE_TINY, server[""].teachers, server[""].x)))
-            assert bool(run.traffic.up) == (t == 0)
-        assert all(b < a for a, b in itertools.pairwise(losses)), losses
-        ends.append(server)
     agree(*ends)

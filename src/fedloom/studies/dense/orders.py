@@ -80,7 +80,7 @@ def _claims(keys: Sequence[Key]) -> Iterator[tuple[str, Key, Key]]:
 
 
 def _judged(claim: str, high: Result, low: Result) -> Order:
-    names = (f"{r.recipe.table} {r.recipe.column} {r.recipe.row}" for r in (high, low))
+    above, below = (f"{r.recipe.table} {r.recipe.column} {r.recipe.row}" for r in (high, low))
     a, b = high.accuracy, low.accuracy
     if a is None or b is None:
         verdict = "not run"
@@ -88,7 +88,7 @@ def _judged(claim: str, high: Result, low: Result) -> Order:
         verdict = "not comparable: other settings, or another number of rounds"
     else:
         verdict = HOLDS if a > b else BROKEN
-    return Order(claim, *names, a, b, verdict)
+    return Order(claim, above, below, a, b, verdict)
 
 
 def _row(name: str) -> str:

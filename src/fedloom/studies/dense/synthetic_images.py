@@ -96,12 +96,12 @@ def draw(
         bars.set_xlabel("images in the pool")
         bars.set_ylabel("class")
         title(bars, "balance")
-        bars.legend(loc="lower right")
         line.plot(rounds, [100 * a for a in agree], marker="o", ms=3, color=colour(2))
         line.set_ylim(0, 102)
         line.set_xlabel("round")
         whole_ticks(line, rounds)
         title(line, "taken for their class (%)")
+        figure.legend(*bars.get_legend_handles_labels(), loc="outside lower right", ncols=2)
     return figure
 
 
@@ -126,4 +126,4 @@ def _grid(axes: Axes, images: Bytes, wanted: Ints, said: Ints, shown: Ints) -> N
     axes.set_yticks([row * (height + gap) + height / 2 for row in range(len(shown))], [str(c) for c in shown])
     axes.tick_params(length=0, colors=FAINT)
     axes.set_ylabel("made for class")
-    title(axes, "images of the last epoch; below: what the ensemble says")
+    title(axes, "the last epoch; below: taken for")
