@@ -12,22 +12,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conftest import golden
-from fedloom.algorithms import FedAvg, FedProx
+from fedloom.algorithms import DENSE, FedAvg, FedProx
 from fedloom.coordinator import RunSettings
+from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.ldam import LDAM, class_weights, margins
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD, Adam, Distill, Local
 from fedloom.core.task import Classification
 from fedloom.core.types import Weights, replace
-from fedloom.data import by_lists, federate, from_arrays
+from fedloom.data import Normalise, by_lists, federate, from_arrays
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.experiments.catalogue import task
 from fedloom.experiments.experiment import DataSettings, Experiment
-from fedloom.models import CosineHead
+from fedloom.models import CosineHead, SmallConvNet, with_cosines
 from fedloom.testing.messages import Messages
 
 ENGINES = [Loop, Stacked, Messages]
@@ -192,6 +193,43 @@ def test_reweighting_begins_where_each_clients_training_has_come_so_far(compilat
     moved = [float((ends[0][k].params - plain[k].params).sq_norm()) for k in range(4)]
     assert min(moved[0], moved[3]) > 0
     assert moved[1] == moved[2] == 0  # one class, and classes of one size: weights are equal
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_clients_of_dense_train_with_margins(engine: Any) -> None:
+    """Their uploads are those of FedAvg with margins, and not those of DENSE without."""
+    y = np.concatenate([np.repeat(np.arange(4), counts) for counts in COUNTS])
+    x = np.random.default_rng(0).integers(0, 255, size=(len(y), 1, 8, 8)).astype(np.uint8)
+    ends = np.cumsum([0, *(sum(counts) for counts in COUNTS)])
+    lists = [np.arange(a, b) for a, b in itertools.pairwise(ends)]
+    data = from_arrays(x, y, num_classes=4, normalise=Normalise((0.0,), (1.0,), 1 / 255))
+    parts = federate(data, by_lists(lists), test=data, test_fraction=0)
+    local = Local(epochs=3, batch_size=4, optimiser=SGD(lr=0.05))
+    model = Model(lambda: with_cosines(SmallConvNet(1, 4, "batch")), name="net")
+    sizes = {"synthesis": Distill(batch_size=8, optimiser=Adam()), "distill": Distill(batch_size=8, optimiser=SGD())}
+
+    def uploads(algorithm: Any, task: Any, rounds: int = 1) -> dict[int, Any]:
+        made = engine(Population(parts, {"net": model}, task=task, dtype=torch.float64), algorithm)
+        try:
+            sent: dict[int, Any] = {}
+            made.watch = lambda exchange: sent.update({exchange.client: exchange.upload})
+            server = made.init()
+            for t in range(rounds):
+                server = made.round(server, (0, 1, 2, 3) if t == 0 else (), t)
+            assert all(t.isfinite().all() for t in tree.leaves(server))
+            return sent
+        finally:
+            made.close()
+
+    dense = DENSE(local=local, nz=3, ngf=2, T_G=2, **sizes)
+    with_margins, plain = uploads(dense, LDAM(), 2), uploads(dense, Classification())
+    reference = uploads(FedAvg(local=local), LDAM())
+    for k in range(4):
+        for name, value in reference[k].value.params.items():
+            np.testing.assert_allclose(with_margins[k].params[name], value, rtol=1e-9, atol=1e-12)
+    moved = [float((with_margins[k].params - plain[k].params).sq_norm()) for k in range(4)]
+    assert min(moved) > 0
+    assert max(moved) > 1e-4
 
 
 def test_ldam_in_words() -> None:

@@ -158,7 +158,7 @@ def _list_tables(console: Console) -> int:
         out.add_column(heading, no_wrap=heading != "about")
     for key, about in tables().items():
         found = find(key)
-        out.add_row(key, about, str(len(found)), str(found[0].rounds))
+        out.add_row(key, about, str(len(found)), str(max(r.rounds for r in found)))
     console.print(out)
     return 0
 
