@@ -8,6 +8,7 @@ server for each further round. docs/dense.md says which setting comes from where
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import DataSettings, Experiment
-from fedloom.reproduction.recipe import Recipe, same
+from fedloom.reproduction.recipe import Recipe
 from fedloom.studies.dense.published import ABOUT, NOTES, TABLES, cells
 
 PARTITION_SEED = 1  # of the README's run, for every seed of a run
@@ -140,10 +141,19 @@ def recipes() -> dict[str, list[Recipe]]:
     for table in ABOUT:
         out[table] = []
         for recipe in made[table]:
-            # how long a run goes on is no other run: the ensemble is judged in the first round of DENSE's
-            alone = same(recipe.experiment.changed("run.rounds", 1))
-            out[table].append(dataclasses.replace(recipe, place=places.setdefault(alone, recipe.place)))
+            place = places.setdefault(_endless(recipe.experiment), recipe.place)
+            out[table].append(dataclasses.replace(recipe, place=place))
     return out
+
+
+def _endless(experiment: Experiment) -> str:
+    """A text that is equal where two experiments are, but for their rounds: one run serves both.
+
+    The ensemble is judged in the first round of DENSE's run, and a run of five rounds of uploads begins as that of one.
+    """
+    settings = dataclasses.asdict(experiment)
+    del settings["run"]["rounds"]
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
 _COLUMN = re.compile(r"(?P<data>[a-z]+\d*)-a(?P<alpha>[\d.]+)-m(?P<clients>\d+)")
@@ -288,7 +298,7 @@ def _recipe(
         row=row,
         column=column,
         place=f"{table}/{column}/{row}",
-        experiment=experiment.with_all(method.run),
+        experiment=experiment.with_all(method.run) if method.run else experiment,
         accuracy=accuracy,
         caveat="; ".join(note for note in said if note) or None,
         target=target,
