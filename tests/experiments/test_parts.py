@@ -37,7 +37,7 @@ def others(value: Any, kind: Any, key: str) -> list[Any]:
     if isinstance(value, (int, float)):
         return [v for v in (value + 1, value / 2 if isinstance(value, float) else value - 1, 0.5) if v != value]
     if value is None:
-        return ["3"] if key == "clients.new" else [3, 0.7, "text"]
+        return ["3"] if str in several else [3, 0.7]
     return ["* !classifier.*", "x"]
 
 
