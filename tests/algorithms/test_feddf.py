@@ -151,6 +151,9 @@ def test_one_student_begins_at_random_and_learns_from_all() -> None:
     x = population.public.batches.x
     before, after = (float(divergence(THREE["wide"](w, x), target).mean()) for w in (begun, models["wide"]))
     assert after < 0.3 * before
+    one = Loop(population, FedDF(steps=1, local=LOCAL, distill=DISTILL, student="wide")).round(start, (0, 1, 2), 0)
+    gap = (one[""][""].params - begun.params).values()
+    assert 0 < max(float(t.abs().max()) for t in gap) < 0.011  # a step of Adam at 0.01, from where it began
     means = Loop(population, FedDF(steps=1, local=LOCAL, distill=DISTILL, student="narrow"))
     other = means.round(means.init(), (0, 1, 2), 0)[""]
     assert torch.equal(

@@ -341,7 +341,7 @@ def labelled(y: Tensor, steps: int, key: int) -> Batches:
     """`steps` batches that all have the labels y [B], each with a key of its own; their inputs are made in the loss."""
     zero = torch.zeros((), dtype=torch.int64, device=y.device)
     return Batches(
-        x=torch.zeros((len(y), 1), device=y.device),
+        x=torch.zeros((len(y), 1, 1, 1), device=y.device),  # four axes: what makes images is laid out for images
         y=y,
         examples=torch.arange(len(y), device=y.device),
         order=torch.arange(len(y), device=y.device).expand(steps, -1),
