@@ -35,7 +35,7 @@ demo: $(DEMO)/.installed
 	$(DEMO)/bin/fedloom demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)

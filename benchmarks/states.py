@@ -101,9 +101,9 @@ def measure_fedfomo(engine: Literal["loop", "stacked"], budget_mib: float | None
     measured(algorithm, federation, small_network, settings, cohorts, slice(1, first))
 
 
-def own_process(*arguments: str) -> dict[str, float]:
-    """The numbers that this script prints with some arguments."""
-    out = subprocess.run([sys.executable, __file__, *arguments], check=True, capture_output=True, text=True)
+def own_process(*arguments: str, script: str = __file__) -> dict[str, float]:
+    """The numbers that a script, this one, prints with some arguments."""
+    out = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True)
     return dict(json.loads(out.stdout))
 
 

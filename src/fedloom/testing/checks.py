@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 
 import torch
@@ -11,8 +12,8 @@ from fedloom.algorithms.fedavg import FedAvg
 from fedloom.core import tree
 from fedloom.core.codec import decode, encode
 from fedloom.core.model import Model
+from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
-from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import close, differ, same, through
 from fedloom.testing.messages import Keeping, Messages
@@ -20,7 +21,6 @@ from fedloom.testing.subject import (
     ENGINES,
     MLP,
     Convolutional,
-    Normalised,
     OtherTestRows,
     Padded,
     Poisoned,
@@ -92,9 +92,13 @@ def architectures_mix(subject: Subject) -> str | None:
 
 def normalisation_and_dropout(subject: Subject) -> str | None:
     """With BatchNorm and dropout on ragged batches, loop and stack agree to 1e-9: padding changes nothing."""
-    population = subject.population(models={"normalised": Model(Normalised, name="normalised")})
-    loop, stacked = (subject.run(kind, population) for kind in (Loop, Stacked))
-    _agree(loop, stacked, "loop and stack must agree on a model with BatchNorm and dropout", 1e-9)
+    normalised = subject.normalised
+    _agree(
+        normalised.run(Loop),
+        normalised.run(Stacked),
+        "loop and stack must agree on a model with BatchNorm and dropout",
+        1e-9,
+    )
     return None
 
 
@@ -108,13 +112,19 @@ def neutral_is_fedavg(subject: Subject) -> str | None:
     fedavg = FedAvg(**{name: getattr(neutral, name) for name in shared})
     for kind in ENGINES:
         mine = subject.run(kind, algorithm=neutral)
-        theirs = subject.run(kind, algorithm=fedavg)
+        theirs = _fedavg(kind, fedavg, tuple(subject.models.values()))
         for t, (x, y) in enumerate(zip(mine.servers, theirs.servers, strict=True)):
             models = neutral.global_models(x, subject.models)
             for name in y:
                 ours = models.get(name, x.get(name))
                 same(ours, y[name], f"{subject.name} with {dict(a.neutral)} must be FedAvg ({kind.name}, round {t})")
     return None
+
+
+@functools.cache
+def _fedavg(kind: type[Engine], fedavg: FedAvg, models: tuple[Model, ...]) -> Trail:
+    """FedAvg's run, the same for all algorithms of a process."""
+    return Subject(fedavg, {model.name: model for model in models}).run(kind)
 
 
 def others_data_stay_theirs(subject: Subject) -> str | None:
@@ -141,7 +151,7 @@ def others_data_stay_theirs(subject: Subject) -> str | None:
 def judged_rows_stay_unseen(subject: Subject) -> str | None:
     """With other test rows, states and personal models are what they were, bit for bit: they only judge."""
     for kind in ENGINES:
-        seen, unseen = (subject.run(kind, subject.population(kind=p)) for p in (Population, OtherTestRows))
+        seen, unseen = subject.run(kind), subject.run(kind, subject.population(kind=OtherTestRows))
         what = f"nothing may depend on the rows by which clients are judged ({kind.name})"
         same((seen.servers, seen.states), (unseen.servers, unseen.states), f"{what}: a state does")
         same(seen.personal, unseen.personal, f"{what}: a personal model does")
@@ -192,13 +202,13 @@ def order_of_cohort_is_immaterial(subject: Subject) -> str | None:
 
 def states_keep_their_shape(subject: Subject) -> str | None:
     """Server and client states have the same structure, shapes and dtypes before, during and after a run."""
-    population = subject.population(models={"normalised": Model(Normalised)})
+    normalised = subject.normalised
     for kind in ENGINES:
-        trail = subject.run(kind, population)
+        trail = normalised.run(kind)
         for t, server in enumerate(trail.servers):
             assert tree.same_structure(trail.servers[0], server), f"the server state changed its shape by round {t}"
-        (model,) = population.models.values()
-        whole = tree.cast(model.init(0), dtype=population.dtype)
+        (model,) = normalised.models.values()
+        whole = tree.cast(model.init(0), dtype=torch.float64)
         for t, states in enumerate(trail.states):
             for k, state in states.items():
                 assert tree.same_structure(trail.engine.fresh(k), state), (
@@ -299,8 +309,8 @@ def seeds_govern(subject: Subject) -> str | None:
             torch.manual_seed(1234)
             again = subject.run(kind, subject.population())
         _agree(first, again, f"the same seed must give the same bits ({kind.name})", 0.0)
-        other = subject.run(kind, subject.population(seed=1))
-        assert differ((first.servers, first.states), (other.servers, other.states)), "another seed changed nothing"
+    first, other = subject.run(Loop), subject.run(Loop, subject.population(seed=1))
+    assert differ((first.servers, first.states), (other.servers, other.states)), "another seed changed nothing"
     return None
 
 

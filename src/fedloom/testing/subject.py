@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,6 +153,11 @@ class Subject:
     @property
     def name(self) -> str:
         return type(self.algorithm).__name__
+
+    @functools.cached_property
+    def normalised(self) -> Subject:
+        """The algorithm with a model that has BatchNorm and dropout."""
+        return Subject(self.algorithm, {"normalised": Model(Normalised, name="normalised")})
 
     @property
     def cohorts(self) -> Sequence[Sequence[int]]:
