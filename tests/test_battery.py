@@ -87,7 +87,7 @@ ALGORITHMS: dict[str, Any] = {
     "pfedsd": PFedSD(lam=0.5, T=3.0),
     "pfedsd_personal_head": PFedSD(lam=0.5, T=3.0, shared="* !head.*", buffers="local"),
     "pfedsd_soft_predictions": PFedSD(
-        lam=0.5, T=3.0, teacher_store="soft_predictions", table=(23, 3), teacher_max_age=1, kd_warmup_rounds=2
+        lam=0.5, T=3.0, teacher_store="soft_predictions", teacher_max_age=1, kd_warmup_rounds=2
     ),
     "fedprox_self_distilled": self_distilled(FedProx)(mu=0.5, lam=0.5, T=2.0),
     "fedper": FedPer(personal_layers="head.*"),

@@ -143,7 +143,7 @@ def test_a_device_without_a_state_of_its_own_computes_the_same_bits() -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [PFedSD(lam=LAM, T=T), CASES["fedper"][0]], ids=["pfedsd", "fedper"])
 def test_stored_predictions_teach_what_the_model_teaches(algorithm: Any, engine: Any) -> None:
-    table = dataclasses.replace(algorithm, teacher_store="soft_predictions", table=(12, 4))
+    table = dataclasses.replace(algorithm, teacher_store="soft_predictions")
     (one, server), (other, stored) = (go(engine, a) for a in (algorithm, table))
     assert_params(stored["tiny"], server["tiny"], rtol=0, atol=1e-9)
     data = random_data(SIZES)
@@ -151,7 +151,7 @@ def test_stored_predictions_teach_what_the_model_teaches(algorithm: Any, engine:
         logits = other.states[k].logits
         said = TINY(other.states[k].v.value, torch.from_numpy(data[k][0]))
         np.testing.assert_allclose(logits[: SIZES[k]], said, rtol=1e-12, atol=1e-12)
-        assert logits.shape == (12, 4)
+        assert logits.shape == (11, 4)
         assert not logits[SIZES[k] :].any()
     judged = [run.personal(w, range(3), 4) for run, w in ((one, server), (other, stored))]
     for k in range(3):
@@ -163,7 +163,7 @@ def test_stored_predictions_teach_what_the_model_teaches(algorithm: Any, engine:
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_stored_predictions_in_float32(engine: Any) -> None:
     ends = []
-    for more in ({}, {"teacher_store": "soft_predictions", "table": (11, 4)}):
+    for more in ({}, {"teacher_store": "soft_predictions"}):
         population = clients_of(random_data(SIZES), dtype=torch.float32)
         run = engine(population, PFedSD(lam=LAM, T=T, local=LOCAL, **more))
         server = run.init()
@@ -236,9 +236,7 @@ def test_a_client_whose_training_diverges_keeps_the_teacher_that_it_had(engine: 
     assert same(before, run.states[0])
 
 
-@pytest.mark.parametrize(
-    "algorithm", [PFedSD(), CASES["fedper"][0], PFedSD(teacher_store="soft_predictions", table=(11, 4))]
-)
+@pytest.mark.parametrize("algorithm", [PFedSD(), CASES["fedper"][0], PFedSD(teacher_store="soft_predictions")])
 def test_who_has_a_personal_model(algorithm: Any) -> None:
     run, server = go(Loop, algorithm, [(0, 2)])
     has = [bool(run.algorithm.has_personal(tree.take(run.stack([k]), 0))) for k in range(3)]
@@ -258,24 +256,22 @@ def test_stored_predictions_are_refused_with_augmentation() -> None:
     augmented = dataclasses.replace(f, train=dataclasses.replace(f.train, augment=Augment(flip=True)))
     changed = dataclasses.replace(population, federation=augmented)
     with pytest.raises(SettingError, match='augmented at random: set teacher_store="model", or leave augmentation out'):
-        Loop(changed, PFedSD(teacher_store="soft_predictions", table=(11, 4)))
+        Loop(changed, PFedSD(teacher_store="soft_predictions"))
     Loop(changed, PFedSD())
 
 
-def test_the_table_of_stored_predictions_must_hold_them() -> None:
-    rows = r"a row for each of its up to 11 training examples .* got table = \(10, 4\): .*set table=\(11, 10\)"
-    with pytest.raises(SettingError, match=rows):
-        Loop(clients_of(random_data(SIZES)), PFedSD(teacher_store="soft_predictions", table=(10, 4)))
-    columns = r"need a column for each of 4 logits, got table = \(11, 3\): set table=\(11, 4\)"
-    with pytest.raises(SettingError, match=columns):
-        go(Loop, PFedSD(teacher_store="soft_predictions", table=(11, 3)))
+def test_stored_predictions_need_a_logit_for_each_class() -> None:
+    five = Model(lambda: nn.Linear(6, 5), name="five")
+    run = Loop(clients_of(random_data(SIZES), model=five), PFedSD(teacher_store="soft_predictions", local=LOCAL))
+    with pytest.raises(SettingError, match=r"of the data's 4 classes, and the network makes 5 logits: give it as many"):
+        run.round(run.init(), (0, 1), 0)
 
 
 def test_stored_predictions_must_not_depend_on_the_batch() -> None:
     norm: Callable[[], nn.Module] = lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 4))  # noqa: E731
     run = Loop(
         clients_of(random_data(SIZES), model=Model(norm, name="norm")),
-        PFedSD(teacher_store="soft_predictions", table=(11, 4)),
+        PFedSD(teacher_store="soft_predictions"),
     )
     with pytest.raises(SettingError, match=r'those of norm do .*: set teacher_store="model"'):
         run.init()

@@ -650,7 +650,7 @@ def forgets(directory: Path, *places: tuple[str, ...]) -> None:
 
 LATER = [
     ("hyper_parameters", "teacher_max_age"),
-    ("hyper_parameters", "table"),
+    ("hyper_parameters", "kd_warmup_rounds"),
     ("hyper_parameters", "local", "steps"),
     ("run", "per_client"),
     ("run", "stateless"),

@@ -23,6 +23,7 @@ statistics are averaged (`buffers = "server"` keeps the server's, as they do).
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -59,8 +60,8 @@ class SelfDistilled(KeepsModel):
     rounds, trains without; None: never. `kd_warmup_rounds`: the weight grows from 0 in round 0 to `lam` over so many
     rounds; 0: at once. `teacher_store`: v_k teaches, or the `soft_predictions` that it made of the client's training
     examples at the end of training: no teacher pass at the start of a round, one at its end, and a table of logits
-    beside v_k, by which the client still predicts. `table`: its rows and columns, at least as many as the largest
-    client has training examples, and as the model has logits; clients' states must have one shape.
+    beside v_k, by which the client still predicts. It has a row for each example of the largest client, since clients'
+    states must have one shape.
     """
 
     lam: NonNegative = 1.0
@@ -68,8 +69,8 @@ class SelfDistilled(KeepsModel):
     teacher_max_age: WholeNumber | None = None
     kd_warmup_rounds: WholeNumber = 0
     teacher_store: Literal["model", "soft_predictions"] = "model"
-    table: tuple[WholeNumber, WholeNumber] = (0, 0)
 
+    table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `suited`
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
@@ -81,11 +82,8 @@ class SelfDistilled(KeepsModel):
                 "soft predictions are of inputs that stay what they are, and the training examples are augmented at "
                 'random: set teacher_store="model", or leave augmentation out'
             )
-        if self.table[0] < (most := federation.partition.sizes.max()):
-            raise SettingError(
-                f"a client's soft predictions need a row for each of its up to {most} training examples and a "
-                f"column for each logit, got table = {self.table}: for 10 logits set table=({most}, 10)"
-            )
+        made = copy.copy(made)
+        object.__setattr__(made, "table", (int(federation.partition.sizes.max()), federation.num_classes))
         return made
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
@@ -138,8 +136,8 @@ class SelfDistilled(KeepsModel):
             return other
         if batch.v.shape != loss.logits.shape:
             raise SettingError(
-                f"a client's soft predictions need a column for each of {loss.logits.shape[1]} logits, got table = "
-                f"{self.table}: set table=({self.table[0]}, {loss.logits.shape[1]})"
+                f"a client's soft predictions have a column for each of the data's {self.table[1]} classes, and the "
+                f'network makes {loss.logits.shape[1]} logits: give it as many, or set teacher_store="model"'
             )
         return other + self.lam * batch.mean(batch.share * distillation(loss.logits, batch.v, self.T))  # (4), (5)
 
