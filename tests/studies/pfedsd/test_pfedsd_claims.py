@@ -71,7 +71,8 @@ def test_drop_and_recovery_are_judged(tmp_path: Path) -> None:
     analysed(trained(tmp_path, "pfedsd", [1.0]), AS_CLAIMED)
     assert said(tmp_path) == [
         "pfedsd, seed 0: the global model is worse than the former one of 1 of 2 clients, by 15.0 points in the mean; "
-        "the median client comes back after 0 steps with the term, 0 steps without: as claimed, NO."
+        "the median client comes back within a point after 0 steps with the term, 0 steps without: as claimed, NO. The "
+        "mean is higher with the term after 2 of 2 steps."
     ]
 
 
@@ -80,7 +81,13 @@ def test_a_median_client_that_recovers_earlier_is_as_claimed(tmp_path: Path) -> 
     analysed(trained(tmp_path, "pfedsd", [1.0]), both_drop)
     (line,) = said(tmp_path)
     assert "worse than the former one of 2 of 2 clients, by 55.0 points in the mean" in line
-    assert line.endswith("after 2 steps with the term, not at all without: as claimed, yes.")
+    assert "after 2 steps with the term, not at all without: as claimed, yes. The mean is higher" in line
+
+
+def test_a_term_that_does_not_help_is_nowhere_ahead(tmp_path: Path) -> None:
+    worse = AS_CLAIMED.replace("run,2,3,0.9,0.895", "run,2,3,0.9,0.2")
+    analysed(trained(tmp_path, "pfedsd", [1.0]), worse)
+    assert said(tmp_path)[0].endswith("The mean is higher with the term after none of 2 steps.")
 
 
 def test_what_is_said_stands_on_the_page_and_goes_with_copies(tmp_path: Path) -> None:
@@ -91,7 +98,7 @@ def test_what_is_said_stands_on_the_page_and_goes_with_copies(tmp_path: Path) ->
     analysed(place, AS_CLAIMED)  # after the run was copied
     export(table, out, to, rounds=1, evidence=room.evidence)
     write("Title", table, [to], remarks=room.remarks)
-    assert "as claimed, NO." in (to / "pfedsd-a" / "results.md").read_text()
+    assert "as claimed, NO. " in (to / "pfedsd-a" / "results.md").read_text()
 
 
 def test_drops_of_all_runs_in_one_figure(tmp_path: Path) -> None:

@@ -36,11 +36,14 @@ class Drop(NamedTuple):
 
     `former` [K]: of the models with which their last rounds ended; `received` [K]: of the global one from which they
     start. `steps`: by variant, the local steps of the median client until it is as good as before, infinite if never.
+    `ahead`: the local steps after which clients are better in the mean with the term than without; of those in `at`.
     """
 
     former: Floats
     received: Floats
     steps: dict[str, float]
+    ahead: list[int]
+    at: list[int]
 
     @property
     def mean(self) -> float:
@@ -106,7 +109,9 @@ def drop(run: Run) -> Drop | None:
         raise SettingError(
             f"{path} is not what recovery wrote ({error!r}): fedloom analyse {run.folder} recovery writes it anew"
         ) from error
-    return Drop(v, received, {name: typical(recovered(at, v, curve)) for name, curve in curves.items()})
+    means = [curve.mean(1) for curve in curves.values()]
+    ahead = [t for t, x, y in zip(at, means[0], means[-1], strict=True) if x > y]
+    return Drop(v, received, {name: typical(recovered(at, v, curve)) for name, curve in curves.items()}, ahead, at[1:])
 
 
 def _sentence(found: Drop) -> str:
@@ -117,9 +122,11 @@ def _sentence(found: Drop) -> str:
     if len(found.steps) > 1:
         with_term, without = found.steps.values()
         took = [f"{steps:g} steps" if np.isfinite(steps) else "not at all" for steps in (with_term, without)]
-        out += f"; the median client comes back after {took[0]} with the term, {took[1]} without"
+        out += f"; the median client comes back within a point after {took[0]} with the term, {took[1]} without"
         holds = found.mean > 0 and with_term < without
-        out += f": as claimed, {'yes' if holds else 'NO'}"
+        out += f": as claimed, {'yes' if holds else 'NO'}. The mean is higher with the term after "
+        ahead = ", ".join(map(str, found.ahead)) or "none"
+        out += f"{ahead} of {', '.join(map(str, found.at))} steps"
     return out + "."
 
 
