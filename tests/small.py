@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.algorithms import DENSE, FedADI, FedDAFL
 from fedloom.core.batches import Batches, plan
 from fedloom.core.model import Model
-from fedloom.core.optimiser import Local
+from fedloom.core.optimiser import SGD, Adam, Distill, Local
 from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.message import Call, Request
@@ -124,3 +125,18 @@ def assert_params(got: Weights, want: Weights, *, rtol: float = 1e-9, atol: floa
     assert set(got.params) == set(want.params)
     for name, value in want.params.items():
         np.testing.assert_allclose(got.params[name].numpy(), value.numpy(), rtol=rtol, atol=atol, err_msg=name)
+
+
+DREAMS: dict[str, Any] = {
+    "generator": "small:Painter",
+    "nz": 5,
+    "ngf": 7,
+    "synthesis": Distill(batch_size=6, optimiser=Adam(lr=0.02, betas=(0.5, 0.999))),
+    "distill": Distill(batch_size=4, optimiser=SGD(lr=0.01, momentum=0.9)),
+}
+ONE_SHOT: dict[str, Any] = {
+    "dense": DENSE(T_G=3, **DREAMS),
+    "fed_dafl": FedDAFL(steps=3, **DREAMS),
+    "fed_adi": FedADI(steps=3, alpha_tv=0.1, synthesis=DREAMS["synthesis"], distill=DREAMS["distill"]),
+}
+"""Methods whose server makes examples, of vectors like those of `fedloom.testing`."""

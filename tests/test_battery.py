@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from dataclasses import dataclass
@@ -12,11 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from fedloom.algorithms import (
-    DENSE,
     KDNTD,
     MOON,
     Centralised,
-    FedADI,
     FedAlign,
     FedAvg,
     FedAvgFT,
@@ -24,7 +23,6 @@ from fedloom.algorithms import (
     FedAvgStored,
     FedBE,
     FedCurv,
-    FedDAFL,
     FedDF,
     FedDyn,
     FedFomo,
@@ -53,16 +51,10 @@ from fedloom.core.types import Weighted, Weights
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import CHECKS, Subject, check
+from small import ONE_SHOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
 
-DREAMS: dict[str, Any] = {
-    "generator": "small:Painter",
-    "nz": 5,
-    "ngf": 7,
-    "synthesis": Distill(batch_size=6, optimiser=Adam(lr=0.02, betas=(0.5, 0.999))),
-    "distill": Distill(batch_size=4, optimiser=SGD(lr=0.01, momentum=0.9)),
-}
 ALGORITHMS: dict[str, Any] = {
     "fedavg": FedAvg(),
     "fedavg_uniform_server_buffers": FedAvg(aggregation="uniform", buffers="server"),
@@ -111,12 +103,8 @@ ALGORITHMS: dict[str, Any] = {
         num_sampled=3,
         distill=Distill(batch_size=8, optimiser=SGD(lr=0.05, momentum=0.9)),
     ),
-    "dense": DENSE(T_G=3, **DREAMS),
-    "dense_paper_several_uploads": DENSE(schedule="paper", T_G=3, epochs=1, **DREAMS),
-    "fed_dafl": FedDAFL(steps=3, **DREAMS),
-    "fed_adi": FedADI(
-        steps=3, alpha_tv=0.1, **{k: v for k, v in DREAMS.items() if k not in {"generator", "nz", "ngf"}}
-    ),
+    **ONE_SHOT,
+    "dense_paper_several_uploads": dataclasses.replace(ONE_SHOT["dense"], schedule="paper", epochs=1),
     "fedalign": FedAlign(mu=0.3, width=0.5),
     "kt_pfl": KTpFL(distill=Digest(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),
     "local_only": LocalOnly(),

@@ -99,7 +99,7 @@ def test_stacked_training_is_that_of_each() -> None:
     )
     weights = [model.init(seed, torch.float64) for seed in range(3)]
     batches = [batch(rows(n, False, n), 6 - n, key=n) for n in (4, 6, 2)]
-    dims: Any = Batch(x=0, y=0, mask=0, key=0)  # type: ignore[arg-type]
+    dims: Any = Batch(x=0, y=0, mask=0, key=0, progress=0)  # type: ignore[arg-type]
     together = tree.stack([Batch(x=b.x, y=b.y, mask=b.mask, key=b.key) for b in batches])
     logits, buffers = vmap(model.train, in_dims=(0, dims))(tree.stack(weights), together)
     for k, n in enumerate((4, 6, 2)):

@@ -28,7 +28,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.subject import MLP, federation
-from small import clients_of, random_data
+from small import ONE_SHOT, clients_of, random_data
 
 ENGINES = [Loop, Stacked]
 SIZES = (5, 12, 7, 9)
@@ -127,12 +127,14 @@ class Diverges(Classification):
         return super().loss(logits, batch) * float("nan")
 
 
+@pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_all_refused_leaves_every_server(engine: Any, name: str) -> None:
     people = federation().pooled() if ALGORITHMS[name].pooled else federation()
     everybody = Population(people, {"mlp": Model(MLP, name="mlp")}, task=Diverges())
-    run = engine(everybody, ALGORITHMS[name](local=LOCAL), on_nonfinite="refuse")
+    algorithm = dataclasses.replace(ONE_SHOT.get(name) or ALGORITHMS[name](), local=LOCAL)
+    run = engine(everybody, algorithm, on_nonfinite="refuse")
     server = run.init()
     cohort = range(people.num_clients)
     found = run.round(server, cohort, 0)
