@@ -17,7 +17,7 @@ from states import own_process
 import fedloom as fl
 from fedloom.models import build
 
-ROUNDS, PAIRS = 4, 3
+ROUNDS, PAIRS = 3, 3
 CASES = {  # clients, examples of each, cohort, network
     "20 clients, LeNet": (20, 600, 12, "lenet"),
     "1,000 clients, LeNet": (1000, 60, 10, "lenet"),
