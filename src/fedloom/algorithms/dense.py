@@ -36,7 +36,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.choices import Count, NonNegative
 from fedloom.core.cohort import Cohort
@@ -88,10 +87,7 @@ class DENSE(Generates):
         return super().suited(federation, models)
 
     def begin(self, key: int) -> Any:
-        if self.schedule == "pool":
-            return ()
-        g = self.network.init(key)
-        return g, tuple(self.synthesis.optimiser.init(tree.leaves(g.params)))
+        return () if self.schedule == "pool" else super().begin(key)
 
     def epoch(self, server: Server, teachers: Teachers, cohort: Cohort) -> Server:
         y, rng = self.drawn(cohort, server)

@@ -79,10 +79,6 @@ class FedDAFL(Generates):
             )
         return super().suited(federation, models)
 
-    def begin(self, key: int) -> Any:
-        g = self.network.init(key)
-        return g, tuple(self.synthesis.optimiser.init(tree.leaves(g.params)))
-
     def init_pools(self, server: Server) -> Mapping[str, Any]:
         return {"images": self.entry(min(SHOWN, self.synthesis.batch_size))}
 

@@ -40,7 +40,7 @@ from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import soft_prediction, soft_target_loss
-from fedloom.core.model import Model
+from fedloom.core.model import Model, student_among
 from fedloom.core.optimiser import Adam, Cosine, Distill
 from fedloom.core.random import derive
 from fedloom.core.types import Weighted, Weights
@@ -73,11 +73,7 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
             raise SettingError(f"FedDF tells architectures by name, got {[m.name for m in model.values()]}: name each")
         if self.student is None:
             return students
-        if self.student not in model:
-            raise SettingError(
-                f"student must be one of the run's networks, {', '.join(model)}, got {self.student!r}: name one of them"
-            )
-        return {**students, ALONE: model[self.student].init(derive(key, "student"))}
+        return {**students, ALONE: student_among(model, self.student).init(derive(key, "student"))}
 
     @on_client
     def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:

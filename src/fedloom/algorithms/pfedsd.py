@@ -23,7 +23,6 @@ statistics are averaged (`buffers = "server"` keeps the server's, as they do).
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -82,9 +81,7 @@ class SelfDistilled(KeepsModel):
                 "soft predictions are of inputs that stay what they are, and the training examples are augmented at "
                 'random: set teacher_store="model", or leave augmentation out'
             )
-        made = copy.copy(made)
-        object.__setattr__(made, "table", (int(federation.partition.sizes.max()), federation.num_classes))
-        return made
+        return made.knowing(table=(int(federation.partition.sizes.max()), federation.num_classes))
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         if self.teacher_store == "soft_predictions" and model.by_batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -90,9 +91,17 @@ class Algorithm(ABC, Generic[V, S]):
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         """This algorithm as it runs with these data and networks: itself, or a copy that knows what it needs of them.
 
-        Raise SettingError where they do not suit its settings, before work starts.
+        Raise SettingError where they do not suit its settings, before work starts. What it needs is no setting:
+        `return super().suited(federation, models).knowing(shape=federation.train.shape)`.
         """
         return self
+
+    def knowing(self, **facts: Any) -> Self:
+        """A copy that has these attributes besides its settings."""
+        made = copy.copy(self)
+        for name, fact in facts.items():
+            object.__setattr__(made, name, fact)  # as frozen classes set what they derive
+        return made
 
     def init_client(self, initial: Weights, model: Model, key: int) -> S:
         """State of a client at its first contact; never called for a client that is never asked.

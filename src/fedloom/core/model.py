@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -320,3 +320,16 @@ def _skeleton(module: nn.Module) -> nn.Module:
     for b in module.buffers():
         memo[id(b)] = torch.empty_like(b, device="meta")
     return copy.deepcopy(module, memo)
+
+
+def student_among(models: Mapping[str, Model], name: str) -> Model:
+    """The network of a run that a server's student has, by its name.
+
+    Raises:
+        SettingError: the run has no such network.
+    """
+    if name not in models:
+        raise SettingError(
+            f"student must be one of the run's networks, {', '.join(models)}, got {name!r}: name one of them"
+        )
+    return models[name]

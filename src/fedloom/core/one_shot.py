@@ -6,7 +6,6 @@ a round that asks nobody.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import warnings
 from abc import abstractmethod
@@ -28,7 +27,7 @@ from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.fold import minimise_from
 from fedloom.core.losses import Loss, distillation
-from fedloom.core.model import Model
+from fedloom.core.model import Model, student_among
 from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.random import derive
 from fedloom.core.types import BatchLoss, Weights, replace, state, static
@@ -133,11 +132,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
         return True
 
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
-        name, train = self.student or next(iter(models)), federation.train
-        if name not in models:
-            raise SettingError(
-                f"student must be one of the run's networks, {', '.join(models)}, got {name!r}: name one of them"
-            )
+        train, student = federation.train, student_among(models, self.student or next(iter(models)))
         absent = np.flatnonzero(federation.counts().sum(0) == 0).tolist()
         if absent:
             warnings.warn(
@@ -146,11 +141,9 @@ class OneShot(Algorithm[Server, tuple[()]]):
                 SettingWarning,
                 stacklevel=2,
             )
-        made = copy.copy(super().suited(federation, models))
         pixels = dataclasses.replace(train.normalise, scale=1.0)
-        about = About(train.shape, train.num_classes, pixels, train.augment, models[name])
-        object.__setattr__(made, "about", about)  # as frozen classes set what they derive
-        return made
+        about = About(train.shape, train.num_classes, pixels, train.augment, student)
+        return super().suited(federation, models).knowing(about=about)
 
     def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> Server:
         student = self.about.student.init(derive(key, "student"))
@@ -299,6 +292,11 @@ class Generates(OneShot):
                 f"{self.generator}: name another one, or crop or pad the images"
             )
         return made
+
+    def begin(self, key: int) -> Any:
+        """The generator and the state of its optimiser."""
+        g = self.network.init(key)
+        return g, tuple(self.synthesis.optimiser.init(tree.leaves(g.params)))
 
     @property
     def network(self) -> Model:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedloom.models.networks import FeatureClassifier, check_size
+from fedloom.models.networks import FeatureClassifier, check_size, convolutions
 
 
 class DenseMnistCNN(FeatureClassifier):
@@ -26,10 +26,8 @@ class DenseMnistCNN(FeatureClassifier):
 
     def __init__(self, in_channels: int = 1, image_size: int = 28, num_classes: int = 10) -> None:
         check_size(self, image_size, 4)
-        layers: list[nn.Module] = []
-        for inputs, outputs in ((in_channels, 16), (16, 32)):
-            layers += [nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
-        super().__init__(nn.Sequential(*layers, nn.Flatten()), 32 * (image_size // 4) ** 2, num_classes)
+        body = nn.Sequential(*convolutions(in_channels, 16, 32, padding=2, norm=True))
+        super().__init__(body, 32 * (image_size // 4) ** 2, num_classes)
 
 
 class DenseCNN(FeatureClassifier):

@@ -74,11 +74,15 @@ class MLP(FeatureClassifier):
         super().__init__(nn.Sequential(*layers), hidden[-1], num_classes)
 
 
-def convolutions(inputs: int, first: int, second: int, padding: int = 0) -> list[nn.Module]:
-    """Convolutions 5x5 to `first` and `second` channels, each followed by ReLU and max-pooling 2; then flat."""
+def convolutions(inputs: int, first: int, second: int, padding: int = 0, norm: bool = False) -> list[nn.Module]:
+    """Convolutions 5x5 to `first` and `second` channels, each followed by ReLU and max-pooling 2; then flat.
+
+    `norm`: BatchNorm before each ReLU.
+    """
     layers: list[nn.Module] = []
     for before, after in ((inputs, first), (first, second)):
-        layers += [nn.Conv2d(before, after, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        between = [nn.BatchNorm2d(after)] if norm else []
+        layers += [nn.Conv2d(before, after, 5, padding=padding), *between, nn.ReLU(), nn.MaxPool2d(2)]
     return [*layers, nn.Flatten()]
 
 

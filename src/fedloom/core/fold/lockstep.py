@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch, Batches, Lazy, Notes, at_batch
+from fedloom.core.batches import Batch, Batches, Lazy, at_batch
 from fedloom.core.errors import EngineWarning
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Step, tracing, vmap_trees
@@ -215,57 +215,38 @@ class _Lockstep:
         y = y.index_select(0, rows.reshape(-1)).reshape(rows.shape)
         if b.prepare is not None:
             x = b.prepare(x, b.dtype)
-        if self.axes is None:
-            batch, dims = self._of_one(x, y, mask, key, done, notes, lazy, full), None
-        else:
-            batch, dims = self._of_stack(x, y, mask, key, done, notes, lazy, full)
+        plain = Batch(x=x, y=y, mask=mask, key=key, notes=notes, progress=done, full=full)
+        batch, dims = (self._of_one(plain, lazy), None) if self.axes is None else self._of_stack(plain, lazy)
         return self.step.advance(work, self.spec, batch, context, dims)
 
-    def _of_one(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor,
-        key: Tensor,
-        done: Tensor,
-        notes: Notes,
-        lazy: dict[str, Lazy],
-        full: bool,
-    ) -> Batch:
+    def _of_one(self, batch: Batch, lazy: dict[str, Lazy]) -> Batch:
+        """The batch augmented, and with what teachers say of it."""
+        x = batch.x
         if self.batches.augment is not None:
-            x = self.batches.augment(x, key)
+            x = self.batches.augment(x, batch.key)
         if self.memory is not None:
             x = x.contiguous(memory_format=self.memory)
+        mask = None if batch.full else batch.mask
         with torch.no_grad():
-            told = {n: at_batch(x, None if full else mask, t.fn, *t.context, x).detach() for n, t in lazy.items()}
-        return Batch(x=x, y=y, mask=mask, key=key, notes={**notes, **told}, progress=done, full=full)
+            told = {n: at_batch(x, mask, t.fn, *t.context, x).detach() for n, t in lazy.items()}
+        return replace(batch, x=x, notes={**batch.notes, **told})
 
-    def _of_stack(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor,
-        key: Tensor,
-        done: Tensor,
-        notes: Notes,
-        lazy: dict[str, Lazy],
-        full: bool,
-    ) -> tuple[Batch, Any]:
-        """The batches of the clients, and the client axes of (batch, context)."""
-        key_axis = None if key.ndim == 0 else 0
+    def _of_stack(self, batch: Batch, lazy: dict[str, Lazy]) -> tuple[Batch, Any]:
+        """The same of the batches of the clients; and the client axes of (batch, context)."""
+        x, key_axis = batch.x, None if batch.key.ndim == 0 else 0
         if self.batches.augment is not None:
-            x = vmap(self.batches.augment, in_dims=(0, key_axis))(x, key)
-        told = dict(notes)
+            x = vmap(self.batches.augment, in_dims=(0, key_axis))(x, batch.key)
+        told = dict(batch.notes)
         for n, teacher in lazy.items():
 
             def tell(c: Any, x: Tensor, m: Tensor, fn: Callable[..., Any] = teacher.fn) -> Any:
-                return at_batch(x, None if full else m, fn, *c, x)
+                return at_batch(x, None if batch.full else m, fn, *c, x)
 
             with torch.no_grad():
-                told[n] = vmap_trees(tell, (self.axes[0].lazy[n].context, 0, 0))(teacher.context, x, mask)
-        axes: Any = {"x": 0, "y": 0, "mask": 0, "key": key_axis, "progress": 0 if done.ndim else None}
-        dims = Batch(**axes, notes=dict.fromkeys(told, 0), full=full)  # type: ignore[arg-type]
-        return Batch(x=x, y=y, mask=mask, key=key, notes=told, progress=done, full=full), (dims, self.axes[1])
+                told[n] = vmap_trees(tell, (self.axes[0].lazy[n].context, 0, 0))(teacher.context, x, batch.mask)
+        axes: Any = {"x": 0, "y": 0, "mask": 0, "key": key_axis, "progress": 0 if batch.progress.ndim else None}
+        dims = Batch(**axes, notes=dict.fromkeys(told, 0), full=batch.full)  # type: ignore[arg-type]
+        return replace(batch, x=x, notes=told), (dims, self.axes[1])
 
     def _program(self, kind: tuple[int, bool], args: Sequence[Tensor]) -> Callable[..., Any] | None:
         """This step compiled, else traced, else None, with a warning. Each is tried on copies: nothing moves."""
