@@ -58,9 +58,9 @@ def attack(name: str, engine: str, kills: int, seed: int, folder: Path, rounds: 
     reference = runs.job(name, engine, rounds).run(whole)
     deadline = time.monotonic() + 60 + 5 * kills
     while killed < kills and time.monotonic() < deadline:
-        sought = rng.random() < 0.5
+        seen, more = max(lines(cut / "metrics.jsonl"), runs.phase(name)), rng.choice((0, 0, 1, 2, 4))
+        sought = rng.random() < 0.5 and lines(cut / "metrics.jsonl") == seen
         die_at = rng.randrange(1, 60) if sought else None
-        seen, more = lines(cut / "metrics.jsonl"), rng.choice((0, 0, 1, 2, 4))
         process = runs.forkserver().Process(target=child, args=(str(cut), name, engine, rounds, die_at))
         process.start()
         if not sought:
@@ -99,7 +99,7 @@ def compare(name: str, engine: str, rounds: int, reference: Any, whole: Path, cu
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200, help="in all, over 5 algorithms on 3 engines")
+    parser.add_argument("--kills", type=int, default=200, help="in all, over 6 algorithms on 3 engines")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     warnings.simplefilter("ignore")

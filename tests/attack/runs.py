@@ -1,9 +1,10 @@
-"""Runs that are attacked: five algorithms, three architectures (one with BatchNorm), faults, states on disk, records of
-each client, new clients.
+"""Runs that are attacked: six algorithms, three architectures (one with BatchNorm), faults, states on disk, records of
+each client, new clients, a server that goes on alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -33,9 +34,10 @@ from fedloom import (
     Unreliable,
 )
 from fedloom.core import tree
+from small import ONE_SHOT
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp
 
-ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd", "kt_pfl")
+ALGORITHMS = ("fedavg", "scaffold", "fedntd", "pfedsd", "kt_pfl", "dense")
 ENGINES = ("loop", "stacked", "workers")
 
 
@@ -49,9 +51,16 @@ def wide() -> nn.Module:
 
 
 def algorithm(name: str) -> Any:
+    if name == "dense":
+        return dataclasses.replace(ONE_SHOT[name], local=LOCAL)
     if name == "kt_pfl":
         return KTpFL(local=LOCAL, num_public=12, distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.1)))
     return {"fedavg": FedAvg, "scaffold": Scaffold, "fedntd": FedNTD, "pfedsd": PFedSD}[name](local=LOCAL)
+
+
+def phase(name: str) -> int:
+    """From which round on a run is attacked: of a one-shot method, once the clients have uploaded."""
+    return 1 if name in ONE_SHOT else 0
 
 
 def job(name: str, engine: str, rounds: int, seed: int = 0) -> Job:
