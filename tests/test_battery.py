@@ -178,10 +178,9 @@ def test_adam_and_clipping_agree_too() -> None:
         assert CHECKS[name](Subject.of(FedAvg(), local=local)) is None
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [pytest.param(a, marks=pytest.mark.xdist_group(a)) for a in ALGORITHMS])
 def test_tracing_really_traces(algorithm: str) -> None:
-    subject = Subject.of(ALGORITHMS[algorithm])
-    engine = subject.run(Stacked, compilation="trace", cohorts=subject.cohorts[:1]).engine
+    engine = subject(algorithm).run(Stacked, compilation="trace").engine
     assert len(engine.runtime.programs) >= 2  # full and ragged batches at least
     graphs = [getattr(program, "__self__", None) for program in engine.runtime.programs.values()]
     assert all(isinstance(graph, torch.fx.GraphModule) for graph in graphs)

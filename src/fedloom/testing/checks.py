@@ -33,6 +33,8 @@ from fedloom.testing.subject import (
     follow,
 )
 
+COMPUTING: tuple[type[Engine], ...] = (Loop, Stacked)  # what clients do behind messages is the loop's, `payloads_travel`
+
 
 def engines_agree(subject: Subject) -> str | None:
     """Loop, stack and a stack in chunks of two give the same states and personal models, to 1e-9 in float64."""
@@ -150,7 +152,7 @@ def others_data_stay_theirs(subject: Subject) -> str | None:
 
 def judged_rows_stay_unseen(subject: Subject) -> str | None:
     """With other test rows, states and personal models are what they were, bit for bit: they only judge."""
-    for kind in ENGINES:
+    for kind in COMPUTING:
         seen, unseen = subject.run(kind), subject.run(kind, subject.population(kind=OtherTestRows))
         what = f"nothing may depend on the rows by which clients are judged ({kind.name})"
         same((seen.servers, seen.states), (unseen.servers, unseen.states), f"{what}: a state does")
@@ -183,7 +185,7 @@ def only_the_cohort_moves(subject: Subject) -> str | None:
 
 def empty_steps_change_nothing(subject: Subject) -> str | None:
     """A step of padding at the end changes no bit; columns of padding change nothing beyond rounding."""
-    for kind in ENGINES:
+    for kind in COMPUTING:
         reference = subject.run(kind)
         longer = subject.run(kind, subject.population(kind=Padded, steps=1))
         _agree(reference, longer, f"a step without real rows must change nothing ({kind.name})", 0.0)
