@@ -26,6 +26,7 @@ from fedloom.models import (
     WideResNet,
     build,
 )
+from fedloom.models.networks import relu_and_pool
 
 KTPFL_SIZES = golden("ktpfl_dense/model_sizes.json")
 
@@ -254,3 +255,16 @@ def test_arguments_that_networks_refuse() -> None:
         SmallConvNet(dropout=1.0)
     with pytest.raises(ValueError, match="use LogisticRegression"):
         MLP(4, 2, hidden=())
+
+
+def test_pooling_before_relu_gives_the_bits_of_relu_before_pooling() -> None:
+    """Ties, windows without a positive value and zeros among the inputs."""
+    x = torch.randint(-2, 2, (8, 3, 6, 6), generator=torch.Generator().manual_seed(0)) * 0.7
+    x[0] = -1.0
+    found = []
+    for layers in (relu_and_pool(), relu_and_pool()[::-1]):
+        inputs = x.clone().requires_grad_()
+        y = nn.Sequential(*layers)(inputs)
+        found.append((y, *torch.autograd.grad((y * torch.arange(y.numel()).view_as(y)).sum(), inputs)))
+    for mine, theirs in zip(*found, strict=True):
+        assert torch.equal(mine, theirs)

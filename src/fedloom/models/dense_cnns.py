@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedloom.models.networks import FeatureClassifier, check_size, convolutions
+from fedloom.models.networks import FeatureClassifier, check_size, convolutions, relu_and_pool
 
 
 class DenseMnistCNN(FeatureClassifier):
@@ -59,8 +59,8 @@ class DenseCNN(FeatureClassifier):
         check_size(self, image_size, 18)
         first, second, third = widths
         layers: list[nn.Module] = [
-            *(nn.Conv2d(in_channels, first, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(first, second, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(in_channels, first, 3), *relu_and_pool()),
+            *(nn.Conv2d(first, second, 3), *relu_and_pool()),
             *(nn.Conv2d(second, third, 3), nn.ReLU(), nn.Flatten()),
         ]
         features = third * (((image_size - 2) // 2 - 2) // 2 - 2) ** 2

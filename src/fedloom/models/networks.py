@@ -77,13 +77,22 @@ class MLP(FeatureClassifier):
 def convolutions(inputs: int, first: int, second: int, padding: int = 0, norm: bool = False) -> list[nn.Module]:
     """Convolutions 5x5 to `first` and `second` channels, each followed by ReLU and max-pooling 2; then flat.
 
-    `norm`: BatchNorm before each ReLU.
+    `norm`: BatchNorm after each convolution.
     """
     layers: list[nn.Module] = []
     for before, after in ((inputs, first), (first, second)):
         between = [nn.BatchNorm2d(after)] if norm else []
-        layers += [nn.Conv2d(before, after, 5, padding=padding), *between, nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(before, after, 5, padding=padding), *between, *relu_and_pool()]
     return [*layers, nn.Flatten()]
+
+
+def relu_and_pool() -> list[nn.Module]:
+    """ReLU and max-pooling 2, in the order that rectifies a quarter of the values: the same bits, gradients too.
+
+    The greatest of four is positive where any is, and then it is what ReLU leaves greatest; where none is, both orders
+    give 0 and no gradient.
+    """
+    return [nn.MaxPool2d(2), nn.ReLU()]
 
 
 def check_size(network: nn.Module, image_size: int, least: int) -> None:
@@ -234,7 +243,7 @@ class SmallConvNet(FeatureClassifier):
                 layers.append(nn.BatchNorm2d(outputs))
             elif norm == "group":
                 layers.append(nn.GroupNorm(4, outputs))
-            layers += [nn.ReLU(), nn.MaxPool2d(2)]
+            layers += relu_and_pool()
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         if dropout:
             layers.append(nn.Dropout(dropout))

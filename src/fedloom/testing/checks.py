@@ -33,7 +33,8 @@ from fedloom.testing.subject import (
     follow,
 )
 
-COMPUTING: tuple[type[Engine], ...] = (Loop, Stacked)  # what clients do behind messages is the loop's, `payloads_travel`
+# Behind messages clients compute as in the loop, which `payloads_travel` compares.
+COMPUTING: tuple[type[Engine], ...] = (Loop, Stacked)
 
 
 def engines_agree(subject: Subject) -> str | None:
