@@ -67,6 +67,7 @@ FLAGS: dict[str, tuple[tuple[str, str, str, str], ...]] = {  # flag, setting, va
         ("--bf16", "run.bf16", "", "mixed precision in local training"),
         ("--compilation", "run.compilation", "", "of the training step"),
         ("--workers", "run.workers", "N", "processes of the engine workers (default: one for each core)"),
+        ("--deadline", "run.deadline", "S", "seconds that clients in other processes have for an exchange"),
         ("--chunk", "run.chunk", "K", "clients stacked at a time (default: by memory)"),
         ("--state-memory", "run.state_memory_mib", "MIB", "of clients' states; more goes to disk (default: all of it)"),
     ),

@@ -17,6 +17,7 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.data import Federation
+from fedloom.engines.communication import only_computes
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
@@ -31,7 +32,8 @@ def compare(args: argparse.Namespace, console: Console) -> int:
     runs = {_place(e, s, args, chosen): with_seed(e, s) for e in chosen for s in seeds(args.seeds, e)}
     if args.resume and args.out is None:
         raise SettingError("--resume goes on with what a directory holds; name it with --out DIR")
-    if args.out is not None and not args.resume:
+    computes = only_computes(chosen[0].run.engine)
+    if args.out is not None and not args.resume and not computes:
         for place in runs:
             check_free(Path(args.out, place))
     for text in args.track:
@@ -40,6 +42,10 @@ def compare(args: argparse.Namespace, console: Console) -> int:
     jobs = {place: federations.job(experiment) for place, experiment in runs.items()}
     for job in jobs.values():  # what does not fit shows before the first of them trains
         job.check()
+    if computes:
+        for job in jobs.values():
+            job.run()
+        return 0
     first = next(iter(jobs.values()))
     introduce(first.federation, first.population.models, first.settings, console)
     results: Results = []

@@ -30,6 +30,7 @@ _MAY_DIFFER = {
         "keep_every",
         "state_memory_mib",
         "workers",
+        "deadline",
     )
 }
 _BESIDE = {"format", "versions", "engine_reason", "documents", "unproved", "shared"}  # not what makes a run that run

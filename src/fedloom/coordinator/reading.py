@@ -207,9 +207,8 @@ def manifest(data: bytes) -> Object:
     for kept in ("rows", "pools"):
         rows = fixed.get(kept, [])
         _need(_list(rows) and all(isinstance(name, str) for name in rows), f"fixed.{kept}", "a list of names", rows)
-    _need(
-        found.get("engine") in ("loop", "stacked", "workers"), "engine", "loop, stacked or workers", found.get("engine")
-    )
+    engine = found.get("engine")
+    _need(engine in ("loop", "stacked", "workers", "gloo", "mpi"), "engine", "the name of an engine", engine)
     for name, value in (("engine_reason", found.get("engine_reason")), ("fixed.compilation", fixed.get("compilation"))):
         _need(isinstance(value, str), name, "a text", value)
     clients = found["federation"].get("clients")

@@ -27,7 +27,7 @@ from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.engine import Engine
 from fedloom.engines.population import pooled
-from fedloom.engines.workers import threads
+from fedloom.engines.processes import Processes, threads
 
 if TYPE_CHECKING:
     from fedloom.coordinator.run import Job
@@ -58,6 +58,11 @@ class Rounds:
         self.num_threads = fixed.get("threads", settings.threads)
         asked = settings.engine if not stored else stored.get("engine", settings.engine)
         kind, reason = choose(asked, trained, algorithm.local, self.cohort_size)
+        if settings.deadline is not None and not issubclass(kind, Processes):
+            raise SettingError(
+                f"deadline = {settings.deadline:g} is for clients in other processes, and this run has the engine "
+                f"{kind.name}: use engine = 'workers', 'gloo' or 'mpi', or no deadline"
+            )
         form = settings.compilation
         if form == "auto":
             form = fixed.get("compilation") or choose_compilation(
@@ -71,6 +76,7 @@ class Rounds:
             chunk=settings.chunk,
             chunks=fixed.get("chunks"),
             workers=settings.workers,
+            deadline=settings.deadline,
             faults=job.faults,
             on_nonfinite=settings.on_nonfinite,
             counts_states=settings.stateless,

@@ -27,8 +27,10 @@ from fedloom.core.task import Classification, Task, check_task
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation
 from fedloom.engines.cohort import Exchange
+from fedloom.engines.communication import only_computes
 from fedloom.engines.engine import Engine, Faults
 from fedloom.engines.population import Population
+from fedloom.engines.ranks import Ranks
 from fedloom.evaluate import classify
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
@@ -140,6 +142,8 @@ class Job:
         on_round: OnHistory | None = None,
     ) -> History:
         """Start the run, or go on with the one in `directory`; see `run`. `at`: from the checkpoint of this round."""
+        if only_computes(self.settings.engine):
+            return self._serve()
         if directory is None:
             if resume:
                 raise SettingError("a run can be resumed from its directory only: give directory")
@@ -163,6 +167,14 @@ class Job:
             else:
                 files.begin(rounds.documents())
             return rounds.go(files, on_start, on_round)
+
+    def _serve(self) -> History:
+        """At a rank that computes clients: until the run is over, of which it has no numbers."""
+        self.check()
+        rounds = Rounds(self)
+        assert isinstance(rounds.engine, Ranks)
+        rounds.engine.serve()
+        return rounds.history
 
     @enough_memory()
     def replay(self, directory: str | os.PathLike[str], round: int) -> Replay:

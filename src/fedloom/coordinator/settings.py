@@ -39,6 +39,9 @@ class RunSettings:
 
     `workers`: processes of the engine "workers"; None: one for each core. Results do not depend on it.
 
+    `deadline`: seconds that the clients of an exchange have to answer, on the engines "workers", "gloo" and "mpi"; who
+    has not answered by then is left out of the round, and named in its record. None: as long as it takes.
+
     `engine`, `compilation`, `chunk` (clients stacked at a time), `bf16` (automatic mixed precision in local training),
     `device`, `dtype`, `threads` (of PyTorch, for this run; None leaves them as they are): results may differ with them
     in the last bits. `on_nonfinite`: at a loss, an upload or a server state that is NaN or infinite, "stop" or go
@@ -60,6 +63,7 @@ class RunSettings:
     stateless: bool = False
     engine: EngineName = "auto"
     workers: int | None = None
+    deadline: float | None = None
     compilation: CompilationName = "auto"
     chunk: int | None = None
     bf16: bool = False
@@ -74,6 +78,8 @@ class RunSettings:
             value = getattr(self, name)
             if value is not None and not value >= 1:
                 raise SettingError(f"{name} must be >= 1 or None ({_NONE[name]}), got {value}")
+        if self.deadline is not None and not self.deadline > 0:
+            raise SettingError(f"deadline must be > 0 seconds or None (as long as it takes), got {self.deadline}")
         for name in ("rounds", "cohort_size", "eval_every", "panel", "checkpoint_every", "keep_every"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be >= 1, got {getattr(self, name)}")

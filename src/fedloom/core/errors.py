@@ -51,6 +51,10 @@ class NonFiniteError(ClientError):
     """A loss, an upload or a state of one client, or of the server itself, is NaN or infinite."""
 
 
+class RankError(FedloomError, ConnectionError):
+    """A rank that a run needs is gone, or runs another job."""
+
+
 class StackingError(FedloomError, TypeError):
     """Something that one client does cannot be done by a stack of clients, or the other way round."""
 

@@ -199,6 +199,7 @@ class AskedCohort:
                     reasons = {k: engine.faults(self.round, number, k) for k in order}
                     lost.update({k: why for k, why in reasons.items() if why is not None})
                     order = [k for k in order if reasons[k] is None]
+                engine.lost = lost
                 for request, states, answer in engine.answers(call, order, send) if order else ():
                     if engine.counts_states:
                         self._note_states(request, states, answer)

@@ -33,11 +33,11 @@ class Engine(ABC):
     """Runs the clients of a population; knows no algorithm by name.
 
     Clients' states are in `states`, at the server; requests carry them. `chunk`: how many clients are computed at a
-    time (stack); `chunks`: by architecture, as `fixed` has told it of a run that goes on. `faults`: simulated loss of
-    clients. `counts_states`: whether clients' states travel with the messages, and are counted. `judges_trained`:
+    time (stack); `chunks`: by architecture, as `fixed` has told it of a run that goes on. `workers`: how many processes
+    compute them, `deadline`: the seconds that clients in other processes have for an exchange. `faults`: simulated loss
+    of clients. `counts_states`: whether clients' states travel with the messages, and are counted. `judges_trained`:
     whether what a client has trained is judged where it was trained. `on_nonfinite`: "stop" raises NonFiniteError,
-    "refuse" treats the client as failed and leaves its state as
-    it was; the same for the server's own state.
+    "refuse" treats the client as failed and leaves its state as it was; the same for the server's own state.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Engine(ABC):
         chunk: int | None = None,
         chunks: Mapping[str, int] | None = None,
         workers: int | None = None,
+        deadline: float | None = None,
         faults: Faults | None = None,
         on_nonfinite: Literal["stop", "refuse"] = "stop",
         counts_states: bool = False,
@@ -73,7 +74,7 @@ class Engine(ABC):
                 raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")
         self.population, self.algorithm = population, algorithm
         self.compilation, self.bf16, self.chunk, self.chunks_given = compilation, bf16, chunk, chunks
-        self.workers, self.faults, self.on_nonfinite = workers, faults, on_nonfinite
+        self.workers, self.deadline, self.faults, self.on_nonfinite = workers, deadline, faults, on_nonfinite
         self.counts_states, self.judges_trained = counts_states, judges_trained
         self._bills: dict[str, Bill] = {}
         self.runtime = Runtime(
@@ -86,6 +87,7 @@ class Engine(ABC):
         self.to_judge: dict[str, Predict | Mapping[int, Predict]] = {}
         self.traffic = Traffic()
         self.last: Answer | None = None  # of the newest request
+        self.lost: dict[int, str] = {}  # clients of the exchange at hand that did not answer, and why
 
     # ---- what a run asks of an engine
 
@@ -142,8 +144,9 @@ class Engine(ABC):
         """The same engine for another algorithm, with no states yet; traced steps are shared."""
         return type(self)(
             self.population, algorithm, compilation=self.compilation, bf16=self.bf16, chunk=self.chunk,
-            chunks=self.chunks_given, workers=self.workers, faults=self.faults, on_nonfinite=self.on_nonfinite,
-            counts_states=self.counts_states, judges_trained=self.judges_trained, programs=self.runtime.programs,
+            chunks=self.chunks_given, workers=self.workers, deadline=self.deadline, faults=self.faults,
+            on_nonfinite=self.on_nonfinite, counts_states=self.counts_states, judges_trained=self.judges_trained,
+            programs=self.runtime.programs,
         )  # fmt: skip
 
     def close(self) -> None:  # noqa: B027  # most have started nothing

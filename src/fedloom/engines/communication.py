@@ -1,0 +1,259 @@
+"""The CommunicationManager: messages between rank 0, which runs the rounds, and ranks that compute clients.
+
+All ranks are launched alike, by torchrun, mpirun or Slurm, and run the same program. Rank 0 posts a message to a rank
+and gets one answer back; other ranks receive and answer. What a message says is the affair of `service`; here bytes are
+carried, over Gloo, which comes with PyTorch, or over MPI, by mpi4py. There is neither encryption nor authentication:
+for networks whose every machine is trusted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import Any, Literal, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedloom.core.errors import SettingError
+
+Transport = Literal["gloo", "mpi"]
+FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires between all ranks
+PATIENCE = 1.0  # seconds that the end of a process waits for a rank
+PAUSES = (0.0001, 0.002)  # seconds between two looks for messages over MPI: the first, the longest
+
+
+class CommunicationManager(ABC):
+    """Messages between ranks, as bytes.
+
+    `rank`: of this process, from 0. `size`: how many ranks there are. `at_work`: whether an engine is in the middle of
+    its work here, so that others wait in vain for a process that ends now.
+    """
+
+    rank: int
+    size: int
+    at_work = False
+
+    # ---- at rank 0
+
+    @abstractmethod
+    def post(self, rank: int, message: bytes) -> None:
+        """Send a message to a rank, and return at once. It is answered, unless it is empty."""
+
+    @abstractmethod
+    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
+        """Those that have answered or are gone; waits for the first of them, but not longer than so many seconds."""
+
+    @abstractmethod
+    def take(self, rank: int) -> memoryview:
+        """The oldest answer of a rank that was not taken; `EOFError` if the rank is gone."""
+
+    # ---- at the others
+
+    @abstractmethod
+    def receive(self) -> memoryview:
+        """The next message of rank 0; `EOFError` if that is gone."""
+
+    @abstractmethod
+    def answer(self, message: bytes) -> None:
+        """Answer it; `EOFError` if rank 0 is gone."""
+
+
+class GlooManager(CommunicationManager):
+    """Over Gloo, in the process group that torchrun's environment describes, or in the one that there is.
+
+    At rank 0 a thread for each rank sends a message and waits for the answer, so that neither a rank that hangs nor one
+    that dies keeps the others from being heard.
+    """
+
+    def __init__(self) -> None:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", timeout=FOREVER)
+            group = dist.group.WORLD
+        else:
+            group = dist.new_group(backend="gloo", timeout=FOREVER)
+        self.group, self.rank, self.size = group, dist.get_rank(), dist.get_world_size()
+        self._found: dict[int, deque[memoryview]] = {}  # answers by rank
+        self._gone: set[int] = set()
+        self._news = threading.Condition()
+        self._posted: dict[int, queue.SimpleQueue[bytes | None]] = {}  # messages that are to be sent, by rank
+        self._threads: list[threading.Thread] = []
+        for rank in range(1, self.size) if self.rank == 0 else ():
+            self._posted[rank], self._found[rank] = queue.SimpleQueue(), deque()
+            self._threads.append(threading.Thread(target=self._carry, args=(rank,), daemon=True))
+            self._threads[-1].start()
+        atexit.register(self._end)
+
+    def post(self, rank: int, message: bytes) -> None:
+        self._posted[rank].put(message)
+
+    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
+        with self._news:
+            self._news.wait_for(lambda: any(map(self._is_ready, ranks)), timeout)
+            return [rank for rank in ranks if self._is_ready(rank)]
+
+    def take(self, rank: int) -> memoryview:
+        with self._news:
+            if not self._found[rank]:
+                raise EOFError
+            return self._found[rank].popleft()
+
+    def _is_ready(self, rank: int) -> bool:
+        return bool(self._found[rank]) or rank in self._gone
+
+    def receive(self) -> memoryview:
+        return self._receive(0)
+
+    def answer(self, message: bytes) -> None:
+        self._send(0, message)
+
+    def _carry(self, rank: int) -> None:
+        """The thread of a rank."""
+        while rank not in self._gone and (message := self._posted[rank].get()) is not None:
+            try:
+                self._send(rank, message)
+                found = [self._receive(rank)] if message else []
+            except EOFError:
+                found = []
+                self._gone.add(rank)
+            with self._news:
+                self._found[rank] += found
+                self._news.notify_all()
+
+    def _end(self) -> None:
+        for messages in self._posted.values():
+            messages.put(None)
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        if any(thread.is_alive() for thread in self._threads):
+            # One waits in Gloo for a rank that never answered. What ends the group wakes it, in a process without an
+            # interpreter, which would abort: so nothing ever ends the group.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
+        else:
+            dist.destroy_process_group(self.group)
+
+    def _send(self, rank: int, message: bytes) -> None:
+        try:
+            dist.send(torch.tensor([len(message)]), rank, group=self.group)
+            dist.send(_bytes(message), rank, group=self.group)
+        except RuntimeError as error:
+            raise EOFError(str(error)) from error
+
+    def _receive(self, rank: int) -> memoryview:
+        size = torch.zeros(1, dtype=torch.int64)
+        try:
+            dist.recv(size, rank, group=self.group)
+            data = torch.empty(int(size), dtype=torch.uint8)
+            dist.recv(data, rank, group=self.group)
+        except RuntimeError as error:
+            raise EOFError(str(error)) from error
+        return memoryview(data.numpy())
+
+
+class MPIManager(CommunicationManager):
+    """Over MPI. Nothing blocks, since a blocking receive of MPI takes a whole core: messages are looked for in growing
+    pauses. A rank that dies ends the job: `mpirun` sees to that, and the run goes on with --resume. One that ends in the
+    middle of its work, or whose peers never answered, has to abort the others, or it would wait for them at its end.
+    """
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self.comm: Any = MPI.COMM_WORLD
+        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self._sent: list[tuple[Any, bytes]] = []  # messages on their way
+        self._owed = Counter[int]()  # answers that have not been taken, by rank
+        atexit.register(self._end)
+        self._bytes = MPI.BYTE
+        self._status = MPI.Status
+
+    def post(self, rank: int, message: bytes) -> None:
+        self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
+        self._sent.append((self.comm.Isend([message, self._bytes], rank), message))
+        self._owed[rank] += bool(message)
+
+    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
+        return self._until(lambda: [rank for rank in ranks if self.comm.Iprobe(rank)], timeout)
+
+    def take(self, rank: int) -> memoryview:
+        self._owed[rank] -= 1
+        return self._get(rank)
+
+    def receive(self) -> memoryview:
+        self._until(lambda: self.comm.Iprobe(0), None)
+        return self._get(0)
+
+    def answer(self, message: bytes) -> None:
+        request = self.comm.Isend([message, self._bytes], 0)
+        self._until(request.Test, None)
+
+    def _get(self, rank: int) -> memoryview:
+        status = self._status()
+        self.comm.Probe(rank, status=status)
+        data = bytearray(status.Get_count(self._bytes))
+        self.comm.Recv([data, self._bytes], rank)
+        return memoryview(data)
+
+    def _end(self) -> None:
+        if self.at_work or +self._owed:
+            self.comm.Abort(int(self.at_work))
+
+    @staticmethod
+    def _until(look: Callable[[], Any], timeout: float | None) -> Any:
+        end, (pause, longest) = None if timeout is None else time.monotonic() + timeout, PAUSES
+        while not (found := look()) and (end is None or time.monotonic() < end):
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+        return found
+
+
+_managers: dict[str, CommunicationManager] = {}  # of this process
+
+
+def communication(transport: Transport) -> CommunicationManager:
+    """The CommunicationManager of this process; all ranks come here at the same time when it is made."""
+    if transport not in _managers:
+        _managers[transport] = GlooManager() if transport == "gloo" else MPIManager()
+    return _managers[transport]
+
+
+def rank_here(transport: Transport) -> int:
+    """The rank of this process, before there is a connection.
+
+    Raises:
+        SettingError: it was not launched with others, or lacks what the transport needs.
+    """
+    if transport == "mpi":
+        try:
+            from mpi4py import MPI
+        except ImportError as error:
+            raise SettingError(f"engine = 'mpi' needs mpi4py ({error}): pip install fedloom[mpi]") from None
+        rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+        launch = "mpirun -np 3 fedloom run ..."
+    else:
+        rank, size = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE"))
+        launch = "torchrun --nproc-per-node=3 -m fedloom run ..."
+    if size < 2:
+        raise SettingError(
+            f"engine = {transport!r} needs at least 2 ranks, of which rank 0 is the server, and there "
+            f"{'is one' if size else 'are none'}: launch them by {launch}"
+        )
+    return rank
+
+
+def only_computes(engine: str) -> bool:
+    """Whether this process is a rank that computes clients, so that rank 0 has the numbers and the files of the run."""
+    return engine in ("gloo", "mpi") and rank_here(cast("Transport", engine)) > 0
+
+
+def _bytes(message: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
