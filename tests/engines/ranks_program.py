@@ -38,6 +38,7 @@ def compare(kind: type[Ranks], subject: Subject, **settings: Any) -> None:
     if communication(kind.transport).rank:
         engine.serve()
         return
+    engine.open()
     loop = Loop(subject.population(), subject.algorithm, **settings)
     got, want = (follow(each, each.init(), subject.cohorts) for each in (engine, loop))
     engine.close()
@@ -58,7 +59,7 @@ def other_jobs(kind: type[Ranks]) -> None:
             engine.serve()
         else:
             with contextlib.closing(engine):
-                engine.round(engine.init(), (0, 1), 0)
+                engine.open()
     except SettingError as error:
         assert "all ranks must run the same job" in str(error)
     else:
@@ -81,6 +82,7 @@ def late(kind: type[Ranks]) -> None:
     if communication(kind.transport).rank:
         engine.serve()
         return
+    engine.open()
     server = engine.round(engine.init(), (0, 1, 3), 0)
     assert [(f.client, f.reason) for f in engine.traffic.failed] == [(3, "no answer within 0.75 s")]
     loop = Loop(subject.population(), subject.algorithm, faults=lambda t, e, k: "late" if (t, k) == (0, 3) else None)

@@ -182,6 +182,7 @@ class Rounds:
         if on_start is not None:
             on_start(self.history)
         with self.threads(), closing(self.engine):
+            self.engine.open()
             if not self._server:
                 self._start(files)
             self.history.stopped = self._reason_to_stop()

@@ -123,6 +123,7 @@ class Job:
 
     @functools.cached_property
     def _fits(self) -> bool:
+        only_computes(self.settings.engine)  # or was not launched as it must be
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             for model in self.population.models.values():

@@ -20,7 +20,6 @@ from fedloom.core.model import Model, own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights
 from fedloom.engines.child import why_no_fork
-from fedloom.engines.communication import rank_here
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
@@ -56,7 +55,6 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     if name == "loop":
         return Loop, "asked for"
     if name in ("gloo", "mpi"):
-        rank_here(name)
         return Gloo if name == "gloo" else MPI, "asked for"
     on_cpu = population.device.type == "cpu"
     hindrance = why_no_fork() if on_cpu else f"the device is {population.device}, which processes cannot share"

@@ -134,9 +134,9 @@ class GlooManager(CommunicationManager):
             messages.put(None)
         for thread in self._threads:
             thread.join(PATIENCE)
-        if any(thread.is_alive() for thread in self._threads):
-            # One waits in Gloo for a rank that never answered. What ends the group wakes it, in a process without an
-            # interpreter, which would abort: so nothing ever ends the group.
+        if self._gone or any(thread.is_alive() for thread in self._threads):
+            # What ends a group waits for its ranks, and wakes a thread that waits in Gloo for a rank that never
+            # answered, when there is no interpreter any more: the process would hang or abort. So nothing ends it.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
         else:
             dist.destroy_process_group(self.group)

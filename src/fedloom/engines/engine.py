@@ -149,6 +149,9 @@ class Engine(ABC):
             programs=self.runtime.programs,
         )  # fmt: skip
 
+    def open(self) -> None:  # noqa: B027  # most need nobody
+        """From now on ask processes that were launched for this run; without it, clients are computed here."""
+
     def close(self) -> None:  # noqa: B027  # most have started nothing
         """End what the engine has started; it can be used again."""
 

@@ -106,6 +106,10 @@ class Processes(Engine, Generic[P]):
                         peer.send(request_bytes(request, number, news, self.stack(request.clients)))
                 yield from found  # once the others have work again
                 found = []
+                if left and not busy:  # whoever had work is gone
+                    free = self.idle(len(left)) or []
+                    if free:
+                        continue
                 waited_for = [*busy, *self._overdue]
                 if left and not waited_for:
                     raise self._forsaken(left[-1], call)

@@ -35,23 +35,26 @@ class Rank:
 
 
 class Ranks(Processes[Rank]):
-    """All ranks make the same engine; rank 0 asks, and the others `serve` until it is closed.
+    """All ranks make the same engine; rank 0 opens it and asks, and the others `serve` until it is closed.
 
-    A rank that is lost is not replaced: over Gloo the run goes on with those that are left, over MPI the job ends.
+    Where it is not open, as for a replay, clients are computed here: the bits are the same. A rank that is lost is not replaced: over Gloo the run goes on with those that are left, over MPI the job ends.
     """
 
     transport: ClassVar[Transport]
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.ranks: list[Rank] | None = None
+        self.ranks: list[Rank] | None = None  # those that are left, once the engine is open
 
-    def idle(self, count: int) -> list[Rank]:
+    def open(self) -> None:
+        manager = communication(self.transport)
+        manager.at_work = True
+        self._agree([Rank(manager, number) for number in range(1, manager.size)])
+
+    def idle(self, count: int) -> list[Rank] | None:
         if self.ranks is None:
-            manager = communication(self.transport)
-            manager.at_work = True
-            self._agree([Rank(manager, number) for number in range(1, manager.size)])
-        return [rank for rank in self.ranks or () if rank not in self._overdue][:count]
+            return None
+        return [rank for rank in self.ranks if rank not in self._overdue][:count]
 
     def ready(self, peers: Sequence[Rank], timeout: float | None) -> Sequence[Rank]:
         there = communication(self.transport).wait([rank.number for rank in peers], timeout)
