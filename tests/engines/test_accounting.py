@@ -9,7 +9,22 @@ import pytest
 import torch
 
 import fedloom as fl
-from fedloom import FedAvg, FedCurv, FedDyn, FedNova, FedNTD, FedProx, KTpFL, LocalOnly, PFedSD, RunSettings, Scaffold
+from fedloom import (
+    FedAvg,
+    FedCurv,
+    FedCurvNi,
+    FedDyn,
+    FedMeta,
+    FedNova,
+    FedNTD,
+    FedProx,
+    KTpFL,
+    LocalOnly,
+    PerFedAvg,
+    PFedSD,
+    RunSettings,
+    Scaffold,
+)
 from fedloom.coordinator import FixedList
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
@@ -50,6 +65,9 @@ def bytes_of(algorithm: Any, engine: str = "loop", **more: Any) -> list[dict[str
         (FedAvg(local=LOCAL, shared=HEAD), {"model": 48}, {"model": 48}),  # FedPer: d_base each way
         (Scaffold(local=LOCAL), {"model": D, "control": D}, {"model": D, "control": D}),
         (FedCurv(local=LOCAL), {"model": D, "fisher": 2 * D}, {"model": D, "fisher": 2 * D}),  # 3d each way
+        (FedCurvNi(local=LOCAL), {"model": D, "fisher": D}, {"model": D, "fisher": D}),  # 2d each way
+        (FedMeta(local=LOCAL), {"model": D}, {"gradient": D}),
+        (PerFedAvg(local=LOCAL), {"model": D}, {"model": D}),
         (FedNova(local=LOCAL), {"model": D}, {"gradient": D, "control": 8}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, fl.Algorithm) else "",
