@@ -60,7 +60,7 @@ class FedCurvNi(Algorithm[Server, tuple[()]]):
             moved = u.params - w.params
             return task_loss(u, batch) + self.mu / 2 * (F * moved).dot(moved)
 
-        g = mean_gradient(client.model, client.task, w, client.train.in_order(200))
+        g = mean_gradient(client.model, client.task, w, client.train.whole())
         w_k = self.train(client, w, w, F, loss=loss)
         return (), (client.weigh(w_k, self.aggregation), client.weigh(g * g, self.aggregation))
 

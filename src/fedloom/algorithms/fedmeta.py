@@ -93,7 +93,7 @@ class FedMeta(Algorithm[Weights, tuple[()]]):
     def sets(self, client: Client[tuple[()]]) -> tuple[Batches, Batches]:
         """One pass over the support examples, and one over the query examples."""
         query = is_query(torch.arange(len(client.train.examples), device=client.key.device), self.support)
-        return client.train.only(~query, 200), client.train.only(query, 200)
+        return client.train.only(~query), client.train.only(query)
 
     def adapted(self, client: Client[tuple[()]], w: Weights, support: Batches) -> list[Weights]:
         """u^0 = w, u^1, ..., u^K."""

@@ -105,7 +105,7 @@ class PerFedAvg(Averaging[Weights]):
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         w = self.received(client, sent)
         return replace(
-            w, params=w.params - self.alpha * mean_gradient(client.model, client.task, w, client.train.in_order(200))
+            w, params=w.params - self.alpha * mean_gradient(client.model, client.task, w, client.train.whole())
         )
 
 

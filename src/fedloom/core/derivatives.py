@@ -16,8 +16,7 @@ from fedloom.core.types import Params, Weights, replace
 def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
     """The gradient of the task's mean loss over the rows of `batches` at `weights`, like `weights.params`.
 
-    In evaluation mode, without dropout. `client.train.in_order(200)` is one pass over all of the client's examples, so
-    many at a time, which does not change the result.
+    In evaluation mode, without dropout. `client.train.whole()` is one pass over all of the client's examples.
     """
 
     def add(total: Params, batch: Batch, weights: Weights) -> Params:
