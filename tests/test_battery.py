@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from fedloom.algorithms import (
     KDNTD,
     MOON,
+    APFLNi,
     Centralised,
     FedAlign,
     FedAvg,
@@ -114,6 +115,10 @@ ALGORITHMS: dict[str, Any] = {
     **ONE_SHOT,
     "dense_paper_several_uploads": dataclasses.replace(ONE_SHOT["dense"], schedule="paper", epochs=1),
     "fedalign": FedAlign(mu=0.3, width=0.5),
+    "apfl_ni": APFLNi(mu=0.5, lam=0.5, z=0, forced_rounds=(0, 1), window=2, delta_mu=9.0, delta_sigma=9.0),
+    "apfl_ni_watches_everyone": APFLNi(
+        z=0, decomposition="third", estimator="per_batch", forced_rounds=(0,), window_loss="global_all_clients"
+    ),
     "kt_pfl": KTpFL(distill=Digest(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),
     "local_only": LocalOnly(),
     "centralised": Centralised(),
@@ -134,6 +139,7 @@ VARIANTS = frozenset(
         "pfedsd_personal_head",
         "fedavg_ft_head",
         "fedmeta_first",
+        "apfl_ni_watches_everyone",
         "feddf_uniform_losses",
     }
 )

@@ -16,10 +16,11 @@ from trajectory import flat, setting, unflat
 
 from conftest import golden
 from fedloom.algorithms.fedavg import FedAvg
-from fedloom.algorithms.fedcurv import FedCurv, Report, Server, fisher, penalty
+from fedloom.algorithms.fedcurv import FedCurv, Report, Server, penalty
 from fedloom.core import tree
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError
+from fedloom.core.fisher import fisher
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Params, Weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedloom.algorithms.apfl_ni import APFLNi
 from fedloom.algorithms.centralised import Centralised
 from fedloom.algorithms.dense import DENSE
 from fedloom.algorithms.fed_adi import FedADI
@@ -64,6 +65,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "fedfomo": FedFomo,
     "fedmeta": FedMeta,
     "per_fedavg": PerFedAvg,
+    "apfl_ni": APFLNi,
     "kt_pfl": KTpFL,
     "local_only": LocalOnly,
     "centralised": Centralised,
@@ -74,6 +76,7 @@ __all__ = [
     "DENSE",
     "KDNTD",
     "MOON",
+    "APFLNi",
     "Centralised",
     "FedADI",
     "FedAlign",

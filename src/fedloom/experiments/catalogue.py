@@ -72,6 +72,11 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
     """The class of an algorithm by name, or by `module:Class`."""
     if name in ALGORITHMS:
         return ALGORITHMS[name]
+    if name == "apfl":
+        raise SettingError(
+            "algorithm 'apfl' may mean that of Ni, Shen and Zhang (2022, decomposed weights) or that of Deng, Kamani "
+            "and Mahdavi (2020, mixed models): write apfl_ni for the first; the second is not there"
+        )
     if ":" not in name:
         raise SettingError(
             f"unknown algorithm {name!r}{meant(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}, "
