@@ -11,10 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from conftest import golden
-from fedloom.algorithms.apfl_ni import APFLNi, Own, Server, Window, effective
+from fedloom.algorithms.apfl_ni import STARTS, APFLNi, Own, Server
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
+from fedloom.core.decomposition import decompose, effective
+from fedloom.core.fisher import fisher
+from fedloom.core.loss_window import Window
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Params, Weights
@@ -45,8 +48,10 @@ class Steps(APFLNi):  # type: ignore[misc]  # final for users
     """Local training alone, from parts, an anchor and an importance that the test gives."""
 
     @on_client
-    def fit(self, client: Client[Own], start: Weights, anchor: Params, F: Params, joint: Tensor) -> tuple[Own, Weights]:
-        return client.state, self.together(client, start, anchor, F, joint)
+    def fit(
+        self, client: Client[Own], start: Weights, anchor: Params, F: Params, decomposed: Tensor
+    ) -> tuple[Own, Weights]:
+        return client.state, self.together(client, start, anchor, F, decomposed)
 
     def round(self, server: Server, cohort: Any) -> Server:
         FOUND.append(cohort.gather(self.fit, *FOUND.pop()).values[-1])
@@ -64,7 +69,7 @@ def test_local_steps(decomposition: str, engine: Any) -> None:
     x, y = g["x"].reshape(-1, 6), g["y"].reshape(-1)
     anchor, F = shared_at(g, "WS0"), shared_at(g, "fisher").params
     algorithm = Steps(decomposition=decomposition, mu=float(g["mu"]))  # type: ignore[arg-type]
-    begun, own = algorithm.begin(TINY, anchor), own_at(g, "Wk0", "mraw0")
+    begun, own = decompose(TINY, anchor, *STARTS[decomposition]), own_at(g, "Wk0", "mraw0")
     assert_params(begun.select(lambda name: name.endswith(".own")), own.select(lambda name: name.endswith(".own")))
     for parts in (begun, own):
         assert_params(effective(TINY, anchor.merge(parts), YES), shared_at(g, "effective0"), rtol=1e-8)
@@ -115,8 +120,6 @@ class Halves(APFLNi):  # type: ignore[misc]
     """Importance of the two halves of each client's examples, up to 5 in each."""
 
     def importance(self, client: Client[Own], w: Weights) -> Params:
-        from fedloom.core.fisher import fisher
-
         n, at = client.num_examples, torch.arange(5)
         half = n // 2
         mask = torch.stack([at < half, half + at < n])
@@ -175,7 +178,7 @@ def test_elastic_weight_consolidation(engine: Any) -> None:
     run.close()
     run = engine(replace(population, task=Nothing()), Steps(mu=2 * float(g["ewc_lambda"]), local=local))
     moved = weights_at(g, "w_moved.")
-    FOUND.append((moved.merge(run.algorithm.begin(TINY, moved)), w.params, both, ~YES))
+    FOUND.append((moved.merge(decompose(TINY, moved, 1.0, 0.0)), w.params, both, ~YES))
     run.round(run.init(), (0,), 0)
     step = moved.params - FOUND.pop().params.select(moved.params.__contains__)
     assert_params(Weights(params=step), weights_at(g, "penalty_grad."), rtol=1e-5, atol=1e-8)

@@ -27,28 +27,28 @@ the task adds losses up. F that is too large for the rate is refused: the pull w
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.choices import Count, Ge, Le, NonNegative, Positive, WholeNumber
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.derivatives import mean_gradient
+from fedloom.core.decomposition import decompose, effective, units
+from fedloom.core.derivatives import mean_gradient, mean_loss
 from fedloom.core.errors import SettingError
 from fedloom.core.fisher import fisher
-from fedloom.core.fold import fold
+from fedloom.core.loss_window import Window
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD
 from fedloom.core.task import Objective
 from fedloom.core.tree import leaves, map_tree, zeros_like
-from fedloom.core.types import BatchLoss, Maybe, Params, Weighted, Weights, replace, state
+from fedloom.core.types import BatchLoss, Maybe, Params, Weighted, Weights, state
 
 # r at the beginning, and which part of W_S is W_k: by `decomposition`
 STARTS = {
@@ -58,44 +58,6 @@ STARTS = {
     "zero_personal": (6.0, 0.0),
     "third": (1.0, 1 / 3),  # FedWeIT
 }
-
-
-@state
-class Window:
-    """The last losses. Armed, it waits for a plateau; quiet, for a peak, which arms it again."""
-
-    losses: Tensor  # [L], the newest last
-    seen: Tensor  # [] int64: how many there were
-    armed: Tensor  # [] bool
-    mean: Tensor  # [] of the losses at the last plateau
-    std: Tensor  # []
-
-    @staticmethod
-    def new(length: int) -> Window:
-        return Window(
-            losses=torch.zeros(length),
-            seen=torch.tensor(0),
-            armed=torch.tensor(True),
-            mean=torch.tensor(0.0),
-            std=torch.tensor(0.0),
-        )
-
-    @property
-    def now(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation (of the population) of the losses that are there, [] each."""
-        there = self.losses[-int(self.seen.clamp(max=len(self.losses))) :]
-        return there.mean(), there.std(correction=0)
-
-    def push(self, loss: Tensor, delta_mu: float, delta_sigma: float, min_fill: int) -> tuple[Window, Tensor]:
-        """The window with one more loss, and whether it has come to a plateau, [] bool."""
-        new = replace(self, losses=torch.cat([self.losses[1:], loss[None]]), seen=self.seen + 1)
-        if new.seen < min_fill:
-            return new, torch.zeros_like(self.armed)
-        mean, std = new.now
-        plateau = self.armed & (mean < delta_mu) & (std < delta_sigma)
-        if plateau:
-            return replace(new, armed=~plateau, mean=mean, std=std), plateau
-        return replace(new, armed=self.armed | (mean > self.mean + self.std)), plateau
 
 
 @state
@@ -109,7 +71,7 @@ class Server:
 
 @state
 class Own:
-    parts: Maybe[Weights]  # W_k and r_k, and BatchNorm statistics
+    parts: Maybe[Weights]  # W_k and r_k, and BatchNorm statistics; none before its first round after z
     F: Maybe[Params]  # the newest one that it was sent
 
 
@@ -153,7 +115,8 @@ class APFLNi(Algorithm[Server, Own]):
         )
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Own:
-        return Own(parts=Maybe.none(self.begin(model, initial)), F=Maybe.none(initial.params))
+        begun = decompose(model, initial, *STARTS[self.decomposition])
+        return Own(parts=Maybe.none(begun), F=Maybe.none(initial.params))
 
     def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> dict[str, Any]:
         return {"version": torch.tensor(0)}  # of the F that a client has
@@ -162,15 +125,13 @@ class APFLNi(Algorithm[Server, Own]):
 
     @on_client
     def local_update(self, client: Client[Own], w: Weights, told: Importance) -> tuple[Own, Upload]:
-        own, known = client.state.parts, client.state.F
-        loss = client.weigh(self.objective(client, self.personal(client, w)), "samples")
-        F = Maybe(present=told.present | known.present, value=told.otherwise(known.value))
-        joint = client.round > self.z
-        start = w.merge(own.otherwise(self.begin(client.model, w)))
-        parts = self.together(client, start, w.params, F.value, joint)
-        shared = Weights(params=parts.params.select(w.params.__contains__), buffers=parts.buffers)
-        mine = replace(parts, params=parts.params.select(lambda name: name not in w.params))
-        return Own(parts=Maybe.where(joint, mine), F=F), (client.weigh(shared, "samples"), loss)
+        F = told.otherwise(client.state.F.value)
+        decomposed = client.round > self.z
+        parts = self.together(client, self.parts(client, w), w.params, F, decomposed)
+        own = Maybe.where(decomposed, parts.select(lambda name: name not in w.params))
+        shared = parts.select(lambda name: name in w.params or name in w.buffers)
+        state = Own(parts=own, F=Maybe(present=told.present | client.state.F.present, value=F))
+        return state, (client.weigh(shared, "samples"), self.judged_loss(client, w))
 
     @on_client
     def measured_update(self, client: Client[Own], w: Weights, told: Importance) -> tuple[Own, Measured]:
@@ -179,29 +140,25 @@ class APFLNi(Algorithm[Server, Own]):
 
     @on_client
     def watch(self, client: Client[Own], w: Weights) -> tuple[Own, Annotated[Weighted[Tensor], "control"]]:
-        return client.state, client.weigh(self.objective(client, self.personal(client, w)), "samples")
+        return client.state, self.judged_loss(client, w)
 
-    def begin(self, model: Model, w: Weights) -> Weights:
-        """W_k and r_k as they begin, and the statistics with them."""
-        raw, share = STARTS[self.decomposition]
-        params = Params()
-        for name, unit in units(model).items():
-            params[f"{name}.own"] = share * w.params[name]
-            params[unit.mask] = w.params[name].new_full((unit.count,), raw)
-        return Weights(params=params, buffers=w.buffers)
+    def parts(self, client: Client[Own], w: Weights) -> Weights:
+        """W_S as received, with the client's r_k and W_k, or as they begin where it has none."""
+        begun = decompose(client.model, w, *STARTS[self.decomposition])
+        return w.merge(client.state.parts.otherwise(begun))
 
-    def together(self, client: Client[Own], start: Weights, anchor: Params, F: Params, joint: Tensor) -> Weights:
-        """Local training of all three parts, or where not `joint` of the shared one alone."""
+    def together(self, client: Client[Own], start: Weights, anchor: Params, F: Params, decomposed: Tensor) -> Weights:
+        """Local training of all three parts, or where not `decomposed` of the shared one alone."""
         model, task_loss = client.model, client.loss
 
-        def loss(parts: Weights, batch: Batch, anchor: Params, F: Params, joint: Tensor) -> BatchLoss:
-            found = task_loss(effective(model, parts, joint), batch)
+        def loss(parts: Weights, batch: Batch, anchor: Params, F: Params, decomposed: Tensor) -> BatchLoss:
+            found = task_loss(effective(model, parts, decomposed), batch)
             if self.mu == 0:
                 return found
             moved = parts.params.select(anchor.__contains__) - anchor
             return found + self.mu / 2 * (F * moved).dot(moved)  # (6)
 
-        return self.train(client, start, anchor, F, joint, loss=loss)
+        return self.train(client, start, anchor, F, decomposed, loss=loss)
 
     def importance(self, client: Client[Own], w: Weights) -> Params:
         """The client's part of the sum in (5)."""
@@ -211,16 +168,15 @@ class APFLNi(Algorithm[Server, Own]):
         width = 1 if self.estimator == "per_sample" else self.local.batch_size
         return fisher(client.model, client.task, w, client.train.in_order(width))
 
-    def objective(self, client: Client[Own], w: Weights) -> Tensor:
-        """What the client's training makes small, without the pull, of all its examples at once, []."""
-        model, task = client.model, client.task
-
-        def add(total: Tensor, batch: Batch, w: Weights) -> Tensor:
-            return total + batch.mask.sum() * task.loss(model(w, batch.x), batch)
-
-        zero = next(iter(w.params.values())).new_zeros(())
-        loss = fold(add, zero, client.train.whole(), w) / client.num_examples
-        return task.objective(loss, client.num_examples, w.params) if isinstance(task, Objective) else loss
+    def judged_loss(self, client: Client[Own], w: Weights) -> Weighted[Tensor]:
+        """What training makes small of the model by which the client is judged, without the pull: of all its examples
+        at once, [].
+        """
+        judged, task = self.personal(client, w), client.task
+        loss = mean_loss(client.model, task, judged, client.train.whole())
+        if isinstance(task, Objective):
+            loss = task.objective(loss, client.num_examples, judged.params)
+        return client.weigh(loss.to(client.train.dtype), "samples")
 
     # ---- on the server
 
@@ -262,54 +218,10 @@ class APFLNi(Algorithm[Server, Own]):
             )
 
     def personal(self, client: Client[Own], sent: Weights) -> Weights:
-        own, there = client.state.parts, torch.ones((), dtype=torch.bool, device=client.num_examples.device)
-        mine = effective(client.model, sent.merge(own.value), there)
-        return Maybe(present=own.present, value=mine).otherwise(sent)
+        return effective(client.model, self.parts(client, sent), client.state.parts.present)
 
     def has_personal(self, state: Own) -> Tensor:
         return state.parts.present
 
     def global_weights(self, server: Server) -> Weights:
         return server.w
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How a tensor is divided into units. `mask`: the name of r_k; `count`: of units; `shape`: that multiplies it."""
-
-    mask: str
-    count: int
-    shape: tuple[int, ...]
-
-
-@functools.cache
-def units(model: Model) -> dict[str, Unit]:
-    """The tensors that are decomposed, by name.
-
-    Of a convolution with 5 outputs, `conv.weight` [5, 3, 2, 2] and `conv.bias` [5] share the mask `conv.weight.mask`
-    [5], which multiplies them as [5, 1, 1, 1] and as [5].
-    """
-    found, network = dict[str, Unit](), model.skeleton()
-    known = dict(network.named_parameters())  # without weights that are another layer's, or made of other tensors
-    for layer, module in network.named_modules():
-        weight, bias = (f"{layer}.{name}".removeprefix(".") for name in ("weight", "bias"))
-        if isinstance(module, nn.Linear | nn.modules.conv._ConvNd) and weight in known:
-            axis = 1 if getattr(module, "transposed", False) else 0  # a transposed kernel is [in, out, ...]
-            shape, count = [1] * known[weight].ndim, known[weight].shape[axis]
-            shape[axis] = -1
-            found[weight] = Unit(f"{weight}.mask", count, tuple(shape))
-            if bias in known:
-                found[bias] = Unit(f"{weight}.mask", count, (-1,))
-    return found
-
-
-def effective(model: Model, parts: Weights, joint: Tensor) -> Weights:
-    """W_S * m + W_k (3); where not `joint`, [] bool, W_S alone. `parts`: W_S, W_k and r_k by name."""
-    found, params = units(model), dict(parts.params)
-    masks = {
-        u.mask: torch.where(joint, torch.sigmoid(params.pop(u.mask)), 1.0) for u in found.values() if u.mask in params
-    }
-    for name, unit in found.items():
-        own = torch.where(joint, params.pop(f"{name}.own"), 0.0)
-        params[name] = params[name] * masks[unit.mask].reshape(unit.shape) + own
-    return Weights(params=params, buffers=parts.buffers)

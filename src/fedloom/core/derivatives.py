@@ -1,7 +1,8 @@
-"""Derivatives of a client's mean loss over some of its examples, batch by batch: autograd goes through no fold."""
+"""A client's mean loss over some of its examples and its derivatives, batch by batch: autograd goes through no fold."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.func import grad
 
@@ -11,6 +12,16 @@ from fedloom.core.model import Model
 from fedloom.core.task import Task
 from fedloom.core.tree import zeros_like
 from fedloom.core.types import Params, Weights, replace
+
+
+def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> Tensor:
+    """The task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 where there are none."""
+
+    def add(total: Tensor, batch: Batch, weights: Weights) -> Tensor:
+        return total + batch.mask.sum() * task.loss(model(weights, batch.x), batch).double()
+
+    zero = torch.zeros((), dtype=torch.float64, device=batches.num_examples.device)
+    return fold(add, zero, batches, weights) / batches.num_examples.clamp(min=1)
 
 
 def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
