@@ -11,19 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from conftest import golden
+from fedloom.algorithms import FedAvg
 from fedloom.algorithms.apfl_ni import STARTS, APFLNi, Own, Server
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.decomposition import decompose, effective
+from fedloom.core.errors import SettingError
 from fedloom.core.fisher import fisher
-from fedloom.core.loss_window import Window
 from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Local
+from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.task import SVM
 from fedloom.core.types import Params, Weights
 from fedloom.core.types import replace as with_fields
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
+from fedloom.experiments import catalogue
 from fedloom.testing.messages import Messages
 from small import TINY, assert_params, clients_of, random_data, weights_at
 
@@ -101,17 +104,6 @@ def test_gradients_of_the_three_parts() -> None:
     assert_params(Weights(params=found), shared_at(g, "grad0_WS").merge(own_at(g, "grad0_Wk", "grad0_mraw")))
 
 
-def test_units_of_a_convolution() -> None:
-    g = golden("pfedsd_apfl/apfl_conv_unit")
-    model = Model(lambda: nn.Conv2d(3, 4, 2), name="conv")
-    given = {"weight": "WS", "bias": "bS", "weight.own": "Wk", "bias.own": "bk", "weight.mask": "mraw"}
-    parts = Weights(params={name: torch.from_numpy(g[key]) for name, key in given.items()})
-    found = effective(model, parts, YES)
-    np.testing.assert_allclose(found.params["weight"], g["W_eff"], rtol=1e-9)
-    np.testing.assert_allclose(found.params["bias"], g["b_eff"], rtol=1e-9)
-    np.testing.assert_allclose(model(found, torch.from_numpy(g["x"])), g["out"], rtol=1e-9)
-
-
 # ---- importance
 
 
@@ -186,24 +178,6 @@ def test_elastic_weight_consolidation(engine: Any) -> None:
     run.close()
 
 
-# ---- the window
-
-
-@pytest.mark.parametrize("case", ["L5_min1", "L5_full", "L3_full"])
-def test_window(case: str) -> None:
-    g = golden("pfedsd_apfl/loss_window")
-    below_mean, below_std, length, min_fill = (float(a) for a in g[f"apfl_{case}_cfg"])
-    window = tree.cast(Window.new(int(length)), dtype=torch.float64)
-    told: dict[str, list[Any]] = {name: [] for name in ("mean", "std", "update", "peak_after", "mu_old", "sigma_old")}
-    for loss in g["series"]:
-        window, plateau = window.push(torch.tensor(loss), below_mean, below_std, int(min_fill))
-        for name, value in zip(told, (*window.now, plateau, window.armed, window.mean, window.std), strict=True):
-            told[name].append(value.item())
-    for name, values in told.items():
-        np.testing.assert_allclose(values, g[f"apfl_{case}_{name}"], rtol=1e-9, atol=1e-12, err_msg=name)
-    assert sum(told["update"]) > 0
-
-
 # ---- rounds
 
 
@@ -256,3 +230,195 @@ def test_rounds(decomposition: str, engine: Any) -> None:
         want = {**split(g[f"final_Wk{k}"]), "mask": torch.from_numpy(g[f"final_mraw{k}"])}
         assert_params(Weights(params=found), Weights(params=want))
     run.close()
+
+
+# ---- what it comes to at its edges
+
+LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.2, momentum=0.9, weight_decay=1e-3))
+SIZES = (5, 11, 8)
+COHORTS = ((0, 1), (1, 2), (0, 1), (0, 1))  # client 2 takes part once, in round 1
+
+
+def go(engine: Any, algorithm: Any, cohorts: Any = COHORTS, **settings: Any) -> tuple[Any, list[Any]]:
+    """An engine after rounds with these cohorts, and the server's state before and after each."""
+    run = engine(clients_of(random_data(SIZES)), replace(algorithm, local=LOCAL), **settings)
+    server = run.init()
+    servers = [server["tiny"]]
+    for t, cohort in enumerate(cohorts):
+        server = run.round(server, cohort, t)
+        servers.append(server["tiny"])
+    return run, servers
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen(APFLNi):  # type: ignore[misc]
+    """Masks and own weights stay as they begin."""
+
+    def together(self, client: Client[Own], start: Weights, anchor: Params, F: Params, decomposed: Tensor) -> Weights:
+        model, task_loss = client.model, client.loss
+
+        def loss(parts: Weights, batch: Batch, decomposed: Tensor) -> Any:
+            return task_loss(effective(model, parts, decomposed), batch)
+
+        def correct(g: Params, decomposed: Tensor) -> Params:
+            return Params({n: 0.0 * t if n.endswith((".own", ".mask")) else t for n, t in g.items()})
+
+        return self.train(client, start, decomposed, loss=loss, correct=correct)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("algorithm", [APFLNi(mu=0.0, z=9), Frozen(mu=0.0, z=0)], ids=["undecomposed", "frozen"])
+def test_it_is_fedavg_where_nothing_pulls_and_nothing_is_decomposed(
+    algorithm: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STARTS, "function_preserving", (40.0, 0.0))  # masks of 1, own weights of 0
+    (one, mine), (other, theirs) = (go(engine, a) for a in (algorithm, FedAvg()))
+    for server, weights in zip(mine, theirs, strict=True):
+        assert same(server.w, weights)
+    assert int(mine[-1].version) == 0
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_rounds_before_anything_was_measured_are_those_of_fedavg(engine: Any) -> None:
+    (one, mine), (other, theirs) = (go(engine, a, COHORTS[:2]) for a in (APFLNi(forced_rounds=(1,)), FedAvg()))
+    assert same(mine[2].w, theirs[2])
+    assert not any(own.any() for own in mine[1].F.values())
+    one.close()
+    other.close()
+
+
+def test_function_preserving_leaves_outputs_and_paper_literal_the_choice_of_a_linear_model() -> None:
+    x = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
+    for model in (TINY, Model(lambda: nn.Linear(6, 4), name="linear")):
+        w = model.init(0)
+        begun = {kind: w.merge(decompose(model, w, *STARTS[kind])) for kind in STARTS}
+        kept = model(effective(model, begun["function_preserving"], YES), x)
+        torch.testing.assert_close(kept, model(w, x), rtol=0, atol=1e-6)
+        scaled = model(effective(model, begun["paper_literal"], YES), x)
+        assert (scaled - model(w, x)).abs().max() > 0.1
+    assert torch.equal(scaled.argmax(1), model(w, x).argmax(1))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_plateau_is_answered_in_the_next_round_and_once(engine: Any) -> None:
+    algorithm = APFLNi(forced_rounds=(), window=2, delta_mu=100.0, delta_sigma=100.0, lam=0.5)
+    run, servers = go(engine, algorithm)
+    assert [bool(s.pending) for s in servers] == [False, False, True, False, False]
+    assert [int(s.version) for s in servers] == [0, 0, 0, 1, 1]
+    assert same(servers[3].F, servers[4].F)
+    assert not same(servers[2].F, servers[3].F)
+    assert run.traffic.noted["server_measured"] is False
+    run.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_importance_stays_with_clients_until_it_is_older_than_the_servers(engine: Any) -> None:
+    faults = lambda t, exchange, k: "late" if (t, k) == (2, 0) else None  # noqa: E731
+    run, servers = go(engine, APFLNi(forced_rounds=(0, 1), z=0), COHORTS[:3], faults=faults)
+    assert not bool(run.states[0].F.present)  # asked in round 0, when there was none, and lost in round 2
+    assert same(run.states[1].F.value, servers[2].F)
+    assert same(run.states[2].F.value, servers[1].F)
+    run.round({"tiny": servers[3]}, (0, 1), 3)
+    assert same(run.states[0].F.value, servers[2].F)
+    assert run.traffic.kinds["down_fisher"] == 59 * 8  # of 59 parameters, for client 0 alone
+    run.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_has_parts_of_its_own_and_by_what_others_are_judged(engine: Any) -> None:
+    run, servers = go(engine, APFLNi(z=1))
+    judged = run.personal({"tiny": servers[-1]}, range(3), 3)
+    has = [bool(run.algorithm.has_personal(tree.take(run.stack([k]), 0))) for k in range(3)]
+    assert has == [True, True, False]  # client 2 took part before anything was decomposed
+    assert same(judged[2], servers[-1].w)
+    own = servers[-1].w.merge(run.states[0].parts.value)
+    assert_params(judged[0], effective(TINY, own, YES))
+    assert not torch.allclose(judged[0].params["fc1.weight"], servers[-1].w.params["fc1.weight"])
+    run.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_statistics_stay_with_own_parts_and_are_averaged_for_the_others(engine: Any) -> None:
+    model = Model(lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)), name="norm")
+    run = engine(clients_of(random_data(SIZES), model=model), APFLNi(z=0, local=LOCAL))
+    server = run.init()
+    for t in range(3):
+        server = run.round(server, (0, 1), t)
+    judged = run.personal(server, range(3), 2)
+    means = [judged[k].buffers["1.running_mean"] for k in range(3)]
+    torch.testing.assert_close(means[2], (5 * means[0] + 11 * means[1]) / 16)
+    assert not torch.allclose(means[0], means[1])
+    run.close()
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_the_window_has_the_objective_of_the_task_and_importance_its_mean_loss(reduction: Any) -> None:
+    """fair_flearn's objective is a sum over a client's examples; F of such gradients would explode."""
+    model, data = Model(lambda: nn.Linear(6, 1), name="svm"), [(x, y % 2) for x, y in random_data(SIZES)]
+    population = replace(clients_of(data, model=model, num_classes=2), task=SVM(reduction=reduction, ridge=0.5))
+    run = Loop(population, APFLNi(local=Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.01))))
+    before = run.init()
+    after = run.round(before, (0, 1, 2), 0)["svm"]
+    w, b = before["svm"].w.params.values()
+    losses, squares = [], []
+    for x, y in data:
+        hinge = torch.relu(1 - (2 * torch.from_numpy(y) - 1) * (torch.from_numpy(x) @ w[0] + b))
+        slope = -((hinge > 0) * (2 * torch.from_numpy(y) - 1))[:, None] * torch.from_numpy(x)
+        losses.append(0.5 * (w**2).sum() + (hinge.sum() if reduction == "sum" else hinge.mean()))
+        squares.append(slope.mean(0) ** 2)
+    mean = sum(n / 24 * loss for n, loss in zip(SIZES, losses, strict=True))
+    torch.testing.assert_close(after.window.losses[-1], mean)
+    torch.testing.assert_close(after.F["weight"][0], sum(n / 24 * s for n, s in zip(SIZES, squares, strict=True)))
+
+
+# ---- what is refused
+
+
+def test_importance_that_is_too_large_for_the_rate_is_refused() -> None:
+    run = Loop(clients_of(random_data(SIZES)), APFLNi(mu=1e5, local=LOCAL))
+    with pytest.raises(SettingError, match=r"lr \* mu \* max F < 2, got 0.2 \* 100000 \* .* after round 1: set mu"):
+        run.round(run.init(), (0, 1), 0)
+    adam = Local(epochs=1, batch_size=4, optimiser=Adam(lr=0.2))  # whose steps do not grow with the gradient
+    run = Loop(clients_of(random_data(SIZES)), APFLNi(mu=1e5, local=adam))
+    run.round(run.init(), (0, 1), 0)
+
+
+def test_a_network_without_units_is_refused() -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.w * x[:, :4]
+
+    run = Loop(clients_of(random_data(SIZES), model=Model(Scale, name="scale")), APFLNi())
+    with pytest.raises(SettingError, match="linear and convolutional layers, and scale has none: give it a network"):
+        run.init()
+
+
+def test_settings() -> None:
+    for settings, message in (
+        ({"mu": -1.0}, "mu must be >= 0"),
+        ({"lam": 1.5}, "lam must be >= 0 and <= 1"),
+        ({"z": -1}, "z must be >= 0"),
+        ({"decomposition": "half"}, "decomposition must be one of function_preserving, paper_literal, mask_one"),
+        ({"estimator": "batch"}, "estimator must be one of client_grad_sq, per_batch, per_sample"),
+        ({"forced_rounds": (0.5,)}, "forced_rounds must be of type int"),
+        ({"window": 0}, "window must be >= 1"),
+        ({"window_loss": "all"}, "window_loss must be one of participants_before, global_all_clients"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            APFLNi(**settings)  # type: ignore[arg-type]
+
+
+def test_the_bare_name_asks_which_is_meant() -> None:
+    with pytest.raises(SettingError, match=r"Ni, Shen and Zhang .* or that of Deng, .*: write apfl_ni for the first;"):
+        catalogue.kind("apfl")
+    assert catalogue.kind("apfl_ni") is APFLNi

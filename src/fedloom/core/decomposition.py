@@ -23,7 +23,8 @@ class Unit:
 
 @functools.cache
 def units(model: Model) -> dict[str, Unit]:
-    """The tensors that are decomposed, by name.
+    """The tensors that are decomposed, by name: weight and bias of linear layers and convolutions, but for transposed
+    ones in groups.
 
     Of a convolution with 5 outputs, `conv.weight` [5, 3, 2, 2] and `conv.bias` [5] share the mask `conv.weight.mask`
     [5], which multiplies them as [5, 1, 1, 1] and as [5].
@@ -32,8 +33,11 @@ def units(model: Model) -> dict[str, Unit]:
     known = dict(network.named_parameters())  # without weights that are another layer's, or made of other tensors
     for layer, module in network.named_modules():
         weight, bias = (f"{layer}.{name}".removeprefix(".") for name in ("weight", "bias"))
+        transposed = getattr(module, "transposed", False)  # its kernel is [in, out / groups, ...]
+        if transposed and module.groups > 1:
+            continue
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd) and weight in known:
-            axis = 1 if getattr(module, "transposed", False) else 0  # a transposed kernel is [in, out, ...]
+            axis = int(transposed)
             shape, count = [1] * known[weight].ndim, known[weight].shape[axis]
             shape[axis] = -1
             found[weight] = Unit(f"{weight}.mask", count, tuple(shape))
