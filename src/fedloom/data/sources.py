@@ -17,7 +17,8 @@ from fedloom.data.folders import cinic10
 from fedloom.data.folders import images as image_folder
 from fedloom.data.formats import Bytes, check_labels, find_files, read_idx, read_pickle, read_records
 from fedloom.data.leaf import femnist, leaf
-from fedloom.data.matlab import svhn, vehicle
+from fedloom.data.matlab import svhn, vehicle, whole_vehicle
+from fedloom.data.stand_ins import vehicle_like
 
 _EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 _OTHERS: dict[str, Callable[[Path], Dataset]] = {
@@ -28,6 +29,8 @@ _OTHERS: dict[str, Callable[[Path], Dataset]] = {
     "leaf": leaf,
     "femnist": femnist,
     "vehicle": vehicle,
+    "vehicle_whole": whole_vehicle,
+    "vehicle_like": lambda folder: vehicle_like(),
     "emnist_letters_aj": lambda folder: _letters_aj(load("emnist_letters", folder)),
     "cifar10_grey": lambda folder: _grey(load("cifar10", folder)),
 }
@@ -53,6 +56,8 @@ def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
     | `leaf` | `{train,test}/*.json`, also in `data`: vectors (N, D) float32, and who owns them |
     | `femnist` | the same: images (N, 1, 28, 28) float32 by writer |
     | `vehicle` | `vehicle.mat`, or `vehicle.npz` with x, y, client: (N, 100) float32, and who owns them |
+    | `vehicle_whole` | the same, refused unless all 43,695 examples are there |
+    | `vehicle_like` | no file: made-up data of that shape (`fedloom.data.stand_ins`) |
 
     IDX names may be written with a dot, `train-images.idx3-ubyte`. EMNIST images are turned upright and normalised
     with the constants of MNIST; letters a to z become classes 0 to 25. CIFAR-100 gives its 100 fine classes. CIFAR
