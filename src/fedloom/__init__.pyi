@@ -60,7 +60,7 @@ from fedloom.core.ldam import LDAM
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Cosine, Digest, Distill, Local
-from fedloom.core.task import Classification, Hinge, Task
+from fedloom.core.task import SVM, Classification, Hinge, Task
 from fedloom.core.types import Arithmetic, BatchLoss, Maybe, Params, Weighted, Weights, state
 from fedloom.data import (
     Dataset,
@@ -91,6 +91,7 @@ __all__ = [
     "LDAM",
     "MOON",
     "SGD",
+    "SVM",
     "APFLNi",
     "Adam",
     "Algorithm",
