@@ -67,11 +67,8 @@ def test_losses_of_other_methods_have_the_objective_too() -> None:
     """MOON's term is the constant mu log 2 where the last model is the one received: its steps are FedAvg's."""
     population = clients_of([two_classes(9)], model=Model(Features, name="features"), num_classes=2)
     population = dataclasses.replace(population, task=SVM())
-    plain, moon = (
-        Loop(population, a)
-        for a in (FedAvg(local=LOCAL), MOON(local=dataclasses.replace(LOCAL, steps=1), previous="received"))
-    )
-    plain = Loop(population, FedAvg(local=dataclasses.replace(LOCAL, steps=1)))
+    once = dataclasses.replace(LOCAL, steps=1)
+    plain, moon = (Loop(population, a) for a in (FedAvg(local=once), MOON(local=once, previous="received")))
     start = plain.init()
     assert_params(moon.round(start, (0,), 0)["features"], plain.round(start, (0,), 0)["features"])
 

@@ -293,8 +293,8 @@ def test_a_part_of_vehicle_is_not_the_whole(tmp_path: Path, monkeypatch: pytest.
     write_vehicle(tmp_path / "vehicle.mat")
     with pytest.raises(
         ValueError,
-        match="the whole of Vehicle has 23 clients with 43,695 examples, got 3 with 12: put the whole vehicle.mat there; "
-        "a part is read as 'vehicle', and compares with no published number",
+        match=r"the whole of Vehicle has 23 clients with 43,695 examples, got 3 with 12: put the whole vehicle\.mat "
+        "there; a part is read as 'vehicle', and compares with no published number",
     ):
         load("vehicle_whole", tmp_path)
     with pytest.raises(ValueError, match=r"missing are vehicle\.mat in"):

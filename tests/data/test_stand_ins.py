@@ -27,7 +27,6 @@ def test_its_clients_are_better_served_alone() -> None:
 
     common = (x * sign[:, None]).mean(0)
     everybody = np.arange(len(x))
-    alone = np.mean(
-        [right(mine, (x[mine] * sign[mine, None]).mean(0)) for mine in (np.flatnonzero(owners == k) for k in range(23))]
-    )
+    each = [np.flatnonzero(owners == k) for k in range(23)]
+    alone = np.mean([right(mine, (x[mine] * sign[mine, None]).mean(0)) for mine in each])
     assert 0.75 < right(everybody, common) < 0.87 < alone < 0.95

@@ -34,8 +34,8 @@ def remarks(results: Sequence[Result]) -> list[str]:
 
 def _gain(row: str, r: Result, fedavg: Result) -> str:
     """How far a method is above FedAvg, in the mean over rounds and in the best round."""
-    column = r.recipe.column.partition("-")[0]
-    published = f" (published {GAINS[column]:+.2f})" if row == "apfl_ni" and column in GAINS else ""
+    gain = GAINS.get(r.recipe.column.removesuffix("-overlapping")) if row == "apfl_ni" else None
+    published = "" if gain is None else f" (published {gain:+.2f})"
     mean, best = (f"{_minus(a, b):+.2f}" for a, b in ((r.accuracy, fedavg.accuracy), (r.best, fedavg.best)))
     return f"{row} less fedavg: {mean} points in the mean over rounds{published}, {best} in the best round."
 
