@@ -6,6 +6,6 @@ Chinese). Scientia Sinica Informationis 52, 2022. https://doi.org/10.1360/SSI-20
 
 from fedloom.studies import Study
 from fedloom.studies.apfl.claims import remarks
-from fedloom.studies.apfl.protocol import ABOUT, recipes
+from fedloom.studies.apfl.recipes import ABOUT, recipes
 
 STUDY = Study(tables=ABOUT, recipes=recipes, analyses={}, remarks=remarks)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from fedloom.reproduction.results import Result, Run, alike
-from fedloom.studies.apfl.protocol import GAINS, LAMBDAS
+from fedloom.studies.apfl.recipes import GAINS, LAMBDAS
 
 FORCED = 3  # the rounds, from 1, in which importance is always measured
 
@@ -26,7 +26,8 @@ def remarks(results: Sequence[Result]) -> list[str]:
         for seed, run in r.runs.items():
             if (found := measured(run, r.rounds)) is not None and r.recipe.experiment.settings["apfl_ni"]["mu"]:
                 late = [t for t in found if t > FORCED]
-                where = f" (after rounds {', '.join(map(str, late))})" if late else ""
+                rounds = f"round{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
+                where = f" (in {rounds})" if late else ""
                 times = f"{len(late)} times after the forced ones{where}"
                 out.append(f"{row}, seed {seed}: importance measured {times}; published: once.")
     return out
