@@ -111,6 +111,7 @@ def test_penalty_and_reports_of_the_reference(engine: Any) -> None:
     np.testing.assert_allclose(flat(slope), g["penalty_uv_grad"], rtol=1e-9, atol=1e-12)
     constant = sum((g[f"client{j}_v"] * g[f"client{j}_theta"]).sum() for j in (1, 2))
     np.testing.assert_allclose(lam * (penalty(now, others) + constant), g["penalty_quadratic_form"], rtol=1e-9)
+    np.testing.assert_allclose(lam * (penalty(now, others) + constant), g["penalty_openfl_uvw_f32"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
