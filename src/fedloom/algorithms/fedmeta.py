@@ -99,11 +99,8 @@ class FedMeta(Algorithm[Weights, tuple[()]]):
         """u^0 = w, u^1, ..., u^K."""
         path = [w]
         for _ in range(self.inner_steps):
-            path.append(
-                replace(
-                    w, params=path[-1].params - self.alpha * mean_gradient(client.model, client.task, path[-1], support)
-                )
-            )
+            slope = mean_gradient(client.model, client.task, path[-1], support)
+            path.append(replace(w, params=path[-1].params - self.alpha * slope))
         return path
 
     def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:

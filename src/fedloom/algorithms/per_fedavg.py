@@ -104,9 +104,8 @@ class PerFedAvg(Averaging[Weights]):
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         w = self.received(client, sent)
-        return replace(
-            w, params=w.params - self.alpha * mean_gradient(client.model, client.task, w, client.train.whole())
-        )
+        slope = mean_gradient(client.model, client.task, w, client.train.whole())
+        return replace(w, params=w.params - self.alpha * slope)
 
 
 def whole_steps(batches: Batches, each: int) -> Batches:
