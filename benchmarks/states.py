@@ -1,7 +1,8 @@
 """1,000 clients that keep 9 MB each: what a memory budget costs. And FedFomo, whose server keeps a model of each client
-and sends five of them to everybody asked. One process each, peak memory and seconds a round.
+and sends five of them to everybody asked; and APFL (Ni), whose clients keep own weights and an importance, 4.1 MB each.
+One process each, peak memory and seconds a round.
 
-python benchmarks/states.py                   # both, about four minutes and 9 GB of disk; prints two tables
+python benchmarks/states.py                   # all, about six minutes and 9 GB of disk; prints three tables
 python benchmarks/states.py --only fedfomo    # one of them
 """
 
@@ -24,6 +25,7 @@ import fedloom as fl
 from fedloom.coordinator import History
 from fedloom.coordinator.sampler import FixedList
 from fedloom.data import Federation, by_lists
+from fedloom.models import build
 
 CLIENTS, COHORT, WIDTH = 1000, 50, 1100
 FIRST, AGAIN = CLIENTS // COHORT, 4  # rounds until everybody has a state, and rounds that read them again
@@ -101,6 +103,21 @@ def measure_fedfomo(engine: Literal["loop", "stacked"], budget_mib: float | None
     measured(algorithm, federation, small_network, settings, cohorts, slice(1, first))
 
 
+def measure_apfl(budget_mib: float) -> None:
+    """APFL's network on grey images of 32 x 32 until all clients have been asked once, and some rounds more."""
+    y = torch.arange(10 * CLIENTS) % 10
+    train = fl.Examples(torch.randn(len(y), 1, 32, 32, generator=torch.Generator().manual_seed(0)), y, 10)
+    federation = Federation(train, by_lists([list(range(10 * k, 10 * k + 10)) for k in range(CLIENTS)]))
+    cohorts = [tuple(range(COHORT * t, COHORT * (t + 1))) for t in range(FIRST)]
+    cohorts += [tuple(int(k) for k in np.random.RandomState(t).permutation(CLIENTS)[:COHORT]) for t in range(AGAIN)]
+    settings = fl.RunSettings(
+        rounds=FIRST + AGAIN, cohort_size=COHORT, engine="loop", threads=1, state_memory_mib=budget_mib
+    )
+    # importance from round 0 on, own weights from round 1 on: from then everybody keeps both
+    algorithm = fl.APFLNi(z=0, forced_rounds=(0,), local=fl.Local(epochs=1, batch_size=10, optimiser=fl.SGD(lr=0.01)))
+    measured(algorithm, federation, lambda: build("apfl_cnn", (1, 32, 32), 10), settings, cohorts, slice(1, FIRST))
+
+
 def own_process(*arguments: str, script: str = __file__) -> dict[str, float]:
     """The numbers that a script, this one, prints with some arguments."""
     out = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True)
@@ -124,18 +141,29 @@ def fedfomo_table() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["pfedsd", "fedfomo"], help="one of the two tables")
+    parser.add_argument("--only", choices=["pfedsd", "fedfomo", "apfl"], help="one of the tables")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--fedfomo", choices=["loop", "stacked"], help=argparse.SUPPRESS)
+    parser.add_argument("--apfl", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.one is not None:
+    if given.apfl:
+        measure_apfl(float(given.one))
+    elif given.one is not None:
         budget = None if given.one == "none" else float(given.one)
         measure_fedfomo(given.fedfomo, budget) if given.fedfomo else measure(budget)
-        return
-    if given.only != "fedfomo":
-        pfedsd_table()
-    if given.only != "pfedsd":
-        fedfomo_table()
+    else:
+        for name, table in (("pfedsd", pfedsd_table), ("fedfomo", fedfomo_table), ("apfl", apfl_table)):
+            if given.only in (None, name):
+                table()
+
+
+def apfl_table() -> None:
+    print(f"\nAPFL (Ni), {CLIENTS} clients x 8.3 MB, cohort {COHORT}\n")
+    print("states in memory   peak RSS   before the run   s a round, first contact   s a round, known clients")
+    r = own_process("--apfl", "--one", "2048")
+    print(
+        f"2048 MiB           {r['peak']:5.0f} MiB   {r['before']:10.0f} MiB   {r['first']:24.2f}   {r['again']:24.2f}"
+    )
 
 
 def pfedsd_table() -> None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from fedloom.algorithms import (
     KDNTD,
     MOON,
+    APFLNi,
     Centralised,
     FedAlign,
     FedAvg,
@@ -23,9 +24,11 @@ from fedloom.algorithms import (
     FedAvgStored,
     FedBE,
     FedCurv,
+    FedCurvNi,
     FedDF,
     FedDyn,
     FedFomo,
+    FedMeta,
     FedNova,
     FedNTD,
     FedNTDMSE,
@@ -34,6 +37,7 @@ from fedloom.algorithms import (
     KTpFL,
     LGFedAvg,
     LocalOnly,
+    PerFedAvg,
     PFedMe,
     PFedSD,
     Scaffold,
@@ -74,6 +78,7 @@ ALGORITHMS: dict[str, Any] = {
     "fedntd_mse": FedNTDMSE(beta=0.2, reduction="class_sum"),
     "fedcurv": FedCurv(lam=0.8, fisher_size=10),
     "fedcurv_uniform": FedCurv(lam=0.8, aggregation="uniform"),
+    "fedcurv_ni": FedCurvNi(mu=0.8),
     "moon": MOON(mu=2.0, tau=0.7),
     "moon_uniform_random": MOON(mu=2.0, tau=0.7, aggregation="uniform", previous="random"),
     "pfedsd": PFedSD(lam=0.5, T=3.0),
@@ -92,6 +97,10 @@ ALGORITHMS: dict[str, Any] = {
     "fedavg_ft_head": FedAvgFT(ft_part="head"),
     "pfedme": PFedMe(lam=5.0, K=2, alpha_p=0.1, eta=0.05, beta=1.5),
     "fedfomo": FedFomo(M=2, epsilon=0.5),
+    "fedmeta": FedMeta(alpha=0.1, beta=0.05, inner_steps=2, support=0.7),
+    "fedmeta_first": FedMeta(alpha=0.1, beta=0.05, order="first", aggregation="uniform"),
+    "per_fedavg": PerFedAvg(alpha=0.1, beta=0.05),
+    "per_fedavg_hf": PerFedAvg(alpha=0.1, beta=0.05, form="hf", delta=0.01),
     "feddf": FedDF(steps=3, T=2.0, distill=Distill(batch_size=8, optimiser=Adam(lr=1e-3, clip=0.5))),
     "feddf_uniform_losses": FedDF(
         steps=3, T=3.0, scheme="avg_losses", aggregation="uniform", distill=Distill(batch_size=8, optimiser=SGD(lr=0.1))
@@ -106,6 +115,10 @@ ALGORITHMS: dict[str, Any] = {
     **ONE_SHOT,
     "dense_paper_several_uploads": dataclasses.replace(ONE_SHOT["dense"], schedule="paper", epochs=1),
     "fedalign": FedAlign(mu=0.3, width=0.5),
+    "apfl_ni": APFLNi(mu=0.5, lam=0.5, z=0, forced_rounds=(0, 1), window=2, delta_mu=9.0, delta_sigma=9.0),
+    "apfl_ni_watches_everyone": APFLNi(
+        z=0, decomposition="third", estimator="per_batch", forced_rounds=(0,), window_loss="global_all_clients"
+    ),
     "kt_pfl": KTpFL(distill=Digest(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),
     "local_only": LocalOnly(),
     "centralised": Centralised(),
@@ -125,6 +138,8 @@ VARIANTS = frozenset(
         "moon_uniform_random",
         "pfedsd_personal_head",
         "fedavg_ft_head",
+        "fedmeta_first",
+        "apfl_ni_watches_everyone",
         "feddf_uniform_losses",
     }
 )

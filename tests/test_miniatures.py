@@ -21,6 +21,7 @@ from torch.func import grad, vmap
 from conftest import golden
 from fedloom import RunSettings, verify
 from fedloom import run as fedloom_run
+from fedloom.algorithms import FedMeta
 from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
@@ -31,7 +32,7 @@ from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.types import Maybe, Params, Weighted, Weights, state
+from fedloom.core.types import Maybe, Params, Weighted, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
@@ -58,151 +59,15 @@ def cross_entropy(model: Model, weights: Weights, x: Tensor, y: Tensor) -> Tenso
     return F.cross_entropy(model(weights, x), y)
 
 
-# --- APFL: a pytree of shared weights, a mask for each unit, and own weights
-
-
-@state
-class Masked:
-    shared: Weights
-    mask: Params  # layer -> [units]
-    own: Weights
-
-
-def masked(weights: Weights) -> Masked:
-    mask = {name.split(".")[0]: torch.ones_like(b) for name, b in weights.params.items() if name.endswith("bias")}
-    return Masked(shared=weights, mask=mask, own=tree.zeros_like(weights))
-
-
-def effective(carry: Masked) -> Weights:
-    """shared * sigmoid(mask) + own; a unit's mask multiplies its row and its bias."""
-    params = {}
-    for name, value in carry.shared.params.items():
-        gate = torch.sigmoid(carry.mask[name.split(".")[0]])
-        params[name] = value * gate.reshape(-1, *[1] * (value.ndim - 1)) + carry.own.params[name]
-    return Weights(params=params)
-
-
-@dataclass(frozen=True, kw_only=True)
-class APFL(Algorithm[Masked, Masked]):
-    mu: float = 1.0
-
-    def init(self, model: Any, key: int, *, num_clients: int) -> Masked:
-        return masked(model.init(key))
-
-    def init_client(self, initial: Weights, model: Model, key: int) -> Masked:
-        return masked(initial)
-
-    @on_client
-    def local_update(self, client: Client[Masked], anchor: Weights, fisher: Params) -> tuple[Masked, Weighted[Weights]]:
-        model, task, mu = client.model, client.task, self.mu
-
-        def loss(carry: Masked, batch: Batch, anchor: Weights, fisher: Params) -> Tensor:
-            logits, _ = model.train(effective(carry), batch)
-            moved = carry.shared.params - anchor.params
-            penalty = sum((fisher[n] * d.square()).sum() for n, d in moved.items())
-            return task.loss(logits, batch) + 0.5 * mu * penalty
-
-        trained = minimise(loss, client.state, client.train, self.local.optimiser, anchor, fisher, lr=client.lr)
-        return trained, Weighted(value=trained.shared, weight=client.num_examples)
-
-    def round(self, server: Masked, cohort: Any) -> Masked:
-        ones = tree.map_tree(torch.ones_like, server.shared.params)
-        replies = cohort.reduce(self.local_update, server.shared, ones)
-        return Masked(shared=replies.mean, mask=server.mask, own=server.own)
-
-    def personal(self, client: Client[Masked], sent: Masked) -> Weights:
-        return effective(client.state)
-
-
-APFL_NAMES = {"fc1.weight": "W1", "fc1.bias": "b1", "fc2.weight": "W2", "fc2.bias": "b2"}
-
-
-def apfl_weights(g: Any, prefix: str) -> Weights:
-    return Weights(params={n: torch.from_numpy(g[f"{prefix}.{short}"]) for n, short in APFL_NAMES.items()})
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_apfl_steps(engine: Any) -> None:
-    g = golden("pfedsd_apfl/apfl_mlp_function_preserving")
-    x, y = g["x"].reshape(-1, 6), g["y"].reshape(-1)
-    population = clients_of([(x[:9], y[:9]), (x, y)])
-    anchor, fisher = apfl_weights(g, "WS0"), apfl_weights(g, "fisher").params
-
-    class Golden(APFL):
-        def round(self, server: Masked, cohort: Any) -> Masked:
-            cohort.gather(self.local_update, anchor, fisher)
-            return server
-
-    def at(shared: str, own: str, mask: str) -> Masked:
-        masks = {"fc1": torch.from_numpy(g[f"{mask}.m1"]), "fc2": torch.from_numpy(g[f"{mask}.m2"])}
-        return Masked(shared=apfl_weights(g, shared), mask=masks, own=apfl_weights(g, own))
-
-    assert_params(effective(at("WS0", "Wk0", "mraw0")), apfl_weights(g, "effective0"))
-    for steps in (1, 2, 3):
-        local = Local(steps=steps, batch_size=8, optimiser=SGD(lr=float(g["eta"])))
-        run = engine(population, Golden(mu=float(g["mu"]), local=local))
-        run.states[1] = at("WS_start", "Wk0", "mraw0")
-        run.round(run.init(), (0, 1), 0)
-        got, want = run.states[1], at(f"step{steps}_WS", f"step{steps}_Wk", f"step{steps}_mraw")
-        assert_params(got.shared, want.shared)
-        assert_params(got.own, want.own)
-        assert_params(Weights(params=got.mask), Weights(params=want.mask))
-    (losses,) = run.last.losses
-    np.testing.assert_allclose(losses.reshape(-1, 3)[-1], g["loss_task"] + g["penalty"], rtol=1e-9)
-
-
-# --- MAML: second-order, by torch.func.grad on the client, without a fold
-
-
-@dataclass(frozen=True, kw_only=True)
-class MAML(Algorithm[Weights, tuple[()]]):
-    alpha: float = 0.1
-    beta: float = 0.05
-
-    def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
-        return model.init(key)
-
-    @on_client
-    def meta_gradient(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weights]:
-        model, half, alpha = client.model, client.train.examples.shape[0] // 2, self.alpha
-        mine = client.train.examples
-        x, y = client.train.x[mine], client.train.y[mine]
-
-        def adapted_loss(w: Weights) -> Tensor:
-            g = grad(lambda w: cross_entropy(model, w, x[:half], y[:half]))(w)
-            return cross_entropy(model, w - alpha * g, x[half:], y[half:])
-
-        return (), grad(adapted_loss)(w)
-
-    def round(self, server: Weights, cohort: Any) -> Weights:
-        replies = cohort.gather(self.meta_gradient, server)
-        return server - self.beta * tree.take(replies.value, 0)
-
-    def global_weights(self, server: Weights) -> Weights:
-        return server
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_maml_second_order(engine: Any) -> None:
-    g = golden("pfedsd_apfl/maml_family")
-    x, y = g["x"][:2].reshape(-1, 6), g["y"][:2].reshape(-1)
-    population = clients_of([(x, y), *blobs(16, 16)])
-    run = engine(population, MAML(alpha=float(g["alpha"]), beta=float(g["beta"])))
-    start = weights_at(g, "w0.")
-    server = run.round({"tiny": start}, (0, 1, 2), 0)["tiny"]
-    assert_params(server, weights_at(g, "maml_w1."))
-    gradient = -1 / float(g["beta"]) * (server - start)
-    assert_params(gradient, weights_at(g, "maml_grad."))
-    first_order = weights_at(g, "fomaml_grad.")
-    assert not torch.allclose(gradient.params["fc2.bias"], first_order.params["fc2.bias"], rtol=1e-3)
+# --- what nothing differentiates through
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seam", [fold, minimise])
 def test_differentiating_through_the_seam_says_what_to_do(engine: Any, seam: Any) -> None:
-    class Careless(MAML):
+    class Careless(FedMeta):
         @on_client
-        def meta_gradient(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weights]:
+        def meta_gradient(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Any]:
             model, loss = client.model, task_loss(client.model, client.task)
 
             def halve(w: Weights, batch: Batch) -> Weights:

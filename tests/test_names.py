@@ -19,6 +19,7 @@ SHARED = {  # name: why more than one module or package has it
     "dense": "the same of its paper",
     "published": "what the paper of a study has printed",
     "recipes": "the settings that stand for it",
+    "claims": "what it says beside these, and how runs of recipes speak to it",
 }
 
 

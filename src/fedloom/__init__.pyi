@@ -3,6 +3,7 @@ from fedloom.algorithms import (
     DENSE,
     KDNTD,
     MOON,
+    APFLNi,
     Centralised,
     FedADI,
     FedAlign,
@@ -12,10 +13,12 @@ from fedloom.algorithms import (
     FedAvgStored,
     FedBE,
     FedCurv,
+    FedCurvNi,
     FedDAFL,
     FedDF,
     FedDyn,
     FedFomo,
+    FedMeta,
     FedNova,
     FedNTD,
     FedNTDMSE,
@@ -24,6 +27,7 @@ from fedloom.algorithms import (
     KTpFL,
     LGFedAvg,
     LocalOnly,
+    PerFedAvg,
     PFedMe,
     PFedSD,
     Scaffold,
@@ -56,7 +60,7 @@ from fedloom.core.ldam import LDAM
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Cosine, Digest, Distill, Local
-from fedloom.core.task import Classification, Hinge, Task
+from fedloom.core.task import SVM, Classification, Hinge, Task
 from fedloom.core.types import Arithmetic, BatchLoss, Maybe, Params, Weighted, Weights, state
 from fedloom.data import (
     Dataset,
@@ -87,6 +91,8 @@ __all__ = [
     "LDAM",
     "MOON",
     "SGD",
+    "SVM",
+    "APFLNi",
     "Adam",
     "Algorithm",
     "Arithmetic",
@@ -117,10 +123,12 @@ __all__ = [
     "FedAvgStored",
     "FedBE",
     "FedCurv",
+    "FedCurvNi",
     "FedDAFL",
     "FedDF",
     "FedDyn",
     "FedFomo",
+    "FedMeta",
     "FedNTD",
     "FedNTDMSE",
     "FedNova",
@@ -147,6 +155,7 @@ __all__ = [
     "PFedSD",
     "Params",
     "Partition",
+    "PerFedAvg",
     "Positive",
     "Range",
     "Reduction",

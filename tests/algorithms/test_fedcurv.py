@@ -16,10 +16,11 @@ from trajectory import flat, setting, unflat
 
 from conftest import golden
 from fedloom.algorithms.fedavg import FedAvg
-from fedloom.algorithms.fedcurv import FedCurv, Report, Server, fisher, penalty
+from fedloom.algorithms.fedcurv import FedCurv, Report, Server, penalty
 from fedloom.core import tree
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError
+from fedloom.core.fisher import fisher
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Params, Weights
@@ -110,6 +111,7 @@ def test_penalty_and_reports_of_the_reference(engine: Any) -> None:
     np.testing.assert_allclose(flat(slope), g["penalty_uv_grad"], rtol=1e-9, atol=1e-12)
     constant = sum((g[f"client{j}_v"] * g[f"client{j}_theta"]).sum() for j in (1, 2))
     np.testing.assert_allclose(lam * (penalty(now, others) + constant), g["penalty_quadratic_form"], rtol=1e-9)
+    np.testing.assert_allclose(lam * (penalty(now, others) + constant), g["penalty_openfl_uvw_f32"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

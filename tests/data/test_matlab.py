@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.data import load
+from fedloom.data import load, matlab
 from fedloom.data.matlab import read_matlab
 
 scipy_io = pytest.importorskip("scipy.io")
@@ -287,3 +287,17 @@ def test_the_published_part_of_vehicle() -> None:
     assert owners is not None
     assert (len(train), owners.max() + 1, train.class_counts().tolist()) == (1860, 23, [837, 1023])
     assert np.bincount(owners)[:4].tolist() == [59, 8, 20, 156]
+
+
+def test_a_part_of_vehicle_is_not_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_vehicle(tmp_path / "vehicle.mat")
+    with pytest.raises(
+        ValueError,
+        match=r"the whole of Vehicle has 23 clients with 43,695 examples, got 3 with 12: put the whole vehicle\.mat "
+        "there; a part is read as 'vehicle', and compares with no published number",
+    ):
+        load("vehicle_whole", tmp_path)
+    with pytest.raises(ValueError, match=r"missing are vehicle\.mat in"):
+        load("vehicle_whole", tmp_path / "nowhere")
+    monkeypatch.setattr(matlab, "VEHICLE", (3, 12))
+    assert len(load("vehicle_whole", tmp_path).train) == 12

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import golden
-from fedloom.data import Partition, balanced_dirichlet, lognormal, natural, pathological
+from fedloom.data import Partition, balanced_dirichlet, lognormal, lognormal_sizes, natural, pathological
 
 Golden = dict[str, npt.NDArray[np.int64]]
 LABELS = np.tile(np.arange(4), 25)
@@ -139,6 +139,24 @@ def test_natural_gives_every_row_to_its_owner(owners: list[int]) -> None:
     assert partition.num_clients == len(set(owners))
 
 
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_lognormal_sizes_are_those_of_the_draws(overlapping: bool) -> None:
+    """Sizes by hand, equal parts of neighbouring classes in the order of the data set."""
+    labels = np.tile(np.arange(5), 900)
+    draws = np.random.RandomState(3).lognormal(4, 1, 8) + 5
+    lists = lognormal_sizes(labels, 8, 3, 3, overlapping)
+    assert [len(rows) for rows in lists] == [3 * max(int(n / 3), 2) for n in draws]
+    for u, rows in enumerate(lists):
+        assert labels[rows].tolist() == [(u + j) % 5 for j in range(3) for _ in range(len(rows) // 3)]
+    first = [rows[0] for rows in lists]
+    if overlapping:  # the first examples of its classes, for each client
+        assert first == [u % 5 for u in range(8)]
+    else:
+        assert len(np.unique(np.concatenate(lists))) == sum(map(len, lists))
+        of_class_2 = np.concatenate([rows[labels[rows] == 2] for rows in lists])  # in the order of clients
+        assert of_class_2.tolist() == (2 + 5 * np.arange(len(of_class_2))).tolist()
+
+
 # ---- refusals
 
 
@@ -159,11 +177,16 @@ def test_natural_gives_every_row_to_its_owner(owners: list[int]) -> None:
         (lambda: lognormal(LABELS, 4, 0, classes_per_client=5), "classes_per_client must be in 1..4.*got 5"),
         (lambda: lognormal(LABELS, 4, 0, min_per_class=0), "min_per_class must be at least 1, got 0"),
         (lambda: lognormal(LABELS, 12, 0), "every class needs 30 examples .* got 25 of class 0"),
+        (lambda: lognormal_sizes(LABELS, 4, 0, 5), "classes_per_client must be in 1..4.*got 5: 3 is the published"),
+        (
+            lambda: lognormal_sizes(LABELS, 4, 0),
+            r"class \d has 25 examples, and client \d takes .* the \d+th",
+        ),
         (lambda: natural([]), "owners must be a list of integers or strings"),
         (lambda: natural(np.array([0.5, 1.0])), "got float64 of shape"),
         (lambda: natural(np.zeros((2, 2), np.int64)), r"shape \(2, 2\)"),
     ],
 )
-def test_wrong_arguments_are_refused(make: Callable[[], Partition], message: str) -> None:
+def test_wrong_arguments_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

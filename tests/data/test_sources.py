@@ -133,6 +133,15 @@ def test_emnist_is_upright_and_counts_from_0(tmp_path: Path, split: str, first: 
     assert test.num_classes == classes
 
 
+def test_letters_a_to_j_are_black_on_white(tmp_path: Path) -> None:
+    arrays = write_idx(tmp_path, ("emnist-letters-train-", "emnist-letters-test-"), first=9)  # i, j, k, l, m
+    for part, name in zip(both("emnist_letters_aj", tmp_path), ("train", "test"), strict=True):
+        assert (part.num_classes, part.name, part.y.tolist()) == (10, "emnist_letters_aj", [8, 9])
+        stored = arrays[f"emnist-letters-{name}-images-idx3-ubyte"][:2].swapaxes(1, 2)[:, None]
+        inputs = part.normalise(part.x, torch.float64).numpy()
+        np.testing.assert_allclose(inputs, 1 - stored / 255, atol=1e-12)
+
+
 GOOD_X, GOOD_Y = idx(grey(5)), idx(np.arange(5, dtype=np.uint8))
 HUGE = struct.pack(">4B3I", 0, 0, 8, 3, 2**32 - 1, 28, 28)
 MANY = struct.pack(">4B3I", 0, 0, 8, 3, 10**6, 28, 28)
@@ -214,6 +223,16 @@ def test_pickles_of_python_3_and_in_fortran_order(tmp_path: Path) -> None:
 
     batches = write_cifar10(tmp_path, dump)
     np.testing.assert_array_equal(both("cifar10", tmp_path)[1].x.flatten(1).numpy(), batches[5]["data"])
+
+
+def test_grey_images_are_the_luma_of_coloured_ones(tmp_path: Path) -> None:
+    write_cifar10(tmp_path)
+    for colours, grey in zip(both("cifar10", tmp_path), both("cifar10_grey", tmp_path), strict=True):
+        luma = (colours.x.double() * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
+        assert (grey.shape, grey.x.dtype, grey.name) == ((1, 32, 32), torch.uint8, "cifar10_grey")
+        assert float((grey.x - luma).abs().max()) <= 0.5 + 1e-6
+        assert torch.equal(grey.y, colours.y)
+        torch.testing.assert_close(grey.normalise(grey.x, torch.float32), grey.x / 255)
 
 
 def test_cifar100_pickles_give_the_fine_labels(tmp_path: Path) -> None:

@@ -9,7 +9,23 @@ import pytest
 import torch
 
 import fedloom as fl
-from fedloom import FedAvg, FedCurv, FedDyn, FedNova, FedNTD, FedProx, KTpFL, LocalOnly, PFedSD, RunSettings, Scaffold
+from fedloom import (
+    APFLNi,
+    FedAvg,
+    FedCurv,
+    FedCurvNi,
+    FedDyn,
+    FedMeta,
+    FedNova,
+    FedNTD,
+    FedProx,
+    KTpFL,
+    LocalOnly,
+    PerFedAvg,
+    PFedSD,
+    RunSettings,
+    Scaffold,
+)
 from fedloom.coordinator import FixedList
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
@@ -50,6 +66,9 @@ def bytes_of(algorithm: Any, engine: str = "loop", **more: Any) -> list[dict[str
         (FedAvg(local=LOCAL, shared=HEAD), {"model": 48}, {"model": 48}),  # FedPer: d_base each way
         (Scaffold(local=LOCAL), {"model": D, "control": D}, {"model": D, "control": D}),
         (FedCurv(local=LOCAL), {"model": D, "fisher": 2 * D}, {"model": D, "fisher": 2 * D}),  # 3d each way
+        (FedCurvNi(local=LOCAL), {"model": D, "fisher": D}, {"model": D, "fisher": D}),  # 2d each way
+        (FedMeta(local=LOCAL), {"model": D}, {"gradient": D}),
+        (PerFedAvg(local=LOCAL), {"model": D}, {"model": D}),
         (FedNova(local=LOCAL), {"model": D}, {"gradient": D, "control": 8}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, fl.Algorithm) else "",
@@ -77,6 +96,19 @@ def test_a_stateless_device_is_sent_its_state_once_it_has_one(engine: str) -> No
     # the three come back, in round 3 one.
     teachers = ({}, {"down_personal": 2 * D}, {"down_personal": D})
     assert bytes_of(algorithm, engine, stateless=True) == [plain | more for more in teachers]
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
+def test_apfl_sends_importance_to_those_who_have_an_older_one(engine: str) -> None:
+    """Section 6: d down and d more where F is stale, d up and d more where it is measured; flags and losses beside."""
+    plain = {"down_model": 3 * D, "down_control": 3, "up_model": 3 * D, "up_control": 3 * 4}
+    stale = (0, 3, 3)  # F is measured in round 0 and in round 1, and everybody in round 2 has none or the first
+    found = bytes_of(APFLNi(local=LOCAL, forced_rounds=(0, 1), z=1), engine)
+    for got, sent, measured in zip(found, stale, (3, 3, 0), strict=True):
+        more = {"down_fisher": sent * D, "up_fisher": measured * D}
+        assert got == plain | {kind: n for kind, n in more.items() if n}
+    assert bytes_of(APFLNi(local=LOCAL, forced_rounds=(0,)), engine)[2]["down_fisher"] == 2 * D  # client 1 has it
+    assert bytes_of(APFLNi(local=LOCAL, mu=0.0), engine) == [plain] * 3
 
 
 def test_a_state_has_the_counters_of_its_buffers() -> None:

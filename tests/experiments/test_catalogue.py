@@ -112,10 +112,57 @@ def test_normalisation_in_words() -> None:
     assert features.normalise(features.x, torch.float32).unique().tolist() == [1]  # as they are stored
 
 
+def test_places_are_standardised_each_by_itself() -> None:
+    """By means and deviations of the training examples, as FedProx's authors do with MNIST; 0.001 is a pixel's unit."""
+    x = torch.randint(0, 256, (50, 1, 3, 2), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x[:, 0, 0, 0] = 7  # does not vary
+    y = torch.zeros(50, dtype=torch.int64)
+    made = catalogue.normalise("places", Dataset(Examples(x[:40], y[:40], 1), Examples(x[40:], y[40:], 1)))
+    assert made.test is not None
+    mean, std = x[:40].double().mean(0), x[:40].double().std(0, correction=0)
+    for part, rows in ((made.train, x[:40]), (made.test, x[40:])):
+        inputs = part.normalise(part.x, torch.float32)
+        assert part.x.dtype == torch.float32
+        torch.testing.assert_close(inputs, ((rows - mean) / (std + 0.001)).float())
+        assert not inputs[:, 0, 0, 0].any()
+
+
+def test_clients_that_share_examples_have_copies() -> None:
+    y = torch.arange(3000) % 10
+    dataset = Dataset(Examples(torch.arange(3000.0)[:, None], y, 10), None)
+    same, partition = catalogue.handed_out("lognormal_sizes:3:disjoint", dataset, 6, 2)
+    assert same is dataset
+    copied, again = catalogue.handed_out("lognormal_sizes:3:overlapping", dataset, 6, 2)
+    assert again.sizes.tolist() == partition.sizes.tolist()
+    assert (len(copied.train), again.name) == (again.sizes.sum(), "lognormal_sizes:3:overlapping, with copies")
+    stored = [copied.train.x[again.rows(k).copy(), 0] for k in range(6)]
+    assert [float(own[0]) for own in stored] == [0, 1, 2, 3, 4, 5]  # each has the first examples of its classes
+    assert set(stored[0].tolist()) & set(stored[1].tolist())
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "clients"),
+    [
+        ("lognormal", "lognormal sigma=2", 20),
+        ("lognormal:1.5", "lognormal sigma=1.5", 20),
+        ("lognormal:1.5:5:10", "lognormal sigma=1.5", 20),
+        ("lognormal_sizes", "lognormal sizes s=3", 6),
+    ],
+)
+def test_partitions_with_several_values(text: str, name: str, clients: int) -> None:
+    dataset = Dataset(Examples(torch.zeros(9000, 1), torch.arange(9000) % 10, 10), None)
+    made = catalogue.partition(text, dataset, clients, 0)
+    held = (made.counts(dataset.train.y, 10) > 0).sum(1)
+    per_client = 5 if text.endswith("5:10") else 3 if "sizes" in text else 2
+    assert (made.name, set(held.tolist())) == (name, {per_client})
+    with pytest.raises(SettingError, match="partition lognormal:SIGMA:S:LEAST"):
+        catalogue.partition("lognormal:1:2:3:4", dataset, clients, 0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cifar10", "data.normalise must be source, or MEANS/STDS by channel, .* got 'cifar10'"),
+        ("cifar10", "data.normalise must be source, places, or MEANS/STDS by channel, .* got 'cifar10'"),
         ("0.5/0", "got '0.5/0': .* std positive"),
         ("0.5/0.5,0.5", "got '0.5/0.5,0.5': mean and std need one value each"),
         ("0.5,0.5/0.5,0.5", "data.normalise needs 1 mean or 3, as many as arrays has channels, got '0.5,0.5/0.5,0.5'"),

@@ -8,6 +8,7 @@ from torch import nn
 
 from conftest import golden
 from fedloom.models import (
+    APFLCNN,
     MLP,
     MODELS,
     DenseCNN,
@@ -16,6 +17,7 @@ from fedloom.models import (
     FedNTDCNN,
     HypersphereCNN,
     LeNet,
+    LinearSVM,
     LogisticRegression,
     PFedSDCifar100CNN,
     PFedSDFashionCNN,
@@ -44,6 +46,9 @@ def num_parameters(network: nn.Module) -> int:
         (LeNet(3, 32, 10), 62_006),
         (PFedSDFashionCNN(1, 28, 10), 244_234),
         (PFedSDCifar100CNN(3, 32, 100), 1_075_044),
+        (APFLCNN(1, 32, 10), 1_034_380),
+        (APFLCNN(1, 32, 10, padding=2), 2_594_380),
+        (LinearSVM(100), 101),
         (LogisticRegression(784, 10), 7_850),
         (MLP(784, 10), 784 * 200 + 200 + 2_010),
         (MLP(784, 10, hidden=(200, 200)), 199_210),  # the "2NN" of McMahan et al. (2017)
@@ -89,6 +94,8 @@ def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, netwo
         (LeNet(3, 29, 5), (3, 29, 29), 84),
         (FedNTDCNN(1, 13, 5), (1, 13, 13), 512),
         (HypersphereCNN(1, 13, 5), (1, 13, 13), 2),
+        (APFLCNN(1, 17, 5), (1, 17, 17), 800),
+        (APFLCNN(3, 18, 5, padding=2), (3, 18, 18), 800),
         (PFedSDFashionCNN(3, 16, 5), (3, 16, 16), 64),
         (PFedSDCifar100CNN(1, 17, 5), (1, 17, 17), 128),
         (SmallConvNet(3, 5, "batch"), (3, 9, 11), 32),
@@ -109,6 +116,12 @@ def test_logits_are_the_classifier_of_the_features(
     assert z.shape == (2, feature_size)
     assert network(x).shape == (2, 5)
     torch.testing.assert_close(network(x), z @ network.classifier.weight.T + network.classifier.bias)
+
+
+def test_an_svm_has_one_logit_and_begins_at_zero() -> None:
+    svm = build("svm", (1, 5, 4), 2)
+    assert svm(torch.ones(3, 1, 5, 4)).tolist() == [[0.0]] * 3
+    assert not any(p.any() for p in svm.parameters())
 
 
 def test_features_of_logistic_regression_are_the_input() -> None:
@@ -167,18 +180,21 @@ def test_dropout_of_the_networks_of_pfedsd() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_build_by_name(name: str) -> None:
     network = build(name, (3, 18, 18), 7)
-    assert network(torch.zeros(2, 3, 18, 18)).shape == (2, 7)
+    assert network(torch.zeros(2, 3, 18, 18)).shape == (2, 1 if name == "svm" else 7)
 
 
 def test_build_makes_what_the_name_says() -> None:
     types = {name: type(build(name, (1, 28, 28), 10)) for name in MODELS}
     assert types == {
         "logistic": LogisticRegression,
+        "svm": LinearSVM,
         "mlp": MLP,
         "lenet": LeNet,
         "fedntd_cnn": FedNTDCNN,
         "pfedsd_fmnist_cnn": PFedSDFashionCNN,
         "pfedsd_cifar100_cnn": PFedSDCifar100CNN,
+        "apfl_cnn": APFLCNN,
+        "apfl_cnn_same": APFLCNN,
         "small_bn": SmallConvNet,
         "small_gn": SmallConvNet,
         "resnet10": ResNet10,

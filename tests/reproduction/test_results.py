@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -231,6 +232,23 @@ def test_a_recipe_may_be_judged_by_its_best_round(tmp_path: Path) -> None:
     assert "| method | ours | last | F ours | rounds x seeds | verdict |" in text  # nothing is published
     assert "| pfedsd | 70.00 | 60.00 | 0.50 | 3 x 1 | short run (3 of 100) |" in text
     assert "Within noise" not in text
+
+
+def test_a_recipe_may_be_judged_by_its_mean_over_rounds(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(personal(tmp_path, "pfedsd", [50.0, 70.0, 60.0]), reading="mean")
+    found = result(recipe, tmp_path)
+    assert found.accuracy == pytest.approx((99 + 50 + 70 + 60) / 4)  # of the round before training too
+    assert (found.best, found.last) == (pytest.approx(70.0), pytest.approx(60.0))
+    assert result(recipe, tmp_path, rounds=1).accuracy == pytest.approx((99 + 50) / 2)
+    (row,) = csv.DictReader(io.StringIO(as_csv([found])))
+    assert (row["measure"], float(row["best"])) == ("personal_accuracy, mean over rounds", pytest.approx(70.0))
+    text = as_markdown("Some title", [found])
+    assert (
+        "\nPersonal accuracy, mean over all rounds with that before training; beside it that of the best round, "
+        in text
+    )
+    assert "| method | ours | best | last | F ours | rounds x seeds | verdict |" in text
+    assert "| pfedsd | 69.75 | 70.00 | 60.00 | 0.50 | 3 x 1 | short run (3 of 100) |" in text
 
 
 def test_orders_may_be_published_in_words(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedloom.algorithms.apfl_ni import APFLNi
 from fedloom.algorithms.centralised import Centralised
 from fedloom.algorithms.dense import DENSE
 from fedloom.algorithms.fed_adi import FedADI
@@ -15,9 +16,11 @@ from fedloom.algorithms.fedavg_stored import FedAvgStored
 from fedloom.algorithms.fedavgm import FedAvgM
 from fedloom.algorithms.fedbe import FedBE
 from fedloom.algorithms.fedcurv import FedCurv
+from fedloom.algorithms.fedcurv_ni import FedCurvNi
 from fedloom.algorithms.feddf import FedDF
 from fedloom.algorithms.feddyn import FedDyn
 from fedloom.algorithms.fedfomo import FedFomo
+from fedloom.algorithms.fedmeta import FedMeta
 from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedntd import FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE
@@ -28,6 +31,7 @@ from fedloom.algorithms.kt_pfl import KTpFL
 from fedloom.algorithms.lg_fedavg import LGFedAvg
 from fedloom.algorithms.local_only import LocalOnly
 from fedloom.algorithms.moon import MOON
+from fedloom.algorithms.per_fedavg import PerFedAvg
 from fedloom.algorithms.pfedme import PFedMe
 from fedloom.algorithms.pfedsd import PFedSD
 from fedloom.algorithms.scaffold import Scaffold
@@ -39,6 +43,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "fedprox": FedProx,
     "fednova": FedNova,
     "fedcurv": FedCurv,
+    "fedcurv_ni": FedCurvNi,
     "scaffold": Scaffold,
     "feddyn": FedDyn,
     "moon": MOON,
@@ -58,6 +63,9 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "fedavg_ft": FedAvgFT,
     "pfedme": PFedMe,
     "fedfomo": FedFomo,
+    "fedmeta": FedMeta,
+    "per_fedavg": PerFedAvg,
+    "apfl_ni": APFLNi,
     "kt_pfl": KTpFL,
     "local_only": LocalOnly,
     "centralised": Centralised,
@@ -68,6 +76,7 @@ __all__ = [
     "DENSE",
     "KDNTD",
     "MOON",
+    "APFLNi",
     "Centralised",
     "FedADI",
     "FedAlign",
@@ -77,10 +86,12 @@ __all__ = [
     "FedAvgStored",
     "FedBE",
     "FedCurv",
+    "FedCurvNi",
     "FedDAFL",
     "FedDF",
     "FedDyn",
     "FedFomo",
+    "FedMeta",
     "FedNTD",
     "FedNTDMSE",
     "FedNova",
@@ -91,5 +102,6 @@ __all__ = [
     "LocalOnly",
     "PFedMe",
     "PFedSD",
+    "PerFedAvg",
     "Scaffold",
 ]

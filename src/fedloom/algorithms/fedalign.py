@@ -36,6 +36,7 @@ from fedloom.core.choices import Gt, Lt, NonNegative
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
+from fedloom.core.losses import objective
 from fedloom.core.model import Model
 from fedloom.core.types import BatchLoss, Weighted, Weights
 
@@ -68,7 +69,7 @@ class FedAlign(Algorithm[Weights, tuple[()]]):
 
         def loss(w: Weights, batch: Batch) -> BatchLoss:
             (logits, t2, t3, s2, s3), moved = model.train_calling(w, batch, passes)
-            ce = task.loss(logits, batch)
+            ce = objective(task, logits, batch, w.params)
             apart = sigma(transmitting(s2, s3)) - sigma(transmitting(t2, t3))
             lip = batch.mean(apart.square())
             return BatchLoss(ce + self.mu * (ce / (lip + 1e-8)).detach() * lip, logits, Weights(w.params, moved))

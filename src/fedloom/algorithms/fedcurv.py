@@ -27,18 +27,16 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, Batches
+from fedloom.core.batches import Batch
 from fedloom.core.choices import Count, NonNegative
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.fold import fold
+from fedloom.core.fisher import first_pass, fisher
 from fedloom.core.model import Model
-from fedloom.core.task import Task
 from fedloom.core.tree import zeros_like
-from fedloom.core.types import Arithmetic, BatchLoss, Params, Weighted, Weights, replace, state
+from fedloom.core.types import Arithmetic, BatchLoss, Params, Weighted, Weights, state
 
 
 @state
@@ -101,31 +99,3 @@ class FedCurv(Algorithm[Server, Report]):
 def penalty(w: Params, others: Report) -> Tensor:
     """<P, w * w> - 2 <Q, w>, []; no factor 1/2, no constant."""
     return torch.stack([(p * (others.u[n] * p - 2.0 * others.v[n])).sum() for n, p in w.items()]).sum()
-
-
-def fisher(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
-    """Diagonal Fisher information, like `weights.params`: the mean over batches of (gradient of the batch's loss)^2.
-
-    True labels, evaluation mode. The gradient is that of the batch's mean loss: batches of one example
-    (`batches.in_order(1)`) give the empirical Fisher, batches of B up to B times less.
-    """
-
-    def square(total: Params, batch: Batch, weights: Weights) -> Params:
-        def loss(params: Params) -> Tensor:
-            return task.loss(model(replace(weights, params=params), batch.x), batch)
-
-        gradient: Params = grad(loss)(weights.params)
-        return total + gradient * gradient
-
-    total: Params = fold(square, zeros_like(weights.params), batches, weights)
-    return total / batches.num_steps.clamp(min=1)
-
-
-def first_pass(batches: Batches, batch_size: int, examples: int) -> Batches:
-    """The batches of the first pass over the client's examples, up to the one with which more than `examples` are seen.
-
-    `batches`: training batches of `batch_size`, passes one after the other.
-    """
-    whole = torch.div(batches.num_examples + batch_size - 1, batch_size, rounding_mode="floor")
-    steps = torch.minimum(batches.num_steps, whole.clamp(max=examples // batch_size + 1))
-    return replace(batches, num_steps=steps)

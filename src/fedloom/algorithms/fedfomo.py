@@ -35,11 +35,10 @@ import torch
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
 from fedloom.core.choices import Count, NonNegative
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.fold import fold
+from fedloom.core.derivatives import mean_loss
 from fedloom.core.model import Model
 from fedloom.core.random import generator
 from fedloom.core.types import Maybe, Params, Weights, state
@@ -119,13 +118,7 @@ class FedFomo(Algorithm[Tensor, FomoClient]):
 
 def validation_loss(client: Client[FomoClient], weights: Weights) -> Tensor:
     """The mean loss on the client's validation examples, [] float64; 0 where it has none."""
-    model, task = client.model, client.task
-
-    def add(total: Tensor, batch: Batch, weights: Weights) -> Tensor:
-        return total + batch.mask.sum() * task.loss(model(weights, batch.x), batch).double()
-
-    zero = torch.zeros((), dtype=torch.float64, device=client.num_examples.device)
-    return fold(add, zero, client.val, weights) / client.val.num_examples.clamp(min=1)
+    return mean_loss(client.model, client.task, weights, client.val)
 
 
 def distance(moved: Params, norm: Norm) -> Tensor:

@@ -31,6 +31,7 @@ from fedloom.core.choices import NonNegative, Positive
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
+from fedloom.core.losses import objective
 from fedloom.core.model import Features, Model
 from fedloom.core.types import BatchLoss, Maybe, Weighted, Weights
 
@@ -74,7 +75,8 @@ class MOON(Algorithm[Weights, Maybe[Weights]]):
         def loss(w: Weights, batch: Batch) -> BatchLoss:
             (logits, z), moved = model.train_features(w, batch, self.feature)
             term = batch.mean(contrast(z, batch.z_glob, batch.z_prev, self.tau))
-            return BatchLoss(task.loss(logits, batch) + self.mu * term, logits, Weights(w.params, moved))  # (3)
+            value = objective(task, logits, batch, w.params) + self.mu * term  # (3)
+            return BatchLoss(value, logits, Weights(w.params, moved))
 
         w_k = self.train(client, w, loss=loss, batches=batches)
         return Maybe.some(w_k), client.weigh(w_k, self.aggregation)

@@ -101,6 +101,16 @@ class Batches:
         """The first `steps` [] of these batches, all of them where they are fewer."""
         return replace(self, num_steps=torch.minimum(self.num_steps, steps))
 
+    def only(self, chosen: Tensor) -> Batches:
+        """As `whole`, but of those examples that are `chosen`, [n] bool."""
+        chosen = chosen & (torch.arange(len(self.examples), device=chosen.device) < self.num_examples)
+        first = torch.argsort((~chosen).int(), stable=True)
+        return replace(self, examples=self.examples[first], num_examples=chosen.sum()).whole()
+
+    def whole(self) -> Batches:
+        """One pass over all examples in stored order, 200 at a time, without augmentation."""
+        return self.in_order(min(200, padded(self.examples.shape[0])))
+
     def note(self, name: str, table: Tensor) -> Batches:
         """These batches, each with `batch.<name>` = the rows of `table` [n, ...] that belong to it."""
         if table.shape[0] != self.examples.shape[0]:

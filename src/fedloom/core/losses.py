@@ -11,20 +11,27 @@ from torch import Tensor
 
 from fedloom.core.batches import Batch
 from fedloom.core.model import Model
-from fedloom.core.task import Task
-from fedloom.core.types import BatchLoss, Weights, replace
+from fedloom.core.task import Objective, Task
+from fedloom.core.types import BatchLoss, Params, Weights, replace
 
 Loss = Callable[..., BatchLoss]  # (weights, batch, *context) -> the loss of the batch
 
 
 def task_loss(model: Model, task: Task) -> Loss:
-    """The task's loss of a model."""
+    """What the task has a model make small."""
 
     def loss(weights: Weights, batch: Batch, *context: Any) -> BatchLoss:
         logits, buffers = model.train(weights, batch)
-        return BatchLoss(value=task.loss(logits, batch), logits=logits, weights=replace(weights, buffers=buffers))
+        value = objective(task, logits, batch, weights.params)
+        return BatchLoss(value=value, logits=logits, weights=replace(weights, buffers=buffers))
 
     return loss
+
+
+def objective(task: Task, logits: Tensor, batch: Batch, params: Params) -> Tensor:
+    """What training makes small on a batch, []: the task's loss, and what an `Objective` makes of it."""
+    loss = task.loss(logits, batch)
+    return task.objective(loss, batch.mask.sum(), params) if isinstance(task, Objective) else loss
 
 
 def soft_target_loss(model: Model, tau: float) -> Loss:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.batches import Batch
+from fedloom.core.choices import NonNegative, check_choices
 from fedloom.core.errors import SettingError
+from fedloom.core.types import Params
 
 
 @runtime_checkable
@@ -35,6 +37,15 @@ class Noting(Protocol):
 
         A loss reads them as annotations, `batch.<name>`, where the batch is of the client's training examples.
         """
+        ...
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A task whose clients make more small than its mean loss, such as `SVM`; they are judged by the loss alone."""
+
+    def objective(self, loss: Tensor, count: Tensor, params: Params) -> Tensor:
+        """What is made small, [], of the mean `loss` [] over `count` [] examples and the model that has it."""
         ...
 
 
@@ -70,3 +81,22 @@ class Hinge:
 
     def correct(self, logits: Tensor, y: Tensor) -> Tensor:
         return (logits.squeeze(-1) > 0) == (y > 0)
+
+
+@dataclass(frozen=True)
+class SVM(Hinge):
+    """A linear SVM: hinge loss, added up over the batch or its mean, and a ridge on the weights but not on biases.
+
+    sum:   ridge ||w||^2 + sum_i max(0, 1 - y_i (<w, x_i> + b))        fair_flearn, ridge = 0.5
+    mean:  ridge ||w||^2 + mean_i max(0, 1 - y_i (<w, x_i> + b))       Ditto, ridge = 0.01
+    """
+
+    reduction: Literal["sum", "mean"] = "sum"
+    ridge: NonNegative = 0.5
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+
+    def objective(self, loss: Tensor, count: Tensor, params: Params) -> Tensor:
+        total = loss * count if self.reduction == "sum" else loss
+        return total + self.ridge * params.select(lambda name: not name.endswith("bias")).sq_norm()

@@ -9,7 +9,7 @@ from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
-from fedloom.data.skews import balanced_dirichlet, lognormal, natural, pathological
+from fedloom.data.skews import balanced_dirichlet, lognormal, lognormal_sizes, natural, pathological
 from fedloom.data.sources import load
 from fedloom.data.tables import read_csv
 
@@ -31,6 +31,7 @@ __all__ = [
     "iid",
     "load",
     "lognormal",
+    "lognormal_sizes",
     "natural",
     "pathological",
     "pooled",

@@ -193,6 +193,23 @@ class Dataset(NamedTuple):
         held_out = None if self.held_out is None else self.held_out[rows]
         return self._replace(train=self.train.select(rows), owners=owners, held_out=held_out)
 
+    def standardised(self) -> Dataset:
+        """Return the same with stored values (x - mean) / (std + 0.001), float32: each place of an example by itself.
+
+        FedProx's MNIST. Means and deviations are over all of `train`, in the unit of what is stored.
+        """
+        mean = self.train.x.mean(0, dtype=torch.float64)
+        std = torch.zeros_like(mean)
+        for part in torch.split(self.train.x, 4096):
+            std += (part - mean).square().sum(0)
+        std = (std / len(self.train)).sqrt() + 0.001
+
+        def of(part: Examples) -> Examples:
+            x = torch.cat([((rows - mean) / std).float() for rows in torch.split(part.x, 4096)])
+            return replace(part, x=x, normalise=Normalise())
+
+        return self._replace(train=of(self.train), test=self.test and of(self.test))
+
     def merged(self) -> Dataset:
         """Return one set of examples to distribute: those of `test` behind those of `train`, and no `test`.
 

@@ -2,7 +2,8 @@
 
 `balanced_dirichlet` and `pathological` are the two partitions of pFedSD (Jin et al., "Personalized Edge Intelligence
 via Federated Self-Knowledge Distillation", IEEE TPDS 2023), `lognormal` is the MNIST partition of FedProx (Li et al.,
-"Federated Optimization in Heterogeneous Networks", MLSys 2020), all draw for draw as their authors' code makes them.
+"Federated Optimization in Heterogeneous Networks", MLSys 2020), all draw for draw as their authors' code makes them;
+`lognormal_sizes` follows its FEMNIST partition.
 Everything draws from a local `numpy.random.RandomState`: a seed names the same partition on every machine.
 """
 
@@ -190,6 +191,53 @@ def lognormal(
                 own.append(by_class[c][taken[c] : taken[c] + share])
                 taken[c] += share
     return Partition.from_lists([np.concatenate(own) for own in clients], f"lognormal sigma={sigma:g}", seed)
+
+
+def lognormal_sizes(
+    labels: npt.ArrayLike | Tensor, num_clients: int, seed: int, classes_per_client: int = 3, overlapping: bool = False
+) -> list[IntArray]:
+    """Rows of clients whose sizes are lognormal, each with equally many examples of neighbouring classes.
+
+    FedProx's FEMNIST. Client u has the classes u, ..., u + s - 1, modulo C, and of each a share 1 / s of a draw from
+    lognormal(4, 1) + 5, rounded down, at least 2. Rows of a class go out in the order of the data set. `overlapping`:
+    the published sampler, which by a mistake begins at the start for each client: clients share examples, and test
+    examples of one are training examples of others.
+
+    Args:
+        labels: class of every example, (n,).
+        num_clients: number of clients.
+        seed: 0 to 2**32 - 1.
+        classes_per_client: s, 1 to C.
+        overlapping: whether rows are in several lists.
+
+    Raises:
+        ValueError: an argument is out of range, or a class has fewer examples than its clients take.
+    """
+    classes = _labels(labels)
+    _check_clients(num_clients, len(classes))
+    num_classes = int(classes.max()) + 1
+    if not 1 <= classes_per_client <= num_classes:
+        raise ValueError(
+            f"classes_per_client must be in 1..{num_classes}, the number of classes, got {classes_per_client}: "
+            "3 is the published choice"
+        )
+    sizes = _generator(seed).lognormal(4.0, 1.0, num_clients) + 5
+    each = np.maximum((sizes / classes_per_client).astype(np.int64), 2)
+    by_class = [np.flatnonzero(classes == c) for c in range(num_classes)]
+    taken = np.zeros(num_classes, np.int64)
+    clients: list[list[IntArray]] = [[] for _ in range(num_clients)]
+    for client, own in enumerate(clients):
+        for j in range(classes_per_client):
+            c = (client + j) % num_classes
+            start, stop = (0, each[client]) if overlapping else (taken[c], taken[c] + each[client])
+            if stop > len(by_class[c]):
+                raise ValueError(
+                    f"class {c} has {len(by_class[c])} examples, and client {client} takes them up to the {stop}th: "
+                    "use fewer clients, more data or another seed"
+                )
+            own.append(by_class[c][start:stop])
+            taken[c] = stop
+    return [np.concatenate(own) for own in clients]
 
 
 def natural(owners: Sequence[int] | Sequence[str] | npt.NDArray[np.generic] | Tensor) -> Partition:

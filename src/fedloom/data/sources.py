@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedloom.data.constants import NORMALISE
-from fedloom.data.examples import Dataset, Normalise, from_arrays
+from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.folders import cinic10
 from fedloom.data.folders import images as image_folder
 from fedloom.data.formats import Bytes, check_labels, find_files, read_idx, read_pickle, read_records
 from fedloom.data.leaf import femnist, leaf
-from fedloom.data.matlab import svhn, vehicle
+from fedloom.data.matlab import svhn, vehicle, whole_vehicle
+from fedloom.data.stand_ins import vehicle_like
 
 _EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 _OTHERS: dict[str, Callable[[Path], Dataset]] = {
@@ -26,6 +29,10 @@ _OTHERS: dict[str, Callable[[Path], Dataset]] = {
     "leaf": leaf,
     "femnist": femnist,
     "vehicle": vehicle,
+    "vehicle_whole": whole_vehicle,
+    "vehicle_like": lambda folder: vehicle_like(),
+    "emnist_letters_aj": lambda folder: _letters_aj(load("emnist_letters", folder)),
+    "cifar10_grey": lambda folder: _grey(load("cifar10", folder)),
 }
 SOURCES = ("mnist", "fashion_mnist", "cifar10", "cifar100", *(f"emnist_{split}" for split in _EMNIST_CLASSES), *_OTHERS)
 _PARTS = ("images-idx3-ubyte", "labels-idx1-ubyte")
@@ -39,14 +46,18 @@ def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
     | `mnist` | `MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte`, plain or `.gz` |
     | `fashion_mnist` | the same in `FashionMNIST/raw` |
     | `emnist_letters`, `_digits`, `_balanced`, `_byclass`, `_bymerge`, `_mnist` | `EMNIST/raw/emnist-letters-train-*` |
+    | `emnist_letters_aj` | of `emnist_letters` the classes a to j, paper 1 and ink 0 as in FedProx's FEMNIST |
     | `cifar10` | `cifar-10-batches-py/data_batch_1`..., or `cifar-10-batches-bin/data_batch_1.bin`... |
     | `cifar100` | `cifar-100-python/{train,test}`, or `cifar-100-binary/{train,test}.bin` |
+    | `cifar10_grey` | of `cifar10` the luma (ITU-R BT.601) in 0 to 1, uint8 (N, 1, 32, 32) |
     | `svhn` | `{train,test}_32x32.mat`, also in `SVHN` |
     | `cinic10`, `cinic10_with_valid` | `{train,valid,test}/<class>/*.png`, also in `CINIC-10`; needs Pillow |
     | `images` | `{train,test}/<class>/*`, PNG, JPEG, BMP or WebP of one size; needs Pillow |
     | `leaf` | `{train,test}/*.json`, also in `data`: vectors (N, D) float32, and who owns them |
     | `femnist` | the same: images (N, 1, 28, 28) float32 by writer |
     | `vehicle` | `vehicle.mat`, or `vehicle.npz` with x, y, client: (N, 100) float32, and who owns them |
+    | `vehicle_whole` | the same, refused unless all 43,695 examples are there |
+    | `vehicle_like` | no file: made-up data of that shape (`fedloom.data.stand_ins`) |
 
     IDX names may be written with a dot, `train-images.idx3-ubyte`. EMNIST images are turned upright and normalised
     with the constants of MNIST; letters a to z become classes 0 to 25. CIFAR-100 gives its 100 fine classes. CIFAR
@@ -112,6 +123,16 @@ def _idx_pair(
     return Dataset(parts[0], parts[1])
 
 
+def _letters_aj(letters: Dataset) -> Dataset:
+    """The first ten classes, white on black turned into black on white."""
+
+    def of(part: Examples) -> Examples:
+        kept = part.select((part.y < 10).nonzero().flatten())
+        return replace(kept, num_classes=10, normalise=Normalise((-1.0,), (1.0,), -1 / 255), name="emnist_letters_aj")
+
+    return Dataset(of(letters.train), letters.test and of(letters.test))
+
+
 # ---- CIFAR
 
 
@@ -144,3 +165,14 @@ def _cifar(
         for xs, ys in ((images[:-1], labels[:-1]), (images[-1:], labels[-1:]))
     )
     return Dataset(train, test)
+
+
+def _grey(colours: Dataset) -> Dataset:
+    """The images in grey: 0.299 R + 0.587 G + 0.114 B, rounded."""
+
+    def of(part: Examples) -> Examples:
+        luma = sum(c * part.x[:, i].int() for i, c in enumerate((299, 587, 114)))
+        x = torch.div(luma + 500, 1000, rounding_mode="floor").to(torch.uint8)
+        return replace(part, x=x[:, None], normalise=Normalise(scale=1 / 255), name="cifar10_grey")
+
+    return Dataset(of(colours.train), colours.test and of(colours.test))

@@ -43,7 +43,7 @@ class Bill:
         same: Counter[str] = Counter()
         for value, hint in zip(broadcast, hints, strict=False):
             for kind, part in _parts(value, hint):
-                same[kind] += tree.nbytes(part)
+                same.update(_booked(kind, part, tree.nbytes(part)))
         theirs = hints[len(broadcast) :][: len(scatter)]  # a method may take more, with defaults
         return [same + mine for mine in _each(zip(scatter, theirs, strict=True), count)]
 
@@ -94,8 +94,13 @@ def _each(values: Iterable[tuple[Any, Any]], count: int, weighted: bool = False)
         for kind, part in _parts(value, hint, weighted=weighted):
             sent = _without_weights(part) if weighted else part
             for mine, size in zip(out, tree.nbytes_each(sent, count), strict=True):
-                mine[kind] += size
+                mine.update(_booked(kind, sent, size))
     return out
+
+
+def _booked(kind: str, part: Any, size: int) -> dict[str, int]:
+    """The bytes of a part by kind; where it is named, the flag that says whether a `Maybe` is there is control."""
+    return {kind: size - 1, "control": 1} if isinstance(part, Maybe) and kind != "model" else {kind: size}
 
 
 def _without_weights(uploads: Any) -> list[Any]:

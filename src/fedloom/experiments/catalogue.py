@@ -22,7 +22,7 @@ from fedloom.core.ldam import LDAM
 from fedloom.core.naming import by_python_name, meant
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
-from fedloom.core.task import Classification, Hinge, Task, check_task
+from fedloom.core.task import SVM, Classification, Hinge, Task, check_task
 from fedloom.data import (
     Dataset,
     Examples,
@@ -36,6 +36,7 @@ from fedloom.data import (
     iid,
     load,
     lognormal,
+    lognormal_sizes,
     natural,
     pathological,
     pooled,
@@ -53,6 +54,8 @@ DATA = "fashion_mnist_small"
 TASKS: dict[str, Callable[[], Task]] = {
     "classification": Classification,
     "hinge": Hinge,
+    "svm": SVM,
+    "svm_mean": functools.partial(SVM, reduction="mean", ridge=0.01),
     "ldam": LDAM,
     "ldam_drw": functools.partial(LDAM, drw=0.8),
 }
@@ -69,6 +72,11 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
     """The class of an algorithm by name, or by `module:Class`."""
     if name in ALGORITHMS:
         return ALGORITHMS[name]
+    if name == "apfl":
+        raise SettingError(
+            "algorithm 'apfl' may mean that of Ni, Shen and Zhang (2022, decomposed weights) or that of Deng, Kamani "
+            "and Mahdavi (2020, mixed models): write apfl_ni for the first; the second is not there"
+        )
     if ":" not in name:
         raise SettingError(
             f"unknown algorithm {name!r}{meant(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}, "
@@ -202,30 +210,55 @@ def data(source: str) -> Dataset:
     )
 
 
-_PARTITIONS = {
-    "iid": ("iid", None, None),
-    "shards": ("shards:S", int, 2),
-    "dirichlet": ("dirichlet:ALPHA", float, 0.1),
-    "plain_dirichlet": ("plain_dirichlet:ALPHA", float, 0.1),
-    "balanced_dirichlet": ("balanced_dirichlet:BETA", float, 0.1),
-    "pathological": ("pathological:S", int, 2),
-    "lognormal": ("lognormal:SIGMA", float, 2.0),
-    "natural": ("natural", None, None),
-    "lists": ("lists:FILE.json", str, ""),
+# form, types and defaults of what stands behind the name
+_PARTITIONS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
+    "iid": ("iid", (), ()),
+    "shards": ("shards:S", (int,), (2,)),
+    "dirichlet": ("dirichlet:ALPHA", (float,), (0.1,)),
+    "plain_dirichlet": ("plain_dirichlet:ALPHA", (float,), (0.1,)),
+    "balanced_dirichlet": ("balanced_dirichlet:BETA", (float,), (0.1,)),
+    "pathological": ("pathological:S", (int,), (2,)),
+    "lognormal": ("lognormal:SIGMA:S:LEAST", (float, int, int), (2.0, 2, 5)),
+    "lognormal_sizes": (
+        "lognormal_sizes:S:disjoint|overlapping",
+        (int, Literal["disjoint", "overlapping"]),
+        (3, "disjoint"),
+    ),
+    "natural": ("natural", (), ()),
+    "lists": ("lists:FILE.json", (str,), ("",)),
 }
 PARTITIONS = ", ".join(form for form, _, _ in _PARTITIONS.values())
 
 
-def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Partition:
-    """A partition by name; `natural` has as many clients as the data have owners, `lists:FILE.json` as lists."""
-    name, colon, value = text.partition(":")
+def handed_out(text: str, dataset: Dataset, num_clients: int, seed: int) -> tuple[Dataset, Partition]:
+    """The data and a partition of them; where clients share examples, each has a copy of its own."""
+    name, *values = text.split(":")
+    if name != "lognormal_sizes" or "overlapping" not in values:
+        return dataset, partition(text, dataset, num_clients, seed)
+    per_client, _ = _parameters(text)
+    rows = lognormal_sizes(dataset.train.y, num_clients, seed, per_client, overlapping=True)
+    owners = np.repeat(np.arange(num_clients), [len(own) for own in rows])
+    dataset = dataset.select(np.concatenate(rows))
+    return dataset, dataclasses.replace(natural(owners), name=f"{text}, with copies", seed=seed)
+
+
+def _parameters(text: str) -> list[Any]:
+    """What stands behind a partition's name, or its defaults."""
+    name, colon, rest = text.partition(":")
     if name not in _PARTITIONS:
         raise SettingError(f"unknown partition {text!r}{meant(name, _PARTITIONS)}; there are {PARTITIONS}")
-    form, of, default = _PARTITIONS[name]
-    if of is None and colon:
+    form, kinds, defaults = _PARTITIONS[name]
+    if not kinds and colon:
         raise SettingError(f"partition {name} takes no value, got {text!r}; there are {PARTITIONS}")
-    y = dataset.train.y
-    parameter: Any = None if of is None else coerce(value, of, f"partition {form}") if value else default
+    given = rest.split(":", len(kinds) - 1) if rest else []
+    read = [coerce(value, kind, f"partition {form}") for value, kind in zip(given, kinds, strict=False)]
+    return [*read, *defaults[len(read) :]]
+
+
+def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Partition:
+    """A partition by name; `natural` has as many clients as the data have owners, `lists:FILE.json` as lists."""
+    given, name, y = _parameters(text), text.partition(":")[0], dataset.train.y
+    parameter: Any = given[0] if given else None
     if name == "natural":
         if dataset.owners is None:
             raise SettingError(
@@ -242,7 +275,10 @@ def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Parti
         "plain_dirichlet": lambda: dirichlet(y, num_clients, parameter, seed, min_size=2, capped=False),
         "balanced_dirichlet": lambda: balanced_dirichlet(y, num_clients, parameter, seed),
         "pathological": lambda: pathological(y, num_clients, parameter, seed),
-        "lognormal": lambda: lognormal(y, num_clients, seed, parameter),
+        "lognormal": lambda: lognormal(y, num_clients, seed, *given),
+        "lognormal_sizes": lambda: Partition.from_lists(
+            lognormal_sizes(y, num_clients, seed, parameter), f"lognormal sizes s={parameter}", seed
+        ),
     }
     return makers[name]()
 
@@ -320,10 +356,12 @@ def cut(dataset: Dataset, count: int, seed: int) -> Dataset:
 
 
 def normalise(text: str, dataset: Dataset) -> Dataset:
-    """The same with other network inputs: `source`, or means and standard deviations as in `0.5/0.5`."""
+    """The same with other network inputs: `source`, `places`, or means and standard deviations as in `0.5/0.5`."""
     if text == "source":
         return dataset
-    form = "source, or MEANS/STDS by channel, with commas, of values that are 0 to 1 for images, as in 0.5/0.5"
+    if text == "places":
+        return dataset.standardised()
+    form = "source, places, or MEANS/STDS by channel, with commas, of values that are 0 to 1 for images, as in 0.5/0.5"
     try:
         means, stds = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
         made = Normalise(means, stds, 1 / 255 if dataset.train.x.dtype == torch.uint8 else 1.0)
@@ -363,7 +401,9 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
 
 
 def task(text: str) -> Task:
-    """`classification` (cross-entropy), `hinge`, `ldam` or `ldam_drw` (margins by label counts), or a `module:name`."""
+    """`classification` (cross-entropy), `hinge`, `svm` or `svm_mean` (hinge and ridge), `ldam` or `ldam_drw` (margins
+    by label counts), or a `module:name`.
+    """
     if text in TASKS:
         return TASKS[text]()
     if ":" not in text:

@@ -266,7 +266,7 @@ class Experiment:
                 "be others: leave public rows out of the lists and call fedloom.federate(..., public=examples), or use "
                 "another partition"
             )
-        partition = catalogue.partition(d.partition, dataset, d.clients, seed)
+        dataset, partition = catalogue.handed_out(d.partition, dataset, d.clients, seed)
         return federate(
             dataset.train,
             partition,

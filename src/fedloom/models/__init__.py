@@ -6,11 +6,13 @@ from fedloom.models.cosine import CosineHead, with_cosines
 from fedloom.models.dense_cnns import DenseCNN, DenseMnistCNN
 from fedloom.models.generators import DenseGenerator
 from fedloom.models.networks import (
+    APFLCNN,
     MLP,
     FeatureClassifier,
     FedNTDCNN,
     HypersphereCNN,
     LeNet,
+    LinearSVM,
     LogisticRegression,
     PFedSDCifar100CNN,
     PFedSDFashionCNN,
@@ -21,6 +23,7 @@ from fedloom.models.resnet import ResNet, ResNet10, ResNet18, ResNet56
 from fedloom.models.wide_resnet import WideResNet
 
 __all__ = [
+    "APFLCNN",
     "MLP",
     "MODELS",
     "CosineHead",
@@ -31,6 +34,7 @@ __all__ = [
     "FedNTDCNN",
     "HypersphereCNN",
     "LeNet",
+    "LinearSVM",
     "LogisticRegression",
     "PFedSDCifar100CNN",
     "PFedSDFashionCNN",

@@ -53,6 +53,19 @@ class LogisticRegression(FeatureClassifier):
         super().__init__(nn.Flatten(), in_features, num_classes)
 
 
+class LinearSVM(FeatureClassifier):
+    """One logit, linear in the flattened input, which begins at zero: for the tasks `svm` and `hinge`.
+
+    Args:
+        in_features: number of values of one example, over all its axes.
+    """
+
+    def __init__(self, in_features: int) -> None:
+        super().__init__(nn.Flatten(), in_features, 1)
+        nn.init.zeros_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+
+
 class MLP(FeatureClassifier):
     """Fully connected layers with ReLU, by default one of 200 units (McMahan et al., 2017, have two of them).
 
@@ -156,6 +169,32 @@ class FedNTDCNN(FeatureClassifier):
             nn.ReLU(),
         )
         super().__init__(body, 512, num_classes)
+
+
+class APFLCNN(FeatureClassifier):
+    """The CNN of APFL's experiments (Ni, Shen, Zhang, 2022).
+
+    Convolutions 5x5 to 20 and 50 channels, each followed by ReLU and max-pooling 2, then 800 and C units. The paper
+    says nothing of padding: without it 1,034,380 parameters for grey images of 32 x 32, with 2 (the same size)
+    2,594,380.
+
+    Args:
+        in_channels: channels of the images (B, in_channels, image_size, image_size).
+        image_size: height and width in pixels, at least 16.
+        num_classes: C.
+        padding: of the convolutions.
+
+    Raises:
+        ValueError: the images are too small.
+    """
+
+    def __init__(self, in_channels: int = 1, image_size: int = 32, num_classes: int = 10, padding: int = 0) -> None:
+        check_size(self, image_size, 16)
+        side = image_size // 4 if padding == 2 else _side(image_size)
+        body = nn.Sequential(
+            *convolutions(in_channels, 20, 50, padding=padding), nn.Linear(50 * side**2, 800), nn.ReLU()
+        )
+        super().__init__(body, 800, num_classes)
 
 
 class PFedSDFashionCNN(FeatureClassifier):

@@ -10,11 +10,13 @@ from torch import nn
 from fedloom.models.cosine import with_cosines
 from fedloom.models.dense_cnns import DenseCNN, DenseMnistCNN
 from fedloom.models.networks import (
+    APFLCNN,
     MLP,
     FeatureClassifier,
     FedNTDCNN,
     HypersphereCNN,
     LeNet,
+    LinearSVM,
     LogisticRegression,
     PFedSDCifar100CNN,
     PFedSDFashionCNN,
@@ -54,11 +56,14 @@ def _cosine(make: Make) -> Make:
 
 MODELS: dict[str, Make] = {
     "logistic": lambda shape, num_classes: LogisticRegression(math.prod(shape), num_classes),
+    "svm": lambda shape, num_classes: LinearSVM(math.prod(shape)),
     "mlp": lambda shape, num_classes: MLP(math.prod(shape), num_classes),
     "lenet": lambda shape, num_classes: LeNet(*_channels_and_size(shape), num_classes),
     "fedntd_cnn": lambda shape, num_classes: FedNTDCNN(*_channels_and_size(shape), num_classes),
     "pfedsd_fmnist_cnn": lambda shape, num_classes: PFedSDFashionCNN(*_channels_and_size(shape), num_classes),
     "pfedsd_cifar100_cnn": lambda shape, num_classes: PFedSDCifar100CNN(*_channels_and_size(shape), num_classes),
+    "apfl_cnn": lambda shape, num_classes: APFLCNN(*_channels_and_size(shape), num_classes),
+    "apfl_cnn_same": lambda shape, num_classes: APFLCNN(*_channels_and_size(shape), num_classes, padding=2),
     "small_bn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "batch"),
     "small_gn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "group"),
     "resnet10": lambda shape, num_classes: ResNet10(_channels(shape), num_classes),

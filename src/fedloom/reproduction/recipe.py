@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.facts import plain
@@ -43,8 +43,8 @@ class Recipe:
         caveat: what is doubtful about the number or the settings.
         target: whether runs should give this number; damaged, impossible and failed ones are none.
         measure: which accuracy a run is judged by, as metrics.jsonl calls it.
-        best: it is that of the best round and not of the last, as some papers print. The round is chosen on the very
-            examples that it is measured on, so the number is optimistic.
+        reading: it is that of the `last` round, of the `best`, or the `mean` over all rounds, that before training
+            included. The best round is chosen on the very examples that it is measured on: the number is optimistic.
         above: rows of the same column that this one was published to be above, in words or in lost numbers.
         variant: it takes another reading of the settings than the table's row, and is run where it is asked for by its
             name.
@@ -64,7 +64,7 @@ class Recipe:
     caveat: str | None = None
     target: bool = True
     measure: str = "global_accuracy"
-    best: bool = False
+    reading: Literal["last", "best", "mean"] = "last"
     above: tuple[str, ...] = ()
     variant: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)

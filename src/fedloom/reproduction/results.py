@@ -52,6 +52,11 @@ class Run:
         values = [m[name] for m in self.history.metrics if 1 <= m["round"] <= round and m.get(name) is not None]
         return max(values, default=None)
 
+    def mean(self, round: int, name: str) -> float | None:
+        """The mean of a measured number over the rounds 0 to `round` that have it, None if none has."""
+        values = [m[name] for m in self.history.metrics if m["round"] <= round and m.get(name) is not None]
+        return statistics.fmean(values) if values else None
+
     def smoothed(self, round: int, name: str) -> float | None:
         """The exponential moving average of a measured number after a round.
 
@@ -118,18 +123,24 @@ class Result:
 
     @cached_property
     def _accuracies(self) -> list[float]:
-        read = Run.best if self.recipe.best else Run.after
+        read = {"last": Run.after, "best": Run.best, "mean": Run.mean}[self.recipe.reading]
         return [100 * a for a in self._values(lambda run: read(run, self.rounds, self.recipe.measure))]
 
     @property
     def accuracy(self) -> float | None:
-        """The recipe's measure, after `rounds` rounds or in the best of them, mean over seeds, in %."""
+        """The recipe's measure, after `rounds` rounds, in the best of them or over all, mean over seeds, in %."""
         return statistics.fmean(self._accuracies) if self._accuracies else None
 
     @property
     def last(self) -> float | None:
         """The recipe's measure after `rounds` rounds, mean over seeds, in %."""
         values = self._values(lambda run: run.after(self.rounds, self.recipe.measure))
+        return 100 * statistics.fmean(values) if values else None
+
+    @property
+    def best(self) -> float | None:
+        """The recipe's measure in the best of `rounds` rounds, mean over seeds, in %."""
+        values = self._values(lambda run: run.best(self.rounds, self.recipe.measure))
         return 100 * statistics.fmean(values) if values else None
 
     @property

@@ -18,6 +18,7 @@ def _nothing(results: Sequence[Result]) -> list[str]:
     return []
 
 
+_READ = {"last": "last round", "best": "best round", "mean": "mean over rounds"}
 _COLUMNS: dict[str, Callable[[Result], object]] = {
     "table": lambda r: r.recipe.table,
     "column": lambda r: r.recipe.column,
@@ -26,7 +27,7 @@ _COLUMNS: dict[str, Callable[[Result], object]] = {
     "published_std": lambda r: r.recipe.std,
     "published_forgetting": lambda r: r.recipe.forgetting,
     "published_rounds": lambda r: r.recipe.rounds,
-    "measure": lambda r: f"{r.recipe.measure}, {'best' if r.recipe.best else 'last'} round",
+    "measure": lambda r: f"{r.recipe.measure}, {_READ[r.recipe.reading]}",
     "accuracy": lambda r: r.accuracy,
     "last": lambda r: r.last,
     "std": lambda r: r.std,
@@ -56,24 +57,31 @@ _NUMBERS = (
 
 def as_csv(results: Iterable[Result]) -> str:
     """Results as CSV: one row for each cell, accuracies in %, numbers in full."""
-    return table([_COLUMNS, *([of(r) for of in _COLUMNS.values()] for r in results)])
+    found = list(results)
+    columns = dict(_COLUMNS)
+    if any(r.recipe.reading == "mean" for r in found):
+        columns["best"] = lambda r: r.best
+    return table([columns, *([of(r) for of in columns.values()] for r in found)])
 
 
 def cells(r: Result) -> dict[str, str]:
     """A result as people read it: the text of each cell of its row, by the heading of the column."""
-    last, smoothed, theirs, forgetting = [
-        "-" if v is None else f"{v:.2f}" for v in (r.last, r.smoothed, r.recipe.forgetting, r.forgetting)
-    ]
+    said = {
+        "best": r.best,
+        "last": r.last,
+        "smoothed": r.smoothed,
+        "F publ.": r.recipe.forgetting,
+        "F ours": r.forgetting,
+    }
+    text = {heading: "-" if value is None else f"{value:.2f}" for heading, value in said.items()}
+    beside = {"last": ("smoothed",), "best": ("last",), "mean": ("best", "last")}[r.recipe.reading]
     unsaid = "failed" if r.recipe.failed else "-"
     return {
         "method": r.recipe.row,
         "published": unsaid if r.recipe.accuracy is None else f"{r.recipe.accuracy:.2f}{_std(r.recipe.std)}",
         "ours": "-" if r.accuracy is None else f"{r.accuracy:.2f}{_std(r.std)}",
         "diff.": "-" if r.difference is None else f"{r.difference:+.2f}",
-        **({"last": last} if r.recipe.best else {}),
-        **({} if r.recipe.best else {"smoothed": smoothed}),
-        "F publ.": theirs,
-        "F ours": forgetting,
+        **{heading: text[heading] for heading in (*beside, "F publ.", "F ours")},
         "rounds x seeds": f"{r.rounds} x {len(r.seeds)}",
         "verdict": r.verdict,
     }
@@ -129,7 +137,10 @@ def _measured(recipe: Recipe) -> str:
     """What the accuracies of a recipe are, in words."""
     what = recipe.measure.replace("_", " ").capitalize()
     what = "Accuracy of the global model" if recipe.measure == "global_accuracy" else what
-    return f"{what}{' of the best round, chosen on the test examples (optimistic),' if recipe.best else ''}"
+    best = "of the best round, chosen on the test examples (optimistic)"
+    if recipe.reading == "mean":
+        return f"{what}, mean over all rounds with that before training; beside it that {best}, and the last,"
+    return f"{what} {best}," if recipe.reading == "best" else what
 
 
 def _kind(verdict: str) -> str:

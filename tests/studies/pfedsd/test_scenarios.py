@@ -35,7 +35,7 @@ def test_each_column_has_every_method_once(table: str) -> None:
     ratios = len(SCENARIOS[table].ratios)
     assert len(found) == 4 * 5 * ratios * 11
     assert not any(r.variant or r.target for r in found)
-    assert all((r.measure, r.best, r.accuracy) == ("personal_accuracy", True, None) for r in found)
+    assert all((r.measure, r.reading, r.accuracy) == ("personal_accuracy", "best", None) for r in found)
 
 
 def test_settings_are_those_of_the_protocol() -> None:

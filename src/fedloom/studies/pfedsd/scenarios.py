@@ -153,6 +153,6 @@ def _of(table: str, scenario: Scenario) -> Iterator[Recipe]:
                         caveat=method.caveat,
                         target=False,
                         measure="personal_accuracy",
-                        best=True,
+                        reading="best",
                         above=ABOVE if row == "pfedsd" else (),
                     )

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from conftest import golden
-from fedloom.algorithms.fedcurv import first_pass, fisher
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
+from fedloom.core.fisher import first_pass, fisher
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Params, Weights

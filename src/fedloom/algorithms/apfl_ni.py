@@ -1,0 +1,227 @@
+"""APFL (Ni): weights that are partly shared and partly each client's own, and elastic consolidation of the shared part.
+
+Ni, Shen, Zhang. *Adaptive Personalized Federated Learning by Parameter Decomposition and Continual Learning* (in
+Chinese). Scientia Sinica Informationis 52, 2022, https://doi.org/10.1360/SSI-2021-0152, eq. 1 to 6, Algorithm 1. It is
+not the APFL of Deng, Kamani and Mahdavi (2020).
+
+    w       = W_S(k) * m_k + W_k,   m_k = sigmoid(r_k): one number for each output unit of a layer      (3)
+    client  min over W_S(k), r_k, W_k of  L_k(w) + mu / 2 sum_j F_jj (W_S(k),j - W_S,j)^2               (4), (6)
+    server  W_S <- sum_k p_k W_S(k),   in some rounds  F <- lam F + sum_k p_k (grad L_k(W_S))^2         (5)
+
+p_k = n_k / n over the clients that answered. A client trains all three together from the W_S that it received; in
+rounds t <= z (from 0) it trains W_S(k) alone. r_k and W_k begin in its first round after z, from the W_S of that round.
+A linear or convolutional layer is decomposed, its bias with it; whatever else a network has is shared as it is.
+
+Clients measure gradients in `forced_rounds`, and in the round after a plateau: `Window` watches the last losses. The
+loss is that of the received model on the cohort's training examples, or that of the new model on everybody's
+(`window_loss`): the latter asks all clients once more in every round.
+
+Down: W_S, and F where the client has an older one. Up: W_S(k), its loss, and in rounds that measure the squared
+gradient. Kept by the client: r_k and W_k, BatchNorm statistics with them, and the last F that it was sent. A client
+without r_k and W_k is judged by W_S. mu = 0 with z beyond the last round is FedAvg.
+Differences from the paper, which contradicts itself there: 1, where masks begin, is r_k, since sigmoid(r) < 1; W_k
+begins such that nothing jumps (`decomposition = "paper_literal"`: at W_S, as printed); a plateau is answered in the
+next round, once. F acts from the round after the one that measured it; gradients are those of the mean loss also where
+the task adds losses up. F that is too large for the rate is refused: the pull would explode. No code was released.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.choices import Count, Ge, Le, NonNegative, Positive, WholeNumber
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.decomposition import decompose, effective, units
+from fedloom.core.derivatives import mean_gradient, mean_loss
+from fedloom.core.errors import SettingError
+from fedloom.core.fisher import fisher
+from fedloom.core.loss_window import Window
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD
+from fedloom.core.task import Objective
+from fedloom.core.tree import leaves, map_tree, zeros_like
+from fedloom.core.types import BatchLoss, Maybe, Params, Weighted, Weights, state
+
+# r at the beginning, and which part of W_S is W_k: by `decomposition`
+STARTS = {
+    "function_preserving": (1.0, 1 / (1 + math.e)),  # 1 - sigmoid(1)
+    "paper_literal": (1.0, 1.0),
+    "mask_one": (20.0, 1.0),  # sigmoid(20) = 1 - 2e-9
+    "zero_personal": (6.0, 0.0),
+    "third": (1.0, 1 / 3),  # FedWeIT
+}
+
+
+@state
+class Server:
+    w: Weights  # W_S
+    F: Params
+    version: Tensor  # [] int64: how often F was measured
+    pending: Tensor  # [] bool: whether the next round measures it
+    window: Window
+
+
+@state
+class Own:
+    parts: Maybe[Weights]  # W_k and r_k, and BatchNorm statistics; none before its first round after z
+    F: Maybe[Params]  # the newest one that it was sent
+
+
+Importance = Annotated[Maybe[Params], "fisher"]
+Upload = tuple[Weighted[Weights], Annotated[Weighted[Tensor], "control"]]
+Measured = tuple[Weighted[Weights], Annotated[Weighted[Tensor], "control"], Annotated[Weighted[Params], "fisher"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFLNi(Algorithm[Server, Own]):
+    """`mu` >= 0: weight of the pull; 0: importance is neither measured nor sent. `lam` in [0, 1]: what is left of F
+    when it is measured anew. `z`: the last round, from 0, in which nothing is decomposed. `decomposition`: how r_k and
+    W_k begin. `estimator` of importance: the square of a client's mean gradient, or the mean of the squares `per_batch`
+    or `per_sample`. `window` losses are a plateau where their mean is below `delta_mu` and their standard deviation
+    below `delta_sigma`, in the unit of the task's loss.
+    """
+
+    mu: NonNegative = 1.0
+    lam: Annotated[float, Ge(0), Le(1)] = 1.0
+    z: WholeNumber = 2
+    decomposition: Literal["function_preserving", "paper_literal", "mask_one", "zero_personal", "third"] = (
+        "function_preserving"
+    )
+    estimator: Literal["client_grad_sq", "per_batch", "per_sample"] = "client_grad_sq"
+    forced_rounds: tuple[int, ...] = (0, 1, 2)
+    window: Count = 5
+    delta_mu: Positive = 1.0
+    delta_sigma: Positive = 0.5
+    window_loss: Literal["participants_before", "global_all_clients"] = "participants_before"
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
+        if not units(model):
+            raise SettingError(
+                f"APFLNi decomposes linear and convolutional layers, and {model.name} has none: give it a network that "
+                "has, or train it with FedCurv"
+            )
+        w = model.init(key)
+        never = torch.tensor(False)
+        return Server(
+            w=w, F=zeros_like(w.params), version=torch.tensor(0), pending=never, window=Window.new(self.window)
+        )
+
+    def init_client(self, initial: Weights, model: Model, key: int) -> Own:
+        begun = decompose(model, initial, *STARTS[self.decomposition])
+        return Own(parts=Maybe.none(begun), F=Maybe.none(initial.params))
+
+    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> dict[str, Any]:
+        return {"version": torch.tensor(0)}  # of the F that a client has
+
+    # ---- on a client
+
+    @on_client
+    def local_update(self, client: Client[Own], w: Weights, told: Importance) -> tuple[Own, Upload]:
+        F = told.otherwise(client.state.F.value)
+        decomposed = client.round > self.z
+        parts = self.together(client, self.parts(client, w), w.params, F, decomposed)
+        own = Maybe.where(decomposed, parts.select(lambda name: name not in w.params))
+        shared = parts.select(lambda name: name in w.params or name in w.buffers)
+        state = Own(parts=own, F=Maybe(present=told.present | client.state.F.present, value=F))
+        return state, (client.weigh(shared, "samples"), self.judged_loss(client, w))
+
+    @on_client
+    def measured_update(self, client: Client[Own], w: Weights, told: Importance) -> tuple[Own, Measured]:
+        state, upload = self.local_update(client, w, told)
+        return state, (*upload, client.weigh(self.importance(client, w), "samples"))
+
+    @on_client
+    def watch(self, client: Client[Own], w: Weights) -> tuple[Own, Annotated[Weighted[Tensor], "control"]]:
+        return client.state, self.judged_loss(client, w)
+
+    def parts(self, client: Client[Own], w: Weights) -> Weights:
+        """W_S as received, with the client's r_k and W_k, or as they begin where it has none."""
+        begun = decompose(client.model, w, *STARTS[self.decomposition])
+        return w.merge(client.state.parts.otherwise(begun))
+
+    def together(self, client: Client[Own], start: Weights, anchor: Params, F: Params, decomposed: Tensor) -> Weights:
+        """Local training of all three parts, or where not `decomposed` of the shared one alone."""
+        model, task_loss = client.model, client.loss
+
+        def loss(parts: Weights, batch: Batch, anchor: Params, F: Params, decomposed: Tensor) -> BatchLoss:
+            found = task_loss(effective(model, parts, decomposed), batch)
+            if self.mu == 0:
+                return found
+            moved = parts.params.select(anchor.__contains__) - anchor
+            return found + self.mu / 2 * (F * moved).dot(moved)  # (6)
+
+        return self.train(client, start, anchor, F, decomposed, loss=loss)
+
+    def importance(self, client: Client[Own], w: Weights) -> Params:
+        """The client's part of the sum in (5)."""
+        if self.estimator == "client_grad_sq":
+            g = mean_gradient(client.model, client.task, w, client.train.whole())
+            return g * g
+        width = 1 if self.estimator == "per_sample" else self.local.batch_size
+        return fisher(client.model, client.task, w, client.train.in_order(width))
+
+    def judged_loss(self, client: Client[Own], w: Weights) -> Weighted[Tensor]:
+        """What training makes small of the model by which the client is judged, without the pull: of all its examples
+        at once, [].
+        """
+        judged, task = self.personal(client, w), client.task
+        loss = mean_loss(client.model, task, judged, client.train.whole())
+        if isinstance(task, Objective):
+            loss = task.objective(loss, client.num_examples, judged.params)
+        return client.weigh(loss.to(client.train.dtype), "samples")
+
+    # ---- on the server
+
+    def round(self, server: Server, cohort: Cohort) -> Server:
+        measures = self.mu > 0 and (bool(server.pending) or cohort.round in self.forced_rounds)
+
+        def told(clients: Tensor) -> tuple[Maybe[Params]]:
+            stale = cohort.rows("version", clients) < server.version
+            return (Maybe.where(stale, map_tree(lambda t: t.expand(len(clients), *t.shape), server.F)),)
+
+        update = self.measured_update if measures else self.local_update
+        replies = cohort.reduce(update, server.w, scatter=told)
+        w, loss, *squares = replies.mean
+        replies.cohort.keep("version", server.version.expand(len(replies.cohort.ids)))
+        F = self.lam * server.F + squares[0] if measures else server.F  # (5)
+        if measures:
+            self.check_pull(F, cohort.round)
+        if self.window_loss == "global_all_clients":
+            seen = cohort.everyone.reduce(self.watch, w, at_least=0)
+            loss = seen.mean if seen else loss
+        window, plateau = server.window.push(loss, self.delta_mu, self.delta_sigma, self.window)
+        mean, std = window.now
+        cohort.note(window_mean=mean, window_std=std, plateau=plateau, measured=torch.tensor(measures))
+        return Server(
+            w=w,
+            F=F,
+            version=server.version + measures,
+            pending=plateau | (server.pending & (not measures)),
+            window=window,
+        )
+
+    def check_pull(self, F: Params, round: int) -> None:
+        """Raise SettingError where the pull is stronger than a step of the next round can follow."""
+        top, rate = max(float(t.max()) for t in leaves(F)), self.local.rate(round + 1)
+        if isinstance(self.local.optimiser, SGD) and rate * self.mu * top >= 2:
+            raise SettingError(
+                f"APFL's pull is stable only with lr * mu * max F < 2, got {rate:g} * {self.mu:g} * {top:g} = "
+                f"{rate * self.mu * top:g} after round {round + 1}: set mu below {2 / (rate * top):.3g}, or lower lr"
+            )
+
+    def personal(self, client: Client[Own], sent: Weights) -> Weights:
+        return effective(client.model, self.parts(client, sent), client.state.parts.present)
+
+    def has_personal(self, state: Own) -> Tensor:
+        return state.parts.present
+
+    def global_weights(self, server: Server) -> Weights:
+        return server.w

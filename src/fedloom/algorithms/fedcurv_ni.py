@@ -1,0 +1,72 @@
+"""FedCurv as the comparison of APFL has it: elastic weight consolidation towards the global model of the last round.
+
+Ni, Shen, Zhang. *Adaptive personalised federated learning by parameter decomposition and continual learning* (in
+Chinese). Sci Sin Inform 52, 2022, https://doi.org/10.1360/SSI-2021-0152, which describes FedCurv (Shoham et al., 2019;
+`fedcurv`) so: importance of the last round alone, twice the communication of FedAvg.
+
+    L_k(u) = CE(u) + mu / 2 * sum_j F_j (u_j - w_j)^2              w: the global model that the client receives
+    F <- sum_k (n_k / n) (grad F_k(w))^2                           F_k: the client's mean loss over all its examples
+
+F is that of the round before: 0 in the first round, which is FedAvg's. It is APFL without decomposition, which
+measures importance anew in every round and keeps nothing of it.
+
+Down: the model and F. Up: the model and the squared gradient. Kept by the client: nothing. mu = 0 is FedAvg.
+Differences from the paper: none known; its words leave the formula open, which is the one of APFL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
+from fedloom.core.choices import NonNegative
+from fedloom.core.client import Aggregation, Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.derivatives import mean_gradient
+from fedloom.core.model import Model
+from fedloom.core.tree import zeros_like
+from fedloom.core.types import BatchLoss, Params, Weighted, Weights, state
+
+
+@state
+class Server:
+    w: Weights
+    F: Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCurvNi(Algorithm[Server, tuple[()]]):
+    """`mu` >= 0: weight of the penalty. `aggregation`: of the models and of F."""
+
+    mu: NonNegative = 1.0
+    aggregation: Aggregation = "samples"
+
+    neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
+        w = model.init(key)
+        return Server(w=w, F=zeros_like(w.params))
+
+    @on_client
+    def local_update(
+        self, client: Client[tuple[()]], w: Weights, F: Annotated[Params, "fisher"]
+    ) -> tuple[tuple[()], tuple[Weighted[Weights], Annotated[Weighted[Params], "fisher"]]]:
+        task_loss = client.loss
+
+        def loss(u: Weights, batch: Batch, w: Weights, F: Params) -> BatchLoss:
+            moved = u.params - w.params
+            return task_loss(u, batch) + self.mu / 2 * (F * moved).dot(moved)
+
+        g = mean_gradient(client.model, client.task, w, client.train.whole())
+        w_k = self.train(client, w, w, F, loss=loss)
+        return (), (client.weigh(w_k, self.aggregation), client.weigh(g * g, self.aggregation))
+
+    def round(self, server: Server, cohort: Cohort) -> Server:
+        w, F = cohort.reduce(self.local_update, server.w, server.F).mean
+        return Server(w=w, F=F)
+
+    def global_weights(self, server: Server) -> Weights:
+        return server.w

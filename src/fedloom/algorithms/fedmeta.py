@@ -1,0 +1,119 @@
+"""FedMeta: federated meta-learning; the global model is one from which a step on a client's own examples leads far.
+
+Chen, Luo, Dong, Li, He. *Federated Meta-Learning with Fast Convergence and Efficient Communication.* 2018.
+https://arxiv.org/abs/1802.07876, Algorithm 1, with the MAML of Finn, Abbeel, Levine (ICML 2017,
+https://arxiv.org/abs/1703.03400).
+
+    u_k = w - alpha grad F_k^sup(w)                                        F^sup, F^qry: mean losses of the client's
+    g_k = (I - alpha H_k^sup(w)) grad F_k^qry(u_k)                         support and query examples, H: the Hessian
+    w   <- w - beta sum_k (n_k / n) g_k                                    over the clients that answered
+
+With `inner_steps` of K, u^(j+1) = u^j - alpha grad F^sup(u^j) from u^0 = w, and the gradient goes back through all:
+g <- (I - alpha H^sup(u^j)) g for j = K - 1, ..., 0. No Hessian is formed: H g is the gradient of <grad F^sup, g>.
+`order = "first"` leaves the Hessians out.
+
+Of a client's examples a share `support` is to adapt on, the others are query examples; both are spread over the stored
+order, and the same in every round: with 0.8, each fifth example is a query example. A client is judged by u_k of the
+newest w. Of `local`, nothing is used: rates are `alpha` and `beta`, every step is on all examples of its set.
+
+Down: the model. Up: g_k. Kept by the client: nothing. There is no value that gives FedAvg.
+Differences from the paper: no rates that are learnt (Meta-SGD); g_k are weighted by n_k (`aggregation = "uniform"`: as
+there). From ddayzzz's federated-meta: its gradient is of first order, although it says MAML; it weighs by query
+examples, and its server steps with Adam. Networks run in evaluation mode, without dropout: BatchNorm keeps the
+statistics with which it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batches
+from fedloom.core.choices import Count, Gt, Lt, Positive
+from fedloom.core.client import Aggregation, Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.derivatives import hessian_times, mean_gradient
+from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
+from fedloom.core.types import Params, Weighted, Weights, replace
+from fedloom.data import Federation
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMeta(Algorithm[Weights, tuple[()]]):
+    """`alpha` > 0: rate of the inner steps, `inner_steps` of them. `beta` > 0: rate of the server. `order` of the
+    gradient. `support` in (0, 1): the share of a client's examples to adapt on.
+    """
+
+    alpha: Positive = 0.01
+    beta: Positive = 0.01
+    inner_steps: Count = 1
+    order: Literal["second", "first"] = "second"
+    support: Annotated[float, Gt(0), Lt(1)] = 0.8
+    aggregation: Aggregation = "samples"
+
+    personal_trains: ClassVar[bool] = True
+
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> FedMeta:
+        sizes = federation.partition.sizes
+        query = np.floor(sizes * (1 - self.support) + _TIE).astype(int)
+        wrong = np.flatnonzero((sizes > 0) & ((query == 0) | (query == sizes)))  # a new client has nothing to train on
+        if len(wrong):
+            n, q = sizes[wrong[0]], query[wrong[0]]
+            raise SettingError(
+                f"FedMeta needs support and query examples on each client, got {n - q} and {q} of the {n} of client "
+                f"{wrong[0]} with support = {self.support:g}: leave this client out, or set support nearer to 0.5"
+            )
+        return self
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+        return model.init(key)
+
+    @on_client
+    def meta_gradient(
+        self, client: Client[tuple[()]], w: Weights
+    ) -> tuple[tuple[()], Annotated[Weighted[Params], "gradient"]]:
+        support, query = self.sets(client)
+        *path, u = self.adapted(client, w, support)
+        g = mean_gradient(client.model, client.task, u, query)
+        if self.order == "second":
+            for u in reversed(path):
+                g = g - self.alpha * hessian_times(client.model, client.task, u, support, g)
+        return (), client.weigh(g, self.aggregation)
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return replace(w, params=w.params - self.beta * cohort.reduce(self.meta_gradient, w).mean)
+
+    def sets(self, client: Client[tuple[()]]) -> tuple[Batches, Batches]:
+        """One pass over the support examples, and one over the query examples."""
+        query = is_query(torch.arange(len(client.train.examples), device=client.key.device), self.support)
+        return client.train.only(~query), client.train.only(query)
+
+    def adapted(self, client: Client[tuple[()]], w: Weights, support: Batches) -> list[Weights]:
+        """u^0 = w, u^1, ..., u^K."""
+        path = [w]
+        for _ in range(self.inner_steps):
+            slope = mean_gradient(client.model, client.task, path[-1], support)
+            path.append(replace(w, params=path[-1].params - self.alpha * slope))
+        return path
+
+    def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
+        return self.adapted(client, sent, self.sets(client)[0])[-1]
+
+    def global_weights(self, server: Weights) -> Weights:
+        return server
+
+
+_TIE = 1e-9  # 15 * 0.2 is 3, on whichever side of it the product is rounded
+
+
+def is_query(place: Tensor, support: float) -> Tensor:
+    """Which places among a client's examples, [n] from 0, are of its query set, [n] bool: a share 1 - support."""
+    share = 1 - support
+    return ((place + 1) * share + _TIE).floor() > (place * share + _TIE).floor()

@@ -1,0 +1,124 @@
+"""Per-FedAvg: personalised FedAvg; local steps on the loss after one step of adaptation, by MAML.
+
+Fallah, Mokhtari, Ozdaglar. *Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
+Approach.* NeurIPS 2020. https://proceedings.neurips.cc/paper/2020/hash/24389bfe4fe2eba8bf9aa9203a44cdad-Abstract.html,
+Algorithm 1 and section 5 (FO and HF).
+
+    min_w  mean_k F_k(w - alpha grad F_k(w))
+    client  again and again, on batches D, D' and, for HF, D'':
+              u <- w - alpha g_D(w),   g = g_D'(u)                                          g_D: the gradient on a batch
+              FO:  w <- w - beta g
+              HF:  w <- w - beta (g - alpha (g_D''(w + delta g) - g_D''(w - delta g)) / (2 delta))
+    server  w <- sum_k (n_k / n) w_k
+
+The batches are those of the round, one after the other: so E epochs make a half (FO) or a third (HF) of the steps that
+they make for FedAvg. Where the last step lacks one, it takes the first batches again. Of `local`, the batches alone are
+used: rates are `alpha` and `beta`, steps are plain SGD. A client is judged by w - alpha grad F_k(w) of the newest w, a
+step on all its training examples, never on those that judge it.
+
+Down: the model. Up: the model. Kept by the client: nothing. There is no value that gives FedAvg: alpha = 0 would be a
+FedAvg that skips batches.
+Differences from the paper: the mean is weighted by n_k (`aggregation = "uniform"`: as there). From the code of pFedMe's
+authors: theirs adapts on the test batches it is judged by. BatchNorm statistics follow the batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from fedloom.core.averaging import Averaging
+from fedloom.core.batches import Batch, Batches
+from fedloom.core.choices import Positive
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.derivatives import mean_gradient
+from fedloom.core.fold import fold
+from fedloom.core.tree import zeros_like
+from fedloom.core.types import Maybe, Params, Weighted, Weights, replace, state
+
+
+@state
+class Step:
+    """Between two batches of a step."""
+
+    w: Params
+    at: Params  # where the next gradient is taken: w or u
+    g: Params  # g_D'(u) once it is known, else 0
+    buffers: Params
+    turn: Tensor  # [] int64: the next batch is D (0), D' (1) or D'' (2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvg(Averaging[Weights]):
+    """`alpha` > 0: rate of the adaptation. `beta` > 0: rate of w. `form`: `fo`, of first order, or `hf`, with Hessians
+    as differences of gradients, `delta` > 0 apart. See `Averaging` for the other settings.
+    """
+
+    alpha: Positive = 0.01
+    beta: Positive = 0.01
+    form: Literal["fo", "hf"] = "fo"
+    delta: Positive = 1e-3
+
+    personal_trains: ClassVar[bool] = True
+
+    @on_client
+    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+        task_loss = client.loss
+
+        def slope(params: Params, buffers: Params, batch: Batch) -> tuple[Params, Params]:
+            def loss(params: Params) -> tuple[Tensor, Params]:
+                found = task_loss(Weights(params, buffers), batch)
+                return found.value, found.weights.buffers
+
+            return grad(loss, has_aux=True)(params)  # type: ignore[no-any-return]
+
+        def step(s: Step, batch: Batch) -> Step:
+            h, buffers = slope(s.at + self.delta * s.g, s.buffers, batch)
+            if self.form == "fo":
+                w, last = s.w - self.beta * h, s.turn == 1
+            else:  # for D and D', where g = 0, `below` is h and `w` is not taken
+                below, _ = slope(s.at - self.delta * s.g, s.buffers, batch)
+                w = s.w - self.beta * (s.g - self.alpha / (2 * self.delta) * (h - below))
+                last = s.turn == 2
+            w = choose(last, w, s.w)
+            return Step(
+                w=w,
+                at=choose(s.turn == 0, w - self.alpha * h, w),  # u, or w again
+                g=choose((s.turn == 1) & ~last, h, zeros_like(h)),
+                buffers=buffers,
+                turn=torch.where(last, 0, s.turn + 1),
+            )
+
+        w, D = self.received(client, sent), torch.zeros_like(client.round)
+        start = Step(w=w.params, at=w.params, g=zeros_like(w.params), buffers=w.buffers, turn=D)
+        end = fold(step, start, whole_steps(client.train, 2 if self.form == "fo" else 3))
+        return self.answer(client, Weights(end.w, end.buffers))
+
+    def round(self, w: Weights, cohort: Cohort) -> Weights:
+        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)
+
+    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+        w = self.received(client, sent)
+        slope = mean_gradient(client.model, client.task, w, client.train.whole())
+        return replace(w, params=w.params - self.alpha * slope)
+
+
+def whole_steps(batches: Batches, each: int) -> Batches:
+    """The same batches, `each` for every step; the last step is filled up with the first of them.
+
+    Five batches with two for each step are 0 1, 2 3, 4 0.
+    """
+    count = batches.num_steps
+    at = torch.arange(-(-len(batches.order) // each) * each, device=count.device) % count.clamp(min=1)
+    steps = torch.div(count + each - 1, each, rounding_mode="floor")
+    return replace(batches, order=batches.order[at], mask=batches.mask[at], num_steps=each * steps)
+
+
+def choose(first: Tensor, a: Params, b: Params) -> Params:
+    """a if `first`, [] bool, else b; no branch."""
+    return Maybe(present=first, value=a).otherwise(b)

@@ -1,0 +1,59 @@
+"""What the paper claims that is no order of two methods: gains, how often importance is measured, what lambda does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from fedloom.reproduction.results import Result, Run, alike
+from fedloom.studies.apfl.recipes import GAINS, LAMBDAS
+
+FORCED = 3  # the rounds, from 1, in which importance is always measured
+
+
+def remarks(results: Sequence[Result]) -> list[str]:
+    """How the claims came out in the results of one column, in sentences; nothing of what was not run."""
+    rows = {r.recipe.row: r for r in results if r.accuracy is not None}
+    out = []
+    if "fedavg" in rows:
+        out += [
+            _gain(row, r, rows["fedavg"]) for row, r in rows.items() if row != "fedavg" and alike(r, rows["fedavg"])
+        ]
+    swept = [rows[name] for name in (f"apfl_ni-{lam:g}" for lam in LAMBDAS) if name in rows]
+    if len(swept) == len(LAMBDAS):
+        out.append(_swept([r.accuracy for r in swept if r.accuracy is not None]))
+    for row, r in rows.items():
+        for seed, run in r.runs.items():
+            if (found := measured(run, r.rounds)) is not None and r.recipe.experiment.settings["apfl_ni"]["mu"]:
+                late = [t for t in found if t > FORCED]
+                rounds = f"round{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
+                where = f" (in {rounds})" if late else ""
+                times = f"{len(late)} times after the forced ones{where}"
+                out.append(f"{row}, seed {seed}: importance measured {times}; published: once.")
+    return out
+
+
+def _gain(row: str, r: Result, fedavg: Result) -> str:
+    """How far a method is above FedAvg, in the mean over rounds and in the best round."""
+    gain = GAINS.get(r.recipe.column.removesuffix("-overlapping")) if row == "apfl_ni" else None
+    published = "" if gain is None else f" (published {gain:+.2f})"
+    mean, best = (f"{_minus(a, b):+.2f}" for a, b in ((r.accuracy, fedavg.accuracy), (r.best, fedavg.best)))
+    return f"{row} less fedavg: {mean} points in the mean over rounds{published}, {best} in the best round."
+
+
+def _swept(accuracies: list[float]) -> str:
+    """What accuracy does as lambda rises."""
+    rises = all(a < b for a, b in itertools.pairwise(accuracies))
+    spread = max(accuracies) - min(accuracies)
+    does = "rises throughout" if rises else "does not rise throughout"
+    return f"Over lambda accuracy {does}; it spreads over {spread:.2f} points (published: at most 0.9)."
+
+
+def measured(run: Run, rounds: int) -> list[int] | None:
+    """The rounds, from 1, in which importance was measured; None of a run that knows none."""
+    told = [m for m in run.history.metrics if 1 <= m["round"] <= rounds and "server_measured" in m]
+    return [m["round"] for m in told if m["server_measured"]] if told else None
+
+
+def _minus(a: float | None, b: float | None) -> float:
+    return float("nan") if a is None or b is None else a - b

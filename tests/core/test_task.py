@@ -1,0 +1,88 @@
+"""Tasks whose clients make more small than the loss they are judged by; golden numbers are in tests/algorithms."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedloom import SVM, Hinge
+from fedloom.algorithms import MOON, FedAvg
+from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Local
+from fedloom.data import from_arrays
+from fedloom.engines.loop import Loop
+from fedloom.evaluate import classify
+from fedloom.experiments.catalogue import task
+from small import assert_params, clients_of
+
+LOCAL = Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1))
+
+
+class Features(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 3), nn.Linear(3, 1)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x))
+
+
+def two_classes(n: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(n, 6)), rng.integers(2, size=n)
+
+
+def test_a_short_batch_counts_by_its_examples() -> None:
+    """Sum over a batch of four, then of the three that remain: the second step is as if padding were not there."""
+    x, y = two_classes(7)
+    model = Model(Features, name="features")
+    population = dataclasses.replace(clients_of([(x, y)], model=model, num_classes=2), task=SVM(ridge=0.2))
+    run = Loop(population, FedAvg(local=LOCAL))
+    start = run.init()
+    module = Features().double()
+    module.load_state_dict(start["features"].params)
+    for rows in (slice(0, 4), slice(4, 7)):
+        module.zero_grad()
+        margin = (2 * torch.from_numpy(y[rows]) - 1) * module(torch.from_numpy(x[rows]))[:, 0]
+        (
+            0.2 * sum(layer.weight.square().sum() for layer in (module.body, module.head)) + (1 - margin).relu().sum()
+        ).backward()
+        with torch.no_grad():
+            for p in module.parameters():
+                p -= 0.1 * p.grad
+    want = dataclasses.replace(start["features"], params={n: p.detach() for n, p in module.named_parameters()})
+    assert_params(run.round(start, (0,), 0)["features"], want)
+
+
+def test_losses_of_other_methods_have_the_objective_too() -> None:
+    """MOON's term is the constant mu log 2 where the last model is the one received: its steps are FedAvg's."""
+    population = clients_of([two_classes(9)], model=Model(Features, name="features"), num_classes=2)
+    population = dataclasses.replace(population, task=SVM())
+    once = dataclasses.replace(LOCAL, steps=1)
+    plain, moon = (Loop(population, a) for a in (FedAvg(local=once), MOON(local=once, previous="received")))
+    start = plain.init()
+    assert_params(moon.round(start, (0,), 0)["features"], plain.round(start, (0,), 0)["features"])
+
+
+def test_an_svm_is_judged_by_the_mean_hinge_loss() -> None:
+    x, y = two_classes(9)
+    model, data = Model(lambda: nn.Linear(6, 1), name="svm"), from_arrays(x, y, num_classes=2)
+    weights = model.init(0, torch.float64)
+    found, plain = (classify(model, weights, judge, data) for judge in (SVM(), Hinge()))
+    assert (found.loss, found.accuracy) == (plain.loss, plain.accuracy)
+
+
+def test_both_forms_have_names() -> None:
+    assert task("svm") == SVM(reduction="sum", ridge=0.5)
+    assert task("svm_mean") == SVM(reduction="mean", ridge=0.01)
+    with pytest.raises(SettingError, match="ridge"):
+        SVM(ridge=-1.0)

@@ -1,0 +1,66 @@
+"""What runs of recipes say of APFL's claims, of runs made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedloom.reproduction.results import read
+from fedloom.studies import recipes, study
+from fedloom.studies.apfl.claims import remarks
+from fedloom.studies.apfl.recipes import LAMBDAS
+from published_runs import cell, made
+
+
+def of(folder: Path, table: str, column: str) -> list[str]:
+    return remarks([r for r in read(recipes(table), [folder]) if r.recipe.column == column])
+
+
+def noted(folder: Path, measured: list[int]) -> None:
+    """Write down in which rounds a run has measured importance."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines[1:]:
+        line["server_measured"] = line["round"] in measured
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_gains_are_told_in_both_readings(tmp_path: Path) -> None:
+    """Made runs have 10 % before training: the mean over 200 rounds and that one is a little less."""
+    made(tmp_path, cell("apfl-comparison", "letters", "fedavg"), 0, 40.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "fedprox"), 0, 41.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "apfl_ni"), 0, 70.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "fedmeta"), 0, 90.0, rounds=50)  # not as long: left out
+    assert of(tmp_path, "apfl-comparison", "letters") == [
+        "fedprox less fedavg: +1.00 points in the mean over rounds, +1.00 in the best round.",
+        "apfl_ni less fedavg: +29.85 points in the mean over rounds (published +30.42), +30.00 in the best round.",
+    ]
+    assert study("apfl-comparison").remarks is remarks
+    assert of(tmp_path, "apfl-comparison", "mnist") == []
+
+
+def test_measurements_after_the_forced_ones_are_counted(tmp_path: Path) -> None:
+    noted(made(tmp_path, cell("apfl-comparison", "mnist", "apfl_ni"), 0, 80.0, rounds=150), [1, 2, 3, 9])
+    noted(made(tmp_path, cell("apfl-comparison", "mnist", "apfl_ni"), 1, 80.0, rounds=150), [1, 2, 3])
+    assert of(tmp_path, "apfl-comparison", "mnist") == [
+        "apfl_ni, seed 0: importance measured 1 times after the forced ones (in round 9); published: once.",
+        "apfl_ni, seed 1: importance measured 0 times after the forced ones; published: once.",
+    ]
+
+
+def test_without_consolidation_nothing_is_measured(tmp_path: Path) -> None:
+    noted(made(tmp_path, cell("apfl-ewc", "mnist", "decomposition"), 0, 80.0, rounds=150), [])
+    assert of(tmp_path, "apfl-ewc", "mnist") == []
+
+
+def test_what_lambda_does(tmp_path: Path) -> None:
+    accuracies = [80.0, 80.1, 80.3, 80.2, 80.5]
+    for lam, accuracy in zip(LAMBDAS, accuracies, strict=True):
+        assert of(tmp_path, "apfl-lambda", "mnist-e20") == []  # before all are there
+        made(tmp_path, cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, accuracy, rounds=150)
+    (told,) = of(tmp_path, "apfl-lambda", "mnist-e20")
+    assert (
+        told == "Over lambda accuracy does not rise throughout; it spreads over 0.50 points (published: at most 0.9)."
+    )
+    for lam, accuracy in zip(LAMBDAS, sorted(accuracies), strict=True):
+        made(tmp_path / "again", cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, accuracy, rounds=150)
+    assert of(tmp_path / "again", "apfl-lambda", "mnist-e20")[0].startswith("Over lambda accuracy rises throughout;")
