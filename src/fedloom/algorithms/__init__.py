@@ -18,6 +18,8 @@ from fedloom.algorithms.fedcurv import FedCurv
 from fedloom.algorithms.feddf import FedDF
 from fedloom.algorithms.feddyn import FedDyn
 from fedloom.algorithms.fedfomo import FedFomo
+from fedloom.algorithms.fedmd import FedMD
+from fedloom.algorithms.fedmd_kt import FedMDKT
 from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedntd import FedNTD
 from fedloom.algorithms.fedntd_mse import FedNTDMSE
@@ -25,12 +27,16 @@ from fedloom.algorithms.fedper import FedPer
 from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.kd_ntd import KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL
+from fedloom.algorithms.kt_pfl_weights import KTpFLWeights
 from fedloom.algorithms.lg_fedavg import LGFedAvg
 from fedloom.algorithms.local_only import LocalOnly
 from fedloom.algorithms.moon import MOON
+from fedloom.algorithms.pfeddf import PFedDF
 from fedloom.algorithms.pfedme import PFedMe
 from fedloom.algorithms.pfedsd import PFedSD
 from fedloom.algorithms.scaffold import Scaffold
+from fedloom.algorithms.sim_pfl import SimPFL
+from fedloom.algorithms.topk_pfl import TopKPFL
 from fedloom.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
@@ -59,6 +65,12 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "pfedme": PFedMe,
     "fedfomo": FedFomo,
     "kt_pfl": KTpFL,
+    "kt_pfl_weights": KTpFLWeights,
+    "sim_pfl": SimPFL,
+    "topk_pfl": TopKPFL,
+    "fedmd": FedMD,
+    "fedmd_kt": FedMDKT,
+    "pfeddf": PFedDF,
     "local_only": LocalOnly,
     "centralised": Centralised,
 }
@@ -81,15 +93,21 @@ __all__ = [
     "FedDF",
     "FedDyn",
     "FedFomo",
+    "FedMD",
+    "FedMDKT",
     "FedNTD",
     "FedNTDMSE",
     "FedNova",
     "FedPer",
     "FedProx",
     "KTpFL",
+    "KTpFLWeights",
     "LGFedAvg",
     "LocalOnly",
+    "PFedDF",
     "PFedMe",
     "PFedSD",
     "Scaffold",
+    "SimPFL",
+    "TopKPFL",
 ]

@@ -101,6 +101,11 @@ class Batches:
         """The first `steps` [] of these batches, all of them where they are fewer."""
         return replace(self, num_steps=torch.minimum(self.num_steps, steps))
 
+    def part(self, start: int, stop: int) -> Batches:
+        """The batches of one client from `start` up to before `stop`, as if they were all."""
+        order, mask = self.order[start:stop], self.mask[start:stop]
+        return replace(self, order=order, mask=mask, num_steps=mask.any(-1).sum(), key=self.key + start)
+
     def note(self, name: str, table: Tensor) -> Batches:
         """These batches, each with `batch.<name>` = the rows of `table` [n, ...] that belong to it."""
         if table.shape[0] != self.examples.shape[0]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedloom.models.cosine import CosineHead, with_cosines
 from fedloom.models.dense_cnns import DenseCNN, DenseMnistCNN
 from fedloom.models.generators import DenseGenerator
+from fedloom.models.ktpfl_networks import AlexNet, ShuffleNetV2
 from fedloom.models.networks import (
     MLP,
     FeatureClassifier,
@@ -23,6 +24,7 @@ from fedloom.models.wide_resnet import WideResNet
 __all__ = [
     "MLP",
     "MODELS",
+    "AlexNet",
     "CosineHead",
     "DenseCNN",
     "DenseGenerator",
@@ -38,6 +40,7 @@ __all__ = [
     "ResNet10",
     "ResNet18",
     "ResNet56",
+    "ShuffleNetV2",
     "SmallConvNet",
     "WideResNet",
     "build",
