@@ -36,5 +36,5 @@ class FedMDKT(Transfer[tuple[()]]):
     def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
         public, replies = self.collect(cohort)
         count = len(replies.ids)
-        self.teach(replies, public, torch.full((count, count), 1.0 / count).to(replies.value))
+        self.teach(replies, public, torch.ones(count, count).to(replies.value) / count)
         return server

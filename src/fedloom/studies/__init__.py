@@ -26,6 +26,7 @@ STUDIES = (  # the name of each paper's folder
     "fedntd",  # Lee et al., NeurIPS 2022
     "pfedsd",  # Jin et al., IEEE TPDS 2023
     "dense",  # Zhang et al., NeurIPS 2022
+    "ktpfl",  # Zhang et al., NeurIPS 2021
 )
 
 
