@@ -55,7 +55,7 @@ class Scale:
     public: int  # P
     pool: int
     distill_batch_size: int
-    momentum: float
+    momentum: float  # of local training; distillation has none
     steps: int
     public_epochs: int  # of FedMD's phase 0
     labelled: int = LABELLED
@@ -87,7 +87,7 @@ DATA = {
 SETTINGS = {"two": "label_blocks:2", "all": "label_blocks:10"}  # classes of a client
 
 FULL = Scale(PAPER, 30, 20, 128, 3000, 0, 256, 0.0, 10_000, 20)
-SMALL = Scale(OURS, 20, 2, 32, 1000, 5000, 50, 0.9, 200, 5)
+SMALL = Scale(OURS, 20, 2, 32, 1000, 5000, 64, 0.9, 200, 5)
 CHECK = Scale(PAPER, 2, 1, 32, 200, 400, 50, 0.0, 10, 1, labelled=400)
 
 _FEDMD = (
@@ -107,7 +107,6 @@ def methods(scale: Scale, lr: float) -> dict[str, Method]:
         "tau": 1.0,
         "distill.batch_size": scale.distill_batch_size,
         "distill.lr": lr,
-        "distill.momentum": scale.momentum,
     }
     feddf = {"steps": scale.steps, "distill.batch_size": 64, "aggregation": "uniform"}
     return {
