@@ -73,11 +73,11 @@ class Federation:
                     f"{role} examples must have the shape of the training examples, {self.train.shape}, got "
                     f"{examples.shape}: resize them, or repeat grey images over the channels"
                 )
-        if self.public_labels and (self.public is None or self.public.num_classes > self.num_classes):
-            got = "no public examples" if self.public is None else f"{self.public.num_classes} classes"
+        if self.public_labels and self.public is not None and self.public.num_classes > self.num_classes:
             raise ValueError(
-                f"public examples with labels must be of the clients' {self.num_classes} classes, got {got}: take them "
-                "out of the training examples, or leave their labels out with public_labels=False"
+                f"public examples with labels must be of the clients' {self.num_classes} classes, got "
+                f"{self.public.num_classes}: take them out of the training examples, or leave their labels out with "
+                "public_labels=False"
             )
         if self.test is not None and self.test.num_classes != self.num_classes:
             raise ValueError(
