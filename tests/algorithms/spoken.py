@@ -12,7 +12,7 @@ from torch import nn
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest, Local
-from fedloom.core.types import Weights
+from fedloom.core.types import Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.population import Population
 
@@ -46,9 +46,12 @@ def after_a_round(
     run = engine(population, algorithm)
     for k in range(n):
         table = F.pad(torch.as_tensor(logits[k], dtype=torch.float64), (0, 0, 0, 1))
-        run.states[k] = Weights(params={"weight": table.T.contiguous()})
+        begun = Weights(params={"weight": table.T.contiguous()})
+        fresh = run.fresh(k)  # a state that is weights, or has weights
+        run.states[k] = begun if isinstance(fresh, Weights) else replace(fresh, weights=begun)
     end = run.round(run.init() if server is None else {"": server}, range(n), 0)[""]
-    said = np.stack([run.states[k].params["weight"].T[:p].numpy() for k in range(n)])
+    models = run.personal({"": end}, range(n), 0)
+    said = np.stack([models[k].params["weight"].T[:p].numpy() for k in range(n)])
     run.close()
     return said, end
 

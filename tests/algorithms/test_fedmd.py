@@ -13,7 +13,7 @@ from torch import nn
 
 from conftest import golden
 from fedloom.algorithms import FedMD
-from fedloom.algorithms.fedmd import absolute_error_loss
+from fedloom.algorithms.fedmd import FedMDClient, absolute_error_loss
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -21,8 +21,10 @@ from fedloom.core.optimiser import SGD, Digest, Local
 from fedloom.core.types import Weights
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
+from fedloom.testing.subject import Subject
 from small import InOrder
 from spoken import LOCAL, after_a_round, whole
 
@@ -34,10 +36,9 @@ def test_the_consensus_is_the_mean_of_logits_and_is_fitted_by_absolute_errors(en
     g = golden("ktpfl_dense/fedmd")
     logits = g["party_logits"]
     fedmd = FedMD(local=LOCAL, distill=whole(6), num_public=6, public_epochs=0, private_passes=0)
-    after, begun = after_a_round(fedmd, logits, engine)
+    after, _ = after_a_round(fedmd, logits, engine)
     want = logits - np.sign(logits - g["consensus"]) / (6 * 4)  # a step of rate 1 on the mean of 6 x 4 errors
     np.testing.assert_allclose(after, want, rtol=1e-9, atol=1e-12)
-    assert begun.all()
 
 
 def test_the_digest_loss_is_the_authors() -> None:
@@ -103,7 +104,8 @@ def test_rounds_by_hand(engine: Any) -> None:
     torch.manual_seed(7)
     modules = [MADE[name]().double() for name in NARROW]
     for k, module in enumerate(modules):
-        run.states[k] = Weights(params={n: p.detach().clone() for n, p in module.named_parameters()})
+        mine = Weights(params={n: p.detach().clone() for n, p in module.named_parameters()})
+        run.states[k] = FedMDClient(weights=mine, begun=torch.tensor(False))
     x, y = (torch.from_numpy(a) for a in data[-1])
     own = [tuple(torch.from_numpy(a) for a in d) for d in data[:-1]]
     server, begun = run.init(), set[int]()
@@ -118,21 +120,20 @@ def test_rounds_by_hand(engine: Any) -> None:
         for k in cohort:
             descend(modules[k], RATE, [(x, consensus)] * DISTILL.epochs, F.l1_loss)
             local(modules[k], *own[k])
-        assert server[""].tolist() == [k in begun for k in range(len(SIZES))]
-        for k in begun:
-            for name, p in modules[k].named_parameters():
-                np.testing.assert_allclose(run.states[k].params[name], p.detach(), rtol=1e-8, atol=1e-10)
+        for k, module in enumerate(modules):
+            assert bool(run.states[k].begun) == (k in begun)
+            for name, p in module.named_parameters():
+                np.testing.assert_allclose(run.states[k].weights.params[name], p.detach(), rtol=1e-8, atol=1e-10)
     run.close()
 
 
-def test_who_is_lost_in_phase_0_is_left_out_of_the_round() -> None:
-    from fedloom.testing.subject import Subject
-
+def test_a_client_that_is_lost_in_phase_0_goes_through_it_later() -> None:
     subject = Subject.of(FedMD(distill=DISTILL, num_public=5, public_epochs=1, private_passes=1))
-    run = Loop(subject.population(), subject.algorithm, faults=lambda r, e, k: "gone" if (e, k) == (1, 2) else None)
-    server = run.round(run.init(), (0, 2, 3), 0)[""]
-    assert server.nonzero().flatten().tolist() == [0, 3]
-    assert run.traffic.failed[0].client == 2
+    run = Loop(subject.population(), subject.algorithm, faults=lambda r, e, k: "gone" if (r, e, k) == (0, 0, 2) else None)
+    server = run.round(run.init(), (0, 2, 3), 0)
+    assert [k for k in (0, 2, 3) if k in run.states and run.states[k].begun] == [0, 3]
+    run.round(server, (2, 3), 1)
+    assert run.states[2].begun
 
 
 def test_labels_are_missing() -> None:
@@ -141,8 +142,6 @@ def test_labels_are_missing() -> None:
         partition=Partition.from_lists([range(4)]),
         public=from_arrays(np.zeros((4, 6)), np.arange(4), num_classes=4),
     )
-    from fedloom.engines.population import Population
-
     population = Population(people, {"narrow": Model(MADE["narrow"], name="narrow")})
     message = "phase 0 of FedMD trains on public examples with their labels, for 20 epochs, and those of this federation"
     with pytest.raises(SettingError, match=message + ".* have none: set data.public_labels .* or public_epochs = 0"):

@@ -12,7 +12,8 @@ https://arxiv.org/abs/1910.03581, Algorithm 1.
 Phase 0 takes place in the first round in which a client is asked. With `public_epochs = 0` and `private_passes = 0`
 there is none, and public examples need no labels.
 
-Down: the public examples' indices [P], with each exchange, and z [P, C]. Up: z_n [P, C]. Kept by the client: its model.
+Down: the public examples' indices [P], with each exchange, and z [P, C]. Up: z_n [P, C]. Kept by the client: its model,
+and whether it has been through phase 0.
 There is no value that gives FedAvg (nothing is averaged).
 Differences from the paper: the consensus is uniform, as in the authors' code (the paper allows weights). From the
 authors' code: phase 0 has fixed lengths (theirs stops early, after at most 20 and 25 epochs); Adam's moments are new in
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batches import Batch, Batches
 from fedloom.core.choices import Count, WholeNumber
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
@@ -40,14 +41,20 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import Adam, Digest
 from fedloom.core.random import uniform
 from fedloom.core.transfer import drawn
-from fedloom.core.types import BatchLoss, Weights, replace
+from fedloom.core.types import BatchLoss, Weights, replace, state
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
 
 
+@state
+class FedMDClient:
+    weights: Weights
+    begun: Tensor  # [] bool: whether it has been through phase 0
+
+
 @dataclass(frozen=True, kw_only=True)
-class FedMD(Algorithm[Tensor, Weights]):
+class FedMD(Algorithm[tuple[()], FedMDClient]):
     """`distill`: how public examples are learnt, in phase 0 (but for its epochs) and in `digest`. `num_public`: P of a
     round, all where there are fewer. `public_epochs`: of phase 0 on all public examples, with labels.
     `private_passes`: local trainings (each of E epochs) that follow there.
@@ -70,63 +77,60 @@ class FedMD(Algorithm[Tensor, Weights]):
             )
         return super().suited(federation, models)
 
-    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> Tensor:
-        return torch.zeros(num_clients, dtype=torch.bool)  # who has been through phase 0
+    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> tuple[()]:
+        return ()
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
-        return model.init(key)
-
-    @on_client
-    def transfer(self, client: Client[Weights]) -> tuple[Weights, tuple[()]]:
-        """Phase 0 on the public examples, in an order of the client's own in each epoch."""
-        weights, rate = client.state, torch.full_like(client.lr, self.distill.optimiser.lr)
-        count = client.public.batches.x.shape[:1]
-        for epoch in range(self.public_epochs):
-            order = uniform(client.key, epoch, count).argsort(stable=True)
-            batches = client.public.rows(order, self.distill.batch_size)
-            weights = minimise(client.loss, weights, batches, self.distill.optimiser, lr=rate)
-        return weights, ()
-
-    @on_client
-    def revisit(self, client: Client[Weights]) -> tuple[Weights, tuple[()]]:
-        """Phase 0 on the client's own examples."""
-        return self.train(client, client.state), ()
+    def init_client(self, initial: Weights, model: Model, key: int) -> FedMDClient:
+        return FedMDClient(weights=model.init(key), begun=torch.zeros((), dtype=torch.bool))
 
     @on_client
     def communicate(
-        self, client: Client[Weights], public: Annotated[Tensor, "control"]
-    ) -> tuple[Weights, Annotated[Tensor, "predictions"]]:
+        self, client: Client[FedMDClient], public: Annotated[Tensor, "control"]
+    ) -> tuple[FedMDClient, Annotated[Tensor, "predictions"]]:
+        weights = self.phase_0(client)
         batches = client.public.rows(public, self.distill.batch_size)
-        return client.state, batches.predict(client.model, client.state)
+        done = FedMDClient(weights=weights, begun=torch.ones_like(client.state.begun))
+        return done, batches.predict(client.model, weights)
+
+    def phase_0(self, client: Client[FedMDClient]) -> Weights:
+        """The model after phase 0, of no steps for a client that has been through it."""
+        weights, rate = client.state.weights, torch.full_like(client.lr, self.distill.optimiser.lr)
+
+        def once(batches: Batches) -> Batches:
+            return batches.first(torch.where(client.state.begun, 0, batches.num_steps))
+
+        count = client.public.batches.x.shape[:1]
+        for epoch in range(self.public_epochs):
+            order = uniform(client.key, epoch, count).argsort(stable=True)  # of the client's own
+            batches = once(client.public.rows(order, self.distill.batch_size))
+            weights = minimise(client.loss, weights, batches, self.distill.optimiser, lr=rate)
+        for _ in range(self.private_passes):
+            weights = self.train(client, weights, batches=once(client.train))
+        return weights
 
     @on_client
     def local_update(
         self,
-        client: Client[Weights],
+        client: Client[FedMDClient],
         public: Annotated[Tensor, "control"],
         consensus: Annotated[Tensor, "predictions"],
-    ) -> tuple[Weights, tuple[()]]:
+    ) -> tuple[FedMDClient, tuple[()]]:
         """Digest, then revisit."""
-        weights, loss = client.state, absolute_error_loss(client.model)
+        weights, loss = client.state.weights, absolute_error_loss(client.model)
         batches = client.public.rows(public, self.distill.batch_size).note("target", consensus)
         rate = torch.full_like(client.lr, self.distill.optimiser.lr)
         for _ in range(self.distill.epochs):
             weights = minimise(loss, weights, batches, self.distill.optimiser, lr=rate)
-        return self.train(client, weights), ()
+        return replace(client.state, weights=self.train(client, weights)), ()
 
-    def round(self, begun: Tensor, cohort: Cohort) -> Tensor:
-        new = cohort.only(cohort.ids[~begun[cohort.ids]])
-        for method in [self.transfer] * (self.public_epochs > 0) + [self.revisit] * self.private_passes:
-            new = new.gather(method, at_least=0).cohort
-        begun = begun.index_fill(0, new.ids, True)
-        cohort = cohort.only(begun.nonzero().flatten())  # without those that were lost in phase 0
+    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
         public = drawn(cohort, self.num_public)
         replies = cohort.gather(self.communicate, public)
         replies.cohort.gather(self.local_update, public, replies.value.mean(0), at_least=0)
-        return begun
+        return server
 
-    def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
-        return client.state
+    def personal(self, client: Client[FedMDClient], sent: tuple[()]) -> Weights:
+        return client.state.weights
 
 
 def absolute_error_loss(model: Model) -> Loss:

@@ -259,7 +259,7 @@ def clients_may_vanish(subject: Subject) -> str | None:
     before = recorder.round(recorder.init(), subject.cohorts[0], 0)
     recorder.log.clear()
     recorder.round(before, cohort, 1)
-    exchanges = len({exchange for exchange, k, *_ in recorder.log if k == lost})
+    exchanges = len({exchange for exchange, *_ in recorder.log})
     if not exchanges:
         return "asks nobody in its second round"
     log = {(exchange, k): state for exchange, k, state, _ in recorder.log}
