@@ -56,7 +56,7 @@ def logged(history: History) -> tuple[list[int], Floats]:
     """The rounds whose coefficients a run has logged, and these, [T, N, N], row = student."""
     found = [(int(m["round"]), m[LOGGED]) for m in history.metrics if m.get(LOGGED) is not None]
     n = round(len(found[0][1]) ** 0.5) if found else 0
-    return [t for t, _ in found], np.array([c for _, c in found], np.float64).reshape(-1, n, n)
+    return [t for t, _ in found], np.array([c for _, c in found], np.float64).reshape(len(found), n, n)
 
 
 def groups(history: History) -> Ints:

@@ -63,7 +63,7 @@ def page(folders: Sequence[Path], rounds: int | None = None) -> str:
         mine = [v for v in found if v.claim == claim]
         run = [v for v in mine if v.verdict != NOT_RUN]
         held = sum(v.verdict == HOLDS for v in run)
-        lines += [f"**{claim}**: holds in {held} of {len(run)} columns that were run, of {len(mine)}.", ""]
+        lines += [f"**{claim}**: holds in {held} of {len(run)} comparisons that were run, of {len(mine)}.", ""]
         if run:
             lines += ["| column | numbers | verdict |", "|---|---|---|"]
             lines += [f"| {v.where} | {v.numbers} | {v.verdict} |" for v in run]
