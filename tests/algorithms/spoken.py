@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def after_a_round(
     own = np.tile(np.eye(p + 1)[p], (int(ends[-1]), 1))
     federation = Federation(
         train=from_arrays(own, np.zeros(len(own), np.int64), num_classes=c),
-        partition=Partition.from_lists([np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]),
+        partition=Partition.from_lists([np.arange(a, b) for a, b in itertools.pairwise(ends)]),
         public=from_arrays(np.eye(p + 1)[:p], np.zeros(p, np.int64), num_classes=c),
     )
     model = Model(lambda: nn.Linear(p + 1, c, bias=False), name="table")

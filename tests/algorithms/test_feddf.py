@@ -247,7 +247,11 @@ def test_chunks_of_steps_are_the_steps() -> None:
 @pytest.mark.parametrize(
     ("labels", "validation", "message"),
     [
-        (False, 6, "FedDF validates its students on labelled public examples, validation = 6 of them, .* set data.publ"),
+        (
+            False,
+            6,
+            "FedDF validates its students on labelled public examples, validation = 6 of them, .* set data.publ",
+        ),
         (True, 20, "FedDF learns from the public examples that are not for validation, .* = 20 leaves none of 20: low"),
     ],
 )

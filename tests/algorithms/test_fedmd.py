@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from spoken import LOCAL, after_a_round, whole
 from torch import nn
 
 from conftest import golden
@@ -26,7 +27,6 @@ from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
 from fedloom.testing.subject import Subject
 from small import InOrder
-from spoken import LOCAL, after_a_round, whole
 
 ENGINES = [Loop, Stacked, Messages]
 
@@ -129,7 +129,9 @@ def test_rounds_by_hand(engine: Any) -> None:
 
 def test_a_client_that_is_lost_in_phase_0_goes_through_it_later() -> None:
     subject = Subject.of(FedMD(distill=DISTILL, num_public=5, public_epochs=1, private_passes=1))
-    run = Loop(subject.population(), subject.algorithm, faults=lambda r, e, k: "gone" if (r, e, k) == (0, 0, 2) else None)
+    run = Loop(
+        subject.population(), subject.algorithm, faults=lambda r, e, k: "gone" if (r, e, k) == (0, 0, 2) else None
+    )
     server = run.round(run.init(), (0, 2, 3), 0)
     assert [k for k in (0, 2, 3) if k in run.states and run.states[k].begun] == [0, 3]
     run.round(server, (2, 3), 1)
@@ -143,7 +145,9 @@ def test_labels_are_missing() -> None:
         public=from_arrays(np.zeros((4, 6)), np.arange(4), num_classes=4),
     )
     population = Population(people, {"narrow": Model(MADE["narrow"], name="narrow")})
-    message = "phase 0 of FedMD trains on public examples with their labels, for 20 epochs, and those of this federation"
+    message = (
+        "phase 0 of FedMD trains on public examples with their labels, for 20 epochs, and those of this federation"
+    )
     with pytest.raises(SettingError, match=message + ".* have none: set data.public_labels .* or public_epochs = 0"):
         Loop(population, FedMD())
     Loop(population, FedMD(public_epochs=0))

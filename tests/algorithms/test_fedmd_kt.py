@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from spoken import LOCAL, after_a_round, taught, whole
 
 from conftest import golden
 from fedloom.algorithms import FedMDKT, KTpFL
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
-from spoken import LOCAL, after_a_round, taught, whole
 
 
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from spoken import after_a_round, taught, whole
 from torch import nn
 from torch.func import grad
 
@@ -27,7 +28,6 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
 from small import InOrder
-from spoken import after_a_round, taught, whole
 
 TAU, LAM, RHO, ETA3, STEPS = 2.5, 1.7, 0.3, 0.4, 2
 ETA1, ETA2, EPOCHS, BATCH = 0.1, 0.6, 2, 4
@@ -177,7 +177,9 @@ def test_a_round_of_the_equations(engine: Any) -> None:
     np.testing.assert_allclose(end, g["C_after_simplex"], rtol=1e-6, atol=1e-8)  # D_n / D is in float32 there
 
 
-@pytest.mark.parametrize(("rho", "tau", "least", "most"), [(0.7, 1.0, 0.8, 1.0), (0.1, 1.0, 0.99, 1.0), (0.7, 10.0, 0.5, 0.55)])
+@pytest.mark.parametrize(
+    ("rho", "tau", "least", "most"), [(0.7, 1.0, 0.8, 1.0), (0.1, 1.0, 0.99, 1.0), (0.7, 10.0, 0.5, 0.55)]
+)
 def test_coefficients_find_two_groups(rho: float, tau: float, least: float, most: float) -> None:
     """Twenty clients, ten of which know the classes 0 to 4 and ten 5 to 9: at T = 1 they learn from their own group.
 
@@ -200,11 +202,10 @@ def test_coefficients_find_two_groups(rho: float, tau: float, least: float, most
 
 
 def test_the_record_has_the_coefficients(tmp_path: Any) -> None:
+    import fedloom as fl
     from tiny import LOCAL as TINY_LOCAL
     from tiny import examples as clouds
     from tiny import federation, linear
-
-    import fedloom as fl
 
     people = federation(public=clouds(24, seed=5))
     settings = fl.RunSettings(rounds=2, cohort_size=3, engine="loop", threads=1)

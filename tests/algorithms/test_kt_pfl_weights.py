@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from test_kt_pfl import on_simplex
 
 from fedloom.algorithms.kt_pfl_weights import KTpFLWeights, mixed
 from fedloom.core.model import Model
@@ -20,7 +20,6 @@ from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
 from fedloom.testing.subject import MLP, Convolutional, federation
 from small import clients_of, random_data
-from test_kt_pfl import on_simplex
 
 SIZES = (5, 17, 9, 12)
 COHORTS = ((0, 2, 3), (1, 2), (0, 1, 2, 3))
@@ -97,4 +96,3 @@ def test_each_architecture_is_mixed_on_its_own() -> None:
     rows = run.rows("coefficients", [0, 1, 3])
     np.testing.assert_allclose(rows.sum(1), 1.0, rtol=1e-6)
     assert [(row > 0).nonzero().flatten().tolist() for row in rows] == [[0, 3, 4], [1, 2, 5], [0, 3, 4]]
-

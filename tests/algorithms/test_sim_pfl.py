@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from spoken import LOCAL, after_a_round, taught, whole
 
 from conftest import golden
 from fedloom.algorithms.sim_pfl import SimPFL, similar
@@ -14,7 +15,6 @@ from fedloom.core.transfer import cosines
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
-from spoken import LOCAL, after_a_round, taught, whole
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 

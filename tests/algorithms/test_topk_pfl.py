@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from spoken import LOCAL, after_a_round, taught, whole
 
 from conftest import golden
 from fedloom.algorithms.topk_pfl import TopKPFL, nearest
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
-from spoken import LOCAL, after_a_round, taught, whole
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 

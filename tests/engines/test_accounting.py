@@ -80,7 +80,9 @@ def test_counters_equal_the_formulas(algorithm: Any, down: Any, up: Any, engine:
 FEDMD = FedMD(local=LOCAL, num_public=8, public_epochs=0, private_passes=0)
 
 
-@pytest.mark.parametrize("algorithm", [*(of(local=LOCAL, num_public=8) for of in (KTpFL, SimPFL, TopKPFL, FedMDKT)), FEDMD])
+@pytest.mark.parametrize(
+    "algorithm", [*(of(local=LOCAL, num_public=8) for of in (KTpFL, SimPFL, TopKPFL, FedMDKT)), FEDMD]
+)
 def test_knowledge_travels_as_predictions(algorithm: Any) -> None:
     P, C = 8, 3
     found = bytes_of(algorithm)

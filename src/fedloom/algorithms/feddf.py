@@ -17,13 +17,13 @@ is judged on them, the best one is kept, the mean itself among them, and `patien
 `student` names an architecture: it alone is distilled, from random weights in the first round and not from a mean, and
 judged. So, in a run of one round, DENSE (Zhang et al., NeurIPS 2022) compares with FedDF where architectures differ.
 
-Down: the model. Up: the model. Kept by the client: nothing. The server holds the round's models and unlabelled public
-examples. steps = 0 is FedAvg.
+Down: the model. Up: the model. Kept by the client: nothing. The server holds the round's models and public examples.
+steps = 0 is FedAvg.
 Differences from the paper: by default a fixed number of steps and no validation; 200 steps, about the work of ten
 clients with 500 examples (the paper: at most 10,000, stopped 1,000 after the best). Its validation examples are a tenth
-of the training set; here they are public ones. An architecture that nobody in the cohort has is not distilled. From the authors' code: teachers are averaged on all
-examples once a round, which is the same unless a network normalises by the batch; its default scheme is avg_losses,
-its published command lines say avg_logits.
+of the training set; here they are public ones. An architecture that nobody in the cohort has is not distilled. From the
+authors' code: teachers are averaged on all examples once a round, which is the same unless a network normalises by the
+batch; its default scheme is avg_losses, its published command lines say avg_logits.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from fedloom.core.losses import soft_prediction, soft_target_loss
 from fedloom.core.model import Model, student_among
 from fedloom.core.optimiser import Adam, Cosine, Distill
 from fedloom.core.random import derive, generator
-from fedloom.core.types import Weighted, Weights, replace
+from fedloom.core.types import Weighted, Weights
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
@@ -102,7 +102,7 @@ class FedDF(Algorithm[dict[str, Weights], Any]):
         return {**students, ALONE: student_among(model, self.student).init(derive(key, "student"))}
 
     @on_client
-    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+    def local_update(self, client: Client[Any], w: Weights) -> tuple[Any, Weighted[Weights]]:
         return (), client.weigh(self.train(client, w, loss=client.loss), self.aggregation)
 
     def round(self, server: dict[str, Weights], cohort: Cohort) -> dict[str, Weights]:

@@ -12,8 +12,8 @@ theta_n mixes BatchNorm statistics too; counters are those of w_n. A client is j
 trained. Before its first training w_n is the common initial model. Rows of C are projected onto the simplex.
 
 Down: theta_n. Up: w_n. Kept by the client: w_n. Kept by the server: every client's last model, and its row of C.
-There is no value that gives FedAvg: where rho -> infinity and clients are of one size, theta_n is FedAvg's model of full
-cohorts. A client that is not asked keeps its model, by which others go on learning, and its row.
+There is no value that gives FedAvg: where rho -> infinity, all cohorts are full and clients of one size, theta_n is its
+model. A client that is not asked keeps its model, by which others go on learning, and its row.
 """
 
 from __future__ import annotations

@@ -29,9 +29,7 @@ class PFedDF(FedDF):
         return Maybe.none(initial)
 
     @on_client
-    def local_update(
-        self, client: Client[Maybe[Weights]], w: Weights
-    ) -> tuple[Maybe[Weights], Weighted[Weights]]:
+    def local_update(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
         _, upload = super().local_update(client, w)
         return Maybe.some(upload.value), upload
 

@@ -4,8 +4,8 @@ Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized
 comparator of its experiments, as in their released code. https://arxiv.org/abs/2111.02801
 
     server   a[n, m] = cosine of s_n and s_m over all P x C numbers
-             C[n, m] = 1 / count for the m whose a[n, m] is above the N/2-th smallest of the row, itself among them, else
-             0;  then as KT-pFL (6)
+             C[n, m] = 1 / count for the m whose a[n, m] is above the N/2-th smallest of the row, itself among them,
+             else 0;  then as KT-pFL (6)
 
 Ties at the threshold leave fewer than N/2; a client above which nobody is learns from itself alone.
 

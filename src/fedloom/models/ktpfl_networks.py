@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedloom.models.networks import FeatureClassifier, check_size
+from fedloom.models.networks import FeatureClassifier, check_size, relu_and_pool
 
 
 class ThreeChannels(nn.Module):
@@ -44,8 +44,8 @@ class AlexNet(FeatureClassifier):
         layers: list[nn.Module] = []
         before = in_channels
         for after, pooled in ((64, True), (192, True), (384, False), (256, False), (256, True)):
-            layers += [nn.Conv2d(before, after, 3, stride=1 if layers else 2, padding=1), nn.ReLU()]
-            layers += [nn.MaxPool2d(2)] if pooled else []
+            layers.append(nn.Conv2d(before, after, 3, stride=1 if layers else 2, padding=1))
+            layers += relu_and_pool() if pooled else [nn.ReLU()]
             before = after
         side = (image_size + 1) // 2 // 8
         layers += [nn.Flatten(), nn.Dropout(), nn.Linear(256 * side**2, 4096), nn.ReLU()]

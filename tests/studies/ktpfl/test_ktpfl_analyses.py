@@ -71,7 +71,10 @@ def test_accuracy_by_architecture(run: AnalysedRun, tmp_path: Path) -> None:
 def test_bytes_beside_those_of_models(run: AnalysedRun, tmp_path: Path) -> None:
     found, _ = analyse(run, "traffic", tmp_path)
     rows = written(run, "traffic", tmp_path)
-    sizes = {"lenet": 4 * run.job.population.models["lenet"].num_params, "mlp": 4 * run.job.population.models["mlp"].num_params}
+    sizes = {
+        "lenet": 4 * run.job.population.models["lenet"].num_params,
+        "mlp": 4 * run.job.population.models["mlp"].num_params,
+    }
     for row, record in zip(rows, run.history.metrics[1:], strict=True):
         assert row["up"] == 3 * 10 * 3 * 4  # three clients, P = 10, three classes
         assert row["down"] == 3 * (10 * 3 * 4 + 2 * 10 * 8)
@@ -81,5 +84,7 @@ def test_bytes_beside_those_of_models(run: AnalysedRun, tmp_path: Path) -> None:
 
 
 def test_a_run_without_coefficients_is_refused(lenet_run: AnalysedRun) -> None:
-    with pytest.raises(SettingError, match="has logged no coefficients: analyse one of kt_pfl with at most 100 clients"):
+    with pytest.raises(
+        SettingError, match="has logged no coefficients: analyse one of kt_pfl with at most 100 clients"
+    ):
         coefficients.measure(lenet_run)

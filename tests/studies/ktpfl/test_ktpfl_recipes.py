@@ -61,10 +61,10 @@ def test_settings_of_our_own_protocol() -> None:
         assert e.settings.get(e.algorithm, {}).get("num_public", 1000) == 1000
         if recipe.row == "fedmd":  # as many examples for the clients, once the labelled ones are taken out
             assert (e.data.examples, e.data.public, e.data.public_source, e.data.public_labels) == (
-                25_000, 5000, None, True,
+                22_000, 2000, None, True,
             )  # fmt: skip
         else:
-            assert (e.data.examples, e.data.public, e.data.public_source) == (20_000, 5000, "mnist")
+            assert (e.data.examples, e.data.public, e.data.public_source) == (20_000, 2000, "mnist")
             assert not e.data.public_labels
 
 

@@ -21,7 +21,6 @@ PARTITION_SEED = 1  # of the released code, for every seed of a run
 CLIENTS = 20
 PAPER = "ktpfl_lenet,ktpfl_alexnet,ktpfl_resnet18,ktpfl_shufflenet"
 OURS = "lenet,dense_cnn1,wrn16_1,mlp"
-LABELLED = 5000  # images that FedMD takes out of the clients' data, with their labels
 
 ABOUT = {
     "ktpfl-mixed": "personal models of four architectures, two settings of label skew; the numbers are lost",
@@ -58,7 +57,7 @@ class Scale:
     momentum: float  # of local training; distillation has none
     steps: int
     public_epochs: int  # of FedMD's phase 0
-    labelled: int = LABELLED
+    labelled: int = 5000  # images that FedMD takes out of the clients' data
 
 
 @dataclass(frozen=True)
@@ -87,16 +86,14 @@ DATA = {
 SETTINGS = {"two": "label_blocks:2", "all": "label_blocks:10"}  # classes of a client
 
 FULL = Scale(PAPER, 30, 20, 128, 3000, 0, 256, 0.0, 10_000, 20)
-SMALL = Scale(OURS, 20, 2, 32, 1000, 5000, 64, 0.9, 200, 5)
+SMALL = Scale(OURS, 20, 2, 32, 1000, 2000, 64, 0.9, 100, 5, labelled=2000)
 CHECK = Scale(PAPER, 2, 1, 32, 200, 400, 50, 0.0, 10, 1, labelled=400)
 
 _FEDMD = (
     "its phase 0 needs labels: its public images are taken out of the clients' data set, with labels, which no other "
     "row has; Adam begins anew in each round"
 )
-_PFEDDF = (
-    "how clients are personalised is not said: each is judged by the copy of the fused model that it trained last"
-)
+_PFEDDF = "how clients are personalised is not said: each is judged by the copy of the fused model that it trained last"
 _FEDDF = "judged by the fused model of each client's architecture; no validation set, which nobody else has"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from fedloom.coordinator import History
@@ -51,12 +52,11 @@ def draw(rows: list[list[int]]) -> Figure:
     with drawing():
         figure, (axes,) = panels(1, (WIDE[0] * 0.62, WIDE[1]))
         rounds = [row[0] for row in rows]
-        for i, (name, of) in enumerate((("this run", lambda r: r[2] + r[3]), ("models", lambda r: 2 * r[4]))):
-            total, line = 0, []
-            for row in rows:
-                total += of(row)
-                line.append(total / 2**20)
-            axes.plot(rounds, line, "o-", ms=3, color=colour(i), label=name)
+        sent = [row[2] + row[3] for row in rows]
+        models = [2 * row[4] for row in rows]
+        for i, (name, values) in enumerate({"this run": sent, "models": models}.items()):
+            total = [value / 2**20 for value in itertools.accumulate(values)]
+            axes.plot(rounds, total, "o-", ms=3, color=colour(i), label=name)
         axes.set_yscale("log")
         axes.set_xlabel("round")
         axes.set_ylabel("MiB since the start")

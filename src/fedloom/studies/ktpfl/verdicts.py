@@ -44,11 +44,7 @@ def judged(folders: Sequence[Path], rounds: int | None = None) -> list[Verdict]:
 
 def remarks(results: Sequence[Result]) -> list[str]:
     """How the claims came out in the results of one column, in sentences; nothing of what was not run."""
-    out = [
-        f"{v.claim}: {v.verdict} ({v.numbers})."
-        for v in _verdicts(results)
-        if v.verdict in (HOLDS, BROKEN)
-    ]
+    out = [f"{v.claim}: {v.verdict} ({v.numbers})." for v in _verdicts(results) if v.verdict in (HOLDS, BROKEN)]
     for r in results:
         for seed, run in r.runs.items():
             if coefficients.logged(run.history)[0]:
@@ -94,13 +90,19 @@ def _of_both_settings(where: str, two: Rows, every: Rows) -> Iterator[Verdict]:
         a, b = two.get(row), every.get(row)
         yield _above("Two classes a client are easier than every class", where, a, b, " with two", " with every")
     claim = "The gain over FedMD is largest with two classes a client"
-    four = [rows.get(row) for rows in (two, every) for row in ("kt_pfl", "fedmd_kt")]
-    if any(r is None or r.accuracy is None for r in four):
+    results = [r for rows in (two, every) for row in ("kt_pfl", "fedmd_kt") if (r := rows.get(row)) is not None]
+    accuracies = [r.accuracy for r in results if r.accuracy is not None]
+    if len(accuracies) < 4:
         yield Verdict(claim, where, NOT_RUN, "")
         return
-    a, b, c, d = (r.accuracy for r in four if r is not None and r.accuracy is not None)
-    same = all(alike(four[0], r) for r in four[1:] if four[0] is not None and r is not None)
-    yield Verdict(claim, where, _told(a - b > c - d, same), f"{a - b:+.2f} with two, {c - d:+.2f} with every")
+    kt, md, kt_all, md_all = accuracies
+    same = all(alike(results[0], r) for r in results)
+    yield Verdict(
+        claim,
+        where,
+        _told(kt - md > kt_all - md_all, same),
+        f"{kt - md:+.2f} with two, {kt_all - md_all:+.2f} with every",
+    )
 
 
 def _above(
