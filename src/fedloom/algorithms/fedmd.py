@@ -40,7 +40,7 @@ from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Adam, Digest
 from fedloom.core.random import uniform
-from fedloom.core.transfer import drawn
+from fedloom.core.transfer import drawn, learnt
 from fedloom.core.types import BatchLoss, Weights, replace, state
 
 if TYPE_CHECKING:
@@ -116,11 +116,8 @@ class FedMD(Algorithm[tuple[()], FedMDClient]):
         consensus: Annotated[Tensor, "predictions"],
     ) -> tuple[FedMDClient, tuple[()]]:
         """Digest, then revisit."""
-        weights, loss = client.state.weights, absolute_error_loss(client.model)
-        batches = client.public.rows(public, self.distill.batch_size).note("target", consensus)
-        rate = torch.full_like(client.lr, self.distill.optimiser.lr)
-        for _ in range(self.distill.epochs):
-            weights = minimise(loss, weights, batches, self.distill.optimiser, lr=rate)
+        loss = absolute_error_loss(client.model)
+        weights = learnt(client, client.state.weights, loss, public, consensus, self.distill)
         return replace(client.state, weights=self.train(client, weights)), ()
 
     def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:

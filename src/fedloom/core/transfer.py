@@ -6,7 +6,7 @@ KT-pFL, and those that are its round with other coefficients: who learns from wh
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Replies
 from fedloom.core.fold import minimise
-from fedloom.core.losses import soft_prediction, soft_target_loss
+from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest
 from fedloom.core.types import Weights
@@ -63,12 +63,8 @@ class Transfer(Algorithm[V, Weights]):
         target: Annotated[Tensor, "predictions"],
     ) -> tuple[Weights, tuple[()]]:
         """Distillation: w <- w - eta2 grad KL(p_n || s(w)), over the public examples in the order they are sent."""
-        weights, loss = client.state, soft_target_loss(client.model, self.tau)
-        batches = client.public.rows(public, self.distill.batch_size).note("target", target)
-        rate = torch.full_like(client.lr, self.distill.optimiser.lr)
-        for _ in range(self.distill.epochs):
-            weights = minimise(loss, weights, batches, self.distill.optimiser, lr=rate)
-        return weights, ()
+        loss = soft_target_loss(client.model, self.tau)
+        return learnt(client, client.state, loss, public, target, self.distill), ()
 
     def collect(self, cohort: Cohort) -> tuple[Tensor, Replies[Tensor]]:
         """Public examples of this round [P], and what the clients say of them after their training, [P, C] each."""
@@ -88,6 +84,15 @@ def drawn(cohort: Cohort, count: int) -> Tensor:
     rng = torch.Generator().manual_seed(cohort.key("public"))
     order = torch.randperm(cohort.num_public, generator=rng)
     return order[:count].to(cohort.public.batches.x.device)
+
+
+def learnt(client: Client[Any], weights: Weights, loss: Loss, public: Tensor, target: Tensor, how: Digest) -> Weights:
+    """Weights that have learnt `batch.target`, rows of `target` [P, C], of the public examples `public` [P]."""
+    batches = client.public.rows(public, how.batch_size).note("target", target)
+    rate = torch.full_like(client.lr, how.optimiser.lr)
+    for _ in range(how.epochs):
+        weights = minimise(loss, weights, batches, how.optimiser, lr=rate)
+    return weights
 
 
 def mixture(c: Tensor, soft: Tensor) -> Tensor:
