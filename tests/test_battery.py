@@ -28,6 +28,8 @@ from fedloom.algorithms import (
     FedDF,
     FedDyn,
     FedFomo,
+    FedMD,
+    FedMDKT,
     FedMeta,
     FedNova,
     FedNTD,
@@ -35,12 +37,16 @@ from fedloom.algorithms import (
     FedPer,
     FedProx,
     KTpFL,
+    KTpFLWeights,
     LGFedAvg,
     LocalOnly,
     PerFedAvg,
+    PFedDF,
     PFedMe,
     PFedSD,
     Scaffold,
+    SimPFL,
+    TopKPFL,
 )
 from fedloom.algorithms.pfedsd import self_distilled
 from fedloom.core import tree
@@ -59,6 +65,9 @@ from small import ONE_SHOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
 
+KNOWLEDGE: dict[str, Any] = {
+    "distill": Digest(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), "num_public": 13, "tau": 2.0,
+}  # fmt: skip
 ALGORITHMS: dict[str, Any] = {
     "fedavg": FedAvg(),
     "fedavg_uniform_server_buffers": FedAvg(aggregation="uniform", buffers="server"),
@@ -105,6 +114,10 @@ ALGORITHMS: dict[str, Any] = {
     "feddf_uniform_losses": FedDF(
         steps=3, T=3.0, scheme="avg_losses", aggregation="uniform", distill=Distill(batch_size=8, optimiser=SGD(lr=0.1))
     ),
+    "feddf_validated": FedDF(
+        steps=4, validation=6, every=1, patience=2, distill=Distill(batch_size=8, optimiser=Adam(lr=1e-2))
+    ),
+    "pfeddf": PFedDF(steps=3, distill=Distill(batch_size=8, optimiser=Adam(lr=1e-3))),
     "fedbe": FedBE(
         steps=6,
         swa_start=2,
@@ -119,7 +132,13 @@ ALGORITHMS: dict[str, Any] = {
     "apfl_ni_watches_everyone": APFLNi(
         z=0, decomposition="third", estimator="per_batch", forced_rounds=(0,), window_loss="global_all_clients"
     ),
-    "kt_pfl": KTpFL(distill=Digest(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13, tau=2.0),
+    "kt_pfl": KTpFL(**KNOWLEDGE),
+    "kt_pfl_weights": KTpFLWeights(lam=50.0, rho=0.3),
+    "sim_pfl": SimPFL(**KNOWLEDGE),
+    "topk_pfl": TopKPFL(**KNOWLEDGE),
+    "fedmd": FedMD(distill=KNOWLEDGE["distill"], num_public=13, public_epochs=1, private_passes=1),
+    "fedmd_without_labels": FedMD(distill=KNOWLEDGE["distill"], num_public=13, public_epochs=0, private_passes=0),
+    "fedmd_kt": FedMDKT(**KNOWLEDGE),
     "local_only": LocalOnly(),
     "centralised": Centralised(),
 }
@@ -141,6 +160,8 @@ VARIANTS = frozenset(
         "fedmeta_first",
         "apfl_ni_watches_everyone",
         "feddf_uniform_losses",
+        "feddf_validated",
+        "fedmd_without_labels",
     }
 )
 """Settings of algorithms that stand beside them, which change a weight, a mean or a part, not what is kept or asked."""

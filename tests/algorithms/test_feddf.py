@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedloom as fl
 from conftest import golden
-from fedloom.algorithms.feddf import FedDF, ensemble
+from fedloom.algorithms.feddf import FedDF, accuracy, ensemble
 from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
@@ -185,3 +185,77 @@ def test_refused_federations() -> None:
         Loop(Population(fl.Federation(**{**vars(federation()), "public": None}), THREE), FedDF())
     with pytest.raises(SettingError, match="tells architectures by name"):
         FedDF().init({"a": Model(MLP), "b": Model(lambda: MLP(16), name="MLP")}, 0, num_clients=2)
+
+
+# ---- validation
+
+
+def validated(**settings: Any) -> FedDF:
+    return FedDF(local=LOCAL, distill=DISTILL, validation=6, **settings)
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_the_student_that_is_best_on_validation_is_kept(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same steps as without validation, as far as it goes; a student is tried after every second one."""
+    population = Population(federation(), {"narrow": THREE["narrow"]}, dtype=torch.float64)
+    run = engine(population, validated(steps=8, every=2, patience=100))
+    seen: list[tuple[float, Weights]] = []
+
+    def watched(model: Model, weights: Weights, held: Any) -> float:
+        seen.append((accuracy(model, weights, held), weights))
+        return seen[-1][0]
+
+    monkeypatch.setattr("fedloom.algorithms.feddf.accuracy", watched)
+    end = run.round(run.init(), (0, 1, 2), 0)[""]["narrow"]
+    assert len(seen) == 5  # the mean itself, and after 2, 4, 6 and 8 steps
+    best = max(seen, key=lambda s: s[0])[1]  # the first of equals
+    assert all(torch.equal(end.params[n], t) for n, t in best.params.items())
+
+
+def test_validation_and_learning_divide_the_public_examples() -> None:
+    population = Population(federation(), THREE, dtype=torch.float64)
+    whole = population.public
+    learnt, held = validated().divided(whole)
+    assert held is not None
+    rows = torch.cat([learnt.batches.x, held.x[held.examples]])
+    assert len(learnt.batches.x) == 14
+    assert torch.equal(rows.sort(0).values, whole.batches.x.sort(0).values)
+    where = [(whole.batches.x == x).all(1).nonzero().item() for x in held.x]
+    assert torch.equal(held.y, whole.batches.y[where])
+    assert whole.batches.y.any()
+
+
+def test_steps_end_when_patience_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accuracies 0.5 (the mean), 0.6, 0.6, 0.5: after two checks without a better one, it is over."""
+    scores = iter([0.5, 0.6, 0.6, 0.5, 0.9])
+    monkeypatch.setattr("fedloom.algorithms.feddf.accuracy", lambda *args: next(scores))
+    population = Population(federation(), {"narrow": THREE["narrow"]}, dtype=torch.float64)
+    run = Loop(population, validated(steps=40, every=3, patience=6))
+    run.round(run.init(), (0, 1), 0)
+    assert next(scores) == 0.9
+
+
+def test_chunks_of_steps_are_the_steps() -> None:
+    """A student that is never stopped and best at the end has learnt as one without validation, if nothing is drawn."""
+    population = Population(federation(), {"narrow": THREE["narrow"]}, dtype=torch.float64)
+    batches = population.public.shuffled(8, 7, key=3).note("target", torch.full((20, 3), 1 / 3, dtype=torch.float64))
+    parts = [batches.part(a, b) for a, b in ((0, 3), (3, 6), (6, 9))]
+    assert [int(p.num_steps) for p in parts] == [3, 3, 1]
+    assert torch.equal(torch.cat([p.order for p in parts]), batches.order)
+
+
+@pytest.mark.parametrize(
+    ("labels", "validation", "message"),
+    [
+        (
+            False,
+            6,
+            "FedDF validates its students on labelled public examples, validation = 6 of them, .* set data.publ",
+        ),
+        (True, 20, "FedDF learns from the public examples that are not for validation, .* = 20 leaves none of 20: low"),
+    ],
+)
+def test_validation_is_refused(labels: bool, validation: int, message: str) -> None:
+    people = fl.Federation(**{**vars(federation()), "public_labels": labels})
+    with pytest.raises(SettingError, match=message):
+        Loop(Population(people, THREE), FedDF(validation=validation))

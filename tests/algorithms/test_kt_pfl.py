@@ -12,15 +12,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from spoken import after_a_round, taught, whole
 from torch import nn
+from torch.func import grad
 
+from conftest import golden
 from fedloom.algorithms import KTpFL
+from fedloom.algorithms.kt_pfl import coefficient_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest, Local
+from fedloom.core.transfer import project_simplex
 from fedloom.core.types import Weights
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
+from fedloom.testing.messages import Messages
 from small import InOrder
 
 TAU, LAM, RHO, ETA3, STEPS = 2.5, 1.7, 0.3, 0.4, 2
@@ -117,7 +123,7 @@ def reference_round(c: Any, clients: list[nn.Module], cohort: tuple[int, ...], d
     return c
 
 
-@pytest.mark.parametrize("engine", [Loop, Stacked])
+@pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 def test_rounds_by_hand(engine: Any) -> None:
     data = [examples(k, n) for k, n in enumerate(SIZES)]
     x_public, y_public = examples(99, PUBLIC)
@@ -156,3 +162,56 @@ def test_rounds_by_hand(engine: Any) -> None:
     judged = run.personal(server, range(5), len(COHORTS))
     for k, module in enumerate(clients):
         np.testing.assert_allclose(judged[k].params["0.weight"], module[0].weight.detach(), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
+def test_a_round_of_the_equations(engine: Any) -> None:
+    """What clients learn and what C becomes, from the C of the reference, which has rows that do not sum to 1."""
+    g = golden("ktpfl_dense/ktpfl_paper_equations")
+    logits, c = g["logits"], torch.from_numpy(g["C"])
+    tau, lam, rho, eta3 = (float(g[n]) for n in ("T", "lam", "rho", "eta3"))
+    count, local = logits.shape[1], Local(epochs=1, batch_size=64, optimiser=SGD(lr=0.1))
+    algorithm = KTpFL(local=local, distill=whole(count), num_public=count, tau=tau, lam=lam, rho=rho, eta3=eta3)
+    after, end = after_a_round(algorithm, logits, engine, server=c, sizes=g["data_sizes"])
+    np.testing.assert_allclose(taught(logits, after, tau), g["personal_soft"], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(end, g["C_after_simplex"], rtol=1e-6, atol=1e-8)  # D_n / D is in float32 there
+
+
+@pytest.mark.parametrize(
+    ("rho", "tau", "least", "most"), [(0.7, 1.0, 0.8, 1.0), (0.1, 1.0, 0.99, 1.0), (0.7, 10.0, 0.5, 0.55)]
+)
+def test_coefficients_find_two_groups(rho: float, tau: float, least: float, most: float) -> None:
+    """Twenty clients, ten of which know the classes 0 to 4 and ten 5 to 9: at T = 1 they learn from their own group.
+
+    At T = 10 predictions are near to uniform, and so C stays: KT-pFL is then FedMD.
+    """
+    rng = torch.Generator().manual_seed(0)
+    y = torch.randint(10, (200,), generator=rng)
+    z = torch.randn(20, 200, 10, generator=rng, dtype=torch.float64)
+    for n in range(20):
+        known = torch.arange(10) // 5 == n // 10
+        z[n, :, known] += 3.0  # what it has seen in training
+        z[n, torch.arange(200), y] += 3.0 * known[y]
+    soft, share = torch.softmax(z / tau, -1), torch.full((20,), 0.05, dtype=torch.float64)
+    c = torch.full((20, 20), 0.05, dtype=torch.float64)
+    for _ in range(100):
+        c = project_simplex(c - 0.1 * grad(coefficient_loss)(c, soft, share, 1.0, rho, 0.05))
+    inside = torch.cat([c[:10, :10].sum(1), c[10:, 10:].sum(1)])
+    assert least <= float(inside.min())
+    assert float(inside.max()) <= most + 1e-9
+
+
+def test_the_record_has_the_coefficients(tmp_path: Any) -> None:
+    import fedloom as fl
+    from tiny import LOCAL as TINY_LOCAL
+    from tiny import examples as clouds
+    from tiny import federation, linear
+
+    people = federation(public=clouds(24, seed=5))
+    settings = fl.RunSettings(rounds=2, cohort_size=3, engine="loop", threads=1)
+    found = fl.run(KTpFL(local=TINY_LOCAL, num_public=8, eta3=2.0), people, linear, settings)
+    assert "server_coefficients" not in found.metrics[0]
+    for record in found.metrics[1:]:
+        assert len(record["server_coefficients"]) == 36
+    np.testing.assert_array_equal(found.metrics[-1]["server_coefficients"], found.server[""].flatten().tolist())
+    assert len(set(found.metrics[-1]["server_coefficients"])) > 1

@@ -5,8 +5,6 @@ What it has in common with fedloom is computed by fedloom: soft predictions, mix
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -15,9 +13,9 @@ from torch import Tensor
 from torch.func import grad
 
 from conftest import golden
-from fedloom.algorithms.kt_pfl import mixture
 from fedloom.core.losses import divergence, soft_prediction
 from fedloom.core.model import Model
+from fedloom.core.transfer import mixture
 from small import DenseTiny, weights_at
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -78,25 +76,16 @@ def test_prediction_and_distillation(T: int) -> None:
     np.testing.assert_allclose(grad(ours)(logits) / classes, g[f"grad/T{T}"], **CLOSE)
 
 
-def similar(cosine: Any) -> Any:
-    """Sim-pFL: the cosines above the least of a row, normalised."""
-    above = cosine - cosine.min(1, keepdims=True)
-    return above / above.sum(1, keepdims=True)
-
-
-def nearest(cosine: Any) -> Any:
-    """TopK-pFL: alike for all above the value at place N/2 - 1 of the sorted row."""
-    keep = cosine > np.sort(cosine, 1)[:, [cosine.shape[1] // 2 - 1]]
-    return keep / keep.sum(1, keepdims=True)
-
-
-@pytest.mark.parametrize("case", ["N4", "N6", "N20"])
-@pytest.mark.parametrize(("name", "weigh"), [("topk", nearest), ("sim", similar)])
-def test_mixtures_without_learnt_coefficients(name: str, weigh: Any, case: str) -> None:
-    g = golden("ktpfl_dense/ktpfl_official_topk_sim")
-    soft = torch.from_numpy(g[f"{case}/soft"])
-    flat = F.normalize(soft.double().flatten(1))
-    np.testing.assert_allclose(flat @ flat.T, g[f"{case}/cosine"], **CLOSE)
-    weights = weigh(g[f"{case}/cosine"])
-    np.testing.assert_allclose(weights, g[f"{case}/{name}_weights"], **CLOSE)
-    np.testing.assert_allclose(mixture(torch.from_numpy(weights).float(), soft), g[f"{case}/{name}_personal"], **CLOSE)
+def test_split_of_cifar10() -> None:
+    """Three labels a client, n, n + 1 and n + 2; a quarter of each client's examples is for testing."""
+    g = golden("ktpfl_dense/ktpfl_official_cifar_split")
+    pooled = np.full(10, 6000)  # training and test examples of CIFAR-10 together
+    held = g["train_counts"] + g["test_counts"]
+    assert [np.flatnonzero(row).tolist() for row in held] == [sorted((n + j) % 10 for j in range(3)) for n in range(20)]
+    assert (held.sum(0) <= pooled).all()
+    sizes = held.sum(1)
+    np.testing.assert_array_equal(g["train_counts"].sum(1), (0.75 * sizes).astype(int))
+    # 10 examples of each label first; then twice floor(share) + randint(300, 600), or nothing where it would use it up
+    more = held[held > 0] - 10
+    assert ((more == 0) | (more >= 2 * 300)).all()
+    assert (more % 2 == 0).all()

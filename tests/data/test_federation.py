@@ -212,3 +212,14 @@ def test_federation_refuses(change: dict[str, Partition | Examples], message: st
 def test_public_examples_may_have_other_classes() -> None:
     federation = Federation(examples(), by_lists([[0], [1]]), public=examples(num_classes=7))
     assert federation.num_classes == 2
+
+
+def test_labels_of_public_examples_may_be_known() -> None:
+    base: dict[str, Any] = {"train": examples(), "partition": by_lists([[0], [1]])}
+    plain = Federation(**base, public=examples(4))
+    known = Federation(**base, public=examples(4), public_labels=True)
+    assert known.pooled().public_labels
+    assert plain.fingerprint() != known.fingerprint()
+    message = "public examples with labels must be of the clients' 2 classes, got 7: take them out of the training exa"
+    with pytest.raises(ValueError, match=message):
+        Federation(**base, public=examples(num_classes=7), public_labels=True)

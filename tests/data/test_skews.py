@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import golden
-from fedloom.data import Partition, balanced_dirichlet, lognormal, lognormal_sizes, natural, pathological
+from fedloom.data import (
+    Partition,
+    balanced_dirichlet,
+    label_blocks,
+    lognormal,
+    lognormal_sizes,
+    natural,
+    pathological,
+)
 
 Golden = dict[str, npt.NDArray[np.int64]]
 LABELS = np.tile(np.arange(4), 25)
@@ -190,3 +198,43 @@ def test_lognormal_sizes_are_those_of_the_draws(overlapping: bool) -> None:
 def test_wrong_arguments_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+# ---- label blocks
+
+
+@pytest.mark.parametrize(("s", "groups"), [(2, 5), (5, 2), (10, 1)])
+def test_label_blocks_make_groups_of_clients_with_the_same_classes(s: int, groups: int) -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 300))
+    partition = label_blocks(labels, 20, s, seed=3)
+    counts = partition.counts(labels, 10)
+    for u, row in enumerate(counts):
+        assert np.flatnonzero(row).tolist() == sorted((s * u + j) % 10 for j in range(s))
+        assert row[row > 0].min() >= 10
+    assert len({tuple(row > 0) for row in counts}) == groups
+    assert counts.sum() == len(set(partition.indices.tolist())) == 3000  # everything has one owner
+    own = counts[:, 0][counts[:, 0] > 0]
+    assert own.max() > 2 * own.min()  # in unequal numbers
+    again, other = label_blocks(labels, 20, s, seed=3), label_blocks(labels, 20, s, seed=4)
+    assert again.fingerprint() == partition.fingerprint() != other.fingerprint()
+
+
+def test_label_blocks_of_large_alpha_are_nearly_equal() -> None:
+    labels = np.repeat(np.arange(10), 300)
+    counts = label_blocks(labels, 20, 2, seed=0, alpha=1e6).counts(labels, 10)
+    assert abs(counts[counts > 0] - 75).max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"classes_per_client": 11}, r"classes_per_client must be in 1..10, the number of classes, got 11: 2 makes"),
+        ({"classes_per_client": 0}, r"classes_per_client must be in 1..10"),
+        ({"alpha": 0.0}, "alpha must be finite and greater than 0, got 0.0: 1 is unequal"),
+        ({"min_per_class": 0}, "min_per_class must be at least 1, got 0: 10 is the default"),
+        ({"min_per_class": 80}, "each of 4 clients needs 80 examples of class 0, got 300 of it: use fewer clients"),
+    ],
+)
+def test_label_blocks_refuse(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        label_blocks(np.repeat(np.arange(10), 300), 20, **{"classes_per_client": 2, "seed": 0, **arguments})  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """What every rank of a test runs: rank 0 compares with the loop, the others compute.
 
-    python ranks_program.py TRANSPORT [ALGORITHM ...]     launched with 3 ranks; without names: every algorithm
+python ranks_program.py TRANSPORT [ALGORITHM ...]     launched with 3 ranks; without names: every algorithm
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import pytest
 import torch
 
 from fedloom.algorithms import Scaffold
@@ -54,16 +55,8 @@ def other_jobs(kind: type[Ranks]) -> None:
     subject = Subject.of(ALGORITHMS["fedavg"])
     rank = communication(kind.transport).rank
     engine = kind(subject.population(seed=rank), subject.algorithm)
-    try:
-        if rank:
-            engine.serve()
-        else:
-            with contextlib.closing(engine):
-                engine.open()
-    except SettingError as error:
-        assert "all ranks must run the same job" in str(error)
-    else:
-        raise AssertionError("ranks of different seeds went on")
+    with pytest.raises(SettingError, match="all ranks must run the same job"), contextlib.closing(engine):
+        engine.serve() if rank else engine.open()
 
 
 class Slow(Convolutional):

@@ -15,16 +15,21 @@ from fedloom import (
     FedCurv,
     FedCurvNi,
     FedDyn,
+    FedMD,
+    FedMDKT,
     FedMeta,
     FedNova,
     FedNTD,
     FedProx,
     KTpFL,
+    KTpFLWeights,
     LocalOnly,
     PerFedAvg,
     PFedSD,
     RunSettings,
     Scaffold,
+    SimPFL,
+    TopKPFL,
 )
 from fedloom.coordinator import FixedList
 from fedloom.core.client import Client, on_client
@@ -63,6 +68,7 @@ def bytes_of(algorithm: Any, engine: str = "loop", **more: Any) -> list[dict[str
         (FedDyn(local=LOCAL), {"model": D}, {"model": D}),
         (PFedSD(local=LOCAL), {"model": D}, {"model": D}),
         (LocalOnly(local=LOCAL), {}, {}),
+        (KTpFLWeights(local=LOCAL), {"model": D}, {"model": D}),
         (FedAvg(local=LOCAL, shared=HEAD), {"model": 48}, {"model": 48}),  # FedPer: d_base each way
         (Scaffold(local=LOCAL), {"model": D, "control": D}, {"model": D, "control": D}),
         (FedCurv(local=LOCAL), {"model": D, "fisher": 2 * D}, {"model": D, "fisher": 2 * D}),  # 3d each way
@@ -78,9 +84,15 @@ def test_counters_equal_the_formulas(algorithm: Any, down: Any, up: Any, engine:
     assert bytes_of(algorithm, engine) == [want] * 3  # of the three clients of a round
 
 
-def test_kt_pfl_sends_predictions() -> None:
+FEDMD = FedMD(local=LOCAL, num_public=8, public_epochs=0, private_passes=0)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [*(of(local=LOCAL, num_public=8) for of in (KTpFL, SimPFL, TopKPFL, FedMDKT)), FEDMD]
+)
+def test_knowledge_travels_as_predictions(algorithm: Any) -> None:
     P, C = 8, 3
-    found = bytes_of(KTpFL(local=LOCAL, num_public=P))
+    found = bytes_of(algorithm)
     predictions = 3 * P * C * 4
     control = 3 * 2 * P * 8  # the numbers of the public examples, with both exchanges
     want = {"down_control": control, "down_predictions": predictions, "up_predictions": predictions}

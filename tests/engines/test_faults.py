@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, KTpFL
+from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, FedMD, KTpFL, PFedDF
 from fedloom.coordinator import RunSettings, run
 from fedloom.coordinator.sampler import FixedList
 from fedloom.core.errors import SettingError
@@ -33,6 +33,8 @@ THIRD = Unreliable(declined=0.1, lost=0.1, late=0.1, seed=14)  # loses 1, 3, 2 a
 
 SHORT = {  # their server trains for hundreds of steps
     "feddf": FedDF(steps=4),
+    "pfeddf": PFedDF(steps=4),
+    "fedmd": FedMD(public_epochs=1, private_passes=1),
     "fedbe": FedBE(steps=6, num_sampled=2, swa_start=2, swa_every=2),
     **ONE_SHOT,
 }

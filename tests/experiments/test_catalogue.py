@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from fedloom import SGD, Examples, FedNTD, KTpFL, Local
+from fedloom import SGD, Examples, FedNTD, KTpFL, Local, Model, from_arrays
 from fedloom.coordinator import History, RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Digest
 from fedloom.data import Dataset, Normalise
+from fedloom.engines.population import Population
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings, Experiment, Federations
 
@@ -45,6 +47,32 @@ def test_public_examples_are_taken_out_of_the_others() -> None:
     assert sorted([*others.x[:, 0].tolist(), *public.x[:, 0].tolist()]) == train.x[:, 0].tolist()
     again, different = (catalogue.take_out(Dataset(train, None), 12, seed)[1].x[:, 0].tolist() for seed in (3, 4))
     assert again == public.x[:, 0].tolist() != different
+
+
+def test_labels_of_public_examples_are_read_where_they_are_known() -> None:
+    said = DataSettings(public=40, clients=5, partition="iid", public_labels=True)
+    for known in (True, False):
+        experiment = Experiment(algorithm="fedmd", data=dataclasses.replace(said, public_labels=known))
+        people = experiment.federation()
+        assert people.public is not None
+        assert people.public_labels is known
+        read = Population(people, {"mlp": Model(lambda: nn.Linear(3, 3))}).public.batches.y
+        assert torch.equal(read, people.public.y if known else torch.zeros(40, dtype=torch.int64))
+
+
+def test_the_first_classes_of_data() -> None:
+    x, y = np.arange(60.0)[:, None], np.arange(60) % 6
+    dataset = Dataset(from_arrays(x, y), from_arrays(x[:12], y[:12]), np.arange(60) // 10)
+    found = catalogue.first_classes(dataset, 4)
+    assert found.test is not None
+    assert found.owners is not None
+    assert (found.train.num_classes, found.test.num_classes, len(found.train), len(found.test)) == (4, 4, 40, 8)
+    rows = [i for i in range(60) if i % 6 < 4]
+    assert found.train.x[:, 0].tolist() == rows
+    assert found.owners.tolist() == [i // 10 for i in rows]
+    for count in (1, 7):
+        with pytest.raises(SettingError, match=f"data.classes takes 2 to 6 of the 6 classes of arrays, got {count}"):
+            catalogue.first_classes(dataset, count)
 
 
 def test_public_examples_of_other_data(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from fedloom.models import (
     APFLCNN,
     MLP,
     MODELS,
+    AlexNet,
     DenseCNN,
     DenseMnistCNN,
     FeatureClassifier,
@@ -24,10 +25,12 @@ from fedloom.models import (
     ResNet10,
     ResNet18,
     ResNet56,
+    ShuffleNetV2,
     SmallConvNet,
     WideResNet,
     build,
 )
+from fedloom.models.ktpfl_networks import ShuffleUnit
 from fedloom.models.networks import relu_and_pool
 
 KTPFL_SIZES = golden("ktpfl_dense/model_sizes.json")
@@ -67,6 +70,13 @@ def test_parameter_counts_of_the_papers(network: nn.Module, expected: int) -> No
         ("DENSE resnet18 (100 cls)", ResNet18(num_classes=100)),
         ("KT-pFL ResNet18 28", ResNet18()),
         ("KT-pFL ResNet18 32", ResNet18()),
+        ("KT-pFL LeNet", build("ktpfl_lenet", (1, 28, 28), 10)),
+        ("KT-pFL LeNet adapted to 32 (fc1 400->120)", build("ktpfl_lenet", (3, 32, 32), 10)),
+        ("KT-pFL AlexNet", build("ktpfl_alexnet", (1, 28, 28), 10)),
+        ("KT-pFL AlexNet adapted to 32 (fc 1024->4096)", build("ktpfl_alexnet", (3, 32, 32), 10)),
+        ("KT-pFL ResNet18 28", build("ktpfl_resnet18", (1, 28, 28), 10)),
+        ("KT-pFL shufflenetv2 28", build("ktpfl_shufflenet", (1, 28, 28), 10)),
+        ("KT-pFL shufflenetv2 32", build("ktpfl_shufflenet", (3, 32, 32), 10)),
         ("DENSE CNNMnist (mnist_cnn, fmnist_cnn)", build("dense_cnn_mnist", (1, 28, 28), 10)),
         ("DENSE CNNCifar = 'CNN2' (cnn, svhn_cnn)", build("dense_cnn2", (3, 32, 32), 10)),
         ("DENSE CNNCifar2 = 'CNN1' (heter)", build("dense_cnn1", (3, 32, 32), 10)),
@@ -105,6 +115,8 @@ def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, netwo
         (DenseCNN((4, 5, 6), 0, 3, 22, 5), (3, 22, 22), 24),
         (DenseCNN((4, 5, 6), 7, 1, 18, 5), (1, 18, 18), 7),
         (WideResNet(10, 2, 3, 5), (3, 9, 11), 128),
+        (AlexNet(1, 17, 5), (1, 17, 17), 4096),
+        (ShuffleNetV2(3, 5), (3, 9, 11), 1024),
     ],
 )
 def test_logits_are_the_classifier_of_the_features(
@@ -177,6 +189,24 @@ def test_dropout_of_the_networks_of_pfedsd() -> None:
     assert 0.55 < float((dropped == 0)[expected != 0].float().mean()) < 0.65
 
 
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("ktpfl_")])
+def test_networks_of_ktpfl_repeat_grey_images(name: str) -> None:
+    """So 28 x 28 images of one and of three equal channels give the same logits, with the same parameters."""
+    network = build(name, (1, 28, 28), 10).eval()
+    grey = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(network(grey), network(grey.repeat(1, 3, 1, 1)), rtol=0, atol=0)
+    assert num_parameters(network) == num_parameters(build(name, (3, 28, 28), 10))
+
+
+def test_a_shuffle_unit_keeps_half_of_its_channels_and_lets_them_alternate() -> None:
+    unit = ShuffleUnit(6, 6, 1).eval()
+    x = torch.rand(2, 6, 4, 5, generator=torch.Generator().manual_seed(0))
+    z = unit(x)
+    torch.testing.assert_close(z[:, ::2], x[:, :3], rtol=0, atol=0)
+    torch.testing.assert_close(z[:, 1::2], unit.convolved(x[:, 3:]), rtol=0, atol=0)
+    assert ShuffleUnit(6, 10, 2)(x).shape == (2, 10, 2, 3)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_build_by_name(name: str) -> None:
     network = build(name, (3, 18, 18), 7)
@@ -208,6 +238,10 @@ def test_build_makes_what_the_name_says() -> None:
         "dense_cnn_cifar100": DenseCNN,
         "wrn16_1": WideResNet,
         "wrn40_1": WideResNet,
+        "ktpfl_lenet": LeNet,
+        "ktpfl_alexnet": AlexNet,
+        "ktpfl_resnet18": ResNet18,
+        "ktpfl_shufflenet": ShuffleNetV2,
         "dense_cnn_mnist_cosine": DenseMnistCNN,
         "dense_cnn2_cosine": DenseCNN,
         "resnet18_cosine": ResNet18,

@@ -20,6 +20,8 @@ from fedloom.algorithms.fedcurv_ni import FedCurvNi
 from fedloom.algorithms.feddf import FedDF
 from fedloom.algorithms.feddyn import FedDyn
 from fedloom.algorithms.fedfomo import FedFomo
+from fedloom.algorithms.fedmd import FedMD
+from fedloom.algorithms.fedmd_kt import FedMDKT
 from fedloom.algorithms.fedmeta import FedMeta
 from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedntd import FedNTD
@@ -28,13 +30,17 @@ from fedloom.algorithms.fedper import FedPer
 from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.kd_ntd import KDNTD
 from fedloom.algorithms.kt_pfl import KTpFL
+from fedloom.algorithms.kt_pfl_weights import KTpFLWeights
 from fedloom.algorithms.lg_fedavg import LGFedAvg
 from fedloom.algorithms.local_only import LocalOnly
 from fedloom.algorithms.moon import MOON
 from fedloom.algorithms.per_fedavg import PerFedAvg
+from fedloom.algorithms.pfeddf import PFedDF
 from fedloom.algorithms.pfedme import PFedMe
 from fedloom.algorithms.pfedsd import PFedSD
 from fedloom.algorithms.scaffold import Scaffold
+from fedloom.algorithms.sim_pfl import SimPFL
+from fedloom.algorithms.topk_pfl import TopKPFL
 from fedloom.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
@@ -67,6 +73,12 @@ ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
     "per_fedavg": PerFedAvg,
     "apfl_ni": APFLNi,
     "kt_pfl": KTpFL,
+    "kt_pfl_weights": KTpFLWeights,
+    "sim_pfl": SimPFL,
+    "topk_pfl": TopKPFL,
+    "fedmd": FedMD,
+    "fedmd_kt": FedMDKT,
+    "pfeddf": PFedDF,
     "local_only": LocalOnly,
     "centralised": Centralised,
 }
@@ -91,6 +103,8 @@ __all__ = [
     "FedDF",
     "FedDyn",
     "FedFomo",
+    "FedMD",
+    "FedMDKT",
     "FedMeta",
     "FedNTD",
     "FedNTDMSE",
@@ -98,10 +112,14 @@ __all__ = [
     "FedPer",
     "FedProx",
     "KTpFL",
+    "KTpFLWeights",
     "LGFedAvg",
     "LocalOnly",
+    "PFedDF",
     "PFedMe",
     "PFedSD",
     "PerFedAvg",
     "Scaffold",
+    "SimPFL",
+    "TopKPFL",
 ]

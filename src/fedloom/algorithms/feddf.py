@@ -11,47 +11,55 @@ https://arxiv.org/abs/2006.07242, Algorithms 1 and 3.
 alone is tempered; `avg_losses`, the mean of the teachers' own KL, has the gradient of the target mean_k
 softmax(z_k / T), which is used.
 
+`validation` sets so many of the public examples aside, whose labels the server knows: every `every` steps the student
+is judged on them, the best one is kept, the mean itself among them, and `patience` steps without a better one end it.
+
 `student` names an architecture: it alone is distilled, from random weights in the first round and not from a mean, and
 judged. So, in a run of one round, DENSE (Zhang et al., NeurIPS 2022) compares with FedDF where architectures differ.
 
-Down: the model. Up: the model. Kept by the client: nothing. The server holds the round's models and unlabelled public
-examples. steps = 0 is FedAvg.
-Differences from the paper: a fixed number of steps, no early stopping on labelled validation data; 200 by default,
-about the work of ten clients with 500 examples (the paper: at most 10,000, stopped 1,000 after the best). An
-architecture that nobody in the cohort has is not distilled. From the authors' code: teachers are averaged on all
-examples once a round, which is the same unless a network normalises by the batch; its default scheme is avg_losses,
-its published command lines say avg_logits.
+Down: the model. Up: the model. Kept by the client: nothing. The server holds the round's models and public examples.
+steps = 0 is FedAvg.
+Differences from the paper: by default a fixed number of steps and no validation; 200 steps, about the work of ten
+clients with 500 examples (the paper: at most 10,000, stopped 1,000 after the best). Its validation examples are a tenth
+of the training set; here they are public ones. An architecture that nobody in the cohort has is not distilled. From the
+authors' code: teachers are averaged on all examples once a round, which is the same unless a network normalises by the
+batch; its default scheme is avg_losses, its published command lines say avg_logits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import Positive, WholeNumber
+from fedloom.core.batches import Batches
+from fedloom.core.choices import Count, Positive, WholeNumber
 from fedloom.core.client import Aggregation, Client, Public, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
+from fedloom.core.fold import minimise, minimise_from
 from fedloom.core.losses import soft_prediction, soft_target_loss
 from fedloom.core.model import Model, student_among
 from fedloom.core.optimiser import Adam, Cosine, Distill
-from fedloom.core.random import derive
+from fedloom.core.random import derive, generator
 from fedloom.core.types import Weighted, Weights
+
+if TYPE_CHECKING:
+    from fedloom.data import Federation
 
 ALONE = ""  # where the server keeps the only student; architectures have names
 Scheme = Literal["avg_logits", "avg_probs", "avg_losses"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
-    """`steps` >= 0: of the server, each round. `T` > 0: temperature. `scheme`, `student`: see above.
+class FedDF(Algorithm[dict[str, Weights], Any]):
+    """`steps` >= 0: of the server, each round. `T` > 0: temperature. The others: see above.
 
     `distill`: batch size and optimiser of the server.
     """
@@ -62,10 +70,28 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
     scheme: Scheme = "avg_logits"
     aggregation: Aggregation = "samples"
     student: str | None = None
+    validation: WholeNumber = 0
+    every: Count = 100
+    patience: Count = 1000
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0, "student": None}
+
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        there = 0 if federation.public is None else len(federation.public)
+        if self.validation and not federation.public_labels:
+            raise SettingError(
+                f"FedDF validates its students on labelled public examples, validation = {self.validation} of them, "
+                "and those of this federation have no labels: set data.public_labels "
+                "(Federation(public_labels=True)) where they are of the clients' classes, or validation = 0"
+            )
+        if 0 < there <= self.validation:
+            raise SettingError(
+                f"FedDF learns from the public examples that are not for validation, and validation = "
+                f"{self.validation} leaves none of {there}: lower it, or give more public examples"
+            )
+        return super().suited(federation, models)
 
     def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> dict[str, Weights]:
         students = {m.name: m.init(key) for m in model.values()}
@@ -76,7 +102,7 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
         return {**students, ALONE: student_among(model, self.student).init(derive(key, "student"))}
 
     @on_client
-    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+    def local_update(self, client: Client[Any], w: Weights) -> tuple[Any, Weighted[Weights]]:
         return (), client.weigh(self.train(client, w, loss=client.loss), self.aggregation)
 
     def round(self, server: dict[str, Weights], cohort: Cohort) -> dict[str, Weights]:
@@ -89,13 +115,40 @@ class FedDF(Algorithm[dict[str, Weights], tuple[()]]):
             students = {ALONE: (model, server[ALONE])}
         if students and self.steps:
             teachers = [(model, upload.value) for model, reply in replies.items() for upload in reply.values]
-            batches = cohort.public.shuffled(self.distill.batch_size, self.steps, cohort.key("public"))
-            batches = batches.note("target", ensemble(teachers, cohort.public, self.T, self.scheme))
-            optimiser = Cosine(of=self.distill.optimiser, steps=self.steps)
-            rate = torch.tensor(optimiser.lr, dtype=torch.float64, device=batches.x.device)
+            public, held = self.divided(cohort.public)
+            batches = public.shuffled(self.distill.batch_size, self.steps, cohort.key("public"))
+            batches = batches.note("target", ensemble(teachers, public, self.T, self.scheme))
             for name, (model, student) in students.items():
-                server[name] = minimise(soft_target_loss(model, self.T), student, batches, optimiser, lr=rate)
+                server[name] = self.distilled(model, student, batches, held)
         return server
+
+    def divided(self, public: Public) -> tuple[Public, Batches | None]:
+        """The public examples to learn from, and those to validate on; the same ones in every round."""
+        if not self.validation:
+            return public, None
+        n, device = public.batches.x.shape[0], public.batches.x.device
+        order = torch.from_numpy(generator(n, "validation").permutation(n)).to(device)
+        learnt, held = public.only(order[self.validation :]), public.only(order[: self.validation])
+        return learnt, held.rows(torch.arange(self.validation, device=device), 200)
+
+    def distilled(self, model: Model, student: Weights, batches: Batches, held: Batches | None) -> Weights:
+        """The student after all batches, or the best of those that were validated on the way."""
+        optimiser, loss = Cosine(of=self.distill.optimiser, steps=self.steps), soft_target_loss(model, self.T)
+        rate = torch.tensor(optimiser.lr, dtype=torch.float64, device=batches.x.device)
+        if held is None:
+            return minimise(loss, student, batches, optimiser, lr=rate)
+        moments = tuple(optimiser.init(tree.leaves(student.params)))
+        best, highest, at = student, accuracy(model, student, held), 0
+        for start in range(0, self.steps, self.every):
+            student, moments = minimise_from(
+                loss, student, moments, batches.part(start, start + self.every), optimiser, lr=rate
+            )
+            reached = accuracy(model, student, held)
+            if reached > highest:
+                best, highest, at = student, reached, start + self.every
+            elif start + self.every - at >= self.patience:
+                break
+        return best
 
     def global_models(
         self, server: Mapping[str, dict[str, Weights]], models: Mapping[str, Model]
@@ -111,3 +164,8 @@ def ensemble(teachers: Sequence[tuple[Model, Weights]], public: Public, T: float
         return F.softmax(public.consensus(teachers) / T, -1)
     tau = T if scheme == "avg_losses" else 1.0
     return public.consensus([(soft_prediction(model, tau), weights) for model, weights in teachers])
+
+
+def accuracy(model: Model, weights: Weights, held: Batches) -> float:
+    """Of a model on labelled examples."""
+    return float((held.predict(model, weights).argmax(-1) == held.y[held.examples]).double().mean())

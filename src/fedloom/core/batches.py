@@ -111,6 +111,11 @@ class Batches:
         """One pass over all examples in stored order, 200 at a time, without augmentation."""
         return self.in_order(min(200, padded(self.examples.shape[0])))
 
+    def part(self, start: int, stop: int) -> Batches:
+        """The batches of one client from `start` up to before `stop`, as if they were all."""
+        order, mask = self.order[start:stop], self.mask[start:stop]
+        return replace(self, order=order, mask=mask, num_steps=mask.any(-1).sum(), key=self.key + start)
+
     def note(self, name: str, table: Tensor) -> Batches:
         """These batches, each with `batch.<name>` = the rows of `table` [n, ...] that belong to it."""
         if table.shape[0] != self.examples.shape[0]:

@@ -25,9 +25,18 @@ Aggregation = Literal["samples", "uniform"]  # how a mean over clients weighs th
 
 @state
 class Public:
-    """Unlabelled examples that everybody holds; the server names rows, the client looks them up."""
+    """Examples that everybody holds; the server names rows, the client looks them up.
+
+    Labels `batches.y` are 0 everywhere unless the federation says that they are known (`public_labels`).
+    """
 
     batches: Batches
+
+    def only(self, index: Tensor) -> Public:
+        """The public examples `index` [P] alone."""
+        b = self.batches
+        count = torch.full_like(b.num_examples, len(index))
+        return Public(batches=replace(b, x=b.x[index], y=b.y[index], num_examples=count))
 
     def rows(self, index: Tensor, batch_size: int) -> Batches:
         """One pass over the public examples `index` [P], in that order."""

@@ -9,7 +9,14 @@ from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
 from fedloom.data.partition import Partition, by_lists, dirichlet, iid, pooled, shards, split
-from fedloom.data.skews import balanced_dirichlet, lognormal, lognormal_sizes, natural, pathological
+from fedloom.data.skews import (
+    balanced_dirichlet,
+    label_blocks,
+    lognormal,
+    lognormal_sizes,
+    natural,
+    pathological,
+)
 from fedloom.data.sources import load
 from fedloom.data.tables import read_csv
 
@@ -29,6 +36,7 @@ __all__ = [
     "from_huggingface",
     "from_torch",
     "iid",
+    "label_blocks",
     "load",
     "lognormal",
     "lognormal_sizes",

@@ -24,7 +24,8 @@ class Federation:
         test: the global test set.
         local_test: rows held out per client, to measure personalised models on.
         local_val: rows held out per client, to choose between models on.
-        public: examples known to everyone; their labels are never read.
+        public: examples known to everyone.
+        public_labels: whether their labels are known too; if not, they are never read.
 
     Raises:
         ValueError: a row is out of range or has two roles, a client has nothing to train on, or the parts differ in
@@ -37,6 +38,7 @@ class Federation:
     local_test: Partition | None = None
     local_val: Partition | None = None
     public: Examples | None = None
+    public_labels: bool = False
 
     def __post_init__(self) -> None:
         roles = {"partition": self.partition, "local_test": self.local_test, "local_val": self.local_val}
@@ -71,6 +73,12 @@ class Federation:
                     f"{role} examples must have the shape of the training examples, {self.train.shape}, got "
                     f"{examples.shape}: resize them, or repeat grey images over the channels"
                 )
+        if self.public_labels and self.public is not None and self.public.num_classes > self.num_classes:
+            raise ValueError(
+                f"public examples with labels must be of the clients' {self.num_classes} classes, got "
+                f"{self.public.num_classes}: take them out of the training examples, or leave their labels out with "
+                "public_labels=False"
+            )
         if self.test is not None and self.test.num_classes != self.num_classes:
             raise ValueError(
                 f"test must have the {self.num_classes} classes of train, got {self.test.num_classes}: "
@@ -104,12 +112,14 @@ class Federation:
             None if self.local_test is None else self.local_test.pooled(),
             None if self.local_val is None else self.local_val.pooled(),
             self.public,
+            self.public_labels,
         )
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits of a SHA-256 over all examples and partitions; names are left out."""
         parts = (self.train, self.partition, self.test, self.local_test, self.local_val, self.public)
         listing = " ".join("-" if part is None else part.fingerprint() for part in parts)
+        listing += " labelled" if self.public_labels else ""
         return hashlib.sha256(listing.encode()).hexdigest()[:16]
 
 
@@ -122,6 +132,7 @@ def federate(
     val_fraction: float = 0.0,
     held_out: npt.NDArray[np.bool_] | None = None,
     public: Examples | None = None,
+    public_labels: bool = False,
     seed: int = 0,
 ) -> Federation:
     """Make a federation of a partition, holding out local test and validation sets on every client.
@@ -137,6 +148,7 @@ def federate(
         held_out: (N,) bool, rows of `train` to test on locally instead of a fraction. Clients without other rows are
             left out, and the name of the partition says how many.
         public: examples known to everyone.
+        public_labels: whether their labels are known too.
         seed: seed of the local splits, 0 to 2**32 - 1.
 
     Raises:
@@ -155,7 +167,7 @@ def federate(
     local_val: Partition | None = None
     if val_fraction > 0:
         training, local_val = split(training, labels, val_fraction, seed, stream=1)
-    return Federation(train, training, test, local_test, local_val, public)
+    return Federation(train, training, test, local_test, local_val, public, public_labels)
 
 
 def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: int) -> tuple[Partition, Partition]:

@@ -1,9 +1,10 @@
-"""Partitions of the personalisation experiments: balanced label skew, power-law sizes, and natural owners.
+"""Partitions of the personalisation experiments: balanced label skew, power-law sizes, groups, and natural owners.
 
 `balanced_dirichlet` and `pathological` are the two partitions of pFedSD (Jin et al., "Personalized Edge Intelligence
 via Federated Self-Knowledge Distillation", IEEE TPDS 2023), `lognormal` is the MNIST partition of FedProx (Li et al.,
 "Federated Optimization in Heterogeneous Networks", MLSys 2020), all draw for draw as their authors' code makes them;
 `lognormal_sizes` follows its FEMNIST partition.
+`label_blocks` is ours, for the two settings of KT-pFL (Zhang et al., NeurIPS 2021), whose own rule is lost.
 Everything draws from a local `numpy.random.RandomState`: a seed names the same partition on every machine.
 """
 
@@ -238,6 +239,62 @@ def lognormal_sizes(
             own.append(by_class[c][start:stop])
             taken[c] = stop
     return [np.concatenate(own) for own in clients]
+
+
+def label_blocks(
+    labels: npt.ArrayLike | Tensor,
+    num_clients: int,
+    classes_per_client: int,
+    seed: int,
+    alpha: float = 1.0,
+    min_per_class: int = 10,
+) -> Partition:
+    """Give client u the classes s u, ..., s u + s - 1, modulo C, in unequal numbers; so clients make groups.
+
+    With C = 10 classes, s = 2 makes five groups of clients with the same two classes (0 and 1, 2 and 3, ...), s = 5 two
+    groups, and with s = 10 everybody has every class. A class is shuffled and divided among those that have it:
+    `min_per_class` examples to each, the others in proportions from Dirichlet(alpha, ..., alpha).
+
+    Args:
+        labels: class of every example, (n,).
+        num_clients: number of clients N; with fewer than C / s, some classes belong to nobody.
+        classes_per_client: s, 1 to C.
+        seed: 0 to 2**32 - 1.
+        alpha: concentration, greater than 0; the smaller, the more unequal the numbers.
+        min_per_class: examples that a client has at least of each of its classes, at least 1.
+
+    Raises:
+        ValueError: an argument is out of range, or a class is too small for `min_per_class`.
+    """
+    classes = _labels(labels)
+    _check_clients(num_clients, len(classes))
+    num_classes = int(classes.max()) + 1
+    if not 1 <= classes_per_client <= num_classes:
+        raise ValueError(
+            f"classes_per_client must be in 1..{num_classes}, the number of classes, got {classes_per_client}: 2 makes "
+            "groups of clients that share two classes"
+        )
+    if not (alpha > 0 and math.isfinite(alpha)):
+        raise ValueError(f"alpha must be finite and greater than 0, got {alpha}: 1 is unequal, 100 nearly equal")
+    if min_per_class < 1:
+        raise ValueError(f"min_per_class must be at least 1, got {min_per_class}: 10 is the default")
+    generator = _generator(seed)
+    clients: list[list[IntArray]] = [[] for _ in range(num_clients)]
+    for c in range(num_classes):
+        holders = [u for u in range(num_clients) if (c - classes_per_client * u) % num_classes < classes_per_client]
+        rows = np.flatnonzero(classes == c)
+        generator.shuffle(rows)
+        spare = len(rows) - min_per_class * len(holders)
+        if spare < 0:
+            raise ValueError(
+                f"each of {len(holders)} clients needs {min_per_class} examples of class {c}, got {len(rows)} of it: "
+                "use fewer clients, fewer classes per client or a smaller min_per_class"
+            )
+        shares = generator.dirichlet(np.repeat(alpha, len(holders))) if holders else np.zeros(0)
+        ends = (np.cumsum(shares) * spare).round().astype(np.int64) + min_per_class * np.arange(1, len(holders) + 1)
+        for u, own in zip(holders, np.split(rows, ends), strict=False):
+            clients[u].append(own)
+    return Partition.from_lists([np.concatenate(own) for own in clients], f"label blocks s={classes_per_client}", seed)
 
 
 def natural(owners: Sequence[int] | Sequence[str] | npt.NDArray[np.generic] | Tensor) -> Partition:

@@ -161,8 +161,10 @@ class GlooManager(CommunicationManager):
 
 class MPIManager(CommunicationManager):
     """Over MPI. Nothing blocks, since a blocking receive of MPI takes a whole core: messages are looked for in growing
-    pauses. A rank that dies ends the job: `mpirun` sees to that, and the run goes on with --resume. One that ends in the
-    middle of its work, or whose peers never answered, has to abort the others, or it would wait for them at its end.
+    pauses.
+
+    A rank that dies ends the job: `mpirun` sees to that, and the run goes on with --resume. One that ends in the middle
+    of its work, or whose peers never answered, has to abort the others, or it would wait for them at its end.
     """
 
     def __init__(self) -> None:

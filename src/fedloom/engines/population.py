@@ -124,15 +124,16 @@ class Population:
 
     @cached_property
     def public(self) -> Public:
-        """The public examples, unlabelled: y is 0 everywhere."""
+        """The public examples; unless their labels are known, y is 0 everywhere."""
         examples = self.federation.public
         source = self.federation.train.select(np.zeros(1, np.int64)) if examples is None else examples
-        x, _ = self._arrays(source)
+        x, labels = self._arrays(source)
+        y = labels if self.federation.public_labels else torch.zeros_like(labels, dtype=torch.int64)
         n = 0 if examples is None else len(examples)
         zero = torch.zeros((), dtype=torch.int64, device=self.device)
         index = torch.zeros((0, 1), dtype=torch.int64, device=self.device)
         batches = Batches(
-            x=x, y=torch.zeros(len(x), dtype=torch.int64, device=self.device), examples=torch.zeros_like(index[:, 0]),
+            x=x, y=y, examples=torch.zeros_like(index[:, 0]),
             order=index, mask=index.bool(), num_steps=zero, num_examples=zero + n, key=zero,
             prepare=source.normalise, dtype=self.dtype,
         )  # fmt: skip

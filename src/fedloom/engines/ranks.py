@@ -37,7 +37,8 @@ class Rank:
 class Ranks(Processes[Rank]):
     """All ranks make the same engine; rank 0 opens it and asks, and the others `serve` until it is closed.
 
-    Where it is not open, as for a replay, clients are computed here: the bits are the same. A rank that is lost is not replaced: over Gloo the run goes on with those that are left, over MPI the job ends.
+    Where it is not open, as for a replay, clients are computed here: the bits are the same. A rank that is lost is not
+    replaced: over Gloo the run goes on with those that are left, over MPI the job ends.
     """
 
     transport: ClassVar[Transport]

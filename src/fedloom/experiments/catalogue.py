@@ -34,6 +34,7 @@ from fedloom.data import (
     fashion_mnist_small,
     from_huggingface,
     iid,
+    label_blocks,
     load,
     lognormal,
     lognormal_sizes,
@@ -224,6 +225,7 @@ _PARTITIONS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
         (int, Literal["disjoint", "overlapping"]),
         (3, "disjoint"),
     ),
+    "label_blocks": ("label_blocks:S", (int,), (2,)),
     "natural": ("natural", (), ()),
     "lists": ("lists:FILE.json", (str,), ("",)),
 }
@@ -279,6 +281,7 @@ def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Parti
         "lognormal_sizes": lambda: Partition.from_lists(
             lognormal_sizes(y, num_clients, seed, parameter), f"lognormal sizes s={parameter}", seed
         ),
+        "label_blocks": lambda: label_blocks(y, num_clients, parameter, seed),
     }
     return makers[name]()
 
@@ -353,6 +356,20 @@ def cut(dataset: Dataset, count: int, seed: int) -> Dataset:
         return dataset
     classes = torch.zeros(available, dtype=torch.int64) if y.is_floating_point() else y
     return dataset.select(split(pooled(available), classes, count / available, seed, stream=2)[1].indices)
+
+
+def first_classes(dataset: Dataset, count: int) -> Dataset:
+    """The same with the examples of the first `count` classes alone, such as the letters a to j, and no other class."""
+    C = dataset.train.num_classes
+    if not 1 < count <= C or dataset.train.y.is_floating_point():
+        raise SettingError(f"data.classes takes 2 to {C} of the {C} classes of {dataset.train.name}, got {count}")
+
+    def narrowed(examples: Examples) -> Examples:
+        kept = examples.select(np.flatnonzero((examples.y < count).numpy()))
+        return dataclasses.replace(kept, num_classes=count)
+
+    made = dataset.select(np.flatnonzero((dataset.train.y < count).numpy()))
+    return made._replace(train=narrowed(made.train), test=made.test and narrowed(made.test))
 
 
 def normalise(text: str, dataset: Dataset) -> Dataset:

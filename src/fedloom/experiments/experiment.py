@@ -39,6 +39,7 @@ class DataSettings:
     Attributes:
         source: where the examples come from, as docs/data.md lists it.
         merge: whether clients get the source's test examples too; then there is no global test set.
+        classes: the source's first so many classes alone, such as the letters a to j; 0: all.
         examples: so many at random are distributed, each class in its share; 0: all.
         normalise: what makes network inputs of stored values, as docs/data.md says; `source`: what the source brings.
         partition: who gets which of them, likewise.
@@ -46,13 +47,15 @@ class DataSettings:
         partition_seed: of the partition, of `examples` and of what is held out; None: the seed of the run.
         test_fraction: of each client's examples, held out to judge it.
         val_fraction: of the others, held out to choose between settings.
-        public: training examples taken out first, which all have without their labels.
+        public: training examples taken out first, which all have.
         public_source: where public examples come from instead, as `source`: so many of its training examples; 0: all.
+        public_labels: whether the labels of public examples are known too.
         augment: what is done to training images, as docs/data.md lists it.
     """
 
     source: str = catalogue.DATA
     merge: bool = False
+    classes: int = 0
     examples: int = 0
     normalise: str = "source"
     partition: str = "shards:2"
@@ -62,6 +65,7 @@ class DataSettings:
     val_fraction: float = 0.0
     public: int = 0
     public_source: str | None = None
+    public_labels: bool = False
     augment: str = "none"
 
     def __post_init__(self) -> None:
@@ -71,7 +75,7 @@ class DataSettings:
         for name in ("test_fraction", "val_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"{name} must be in [0, 1), got {getattr(self, name)}: 0.2 is one in five")
-        for name in ("examples", "partition_seed", "public"):
+        for name in ("classes", "examples", "partition_seed", "public"):
             if (getattr(self, name) or 0) < 0:
                 raise SettingError(f"{name} must be >= 0, got {getattr(self, name)}")
 
@@ -246,6 +250,7 @@ class Experiment:
         d, seed = self.data, self.partition_seed
         found = catalogue.data(d.source)
         found = found.merged() if d.merge else found
+        found = catalogue.first_classes(found, d.classes) if d.classes else found
         found = catalogue.cut(found, d.examples, seed) if d.examples else found
         found = catalogue.normalise(d.normalise, found)
         found = found._replace(train=catalogue.augment(d.augment, found.train))
@@ -275,6 +280,7 @@ class Experiment:
             val_fraction=d.val_fraction,
             held_out=dataset.held_out,
             public=public,
+            public_labels=d.public_labels,
             seed=seed,
         )
 
@@ -332,7 +338,8 @@ class Federations:
         d, seed = experiment.data, experiment.partition_seed
         if (d, seed) not in self._made:
             drawn = seed if d.public or d.examples else None
-            source = (d.source, d.merge, d.examples, d.normalise, d.augment, d.public, d.public_source, drawn)
+            of = (d.source, d.merge, d.classes, d.examples, d.normalise, d.augment)
+            source = (*of, d.public, d.public_source, drawn)
             if source not in self._data:
                 self._data[source] = experiment.dataset()
             self._made[d, seed] = experiment.federation(self._data[source])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedloom.models.cosine import CosineHead, with_cosines
 from fedloom.models.dense_cnns import DenseCNN, DenseMnistCNN
 from fedloom.models.generators import DenseGenerator
+from fedloom.models.ktpfl_networks import AlexNet, ShuffleNetV2
 from fedloom.models.networks import (
     APFLCNN,
     MLP,
@@ -26,6 +27,7 @@ __all__ = [
     "APFLCNN",
     "MLP",
     "MODELS",
+    "AlexNet",
     "CosineHead",
     "DenseCNN",
     "DenseGenerator",
@@ -42,6 +44,7 @@ __all__ = [
     "ResNet10",
     "ResNet18",
     "ResNet56",
+    "ShuffleNetV2",
     "SmallConvNet",
     "WideResNet",
     "build",

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedloom.models.cosine import with_cosines
 from fedloom.models.dense_cnns import DenseCNN, DenseMnistCNN
+from fedloom.models.ktpfl_networks import AlexNet, ShuffleNetV2, for_grey
 from fedloom.models.networks import (
     APFLCNN,
     MLP,
@@ -54,6 +55,17 @@ def _cosine(make: Make) -> Make:
     return lambda shape, num_classes: with_cosines(make(shape, num_classes))
 
 
+def _coloured(make: Make) -> Make:
+    """A network for three channels, which repeats grey images on them."""
+
+    def made(shape: Shape, num_classes: int) -> FeatureClassifier:
+        grey = _channels(shape) == 1
+        network = make((3, *shape[1:]) if grey else shape, num_classes)
+        return for_grey(network) if grey else network
+
+    return made
+
+
 MODELS: dict[str, Make] = {
     "logistic": lambda shape, num_classes: LogisticRegression(math.prod(shape), num_classes),
     "svm": lambda shape, num_classes: LinearSVM(math.prod(shape)),
@@ -81,6 +93,12 @@ MODELS: dict[str, Make] = {
     "wrn40_1": lambda shape, num_classes: WideResNet(40, 1, _channels(shape), num_classes),
 }
 """Maps a name to a function of the shape of one example, without the batch axis, and the number of classes."""
+MODELS |= {
+    "ktpfl_lenet": _coloured(MODELS["lenet"]),
+    "ktpfl_alexnet": _coloured(lambda shape, num_classes: AlexNet(*_channels_and_size(shape), num_classes)),
+    "ktpfl_resnet18": _coloured(MODELS["resnet18"]),
+    "ktpfl_shufflenet": _coloured(lambda shape, num_classes: ShuffleNetV2(_channels(shape), num_classes)),
+}
 MODELS |= {f"{name}_cosine": _cosine(MODELS[name]) for name in ("dense_cnn_mnist", "dense_cnn2", "resnet18")}
 
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, told apart by colour-blind readers; without yellow, which is too light for a line
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
+DASHES: tuple[Any, ...] = (
+    "-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (10, 1.6)),
+)  # fmt: skip
 # as many as colours: the methods that papers compare most; each has a colour that no other of them has
 _COMPARED = {"fedavg", "fedprox", "fednova", "fedcurv", "scaffold", "moon", "fedntd"}
 _OWN = {name.replace("_", ""): i for i, name in enumerate(sorted(ALGORITHMS, key=lambda name: name not in _COMPARED))}

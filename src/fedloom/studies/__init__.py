@@ -27,6 +27,7 @@ STUDIES = (  # the name of each paper's folder
     "pfedsd",  # Jin et al., IEEE TPDS 2023
     "dense",  # Zhang et al., NeurIPS 2022
     "apfl",  # Ni et al., Sci Sin Inform 2022
+    "ktpfl",  # Zhang et al., NeurIPS 2021
 )
 
 

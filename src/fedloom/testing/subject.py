@@ -248,6 +248,7 @@ def federation() -> Federation:
         local_test=parts["test"],
         local_val=parts["val"],
         public=examples(20),
+        public_labels=True,
     )
 
 

@@ -1,0 +1,141 @@
+"""FedMD: clients of any architecture that fit the mean of all logits on public examples.
+
+Li, Wang. *FedMD: Heterogenous Federated Learning via Model Distillation.* NeurIPS 2019 workshop.
+https://arxiv.org/abs/1910.03581, Algorithm 1.
+
+    phase 0      w_n: trained on the public examples with their labels, then on the client's own
+    communicate  z_n: logits of P public examples, drawn anew in each round
+    server       z = (1/N) sum_n z_n
+    digest       w_n <- minimise mean |z_w - z| on these examples
+    revisit      w_n <- E epochs on the client's own examples
+
+Phase 0 takes place in the first round in which a client is asked. With `public_epochs = 0` and `private_passes = 0`
+there is none, and public examples need no labels.
+
+Down: the public examples' indices [P], with each exchange, and z [P, C]. Up: z_n [P, C]. Kept by the client: its model,
+and whether it has been through phase 0.
+There is no value that gives FedAvg (nothing is averaged).
+Differences from the paper: the consensus is uniform, as in the authors' code (the paper allows weights). From the
+authors' code: phase 0 has fixed lengths (theirs stops early, after at most 20 and 25 epochs); Adam's moments are new in
+each round (theirs last from round to round); public subsets are drawn at random and not by class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch, Batches
+from fedloom.core.choices import Count, WholeNumber
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
+from fedloom.core.fold import minimise
+from fedloom.core.losses import Loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import Adam, Digest
+from fedloom.core.random import uniform
+from fedloom.core.transfer import drawn, learnt
+from fedloom.core.types import BatchLoss, Weights, replace, state
+
+if TYPE_CHECKING:
+    from fedloom.data import Federation
+
+
+@state
+class FedMDClient:
+    weights: Weights
+    begun: Tensor  # [] bool: whether it has been through phase 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMD(Algorithm[tuple[()], FedMDClient]):
+    """`distill`: how public examples are learnt, in phase 0 (but for its epochs) and in `digest`. `num_public`: P of a
+    round, all where there are fewer. `public_epochs`: of phase 0 on all public examples, with labels.
+    `private_passes`: local trainings (each of E epochs) that follow there.
+    """
+
+    distill: Digest = field(default_factory=lambda: Digest(epochs=1, batch_size=128, optimiser=Adam(lr=1e-3)))
+    num_public: Count = 5000
+    public_epochs: WholeNumber = 20
+    private_passes: WholeNumber = 2
+
+    mixed: ClassVar[bool] = True
+    needs_public: ClassVar[bool] = True
+
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        if self.public_epochs and not federation.public_labels:
+            raise SettingError(
+                f"phase 0 of FedMD trains on public examples with their labels, for {self.public_epochs} epochs, and "
+                "those of this federation have none: set data.public_labels (Federation(public_labels=True)) where the "
+                "public examples are of the clients' classes, or public_epochs = 0"
+            )
+        return super().suited(federation, models)
+
+    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> tuple[()]:
+        return ()
+
+    def init_client(self, initial: Weights, model: Model, key: int) -> FedMDClient:
+        return FedMDClient(weights=model.init(key), begun=torch.zeros((), dtype=torch.bool))
+
+    @on_client
+    def communicate(
+        self, client: Client[FedMDClient], public: Annotated[Tensor, "control"]
+    ) -> tuple[FedMDClient, Annotated[Tensor, "predictions"]]:
+        weights = self.phase_0(client)
+        batches = client.public.rows(public, self.distill.batch_size)
+        done = FedMDClient(weights=weights, begun=torch.ones_like(client.state.begun))
+        return done, batches.predict(client.model, weights)
+
+    def phase_0(self, client: Client[FedMDClient]) -> Weights:
+        """The model after phase 0, of no steps for a client that has been through it."""
+        weights, rate = client.state.weights, torch.full_like(client.lr, self.distill.optimiser.lr)
+
+        def once(batches: Batches) -> Batches:
+            return batches.first(torch.where(client.state.begun, 0, batches.num_steps))
+
+        count = client.public.batches.x.shape[:1]
+        for epoch in range(self.public_epochs):
+            order = uniform(client.key, epoch, count).argsort(stable=True)  # of the client's own
+            batches = once(client.public.rows(order, self.distill.batch_size))
+            weights = minimise(client.loss, weights, batches, self.distill.optimiser, lr=rate)
+        for _ in range(self.private_passes):
+            weights = self.train(client, weights, batches=once(client.train))
+        return weights
+
+    @on_client
+    def local_update(
+        self,
+        client: Client[FedMDClient],
+        public: Annotated[Tensor, "control"],
+        consensus: Annotated[Tensor, "predictions"],
+    ) -> tuple[FedMDClient, tuple[()]]:
+        """Digest, then revisit."""
+        loss = absolute_error_loss(client.model)
+        weights = learnt(client, client.state.weights, loss, public, consensus, self.distill)
+        return replace(client.state, weights=self.train(client, weights)), ()
+
+    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+        public = drawn(cohort, self.num_public)
+        replies = cohort.gather(self.communicate, public)
+        replies.cohort.gather(self.local_update, public, replies.value.mean(0), at_least=0)
+        return server
+
+    def personal(self, client: Client[FedMDClient], sent: tuple[()]) -> Weights:
+        return client.state.weights
+
+
+def absolute_error_loss(model: Model) -> Loss:
+    """mean_c |logits - batch.target|, mean over the batch; `batch.target`: [B, C] logits."""
+
+    def loss(weights: Weights, batch: Batch) -> BatchLoss:
+        logits, buffers = model.train(weights, batch)
+        value = batch.mean((logits - batch.target).abs().mean(-1))
+        return BatchLoss(value=value, logits=logits, weights=replace(weights, buffers=buffers))
+
+    return loss

@@ -1,0 +1,40 @@
+"""FedMD as KT-pFL's authors ported it: everybody learns the mean of all soft predictions.
+
+After Li, Wang. *FedMD: Heterogenous Federated Learning via Model Distillation.* 2019. https://arxiv.org/abs/1910.03581;
+presumably the FedMD of KT-pFL's comparison (Zhang et al., NeurIPS 2021), whose released code has it.
+
+    server   p_n = (1/N) sum_m s_m, the same for all;  then as KT-pFL (6)
+
+KT-pFL with C = 1/N throughout. Unlike FedMD (`fedmd`) probabilities are averaged and not logits, their divergence is
+minimised, and there is no training on labelled public examples.
+
+Down: the public examples' indices [P], with each exchange, and p [P, C]. Up: s_n [P, C]. Kept by the client: its model.
+There is no value that gives FedAvg (nothing is averaged).
+Differences from the authors' code: the order within a round, and the size of the distillation loss (theirs is divided
+by the number of classes), are those of KT-pFL's paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from fedloom.core.cohort import Cohort
+from fedloom.core.model import Model
+from fedloom.core.transfer import Transfer
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMDKT(Transfer[tuple[()]]):
+    """See `Transfer` for the settings."""
+
+    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> tuple[()]:
+        return ()
+
+    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+        public, replies = self.collect(cohort)
+        count = len(replies.ids)
+        self.teach(replies, public, torch.ones(count, count).to(replies.value) / count)
+        return server

@@ -1,0 +1,96 @@
+"""KT-pFL whose knowledge is weights: each client starts from its own mixture of all models, of one architecture.
+
+Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized Federated Learning.* NeurIPS 2021.
+https://arxiv.org/abs/2111.02801, where knowledge may be parameters instead of soft predictions, in its comparison of
+equal architectures. No code was released, and how is not said: what follows is ours.
+
+    server     theta_n = sum_m C[n, m] w_m
+    client n   w_n: E epochs on its own data from theta_n
+    server     C <- C - eta3 [ lam sum_n (D_n / D) grad ||w_n - theta_n||^2 / d + 2 rho (C - 1/N) ],  d parameters  (7)
+
+theta_n mixes BatchNorm statistics too; counters are those of w_n. A client is judged by w_n, the model that it has
+trained. Before its first training w_n is the common initial model. Rows of C are projected onto the simplex.
+
+Down: theta_n. Up: w_n. Kept by the client: w_n. Kept by the server: every client's last model, and its row of C.
+There is no value that gives FedAvg: where rho -> infinity, all cohorts are full and clients of one size, theta_n is its
+model. A client that is not asked keeps its model, by which others go on learning, and its row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.choices import NonNegative
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort
+from fedloom.core.model import Model
+from fedloom.core.transfer import project_simplex
+from fedloom.core.types import Params, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class KTpFLWeights(Algorithm[tuple[()], Weights]):
+    """`lam`, `rho`, `eta3`: of eq. 7."""
+
+    lam: NonNegative = 1.0
+    rho: NonNegative = 0.7
+    eta3: NonNegative = 0.1
+
+    def init(self, model: Model, key: int, *, num_clients: int) -> tuple[()]:
+        return ()
+
+    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
+        return initial
+
+    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> dict[str, Any]:
+        return {"model": initial, "coefficients": torch.full((num_clients,), 1.0 / num_clients)}
+
+    @on_client
+    def local_update(self, client: Client[Weights], theta: Weights) -> tuple[Weights, Weights]:
+        w = self.train(client, theta)
+        return w, w
+
+    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+        everyone, n = cohort.everyone.ids, cohort.num_clients
+        models: Weights = cohort.everyone.rows("model")  # [N, ...]
+
+        def rows(clients: Tensor) -> tuple[Tensor, Tensor]:
+            """C of some clients [k, N], and at which of the N each of them stands."""
+            c = cohort.rows("coefficients", clients)[:, everyone]
+            return c / c.sum(1, keepdim=True), torch.searchsorted(everyone, clients)
+
+        replies = cohort.gather(self.local_update, scatter=lambda clients: (mixed(models, *rows(clients)),))
+        replies.cohort.keep("model", replies.value)
+        c, at = rows(replies.ids)
+        w = flat(models.params).index_copy(0, at, flat(replies.value.params))  # [N, d]
+        sizes = cohort.everyone.sizes
+        share = (sizes[at] / sizes.sum()).to(c.dtype)[:, None]
+        slope = 2 * share * (c @ w - w[at]) @ w.T / w.shape[1]
+        c = project_simplex(c - self.eta3 * (self.lam * slope + 2 * self.rho * (c - 1 / n)))
+        kept = torch.zeros_like(cohort.rows("coefficients", replies.ids)).index_copy(1, everyone, c)
+        replies.cohort.keep("coefficients", kept)
+        return server
+
+    def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
+        return client.state
+
+
+def mixed(models: Weights, c: Tensor, own: Tensor) -> Weights:
+    """theta_n = sum_m C[n, m] w_m. `models`: [N, ...], `c`: [k, N], `own` [k]: whose counters -> [k, ...]."""
+
+    def mix(t: Tensor) -> Tensor:
+        return torch.tensordot(c.to(t.dtype), t, 1) if t.is_floating_point() else t[own]
+
+    found: Weights = tree.map_tree(mix, models)
+    return found
+
+
+def flat(params: Params) -> Tensor:
+    """All parameters of N models, [N, d]."""
+    return torch.cat([t.flatten(1) for t in params.values()], 1)

@@ -1,0 +1,48 @@
+"""Sim-pFL: KT-pFL's round in which clients learn from those that say the same, by coefficients that nobody learns.
+
+Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized Federated Learning.* NeurIPS 2021, a
+comparator of its experiments, as in their released code. https://arxiv.org/abs/2111.02801
+
+    server   a[n, m] = cosine of s_n and s_m over all P x C numbers
+             C[n, m] = (a[n, m] - min_j a[n, j]) / sum_i (a[n, i] - min_j a[n, j]);  then as KT-pFL (6)
+
+The least similar client counts nothing. A row of equal cosines, of clients that all say the same, is uniform.
+
+Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C].
+Kept by the client: its model.
+There is no value that gives FedAvg (nothing is averaged).
+Differences from the authors' code: the order within a round, and the size of the distillation loss (theirs is divided
+by the number of classes), are those of KT-pFL's paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.core.cohort import Cohort
+from fedloom.core.model import Model
+from fedloom.core.transfer import Transfer, cosines
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimPFL(Transfer[tuple[()]]):
+    """See `Transfer` for the settings."""
+
+    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> tuple[()]:
+        return ()
+
+    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+        public, replies = self.collect(cohort)
+        self.teach(replies, public, similar(cosines(replies.value)))
+        return server
+
+
+def similar(a: Tensor) -> Tensor:
+    """The coefficients of cosines `a` [N, N]: what is above the least of a row, as shares; uniform where nothing is."""
+    above = a - a.min(1, keepdim=True).values
+    total = above.sum(1, keepdim=True)
+    return torch.where(total > 0, above / torch.where(total > 0, total, 1.0), 1.0 / len(a))

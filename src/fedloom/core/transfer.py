@@ -1,0 +1,116 @@
+"""What methods share whose clients, of any architecture, teach each other by what they say of public examples.
+
+KT-pFL, and those that are its round with other coefficients: who learns from whom is the method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.choices import Count, Positive
+from fedloom.core.client import Client, on_client
+from fedloom.core.cohort import Cohort, Replies
+from fedloom.core.fold import minimise
+from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
+from fedloom.core.model import Model
+from fedloom.core.optimiser import SGD, Digest
+from fedloom.core.types import Weights
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer(Algorithm[V, Weights]):
+    """Abstract: a round in which clients teach each other; a client keeps its model, and is judged by it.
+
+    A client trains on its own examples and sends s_n = softmax(z_n / tau) on P public ones (`collect`); the server
+    mixes these for each, p_n = sum_m C[n, m] s_m, and the client distils p_n (`teach`).
+
+    `num_public`: P of a round, all where there are fewer. `tau`: temperature. `distill`: how the public examples are
+    learnt.
+    """
+
+    distill: Digest = field(default_factory=lambda: Digest(epochs=1, batch_size=256, optimiser=SGD(lr=0.02)))
+    num_public: Count = 3000
+    tau: Positive = 1.0
+
+    mixed: ClassVar[bool] = True
+    needs_public: ClassVar[bool] = True
+
+    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
+        return model.init(key)
+
+    @on_client
+    def local_update(
+        self, client: Client[Weights], public: Annotated[Tensor, "control"]
+    ) -> tuple[Weights, Annotated[Tensor, "predictions"]]:
+        """E epochs on the client's own examples, and then its soft predictions [P, C]."""
+        weights = self.train(client, client.state, loss=client.loss)
+        batches = client.public.rows(public, self.distill.batch_size)
+        return weights, batches.predict(soft_prediction(client.model, self.tau), weights)
+
+    @on_client
+    def digest(
+        self,
+        client: Client[Weights],
+        public: Annotated[Tensor, "control"],
+        target: Annotated[Tensor, "predictions"],
+    ) -> tuple[Weights, tuple[()]]:
+        """Distillation: w <- w - eta2 grad KL(p_n || s(w)), over the public examples in the order they are sent."""
+        loss = soft_target_loss(client.model, self.tau)
+        return learnt(client, client.state, loss, public, target, self.distill), ()
+
+    def collect(self, cohort: Cohort) -> tuple[Tensor, Replies[Tensor]]:
+        """Public examples of this round [P], and what the clients say of them after their training, [P, C] each."""
+        public = drawn(cohort, self.num_public)
+        return public, cohort.gather(self.local_update, public)
+
+    def teach(self, replies: Replies[Tensor], public: Tensor, c: Tensor) -> None:
+        """Those who answered learn their mixtures, by `c` [K, K]."""
+        replies.cohort.gather(self.digest, public, scatter=(mixture(c, replies.value),), at_least=0)
+
+    def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
+        return client.state
+
+
+def drawn(cohort: Cohort, count: int) -> Tensor:
+    """`count` public examples of this round without replacement, all where there are fewer, [P]."""
+    rng = torch.Generator().manual_seed(cohort.key("public"))
+    order = torch.randperm(cohort.num_public, generator=rng)
+    return order[:count].to(cohort.public.batches.x.device)
+
+
+def learnt(client: Client[Any], weights: Weights, loss: Loss, public: Tensor, target: Tensor, how: Digest) -> Weights:
+    """Weights that have learnt `batch.target`, rows of `target` [P, C], of the public examples `public` [P]."""
+    batches = client.public.rows(public, how.batch_size).note("target", target)
+    rate = torch.full_like(client.lr, how.optimiser.lr)
+    for _ in range(how.epochs):
+        weights = minimise(loss, weights, batches, how.optimiser, lr=rate)
+    return weights
+
+
+def mixture(c: Tensor, soft: Tensor) -> Tensor:
+    """p_n = sum_m C[n, m] s_m. `c`: [N, N], `soft`: [N, P, C] -> [N, P, C]."""
+    return torch.einsum("nm,mpc->npc", c, soft)
+
+
+def cosines(soft: Tensor) -> Tensor:
+    """Cosine of what each two clients say of all public examples, [N, N]; 1 with itself. `soft`: [N, P, C]."""
+    flat = F.normalize(soft.flatten(1), dim=1)
+    return (flat @ flat.T).fill_diagonal_(1.0)
+
+
+def project_simplex(c: Tensor) -> Tensor:
+    """Each row of [..., N] projected onto the probability simplex (Duchi et al., ICML 2008)."""
+    n = c.shape[-1]
+    ordered = c.sort(dim=-1, descending=True).values
+    excess = ordered.cumsum(-1) - 1.0
+    count = torch.arange(1, n + 1, device=c.device, dtype=c.dtype)
+    support = (ordered - excess / count > 0).sum(-1, keepdim=True)
+    return (c - excess.gather(-1, support - 1) / support).clamp(min=0.0)
