@@ -87,6 +87,8 @@ class Launched:
         found = [self.status(p) for p in self.processes]
         for process in self.processes:
             process.kill()
+            if getattr(process, "stdout", None):
+                process.stdout.close()
         return found
 
 

@@ -22,7 +22,6 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from fedloom.core.errors import SettingError
 
@@ -144,7 +143,8 @@ class GlooManager(CommunicationManager):
     def _send(self, rank: int, message: bytes) -> None:
         try:
             dist.send(torch.tensor([len(message)]), rank, group=self.group)
-            dist.send(_bytes(message), rank, group=self.group)
+            if message:
+                dist.send(torch.frombuffer(bytearray(message), dtype=torch.uint8), rank, group=self.group)
         except RuntimeError as error:
             raise EOFError(str(error)) from error
 
@@ -152,11 +152,12 @@ class GlooManager(CommunicationManager):
         size = torch.zeros(1, dtype=torch.int64)
         try:
             dist.recv(size, rank, group=self.group)
-            data = torch.empty(int(size), dtype=torch.uint8)
-            dist.recv(data, rank, group=self.group)
+            data = bytearray(int(size))
+            if data:
+                dist.recv(torch.frombuffer(data, dtype=torch.uint8), rank, group=self.group)
         except RuntimeError as error:
             raise EOFError(str(error)) from error
-        return memoryview(data.numpy())
+        return memoryview(data)
 
 
 class MPIManager(CommunicationManager):
@@ -184,7 +185,8 @@ class MPIManager(CommunicationManager):
         self._owed[rank] += bool(message)
 
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
-        return self._until(lambda: [rank for rank in ranks if self.comm.Iprobe(rank)], timeout)
+        found: list[int] = self._until(lambda: [rank for rank in ranks if self.comm.Iprobe(rank)], timeout)
+        return found
 
     def take(self, rank: int) -> memoryview:
         self._owed[rank] -= 1
@@ -255,7 +257,3 @@ def rank_here(transport: Transport) -> int:
 def only_computes(engine: str) -> bool:
     """Whether this process is a rank that computes clients, so that rank 0 has the numbers and the files of the run."""
     return engine in ("gloo", "mpi") and rank_here(cast("Transport", engine)) > 0
-
-
-def _bytes(message: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
