@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,35 @@ def test_a_worker_that_dies_is_replaced_and_its_client_asked_again(tmp_path: Pat
     assert len(got.children) == 2
     assert got.traffic == want.traffic
     got.close()
+
+
+class Sleepy(nn.Module):
+    """Takes its time in a process of its own, as long as a file is there."""
+
+    def __init__(self, asleep: Path) -> None:
+        super().__init__()
+        self.net, self.asleep, self.owner = mlp(), asleep, os.getpid()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if os.getpid() != self.owner and self.asleep.exists():
+            time.sleep(60)
+        return self.net(x)
+
+
+def test_who_is_late_is_left_out(tmp_path: Path) -> None:
+    asleep = tmp_path / "asleep"
+    people = population(lambda: Sleepy(asleep))
+    engine, loop = Two(people, PFedSD(local=LOCAL), deadline=0.3), Loop(people, PFedSD(local=LOCAL))
+    before = engine.init()
+    asleep.touch()
+    same(before, engine.round(before, (0, 2, 5), 0), "nobody answered, the server moved")
+    assert [(f.client, f.reason) for f in engine.traffic.failed] == [(k, "no answer within 0.3 s") for k in (0, 2, 5)]
+    assert not engine.children
+    assert not dict(engine.states)
+    asleep.unlink()
+    engine.deadline = None
+    same(loop.round(before, (0, 2, 5), 1), engine.round(before, (0, 2, 5), 1), "the next round has what it should")
+    engine.close()
 
 
 def test_a_client_that_kills_every_worker_is_named(tmp_path: Path) -> None:

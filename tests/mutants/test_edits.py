@@ -12,7 +12,10 @@ from fedloom.algorithms import ALGORITHMS
 from mutants import SRC, TESTS, Copy, Edit, read
 
 EDITS = read()
-PARTS = ("fold", "ldam", "optimiser", "surface", "cohort", "evaluation", "partition", "codec", "runs", "studies")
+PARTS = (
+    *("fold", "ldam", "optimiser", "surface", "cohort", "evaluation", "partition", "codec", "runs", "studies"),
+    "ranks",
+)
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda e: e.label)
