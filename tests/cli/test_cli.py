@@ -291,7 +291,7 @@ OPENING = (
             "each algorithm is named once, since results stand under its name, got fedavg and fedavg: drop the repeats",
         ),
         ("run kt_pfl", "kt_pfl needs public examples, got none; take some out with data.public (--public 500)"),
-        ("run fedavg --model lenett", "unknown model 'lenett' (did you mean 'lenet'?); there are logistic, mlp, lenet"),
+        ("run fedavg --model lenett", "unknown model 'lenett' (did you mean 'lenet'?); there are logistic, svm, mlp"),
         ("run fedavg --model mlp,mlp", "each model is named once, got 'mlp,mlp'; clients get them in turn"),
         (
             "run fedavg --partition shard:2",

@@ -106,7 +106,8 @@ NUMBERS = ["0.7123", "0.0712", "-0.0512", "0.8000", "0.3333"]
     ],
 )
 def test_whole_columns_go_where_there_is_no_room(width: int, kept: list[str]) -> None:
-    runs = [(name, history(rounds=25, **FULL)) for name in ALGORITHMS]
+    short = [name for name in ALGORITHMS if len(name) <= 13]
+    runs = [(name, history(rounds=25, **FULL)) for name in short]
     for _, run in runs:
         run.metrics[0]["global_accuracy"] = None
         for record in run.metrics[1:-1]:
@@ -115,7 +116,7 @@ def test_whole_columns_go_where_there_is_no_room(width: int, kept: list[str]) ->
     assert "…" not in shown(out, width)
     assert max(map(len, shown(out, width).splitlines())) <= width
     body = [row for row in rows(out, width) if row and row[0] in ALGORITHMS]
-    assert body == [[name, *kept] for name in ALGORITHMS]
+    assert body == [[name, *kept] for name in short]
 
 
 def test_labels_that_are_too_long_are_folded_before_a_number_is() -> None:

@@ -24,9 +24,9 @@ Ints = npt.NDArray[np.int64]
 def class_activations(model: Model, weights: Weights, examples: Examples, batch_size: int = 250) -> dict[str, Floats]:
     """h_c: mean activation of each neuron over the examples of each class, [neurons, C] by layer, in evaluation mode.
 
-    Activations are taken after ReLU (or another non-linearity), and bear the name of the layer before it; the second
-    of one layer is "NAME (2)". A channel of a convolution is one neuron: the mean over its pixels. NaN for a class
-    without examples.
+    Activations are taken after ReLU (or another non-linearity), before max-pooling whichever of the two comes first,
+    and bear the name of the layer before it; the second of one layer is "NAME (2)". A channel of a convolution is one
+    neuron: the mean over its pixels. NaN for a class without examples.
 
     Raises:
         ValueError: the network has no non-linearity of those that are known.
@@ -108,6 +108,7 @@ class _Watch(TorchFunctionMode):
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
         self.names, self.newest = names, "input"
+        self.pooled: tuple[Tensor | None, Tensor | None] = None, None  # the newest, and of what it was made
         self.found: dict[str, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -115,11 +116,16 @@ class _Watch(TorchFunctionMode):
             if isinstance(value, Tensor) and id(value) in self.names:
                 self.newest = self.names[id(value)]
         out = func(*args, **(kwargs or {}))
+        if func is torch.max_pool2d:
+            self.pooled = out, args[0]
         if func in _NONLINEAR:
+            h = out
+            if args[0] is self.pooled[0]:  # neurons are those before pooling, which a monotonous function may follow
+                h = func(self.pooled[1], *args[1:], **(kwargs or {}))
             earlier = sum(name == self.newest or name.startswith(f"{self.newest} (") for name in self.found)
             name = f"{self.newest} ({earlier + 1})" if earlier else self.newest
             # a tensor of its own: the network may go on to change this one in place
-            self.found[name] = out.flatten(2).mean(2) if out.ndim > 2 else out.clone()
+            self.found[name] = h.flatten(2).mean(2) if h.ndim > 2 else h.clone()
         return out
 
 

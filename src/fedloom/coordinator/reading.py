@@ -8,10 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fedloom.core import files
 from fedloom.core.errors import SettingError
+from fedloom.engines.choose import EngineName
 
 Object = dict[str, Any]
 
@@ -207,8 +208,8 @@ def manifest(data: bytes) -> Object:
     for kept in ("rows", "pools"):
         rows = fixed.get(kept, [])
         _need(_list(rows) and all(isinstance(name, str) for name in rows), f"fixed.{kept}", "a list of names", rows)
-    engine = found.get("engine")
-    _need(engine in ("loop", "stacked", "workers", "gloo", "mpi"), "engine", "the name of an engine", engine)
+    engine, engines = found.get("engine"), get_args(EngineName)[1:]  # without auto
+    _need(engine in engines, "engine", f"one of {', '.join(engines)}", engine)
     for name, value in (("engine_reason", found.get("engine_reason")), ("fixed.compilation", fixed.get("compilation"))):
         _need(isinstance(value, str), name, "a text", value)
     clients = found["federation"].get("clients")

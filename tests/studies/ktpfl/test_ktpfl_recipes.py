@@ -31,7 +31,8 @@ def test_each_table_has_its_cells_once() -> None:
     }
     assert set(Counter((r.table, r.column, r.row) for r in EVERY).values()) == {1}
     assert len({r.place for r in EVERY}) == len(EVERY)
-    assert not any(r.missing or r.variant or r.target or r.best for r in EVERY)
+    assert not any(r.missing or r.variant or r.target for r in EVERY)
+    assert {r.reading for r in EVERY} == {"last"}
     assert {r.measure for r in EVERY} == {"personal_accuracy"}
 
 
