@@ -116,7 +116,7 @@ class _Watch(TorchFunctionMode):
             if isinstance(value, Tensor) and id(value) in self.names:
                 self.newest = self.names[id(value)]
         out = func(*args, **(kwargs or {}))
-        if func is torch.max_pool2d:
+        if func in (F.max_pool2d, torch.max_pool2d):
             self.pooled = out, args[0]
         if func in _NONLINEAR:
             h = out
