@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 
 import launching
 import runs
+from kills import lines
 
 CASES = (("gloo", "rank"), ("gloo", "server"), ("mpi", "rank"), ("mpi", "server"))
 ALGORITHM = "pfedsd"
@@ -90,10 +91,6 @@ class Launched:
             if getattr(process, "stdout", None):
                 process.stdout.close()
         return found
-
-
-def lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def attack(transport: str, victim: str, kills: int, seed: int, folder: Path, rounds: int = 60) -> tuple[int, list[str]]:

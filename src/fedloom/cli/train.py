@@ -75,6 +75,9 @@ def resume(args: argparse.Namespace, console: Console) -> int:
                 label(experiment.algorithm) if place == Path(args.directory) else str(place.relative_to(args.directory))
             )
             job = federations.job(experiment)
+            if only_computes(job.settings.engine):
+                job.run()
+                continue
             results.append((name, train(name, job, console, place, resume=True, at=args.at)))
     finally:
         _show(results, args.directory, console)

@@ -31,8 +31,7 @@ def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) 
     """
 
     def add(total: Params, batch: Batch, weights: Weights) -> Params:
-        slope: Params = grad(lambda p: loss(model, task, weights, p, batch))(weights.params)
-        return total + batch.mask.sum() * slope
+        return total + batch.mask.sum() * slope(model, task, weights, batch)
 
     return _mean(fold(add, zeros_like(weights.params), batches, weights), batches)
 
@@ -44,8 +43,7 @@ def hessian_times(model: Model, task: Task, weights: Weights, batches: Batches, 
 
     def add(total: Params, batch: Batch, weights: Weights, v: Params) -> Params:
         def along(params: Params) -> Tensor:
-            slope: Params = grad(lambda p: loss(model, task, weights, p, batch))(params)
-            return slope.dot(v)
+            return slope(model, task, replace(weights, params=params), batch).dot(v)
 
         product: Params = grad(along)(weights.params)
         return total + batch.mask.sum() * product
@@ -53,9 +51,14 @@ def hessian_times(model: Model, task: Task, weights: Weights, batches: Batches, 
     return _mean(fold(add, zeros_like(weights.params), batches, weights, v), batches)
 
 
-def loss(model: Model, task: Task, weights: Weights, params: Params, batch: Batch) -> Tensor:
-    """The mean loss of a batch at `params`, with the buffers of `weights`, in evaluation mode, []."""
-    return task.loss(model(replace(weights, params=params), batch.x), batch)
+def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
+    """The gradient of the mean loss of a batch, like `weights.params`, in evaluation mode."""
+
+    def loss(params: Params) -> Tensor:
+        return task.loss(model(replace(weights, params=params), batch.x), batch)
+
+    found: Params = grad(loss)(weights.params)
+    return found
 
 
 def _mean(total: Params, batches: Batches) -> Params:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from torch.func import grad
 
 from fedloom.core.batches import Batch, Batches
+from fedloom.core.derivatives import slope
 from fedloom.core.fold import fold
 from fedloom.core.model import Model
 from fedloom.core.task import Task
@@ -22,10 +21,7 @@ def fisher(model: Model, task: Task, weights: Weights, batches: Batches) -> Para
     """
 
     def square(total: Params, batch: Batch, weights: Weights) -> Params:
-        def loss(params: Params) -> Tensor:
-            return task.loss(model(replace(weights, params=params), batch.x), batch)
-
-        gradient: Params = grad(loss)(weights.params)
+        gradient = slope(model, task, weights, batch)
         return total + gradient * gradient
 
     total: Params = fold(square, zeros_like(weights.params), batches, weights)

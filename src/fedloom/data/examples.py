@@ -193,6 +193,17 @@ class Dataset(NamedTuple):
         held_out = None if self.held_out is None else self.held_out[rows]
         return self._replace(train=self.train.select(rows), owners=owners, held_out=held_out)
 
+    def first_classes(self, count: int) -> Dataset:
+        """Return the examples of the first `count` classes alone, with these classes and no other."""
+
+        def rows(part: Examples) -> npt.NDArray[np.int64]:
+            return np.flatnonzero((part.y < count).numpy())
+
+        kept, test = self.select(rows(self.train)), self.test and self.test.select(rows(self.test))
+        return kept._replace(
+            train=replace(kept.train, num_classes=count), test=test and replace(test, num_classes=count)
+        )
+
     def standardised(self) -> Dataset:
         """Return the same with stored values (x - mean) / (std + 0.001), float32: each place of an example by itself.
 

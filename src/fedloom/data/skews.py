@@ -159,11 +159,7 @@ def lognormal(
         )
     if not (sigma >= 0 and math.isfinite(sigma)):
         raise ValueError(f"sigma must be finite and at least 0, got {sigma}: 2.0 is the published choice")
-    if not 1 <= classes_per_client <= num_classes:
-        raise ValueError(
-            f"classes_per_client must be in 1..{num_classes}, the number of classes, got {classes_per_client}: "
-            "2 is the published choice"
-        )
+    _check_classes(classes_per_client, num_classes, "2 is the published choice")
     if min_per_class < 1:
         raise ValueError(f"min_per_class must be at least 1, got {min_per_class}: 5 is the published choice")
     cycles = num_clients // num_classes
@@ -217,11 +213,7 @@ def lognormal_sizes(
     classes = _labels(labels)
     _check_clients(num_clients, len(classes))
     num_classes = int(classes.max()) + 1
-    if not 1 <= classes_per_client <= num_classes:
-        raise ValueError(
-            f"classes_per_client must be in 1..{num_classes}, the number of classes, got {classes_per_client}: "
-            "3 is the published choice"
-        )
+    _check_classes(classes_per_client, num_classes, "3 is the published choice")
     sizes = _generator(seed).lognormal(4.0, 1.0, num_clients) + 5
     each = np.maximum((sizes / classes_per_client).astype(np.int64), 2)
     by_class = [np.flatnonzero(classes == c) for c in range(num_classes)]
@@ -269,11 +261,7 @@ def label_blocks(
     classes = _labels(labels)
     _check_clients(num_clients, len(classes))
     num_classes = int(classes.max()) + 1
-    if not 1 <= classes_per_client <= num_classes:
-        raise ValueError(
-            f"classes_per_client must be in 1..{num_classes}, the number of classes, got {classes_per_client}: 2 makes "
-            "groups of clients that share two classes"
-        )
+    _check_classes(classes_per_client, num_classes, "2 makes groups of clients that share two classes")
     if not (alpha > 0 and math.isfinite(alpha)):
         raise ValueError(f"alpha must be finite and greater than 0, got {alpha}: 1 is unequal, 100 nearly equal")
     if min_per_class < 1:
@@ -358,3 +346,10 @@ def _shards_of(members: IntArray, number: int) -> list[IntArray]:
     equal = members[: size * number].reshape(number, size)
     rest = members[size * number :]
     return [np.append(rows, rest[i : i + 1]) for i, rows in enumerate(equal)]
+
+
+def _check_classes(per_client: int, num_classes: int, advice: str) -> None:
+    if not 1 <= per_client <= num_classes:
+        raise ValueError(
+            f"classes_per_client must be in 1..{num_classes}, the number of classes, got {per_client}: {advice}"
+        )

@@ -27,7 +27,7 @@ from fedloom.core.errors import SettingError
 
 Transport = Literal["gloo", "mpi"]
 FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires between all ranks
-PATIENCE = 1.0  # seconds that the end of a process waits for a rank
+PATIENCE = 5.0  # seconds that an end waits for a rank
 PAUSES = (0.0001, 0.002)  # seconds between two looks for messages over MPI: the first, the longest
 
 
@@ -46,7 +46,7 @@ class CommunicationManager(ABC):
 
     @abstractmethod
     def post(self, rank: int, message: bytes) -> None:
-        """Send a message to a rank, and return at once. It is answered, unless it is empty."""
+        """Send a message to a rank, which will answer it, and return at once."""
 
     @abstractmethod
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
@@ -120,7 +120,7 @@ class GlooManager(CommunicationManager):
         while rank not in self._gone and (message := self._posted[rank].get()) is not None:
             try:
                 self._send(rank, message)
-                found = [self._receive(rank)] if message else []
+                found = [self._receive(rank)]
             except EOFError:
                 found = []
                 self._gone.add(rank)
@@ -182,7 +182,7 @@ class MPIManager(CommunicationManager):
     def post(self, rank: int, message: bytes) -> None:
         self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
         self._sent.append((self.comm.Isend([message, self._bytes], rank), message))
-        self._owed[rank] += bool(message)
+        self._owed[rank] += 1
 
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
         found: list[int] = self._until(lambda: [rank for rank in ranks if self.comm.Iprobe(rank)], timeout)

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from fedloom.core.errors import RankError, SettingError
-from fedloom.engines.communication import CommunicationManager, Transport, communication
+from fedloom.engines.communication import PATIENCE, CommunicationManager, Transport, communication
 from fedloom.engines.processes import Processes, threads
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import Service
 
-CLOSED = b""  # a message: this engine asks no more
+CLOSED = b""  # a message and its answer: this engine asks no more
 HEAD = b"#"  # of an answer that says which job a rank runs
 
 
@@ -68,10 +68,19 @@ class Ranks(Processes[Rank]):
         return True
 
     def close(self) -> None:
+        """Let go of the others, and wait until those that are not late have heard of it."""
+        waiting = [rank for rank in self.ranks or () if rank not in self._overdue]
         for rank in self.ranks or ():
             rank.send(CLOSED)
             rank.manager.at_work = False
+        while waiting and (ready := self.ready(waiting, PATIENCE)):
+            for rank in ready:
+                with contextlib.suppress(EOFError):
+                    rank.receive()
+            waiting = [rank for rank in waiting if rank not in ready]
         self.ranks = None
+        self._overdue.clear()  # whoever opens it again drops what is late first
+        self._holds.clear()
 
     def serve(self) -> None:
         """At the other ranks: answer until rank 0 closes this engine.
@@ -84,7 +93,8 @@ class Ranks(Processes[Rank]):
         try:
             asked = json.loads(bytes(manager.receive()))
             manager.at_work = True
-            manager.answer(HEAD + self._about().encode())
+            mine = self._about()
+            manager.answer(HEAD + mine.encode())
             runtime = Runtime(
                 self.population, self.algorithm, compilation=asked["compilation"], bf16=asked["bf16"],
                 programs=self.runtime.programs,
@@ -94,7 +104,8 @@ class Ranks(Processes[Rank]):
                 while message := manager.receive():
                     manager.answer(service(message))
             manager.at_work = False
-            self._compare(asked["about"])
+            manager.answer(CLOSED)
+            _compare(mine, asked["about"])
         except EOFError:
             raise RankError(
                 f"rank 0, which runs the rounds, is gone, so that rank {manager.rank} ends: go on with --resume"
@@ -104,7 +115,8 @@ class Ranks(Processes[Rank]):
 
     def _agree(self, ranks: list[Rank]) -> None:
         """Begin with those that are there, which must run this job."""
-        about = {"about": self._about(), "compilation": self.compilation, "bf16": self.bf16}
+        mine = self._about()
+        about = {"about": mine, "compilation": self.compilation, "bf16": self.bf16}
         for rank in ranks:
             rank.send(json.dumps(about).encode())
         found: dict[Rank, str] = {}
@@ -115,21 +127,14 @@ class Ranks(Processes[Rank]):
                 found[rank] = answer[1:].decode()
         self.ranks = list(found)
         for theirs in found.values():
-            self._compare(theirs)
-
-    def _compare(self, theirs: str) -> None:
-        if theirs != self._about():
-            raise SettingError(
-                "all ranks must run the same job, and two of them differ in algorithm, seed, data or networks: launch "
-                "them with the same arguments on the same files"
-            )
+            _compare(mine, theirs)
 
     def _about(self) -> str:
         """What all ranks must have in common, as a digest."""
         p = self.population
         digest = hashlib.sha256(repr((self.algorithm, p.seed, str(p.dtype), p.assignment)).encode())
         for model in p.models.values():
-            digest.update(repr(sorted((n, t.shape) for n, t in model.init(0).params.items())).encode())
+            digest.update(repr(sorted((n, t.shape) for n, t in model.skeleton().named_parameters())).encode())
         for part in (p.federation.partition, p.federation.local_val, p.federation.local_test):
             if part is not None:
                 digest.update(part.indices.tobytes() + part.indptr.tobytes())
@@ -150,3 +155,11 @@ class MPI(Ranks):
 
     name = "mpi"
     transport = "mpi"
+
+
+def _compare(mine: str, theirs: str) -> None:
+    if theirs != mine:
+        raise SettingError(
+            "all ranks must run the same job, and two of them differ in algorithm, seed, data or networks: launch "
+            "them with the same arguments on the same files"
+        )

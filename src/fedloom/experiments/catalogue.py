@@ -363,13 +363,7 @@ def first_classes(dataset: Dataset, count: int) -> Dataset:
     C = dataset.train.num_classes
     if not 1 < count <= C or dataset.train.y.is_floating_point():
         raise SettingError(f"data.classes takes 2 to {C} of the {C} classes of {dataset.train.name}, got {count}")
-
-    def narrowed(examples: Examples) -> Examples:
-        kept = examples.select(np.flatnonzero((examples.y < count).numpy()))
-        return dataclasses.replace(kept, num_classes=count)
-
-    made = dataset.select(np.flatnonzero((dataset.train.y < count).numpy()))
-    return made._replace(train=narrowed(made.train), test=made.test and narrowed(made.test))
+    return dataset.first_classes(count)
 
 
 def normalise(text: str, dataset: Dataset) -> Dataset:

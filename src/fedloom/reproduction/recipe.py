@@ -26,6 +26,33 @@ _FREE = {  # in which a run may differ from the recipe and still be a run of it;
 }
 
 
+@dataclass(frozen=True)
+class Method:
+    """One row of a table, whatever the column: an algorithm, and what the row has that others have not.
+
+    Attributes:
+        algorithm: its name.
+        own: settings of the algorithm.
+        run: settings of the run that it needs otherwise, by their names in a settings file.
+        above: rows that it was published to be above.
+        caveat: what is doubtful about it.
+        variant: it is another reading of a row, as `Recipe.variant`.
+    """
+
+    algorithm: str
+    own: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
+    above: tuple[str, ...] = ()
+    caveat: str | None = None
+    variant: bool = False
+
+    def of(self, experiment: Experiment) -> Experiment:
+        """What a column's experiment is with this method."""
+        own = {self.algorithm: self.own} if self.own else {}
+        made = dataclasses.replace(experiment, algorithm=self.algorithm, settings=own)
+        return made.with_all(self.run) if self.run else made
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One cell of a published table, and its settings.

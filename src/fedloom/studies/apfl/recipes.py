@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import DataSettings, Experiment
-from fedloom.reproduction.recipe import Recipe, same
+from fedloom.reproduction.recipe import Method, Recipe, same
 
 ABOUT = {
     "apfl-comparison": "Figure 1: APFL, its baselines and the IID reference on four data sets",
@@ -92,18 +91,6 @@ TABLE_2 = {
     ("mnist", 20): (84.81, 84.92, 85.16, 85.42, 85.67),
 }
 GAINS = {"vehicle": 5.41, "mnist": 6.01, "letters": 30.42, "cifar10": 10.26}
-
-
-@dataclass(frozen=True)
-class Method:
-    """One row: an algorithm with its settings, and those of the run that it needs otherwise."""
-
-    algorithm: str
-    own: dict[str, Any] = field(default_factory=dict)
-    run: dict[str, Any] = field(default_factory=dict)
-    above: tuple[str, ...] = ()
-    caveat: str | None = None
-    variant: bool = False
 
 
 def apfl(images: Images, **own: Any) -> Method:
@@ -203,11 +190,7 @@ def _rows(
         experiment, clients=dataclasses.replace(experiment.clients, sampler="by_round")
     ).with_all(changes or {})
     for row, method in rows.items():
-        asked = dataclasses.replace(
-            experiment.with_all(method.run),
-            algorithm=method.algorithm,
-            settings={method.algorithm: method.own} if method.own else {},
-        )
+        asked = method.of(experiment)
         accuracy = _published(name, row, asked) if images.comparable else None
         yield Recipe(
             table=table,

@@ -11,12 +11,13 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.reproduction.recipe import Method as Row
 from fedloom.reproduction.recipe import Recipe
 from fedloom.studies.dense.published import ABOUT, NOTES, TABLES, cells
 
@@ -75,16 +76,11 @@ _FEDDF = (
 
 
 @dataclass(frozen=True)
-class Method:
-    """One row: an algorithm, its settings, those of the run that it needs otherwise, how many rounds, what is read."""
+class Method(Row):
+    """One row: how many rounds its run has, and what is read of it."""
 
-    algorithm: str
-    own: dict[str, Any] = field(default_factory=dict)
-    run: dict[str, Any] = field(default_factory=dict)
     rounds: int = 1 + EPOCHS
     measure: str = "global_accuracy"
-    above: tuple[str, ...] = ()
-    caveat: str | None = None
 
 
 def dense(model: str, **own: Any) -> dict[str, Any]:
@@ -101,7 +97,8 @@ def methods(data: str, model: str) -> dict[str, Method]:
     return {
         "fedavg": Method("fedavg", {"aggregation": "uniform"}, rounds=1),
         "feddf": Method(
-            "feddf", {"aggregation": "uniform", "steps": 10_000}, images.public, 1, caveat=_FEDDF.format(public=public)
+            "feddf", {"aggregation": "uniform", "steps": 10_000}, images.public, rounds=1,
+            caveat=_FEDDF.format(public=public),
         ),
         "fed_dafl": Method("fed_dafl", dafl(data), above=("fedavg",)),
         "fed_adi": Method(
@@ -277,7 +274,6 @@ def _recipe(
 ) -> Recipe:
     images = DATA[data]
     experiment = Experiment(
-        algorithm=method.algorithm,
         model=model,
         data=DataSettings(
             source=images.source,
@@ -290,7 +286,6 @@ def _recipe(
         ),
         local=Local(epochs=epochs, batch_size=128, optimiser=SGD(lr=0.01, momentum=0.9)),
         run=RunSettings(rounds=method.rounds, cohort_size=clients, checkpoint_every=5, keep_every=1000),
-        settings={method.algorithm: method.own} if method.own else {},
     )
     said = [method.caveat, *notes, images.why]
     return Recipe(
@@ -298,7 +293,7 @@ def _recipe(
         row=row,
         column=column,
         place=f"{table}/{column}/{row}",
-        experiment=experiment.with_all(method.run) if method.run else experiment,
+        experiment=method.of(experiment),
         accuracy=accuracy,
         caveat="; ".join(note for note in said if note) or None,
         target=target,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import DataSettings, Experiment
-from fedloom.reproduction.recipe import Recipe
+from fedloom.reproduction.recipe import Method, Recipe
 
 PARTITION_SEED = 1  # of the released code, for every seed of a run
 CLIENTS = 20
@@ -58,17 +58,6 @@ class Scale:
     steps: int
     public_epochs: int  # of FedMD's phase 0
     labelled: int = 5000  # images that FedMD takes out of the clients' data
-
-
-@dataclass(frozen=True)
-class Method:
-    """One row: an algorithm with its settings, those of the run that it needs otherwise, and what it is claimed of."""
-
-    algorithm: str
-    own: dict[str, Any] = field(default_factory=dict)
-    run: dict[str, Any] = field(default_factory=dict)
-    above: tuple[str, ...] = ()
-    caveat: str | None = None
 
 
 _EMNIST = {"source": "emnist_letters", "classes": 10}
@@ -208,11 +197,11 @@ def _recipe(table: str, name: str, setting: str, row: str, method: Method, scale
         "public_source": images.public,
         "public": scale.pool,
     }
-    changes = dict(method.run)
-    if changes.get("data.public_labels") and images.data.get("examples"):  # so that clients have as many as elsewhere
-        changes["data.examples"] = images.data["examples"] + scale.labelled
+    if method.run.get("data.public_labels") and images.data.get("examples"):
+        # so that clients have as many as elsewhere
+        more = {"data.examples": images.data["examples"] + scale.labelled}
+        method = dataclasses.replace(method, run={**method.run, **more})
     experiment = Experiment(
-        algorithm=method.algorithm,
         model=scale.model,
         data=DataSettings(**data),
         local=Local(
@@ -227,7 +216,6 @@ def _recipe(table: str, name: str, setting: str, row: str, method: Method, scale
             checkpoint_every=5,
             keep_every=1000,
         ),
-        settings={method.algorithm: method.own} if method.own else {},
     )
     column = f"{name}-{setting}"
     return Recipe(
@@ -235,7 +223,7 @@ def _recipe(table: str, name: str, setting: str, row: str, method: Method, scale
         row=row,
         column=column,
         place=f"{table}/{column}/{row}",
-        experiment=experiment.with_all(changes) if changes else experiment,
+        experiment=method.of(experiment),
         accuracy=None,
         caveat=method.caveat,
         target=False,

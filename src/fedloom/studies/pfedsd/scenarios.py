@@ -7,16 +7,14 @@ repetitions: scenarios, rounds and the strengths of label skew are ours. docs/pf
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import DataSettings, Experiment
-from fedloom.reproduction.recipe import Recipe
+from fedloom.reproduction.recipe import Method, Recipe
 
 PARTITION_SEED = 7  # of the authors' code, for every seed of a run
 
@@ -37,16 +35,6 @@ class Images(NamedTuple):
     classes: tuple[int, ...]
     mu: float  # of FedProx
     personal: int  # last layers that FedPer leaves to each client
-
-
-@dataclass(frozen=True)
-class Method:
-    """One row: an algorithm with its settings, and those of the run that it needs otherwise."""
-
-    algorithm: str
-    own: dict[str, Any] = field(default_factory=dict)
-    run: dict[str, Any] = field(default_factory=dict)
-    caveat: str | None = None
 
 
 SCENARIOS = {"pfedsd-a": Scenario(20, (0.6, 1.0), 100), "pfedsd-b": Scenario(100, (0.1,), 200)}
@@ -78,14 +66,14 @@ def methods(images: Images) -> dict[str, Method]:
             "pfedme",
             {**uniform, "lam": 15.0, "K": 5, "alpha_p": 0.09, "eta": 0.005, "mu2": 0.001, "beta": 1.0},
             {"local.epochs": 1},
-            "its settings in the paper are lost: those of its own authors' code, on one epoch of batches of 64, which "
-            "with K = 5 takes as many gradients as five epochs of the others",
+            caveat="its settings in the paper are lost: those of its own authors' code, on one epoch of batches of 64, "
+            "which with K = 5 takes as many gradients as five epochs of the others",
         ),
         "fedfomo": Method(
             "fedfomo",
             {"M": 5, "epsilon": 0.3, "decay": 0.05, "norm": "euclid"},
             {"data.val_fraction": 0.2},
-            "trains on a fifth less, which it needs to choose by",
+            caveat="trains on a fifth less, which it needs to choose by",
         ),
         "local_only": Method("local_only", caveat="a client trains in the rounds in which it would be asked"),
         "pfedsd": Method("pfedsd", {**uniform, "lam": 1.0, "T": 1.0}),
@@ -96,7 +84,7 @@ def methods(images: Images) -> dict[str, Method]:
             "fedavg_ft",
             uniform,
             {"run.eval_every": 10},
-            "the global model, fine-tuned by every client to be judged, and so in every tenth round only",
+            caveat="the global model, fine-tuned by every client to be judged, and so in every tenth round only",
         ),
         "fedavg_stored": Method("fedavg_stored", uniform, caveat="judged by the model that the client trained last"),
     }
@@ -138,17 +126,12 @@ def _of(table: str, scenario: Scenario) -> Iterator[Recipe]:
                     ),
                 )
                 for row, method in methods(images).items():
-                    asked = dataclasses.replace(
-                        experiment.with_all(method.run),
-                        algorithm=method.algorithm,
-                        settings={method.algorithm: method.own} if method.own else {},
-                    )
                     yield Recipe(
                         table=table,
                         row=row,
                         column=column,
                         place=f"{table}/{column}/{row}",
-                        experiment=asked,
+                        experiment=method.of(experiment),
                         accuracy=None,
                         caveat=method.caveat,
                         target=False,
