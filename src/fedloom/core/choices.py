@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import math
 import operator
 import sys
+from collections.abc import Mapping
 from numbers import Integral, Real
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from fedloom.core.errors import SettingError
@@ -50,11 +52,16 @@ Count = Annotated[int, Ge(1)]
 WholeNumber = Annotated[int, Ge(0)]
 
 
-def field_types(kind: type, bounds: bool = False) -> dict[str, Any]:
+def field_types(kind: type, bounds: bool = False) -> Mapping[str, Any]:
     """The types of a class's fields, inherited ones too; `Any` where one names what only type checkers import.
 
     With their `bounds` if asked for, `Annotated[float, Ge(0)]`.
     """
+    return _field_types(kind, bounds)
+
+
+@functools.cache
+def _field_types(kind: type, bounds: bool) -> Mapping[str, Any]:
     out: dict[str, Any] = {}
     for owner in reversed(kind.__mro__):
         known = getattr(sys.modules.get(owner.__module__), "__dict__", {})
@@ -64,7 +71,7 @@ def field_types(kind: type, bounds: bool = False) -> dict[str, Any]:
                 out |= get_type_hints(holder, known, include_extras=bounds)
             except NameError:
                 out[name] = Any
-    return out
+    return MappingProxyType(out)
 
 
 def check_choices(settings: Any) -> None:

@@ -31,7 +31,7 @@ STUDIES = (  # the name of each paper's folder
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
     """What the room of one paper offers to `fedloom reproduce` and `fedloom analyse`.
 
@@ -76,8 +76,7 @@ def recipes(table: str) -> list[Recipe]:
     Raises:
         SettingError: there is no such table.
     """
-    study(table)
-    return list(_recipes()[table])
+    return list(_recipes(study(table))[table])
 
 
 def find(table: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Recipe]:
@@ -109,5 +108,6 @@ def _studies() -> tuple[Study, ...]:
 
 
 @functools.cache
-def _recipes() -> dict[str, Sequence[Recipe]]:
-    return {table: found for study in _studies() for table, found in study.recipes().items()}
+def _recipes(study: Study) -> Mapping[str, Sequence[Recipe]]:
+    """Those of one study alone: all have thousands, and each checks its settings."""
+    return study.recipes()
