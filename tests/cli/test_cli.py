@@ -17,6 +17,7 @@ from fedloom.cli import main as cli
 from fedloom.cli.parser import parser
 from fedloom.coordinator import History, Job
 from fedloom.core.errors import NonFiniteError
+from fedloom.experiments.experiment import Experiment
 
 QUICK = ["--clients", "6", "--cohort", "3", "--rounds", "2", "--epochs", "1", "--model", "logistic"]
 
@@ -323,6 +324,25 @@ def test_mistakes_are_explained(argv: str, message: str, own: str, capsys: pytes
     said = error(capsys, command, *names, *QUICK, "--data", own, *rest[len(names) :])  # the last of an option wins
     assert message in said
     assert said.startswith(message.split("(")[0])
+
+
+def test_a_branch_goes_on_with_what_is_set(own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = str(tmp_path / "first"), tmp_path / "second"
+    call(capsys, "run", "fedavg", *QUICK, "--data", own, "--rounds", "2", "--out", first)
+    change = ("--set", "algorithm=fedprox", "--set", "mu=0.5", "--set", "local.lr=0.02")
+    status, text, _ = call(capsys, "branch", first, "--at", "1", "--rounds", "3", *change, "--out", str(second))
+    assert (status, "fedprox: " in text, "from round 1" in text) == (0, True, True)
+    settings = Experiment.from_directory(second)
+    assert (settings.algorithm, settings.settings["fedprox"]["mu"]) == ("fedprox", 0.5)
+    assert (settings.local.optimiser.lr, settings.run.rounds) == (0.02, 3)
+    assert [m["round"] for m in History.read(second).metrics] == [0, 1, 2, 3]
+    assert call(capsys, "resume", str(second), "--rounds", "4")[0] == 0
+    again = error(capsys, "branch", first, *change, "--out", str(second))
+    assert again.startswith(f"{second} already holds a run")
+    assert "holds no run" in error(capsys, "branch", str(tmp_path / "none"), "--out", str(tmp_path / "third"))
+    assert "run.seed was 0 and is 1" in error(
+        capsys, "branch", first, "--set", "run.seed=1", "--out", str(tmp_path / "third")
+    )
 
 
 def test_a_gpu_that_is_not_there(own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

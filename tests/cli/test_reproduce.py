@@ -17,6 +17,7 @@ from commands import call, stop_after
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.train import train
 from fedloom.coordinator import Job
+from fedloom.core.errors import SettingError
 from fedloom.reproduction.running import Outcome, reproduce
 from fedloom.studies import find
 
@@ -279,6 +280,43 @@ def test_a_library_call_trains_without_a_terminal(data: str, tmp_path: Path) -> 
     assert (outcome.status, outcome.good) == ("done", True)
     (outcome,) = reproduce(chosen, data, tmp_path, rounds=1, changes={"model": "logistic"})  # threads are free
     assert (outcome.status, outcome.good) == ("there", True)
+
+
+@pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")  # of the upload: no BatchNorm
+def test_rows_that_begin_alike_train_their_clients_once(data: str, tmp_path: Path) -> None:
+    names, beginnings = list[str](), list[int]()
+
+    def train(name: str, job: Job, directory: Path) -> None:
+        names.append(name)
+        done = list[int]()
+        job.run(directory, resume=True, on_round=stop_after(2) if len(names) == 2 else lambda _: done.append(1))
+        if name.endswith("its beginning"):
+            beginnings.append(len(done))
+
+    chosen = find("dense-table1", ["mnist-a0.1-m5-cnn"], ["dense", "fed_adi"])
+    changes = {"model": "logistic", "run.threads": "1", "local.epochs": "1", "dense.lambda1": "0", "dense.T_G": "1"}
+    changes |= {"dense.nz": "4", "dense.ngf": "4", "dense.synthesis.batch_size": "8"}
+    changes |= {"fed_adi.steps": "1", "fed_adi.alpha_f": "0", "fed_adi.synthesis.batch_size": "8"}
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(chosen, data, tmp_path / "shared", rounds=3, changes=changes, train=train)
+    reproduce(chosen, data, tmp_path / "shared", rounds=3, changes=changes, train=train)
+    first = "mnist-a0.1-m5-cnn/fed_adi/seed-0"
+    other = "mnist-a0.1-m5-cnn/dense/seed-0"
+    assert names == [f"{first}, its beginning", first, first, f"{other}, its beginning", other]
+    assert beginnings == [1, 0]  # rounds that were computed: the second time it is there
+    alone = [dataclasses.replace(r, begins=None) for r in chosen]
+    reproduce(alone, data, tmp_path / "alone", rounds=3, changes=changes)
+    for r in chosen:
+        place = f"{r.place}/seed-0/metrics.jsonl"
+        assert (tmp_path / "shared" / place).read_bytes() == (tmp_path / "alone" / place).read_bytes()
+    uploads = tmp_path / "shared/dense-table1/mnist-a0.1-m5-cnn/uploads/seed-0"
+    assert (uploads / "metrics.jsonl").read_bytes().count(b"\n") == 2
+    others, other_place = (
+        {"model": "logistic", "local.epochs": "2"},
+        [dataclasses.replace(chosen[1], place="dense-table1/other")],
+    )
+    with pytest.raises(SettingError, match="uploads/seed-0 holds a run with other settings"):
+        reproduce(other_place, data, tmp_path / "shared", rounds=3, changes=others)
 
 
 def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
             raise SettingError(f"{where}{error}") from None
         flags = {key: getattr(args, key, None) for flags in FLAGS.values() for _, key, _, _ in flags}
         flags = {key: value for key, value in flags.items() if value is not None}
-        out.append(experiment.with_all(flags | _pairs(args.set, catalogue.label(name), labels)))
+        out.append(experiment.with_all(flags | pairs(args.set, catalogue.label(name), labels)))
     return out
 
 
@@ -59,10 +59,10 @@ def with_seed(experiment: Experiment, seed: int) -> Experiment:
     return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, seed=seed))
 
 
-def _pairs(pairs: Sequence[str], own: str, labels: Sequence[str]) -> dict[str, str]:
+def pairs(given: Sequence[str], own: str, labels: Sequence[str]) -> dict[str, str]:
     """What --set says to the algorithm `own` of these, by full names of settings."""
     out: dict[str, str] = {}
-    for pair in pairs:
+    for pair in given:
         key, equals, value = pair.partition("=")
         owner, dot, _ = key.partition(".")
         if not (equals and key and value):

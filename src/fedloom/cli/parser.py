@@ -19,6 +19,7 @@ examples:
   fedloom run kt_pfl --model lenet,mlp,logistic --public 500 --clients 20
   fedloom sweep fedntd --over local.lr=0.01,0.1 --val-fraction 0.2 --out runs/lr
   fedloom resume runs/two
+  fedloom branch runs/fedntd --at 100 --set fedntd.beta=0.3 --out runs/less
   fedloom verify runs/two
   fedloom report runs/two
   fedloom analyse runs/fedntd local-accuracy alignment
@@ -60,6 +61,16 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("directory", type=directory, help="what --out named")
     again.add_argument("--rounds", type=int, metavar="N", help="more rounds than they were started with")
     again.add_argument("--at", type=int, metavar="ROUND", help="from this checkpoint instead of the newest")
+
+    fork = command("branch", "a run that begins as another did and goes on with other settings", "train.branch")
+    fork.add_argument("directory", type=directory, help="the run that it begins as")
+    fork.add_argument("--out", type=directory, metavar="DIR", required=True, help="the directory of the new run")
+    fork.add_argument("--at", type=int, metavar="ROUND", help="leave it at this checkpoint instead of the newest")
+    fork.add_argument("--rounds", type=int, metavar="N", help="of the new run in all")
+    fork.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="from then on: a setting of the algorithm (fedntd.beta) or of its training (local.lr); repeatable",
+    )  # fmt: skip
 
     whole = command("verify", "check every byte of the runs in a directory that decides a result", "verify.verify")
     whole.add_argument("directory", type=directory, help="a run, or a folder with runs below it")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedloom.cli.options import experiments, seeds, with_seed
+from fedloom.cli.options import experiments, pairs, seeds, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
 from fedloom.coordinator.history import runs_below
 from fedloom.coordinator.rounds import OnHistory
@@ -81,6 +81,20 @@ def resume(args: argparse.Namespace, console: Console) -> int:
             results.append((name, train(name, job, console, place, resume=True, at=args.at)))
     finally:
         _show(results, args.directory, console)
+    return 0
+
+
+def branch(args: argparse.Namespace, console: Console) -> int:
+    """Begin a run as another did, with other settings from there on, and train."""
+    experiment = Experiment.from_directory(args.directory)
+    named = [pair.removeprefix("algorithm=") for pair in args.set if pair.startswith("algorithm=")]
+    own = label([experiment.algorithm, *named][-1])
+    experiment = experiment.with_all(pairs(args.set, own, [own]))
+    if args.rounds is not None:
+        experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, rounds=args.rounds))
+    job, name = Federations().job(experiment), label(experiment.algorithm)
+    job.branch(args.directory, args.out, at=args.at)
+    _show([(name, train(name, job, console, args.out, resume=True))], args.out, console)
     return 0
 
 

@@ -106,14 +106,26 @@ class Checkpoints:
         clients = engine.save()
         saved = files.write(self.folder, _server(round), encode(server))
         checkpoint = Checkpoint(round, saved, clients, dict(logs))
-        index = {
-            "format": FORMAT, "run": self.identity.fingerprint, "round": round, "server": saved,
-            "clients": {str(k): f for k, f in clients.items()}, "logs": checkpoint.logs,
-        }  # fmt: skip
-        files.write(self.folder, self.index(round).name, reading.sealed(index))
-        files.sync(self.folder)
+        self._write_index(checkpoint)
         self._kept[round] = checkpoint
         self._prune(engine)
+
+    def take_over(self, other: Checkpoints, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint of another run, of which its files are copied, as the first of this one."""
+        self.clients.mkdir(parents=True)
+        files.write(self.folder, checkpoint.server.name, files.read(other.folder, checkpoint.server))
+        for file in checkpoint.clients.values():
+            files.write(self.clients, file.name, files.read(other.clients, file))
+        files.sync(self.clients)
+        self._write_index(checkpoint)
+
+    def _write_index(self, checkpoint: Checkpoint) -> None:
+        index = {
+            "format": FORMAT, "run": self.identity.fingerprint, "round": checkpoint.round, "server": checkpoint.server,
+            "clients": {str(k): f for k, f in checkpoint.clients.items()}, "logs": checkpoint.logs,
+        }  # fmt: skip
+        files.write(self.folder, self.index(checkpoint.round).name, reading.sealed(index))
+        files.sync(self.folder)
 
     def read(self, round: int) -> Checkpoint:
         """The checkpoint of a round.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -33,7 +34,8 @@ _MAY_DIFFER = {
         "deadline",
     )
 }
-_BESIDE = {"format", "versions", "engine_reason", "documents", "unproved", "shared"}  # not what makes a run that run
+_BESIDE = {"format", "versions", "engine_reason", "documents", "unproved", "shared", "branch"}  # not what makes a run
+_OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
 
 
@@ -260,10 +262,10 @@ class RunDirectory:
             )
         return found
 
-    def compare(self, facts: Mapping[str, Any]) -> None:
+    def compare(self, facts: Mapping[str, Any], *, branch: bool = False) -> None:
         """Raise SettingError if the run in this directory is another one than `facts` (`Rounds.facts`) describe.
 
-        Settings that its version did not know are at their defaults in it.
+        Settings that its version did not know are at their defaults in it. `branch`: the algorithm may be another.
 
         Raises:
             DamageError: a document is not what the run wrote.
@@ -285,7 +287,8 @@ class RunDirectory:
                     SettingWarning,
                     stacklevel=2,
                 )
-        unfit = [c for c in changes if c[0].partition(".")[0] not in _BESIDE]
+        may_differ = _BESIDE | (_OWN if branch else set())
+        unfit = [c for c in changes if c[0].partition(".")[0] not in may_differ]
         if unfit:
             listing = "; ".join(f"{key} was {json.dumps(old)} and is {json.dumps(new)}" for key, old, new in unfit[:5])
             more = f"; and {len(unfit) - 5} more" if len(unfit) > 5 else ""
@@ -293,6 +296,24 @@ class RunDirectory:
                 f"{self.path} holds a run with other settings or data: {listing}{more}. "
                 "Use what it was started with, or another directory for a new run"
             )
+
+    def branch(self, checkpoint: Checkpoint, path: Path, documents: Mapping[str, Any]) -> None:
+        """Make the directory of a run that begins as this one did, up to a checkpoint; it is there whole or not at all.
+
+        Raises:
+            StorageError: it cannot be written.
+            DamageError: a file of this run is damaged.
+        """
+        origin = {"run": self.checkpoints.identity.fingerprint, "round": checkpoint.round}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".branch-", dir=path.parent) as folder:
+            with RunDirectory(Path(folder, "run")) as made:
+                made._write(documents, {**documents["manifest"], "branch": origin})
+                for name in made.logs:
+                    files.write(made.path, name, self.log(name, checkpoint)[1])
+                made.checkpoints.take_over(self.checkpoints, checkpoint)
+            files.rename(made.path, path)
+        files.sync(path.parent)
 
     def go_on_from(self, checkpoint: Checkpoint, history: History, engine: Engine) -> None:
         """Cut the logs back to a checkpoint, read them into `history`, and open them to append.

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,31 @@ class Job:
         assert isinstance(rounds.engine, Ranks)
         rounds.engine.serve()
         return rounds.history
+
+    @enough_memory()
+    def branch(
+        self, source: str | os.PathLike[str], directory: str | os.PathLike[str], *, at: int | None = None
+    ) -> int:
+        """Make `directory` that of a run which begins as the one in `source`, and go on there with this algorithm.
+
+        Rounds up to the newest checkpoint of `source`, or that of round `at`, are taken over with their states and
+        records; `run` with `resume` computes the others. Algorithm and hyper-parameters may be other ones from there
+        on, if they keep the same states. Returns how many rounds were taken over.
+
+        Raises:
+            SettingError: there is a run in `directory`, or more than the algorithm differs.
+            StorageError: a file cannot be written, there is no such checkpoint, it is damaged, or of other states.
+        """
+        check_free(directory)
+        self.check()
+        files = RunDirectory(source)
+        rounds = Rounds(self, files)
+        files.compare(rounds.facts(), branch=True)
+        checkpoint = rounds.restore(files, at, budget=0)  # what does not fit this algorithm shows here
+        for client in checkpoint.clients:
+            _ = rounds.engine.states[client]
+        files.branch(checkpoint, Path(directory), rounds.documents())
+        return checkpoint.round
 
     @enough_memory()
     def replay(self, directory: str | os.PathLike[str], round: int) -> Replay:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.facts import plain
@@ -53,6 +53,13 @@ class Method:
         return made.with_all(self.run) if self.run else made
 
 
+class Beginning(NamedTuple):
+    """A short run with which those of several rows begin: it is computed once."""
+
+    place: str  # as that of a recipe
+    experiment: Experiment
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One cell of a published table, and its settings.
@@ -77,6 +84,7 @@ class Recipe:
             name.
         changes: settings that are asked for otherwise, by their names in a settings file; those of other algorithms
             are left alone.
+        begins: the first rounds, where several rows have the same.
     """
 
     table: str
@@ -95,6 +103,7 @@ class Recipe:
     above: tuple[str, ...] = ()
     variant: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
+    begins: Beginning | None = None
 
     @property
     def rounds(self) -> int:
@@ -118,6 +127,14 @@ class Recipe:
             if Experiment.knows(key) or key.startswith(f"{out.algorithm}."):
                 out = out.changed(key, value)
         return out
+
+    @property
+    def beginning(self) -> Recipe | None:
+        """A recipe of its first rounds, if it shares them; changes to settings of algorithms leave these alone."""
+        if self.begins is None:
+            return None
+        changes = {key: value for key, value in self.changes.items() if Experiment.knows(key)}
+        return dataclasses.replace(self, **self.begins._asdict(), changes=changes, begins=None)
 
     def folder(self, results: Path, seed: int) -> Path:
         """Where the run of a seed stands below a folder of results."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedloom.coordinator import Job
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import files
 from fedloom.core.errors import ClientError, FedloomError, SettingError
 from fedloom.experiments.experiment import Experiment, Federations
@@ -101,9 +102,9 @@ def reproduce(
             for recipe in [r for r in recipes if r.experiment.data.source == source]:
                 status = _settled(recipe, seed, out, rounds, known) or unmade.get(recipe.column)
                 if status is None:
-                    experiment = recipe.with_data(data or "", seed).changed("run.rounds", _wanted(recipe, rounds))
-                    name, place = f"{recipe.column}/{recipe.row}/seed-{seed}", recipe.folder(out, seed)
-                    status = _run(experiment, name, place, federations, train or _train)
+                    name = f"{recipe.column}/{recipe.row}/seed-{seed}"
+                    steps = _steps(recipe, data or "", seed, out, _wanted(recipe, rounds))
+                    status = _run(steps, name, federations, train or _train)
                     if status.startswith(NO_DATA):
                         unmade[recipe.column] = status
                 outcomes.append(Outcome(recipe, seed, status))
@@ -185,18 +186,39 @@ def _settled(recipe: Recipe, seed: int, out: Path, rounds: int | None, known: Se
     return None
 
 
-def _run(experiment: Experiment, name: str, place: Path, federations: Federations, train: Train) -> str:
+class _Step(NamedTuple):
+    place: Path
+    experiment: Experiment
+
+
+def _steps(recipe: Recipe, data: str, seed: int, out: Path, rounds: int) -> list[_Step]:
+    """The run of a recipe, after that with which it begins, if there is one and it has not begun."""
+    whole = _Step(recipe.folder(out, seed), recipe.with_data(data, seed).changed("run.rounds", rounds))
+    first = recipe.beginning
+    if first is None or RunDirectory(whole.place).begun:
+        return [whole]
+    return [_Step(first.folder(out, seed), first.with_data(data, seed)), whole]
+
+
+def _run(steps: Sequence[_Step], name: str, federations: Federations, train: Train) -> str:
+    """Run experiments, of which each begins as the one before it ended."""
     try:
-        federation = federations.of(experiment)
+        federation = federations.of(steps[-1].experiment)
     except (ValueError, OSError) as error:
         if isinstance(error, FedloomError):
             raise
         return f"{NO_DATA}{error}"
-    try:
-        train(name, experiment.job(federation), place)
-    except ClientError as error:
-        files.write(place, FAILED, (json.dumps({"why": str(error)}) + "\n").encode())
-        return f"failed: {error}"
+    before = None
+    for place, experiment in steps:
+        job = experiment.job(federation)
+        try:
+            if before is not None:
+                job.branch(before, place)
+            train(name if experiment is steps[-1].experiment else f"{name}, its beginning", job, place)
+        except ClientError as error:
+            files.write(place, FAILED, (json.dumps({"why": str(error)}) + "\n").encode())
+            return f"failed: {error}"
+        before = place
     return "done"
 
 

@@ -173,6 +173,25 @@ def test_tables_that_share_a_cell_share_its_runs() -> None:
     assert {len(found) for found in by_place.values()} == {1}
 
 
+def test_rows_of_the_same_clients_begin_with_the_same_upload() -> None:
+    begins = {
+        r.row: r.begins and r.begins.place
+        for t in ("dense-table1", "dense-ablation")
+        for r in find(t, ["fmnist-a0.1-m5-cnn"])
+    }
+    shared = {"dense", "ensemble", "fed_adi", "dense-without_bn", "dense-without_div", "dense-ce_only"}
+    assert {row for row, place in begins.items() if place} == shared
+    assert {begins[row] for row in shared} == {"dense-table1/fmnist-a0.1-m5-cnn/uploads"}
+    places: dict[str, Recipe] = {}
+    for r in EVERY:  # what shares an upload differs in nothing that matters to it
+        if r.begins:
+            other = places.setdefault(r.begins.place, r)
+            a, b, c = r.experiment, other.experiment, r.begins.experiment
+            assert (a.model, a.data, a.local, a.task) == (b.model, b.data, b.local, b.task)
+            assert (a.model, a.data, a.local, a.task, 1) == (c.model, c.data, c.local, c.task, c.run.rounds)
+    assert len(places) > 50
+
+
 def test_margins_need_the_head_of_cosines() -> None:
     for r in recipes("dense-ldam"):
         e = r.experiment

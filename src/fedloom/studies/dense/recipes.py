@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.reproduction.recipe import Beginning, Recipe
 from fedloom.reproduction.recipe import Method as Row
-from fedloom.reproduction.recipe import Recipe
 from fedloom.studies.dense.published import ABOUT, NOTES, TABLES, cells
 
 PARTITION_SEED = 1  # of the README's run, for every seed of a run
@@ -63,6 +63,8 @@ NETWORKS = {
     "dense_cnn_cifar100": "cnn",
     "resnet18": "resnet18",
 }
+SAME_UPLOAD = ("dense", "fed_adi")
+"""Methods whose settings matter to the server alone, which is in the same state after the upload."""
 _WHICH = (
     "which network made the published table is not certain: the scripts' default are the CNNs, FuseFL, which prints "
     "the table again, has ResNet-18 everywhere"
@@ -125,8 +127,8 @@ def dafl(data: str) -> dict[str, Any]:
 
 
 def recipes() -> dict[str, list[Recipe]]:
-    """The recipes of each table; tables that share a cell share its runs."""
-    places: dict[str, str] = {}
+    """The recipes of each table; tables that share a cell share its runs, and rows with the same clients these."""
+    places, uploads = dict[str, str](), dict[str, Beginning]()
     made = {table: _published(table) for table in TABLES}
     made |= {
         "dense-heterogeneous": _heterogeneous(),
@@ -138,12 +140,23 @@ def recipes() -> dict[str, list[Recipe]]:
     for table in ABOUT:
         out[table] = []
         for recipe in made[table]:
-            place = places.setdefault(_endless(recipe.experiment), recipe.place)
-            out[table].append(dataclasses.replace(recipe, place=place))
+            place = places.setdefault(_apart_from_rounds(recipe.experiment), recipe.place)
+            begins = None
+            if recipe.experiment.algorithm in SAME_UPLOAD:
+                begins = _upload(recipe)
+                begins = uploads.setdefault(_apart_from_rounds(begins.experiment), begins)
+            out[table].append(dataclasses.replace(recipe, place=place, begins=begins))
     return out
 
 
-def _endless(experiment: Experiment) -> str:
+def _upload(recipe: Recipe) -> Beginning:
+    """The round of uploads of a recipe."""
+    e, task = recipe.experiment, f"-{recipe.experiment.task}"
+    made = dataclasses.replace(e, algorithm="dense", settings={"dense": dense(e.model)}).changed("run.rounds", 1)
+    return Beginning(f"{recipe.table}/{recipe.column}/uploads{task.removesuffix('-classification')}", made)
+
+
+def _apart_from_rounds(experiment: Experiment) -> str:
     """A text that is equal where two experiments are, but for their rounds: one run serves both.
 
     The ensemble is judged in the first round of DENSE's run, and a run of five rounds of uploads begins as that of one.
