@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -85,10 +86,11 @@ def _end(pipe: Connection, process: multiprocessing.process.BaseProcess, owner: 
     if os.getpid() != owner:  # a sibling that was forked later holds a copy
         return
     pipe.close()
-    process.join(1)
-    if process.is_alive():  # in the middle of a request that nobody waits for any more
-        process.kill()
-        process.join()
+    end = time.monotonic() + 1
+    while process.is_alive() and time.monotonic() < end:  # `join(1)` has no end: a child closes what it waits for
+        time.sleep(0.002)
+    process.kill()  # if it is in the middle of a request that nobody waits for any more
+    process.join()
 
 
 def _put(pipe: Connection, shared: mmap.mmap, message: bytes) -> None:

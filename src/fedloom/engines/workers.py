@@ -47,6 +47,7 @@ class Workers(Processes[Child]):
         return self.children[-1]
 
     def left(self, peer: Child) -> bool:
+        peer.process.kill()  # in the middle of its work
         self._forget(peer)
         return False
 
