@@ -39,6 +39,20 @@ def test_exports_are_exact_without_weights_and_without_folders(tmp_path: Path) -
     assert "1 of 98 cells have runs, 1 within noise." in (tmp_path / "to/fedntd-table1/results.md").read_text()
 
 
+def test_each_client_is_in_the_last_round_of_a_copy_that_has_it(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    place = made(tmp_path / "out", recipe, 0, 40.0, rounds=4)
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    for t, line in enumerate(lines[:4]):  # the last round judged nobody
+        line["personal_by_client"] = {"0": t / 10, "1": 0.5}
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (copy,) = export([recipe], tmp_path / "out", tmp_path / "to", rounds=4)
+    found = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    assert [line.pop("personal_by_client", None) for line in found] == [None] * 3 + [{"0": 0.3, "1": 0.5}, None]
+    assert found == [{k: v for k, v in line.items() if k != "personal_by_client"} for line in lines]
+    assert export([recipe], tmp_path / "out", tmp_path / "to", rounds=4) == []  # it is there
+
+
 def test_recipes_that_share_a_run_share_its_copy(tmp_path: Path) -> None:
     """The ensemble is judged in the first round of DENSE's run; FedAvg has one round. Public data lose their folder."""
     column = "fmnist-a0.1-m5-cnn"
