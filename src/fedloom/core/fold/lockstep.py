@@ -273,7 +273,9 @@ class _Lockstep:
 
         token = tracing.set(form)
         try:
-            graph = make_fx(lambda *a: self._compute(*kind, a))(*_copied(kind, args))
+            # "fake": shapes alone are computed, once; "real" works them out beside each operation, in twice the time
+            trace = make_fx(lambda *a: self._compute(*kind, a), tracing_mode="fake", _allow_non_fake_inputs=True)
+            graph = trace(*_copied(kind, args))
         finally:
             tracing.reset(token)
         return graph.forward
