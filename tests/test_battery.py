@@ -469,7 +469,10 @@ class FineTunes(Broken):
 
 @pytest.mark.parametrize("kind", [SelectsByValidation, FineTunes])
 def test_personal_may_select_and_train(kind: type[Broken]) -> None:
-    assert check(kind) == {"neutral_is_fedavg": "declares no neutral settings"}
+    subject = Subject.of(kind())
+    for name in ("engines_agree", "tracing_agrees", "architectures_mix", "judged_rows_stay_unseen", "payloads_travel"):
+        assert CHECKS[name](subject) is None
+    assert CHECKS["others_data_stay_theirs"](subject) is None
 
 
 def test_test_rows_in_the_place_of_validation_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
