@@ -228,6 +228,8 @@ GOOD = {"clients": 3, "classes": 2, "shown": [0, 1], "train": [[1, 2], [3, 4]], 
         ({"train": [[1, 2], [3, 4.5]]}, "train must be 2 lists of 2 integers >= 0"),
         ({"test": [[1], [2]]}, "test must be 2 lists of 2 integers >= 0"),
         ({"sizes": {"min": "few"}}, "sizes must be a mapping to numbers"),
+        ({"class_names": ["a"]}, "class_names must be a list of 2 texts"),
+        ({"client_names": ["a", 3]}, "client_names must be a list of 2 texts"),
     ],
 )
 def test_a_damaged_federation_is_an_error(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from made import made_run
 
 from fedloom.coordinator import History
-from fedloom.report import comparison
+from fedloom.report import comparison, sentences, write_report
 from fedloom.report.grouping import read_methods
 from fedloom.report.methods import Method
 
@@ -155,3 +155,21 @@ def test_the_share_of_clients_that_are_better_off_than_alone(tmp_path: Path) -> 
     alone = History.read(tmp_path / "local/1").metrics[-1]["personal_by_client"]
     assert {row[4]: row[-1] for row in rows} == alone
     assert all(row[-1] is None for row in table.rows if row[0] in ("fedntd", "local_only"))
+
+
+def test_names_of_classes_and_clients_are_on_the_page(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", clients=2, classes=3)
+    federation = json.loads((folder / "federation.json").read_text())
+    federation |= {"class_names": ["cat", "$dog", "emu"], "client_names": ["north", "south\n"]}
+    (folder / "federation.json").write_text(json.dumps(federation))
+    (method,) = methods(tmp_path)
+    held = comparison.examples("federation", method.first.history.federation)
+    assert [c.name for c in held.columns] == ["client", "class_cat", "class_$dog", "class_emu"]
+    assert [row[0] for row in held.rows] == ["north", "south\ufffd"]
+    personal = comparison.personal([method])
+    assert personal is not None
+    assert [row[4:6] for row in personal.rows] == [["0", "north"], ["1", "south\ufffd"]]
+    assert "class cat" in sentences.weakest(method) or "class $dog" in sentences.weakest(method)
+    page = write_report(tmp_path, tmp_path / "page").read_text(encoding="utf-8")
+    assert "north" in page
+    assert "$dog" in page

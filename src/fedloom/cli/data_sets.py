@@ -19,6 +19,8 @@ from fedloom.experiments import catalogue
 from fedloom.report import FederationTable, draw_federation
 from fedloom.report.style import drawing, rendered
 
+_NAMED = 30  # classes
+
 
 def show(args: argparse.Namespace, console: Console) -> int:
     """Print, and with --out draw, who holds which classes."""
@@ -27,13 +29,23 @@ def show(args: argparse.Namespace, console: Console) -> int:
     train, counts = federation.train, federation.counts()
     shape = " x ".join(map(str, train.shape))
     console.print(f"{train.name}, {shape}; {federation.partition.name}; training examples by class", markup=False)
+    if train.classes:
+        called = ", ".join(f"{c} {name}" for c, name in enumerate(train.classes[:_NAMED]))
+        more = f", and {len(train.classes) - _NAMED} more" if len(train.classes) > _NAMED else ""
+        console.print(f"classes: {called}{more}", markup=False, highlight=False)
+    if train.preparation is not None:
+        facts = train.preparation.facts
+        console.print(f"{facts['fitted_on']:,} training rows prepare the columns:", highlight=False)
+        columns = facts["columns"]
+        for name, what in columns.items() if isinstance(columns, dict) else [("all", columns)]:
+            console.print(f"  {name}: {what}", markup=False, highlight=False, soft_wrap=True)
     console.print(FederationTable(counts, shown=args.shown))
     if args.out is not None:
         kind = Path(args.out).suffix.lower()
         if kind not in (".png", ".svg"):
             raise SettingError(f"a figure is .png or .svg, got {args.out!r}")
         with drawing():
-            figure = draw_federation(counts, title=federation.partition.name)
+            figure = draw_federation(counts, classes=train.classes, title=federation.partition.name)
             drawn = rendered(figure, "png" if kind == ".png" else "svg")
         publish(Path(args.out).parent, Path(args.out).name, drawn)
         console.print(f"figure: {args.out}", markup=False, soft_wrap=True)
@@ -42,7 +54,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
 
 def list_sources(args: argparse.Namespace, console: Console) -> int:
     """List what --data and --partition take."""
-    rest = "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv, huggingface:NAME, module:name."
+    rest = "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv?label=y, huggingface:NAME, module:name."
     out = table("Data sources", rest)
     out.add_column("name", no_wrap=True)
     out.add_column("fedloom data download", justify="center")

@@ -31,6 +31,7 @@ def parts(federation: Federation) -> dict[str, Any]:
         "classes": f.num_classes,
         "partition": f.partition.name,
         "parts": {name: part.fingerprint() for name, part in named.items() if part is not None},
+        **({} if f.train.preparation is None else {"table": f.train.preparation.facts}),
     }
 
 
@@ -55,6 +56,8 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
         "clients": federation.num_clients,
         "classes": federation.num_classes,
         "shown": list(shown),
+        **({"class_names": list(federation.train.classes)} if federation.train.classes else {}),
+        **({"client_names": [named[k] for k in shown]} if (named := federation.partition.clients) else {}),
         "train": counts(federation.partition),
         "test": counts(federation.local_test),
         "sizes": {

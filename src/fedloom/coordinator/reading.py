@@ -252,6 +252,10 @@ def federation(path: Path) -> Object:
             ok = _list(table) and len(table) == len(shown)
             ok = ok and all(_list(row) and len(row) == found["classes"] and all(map(_count, row)) for row in table)
             _need(ok, name, f"{len(shown)} lists of {found['classes']} integers >= 0", table)
+        for name, count in (("class_names", found["classes"]), ("client_names", len(shown))):
+            names: Any = found.get(name, [])
+            ok = _list(names) and len(names) in (0, count) and all(isinstance(n, str) for n in names)
+            _need(ok, name, f"a list of {count} texts", names)
         sizes = found.get("sizes", {})
         _need(isinstance(sizes, dict) and all(map(_number, sizes.values())), "sizes", "a mapping to numbers", sizes)
     except ValueError as error:

@@ -97,7 +97,7 @@ def _check_scales(train: Examples) -> None:
         more = f" and {len(large) - 5} more" if len(large) > 5 else ""
         _warn(
             f"features of sizes far from 1 are hardly learnt, got {what} {', '.join(listed)}{more}: standardise them "
-            "(subtract the mean of the training examples, divide by the deviation)"
+            "(subtract the mean of the training examples, divide by the deviation; of a table: prepare=standard)"
         )
 
 

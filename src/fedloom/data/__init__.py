@@ -18,7 +18,7 @@ from fedloom.data.skews import (
     pathological,
 )
 from fedloom.data.sources import load
-from fedloom.data.tables import read_csv
+from fedloom.data.tables import from_frame, read_csv
 
 __all__ = [
     "Dataset",
@@ -33,6 +33,7 @@ __all__ = [
     "fashion_mnist_small",
     "federate",
     "from_arrays",
+    "from_frame",
     "from_huggingface",
     "from_torch",
     "iid",

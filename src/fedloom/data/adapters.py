@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -53,9 +54,10 @@ def from_torch(
         )
     pairs = (_pair(i, dataset[i]) for i in range(len(dataset)))
     x, y = _collect(pairs, len(dataset))
-    return from_arrays(
+    made = from_arrays(
         x, y, num_classes=num_classes, normalise=normalise, name=type(dataset).__name__ if name is None else name
     )
+    return _called(made, getattr(dataset, "classes", None))
 
 
 class _Known(NamedTuple):
@@ -136,11 +138,23 @@ def from_huggingface(
     if classes is None:
         classes = max(int(y.max(initial=0)) for _, y in read.values()) + 1
     examples = {
-        part: from_arrays(values, y, num_classes=classes, normalise=normalise, name=name)
+        part: _called(
+            from_arrays(values, y, num_classes=classes, normalise=normalise, name=name),
+            getattr(train.features[label], "names", None),
+        )
         for part, (values, y) in read.items()
     }
-    owners = None if client is None else number(train[client])
-    return Dataset(examples["train"], examples.get("test"), owners)
+    if client is None:
+        return Dataset(examples["train"], examples.get("test"))
+    users = list(train[client])
+    training = replace(examples["train"], owners=tuple(map(str, dict.fromkeys(users))))
+    return Dataset(training, examples.get("test"), number(users))
+
+
+def _called(examples: Examples, names: Any) -> Examples:
+    """The same with the names of its classes, where another library has one for each."""
+    listed = isinstance(names, list | tuple) and len(names) == examples.num_classes
+    return replace(examples, classes=tuple(map(str, names))) if listed else examples
 
 
 def _split(rows: Any, x: str, label: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

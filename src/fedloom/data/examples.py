@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from fedloom.data.preparation import Preparation
 
 MAX_CLASSES = 2**16  # a table of clients and classes is made
 
@@ -87,6 +89,9 @@ class Examples:
         augment: random changes of a batch of network inputs while training, (inputs, key) -> inputs; it is static and
             hashable, like `fedloom.core.augment.Augment`. Evaluation never augments.
         columns: what the features of vectors are called, for messages; nothing if they have no names.
+        classes: what the classes are called, in their order; nothing if they have numbers alone.
+        owners: what the natural clients of `Dataset.owners` are called, by their number; likewise.
+        preparation: what `x` is made of, where that is fitted on the examples that train: `federate` makes it anew.
 
     Raises:
         ValueError: lengths, types, labels or values break one of the rules above.
@@ -99,8 +104,16 @@ class Examples:
     name: str = "arrays"
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
     columns: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    preparation: Preparation | None = None
 
     def __post_init__(self) -> None:
+        if self.classes and len(self.classes) != self.num_classes:
+            raise ValueError(
+                f"classes must name each of the {self.num_classes} classes, got {len(self.classes)} names: name all or "
+                "none"
+            )
         if self.x.dim() < 2 or self.y.dim() < 1 or len(self.x) != len(self.y):
             raise ValueError(
                 f"x (N, ...) and y (N,) need the same number of examples, got shapes {tuple(self.x.shape)} and "
@@ -145,11 +158,27 @@ class Examples:
         """Return a copy of the examples at `rows`, int64 positions of shape (n,), in that order."""
         index = torch.tensor(rows) if isinstance(rows, np.ndarray) else rows  # a copy: partitions are read-only
         index = index.to(self.x.device, torch.int64)
-        return replace(self, x=self.x[index], y=self.y[index])
+        preparation = self.preparation and self.preparation.select(index.cpu().numpy())
+        return replace(self, x=self.x[index], y=self.y[index], preparation=preparation)
 
     def to(self, device: torch.device | str) -> Examples:
         """Return the same examples on `device`."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+    def prepared(self, fitted: Preparation) -> Examples:
+        """Return the same with the features that a fitted preparation makes of their columns.
+
+        Raises:
+            ValueError: they are no rows of a table that is prepared.
+        """
+        if self.preparation is None:
+            raise ValueError(
+                f"{self.name} must be rows of the table that is prepared, got arrays: take test and public examples "
+                "from the Dataset of the same table"
+            )
+        x, columns = fitted.features(self.preparation)
+        made = replace(fitted, frame=self.preparation.frame)
+        return replace(self, x=torch.from_numpy(x).to(self.x.device), columns=columns, preparation=made)
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return the number of examples of each class, (num_classes,).
@@ -199,10 +228,11 @@ class Dataset(NamedTuple):
         def rows(part: Examples) -> npt.NDArray[np.int64]:
             return np.flatnonzero((part.y < count).numpy())
 
+        def of(part: Examples) -> Examples:
+            return replace(part, num_classes=count, classes=part.classes[:count])
+
         kept, test = self.select(rows(self.train)), self.test and self.test.select(rows(self.test))
-        return kept._replace(
-            train=replace(kept.train, num_classes=count), test=test and replace(test, num_classes=count)
-        )
+        return kept._replace(train=of(kept.train), test=test and of(test))
 
     def standardised(self) -> Dataset:
         """Return the same with stored values (x - mean) / (std + 0.001), float32: each place of an example by itself.
@@ -217,7 +247,7 @@ class Dataset(NamedTuple):
 
         def of(part: Examples) -> Examples:
             x = torch.cat([((rows - mean) / std).float() for rows in torch.split(part.x, 4096)])
-            return replace(part, x=x, normalise=Normalise())
+            return replace(part, x=x, normalise=Normalise(), preparation=None)
 
         return self._replace(train=of(self.train), test=self.test and of(self.test))
 
@@ -235,7 +265,8 @@ class Dataset(NamedTuple):
                 f"{self.train.name}: its partition 'natural' holds examples out for each of them"
             )
         x, y = (torch.cat([getattr(part, name) for part in (self.train, self.test)]) for name in ("x", "y"))
-        return Dataset(replace(self.train, x=x, y=y), None)
+        raw, more = self.train.preparation, self.test.preparation
+        return Dataset(replace(self.train, x=x, y=y, preparation=raw and more and raw.joined(more)), None)
 
 
 def from_arrays(
@@ -245,6 +276,7 @@ def from_arrays(
     num_classes: int | None = None,
     normalise: Normalise | None = None,
     name: str = "arrays",
+    classes: Sequence[str] = (),
 ) -> Examples:
     """Make `Examples` of NumPy arrays or tensors, sharing their memory where no conversion is needed.
 
@@ -258,6 +290,7 @@ def from_arrays(
             a class has no example here.
         normalise: without it, uint8 values are divided by 255 and floating point values are left alone.
         name: what reports call these examples.
+        classes: what they call the classes, in their order; says `num_classes` too.
 
     Raises:
         ValueError: what `Examples` refuses, arrays that hold no numbers, or `num_classes` is missing and there is no
@@ -270,7 +303,9 @@ def from_arrays(
         x = x.permute(0, 3, 1, 2).contiguous()
     if not y.is_floating_point():
         y = y.long()
-    if num_classes is None:
+    if num_classes is None and classes:
+        num_classes = len(classes)
+    elif num_classes is None:
         if y.is_floating_point():
             num_classes = y.shape[1] if y.dim() > 1 else 1
         elif y.numel():
@@ -285,7 +320,7 @@ def from_arrays(
             raise ValueError("num_classes is needed when there are no labels to count, got none: give num_classes")
     if normalise is None:
         normalise = Normalise(scale=1 / 255) if x.dtype == torch.uint8 else Normalise()
-    return Examples(x, y, num_classes, normalise, name)
+    return Examples(x, y, num_classes, normalise, name, classes=tuple(classes))
 
 
 def _tensor(values: npt.NDArray[np.generic] | Tensor) -> Tensor:

@@ -137,6 +137,8 @@ def federate(
 ) -> Federation:
     """Make a federation of a partition, holding out local test and validation sets on every client.
 
+    What prepares the columns of a table (`read_csv`, `from_frame`) is fitted anew, on all clients' training rows.
+
     Args:
         train: all examples that clients hold.
         partition: rows of each client.
@@ -167,6 +169,9 @@ def federate(
     local_val: Partition | None = None
     if val_fraction > 0:
         training, local_val = split(training, labels, val_fraction, seed, stream=1)
+    if train.preparation is not None:  # neither held-out rows nor those of others decide on means or categories
+        fitted = train.preparation.fitted(training.indices, train.y.cpu().numpy())
+        train, test, public = train.prepared(fitted), test and test.prepared(fitted), public and public.prepared(fitted)
     return Federation(train, training, test, local_test, local_val, public, public_labels)
 
 
@@ -188,6 +193,7 @@ def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: in
     name = partition.name
     if left_out := int((~stays).sum()):
         name += f", {left_out} of {len(stays)} clients without training rows left out"
-    kept = Partition(_starts(training[stays]), partition.indices[~out], name, partition.seed)
+    names = tuple(n for n, there in zip(partition.clients, stays, strict=True) if there) if partition.clients else ()
+    kept = Partition(_starts(training[stays]), partition.indices[~out], name, partition.seed, names)
     tested = partition.indices[out & stays[client]]
     return kept, Partition(_starts(testing[stays]), tested, f"{name}, held out", partition.seed)

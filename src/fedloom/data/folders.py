@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.constants import NORMALISE
+from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples, from_arrays
 from fedloom.data.formats import Bytes, FormatError, check_link, memory, read_whole, refuse
 
-_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CLASSES = CLASSES["cifar10"]
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others would start Pillow's plug-ins for any format that it knows
 
@@ -39,7 +39,7 @@ def cinic10(folder: Path, valid: bool) -> Dataset:
     read = [_read(_items(classes, _CLASSES), total, (3, 32, 32), colour=True) for classes in listed]
     name = "cinic10_with_valid" if valid else "cinic10"
     train, test = (
-        from_arrays(np.concatenate(xs), np.concatenate(ys), num_classes=10, normalise=NORMALISE["cinic10"], name=name)
+        from_arrays(np.concatenate(xs), np.concatenate(ys), normalise=NORMALISE["cinic10"], name=name, classes=_CLASSES)
         for xs, ys in (zip(*part, strict=True) for part in (read[:-1], read[-1:]))
     )
     return Dataset(train, test)
@@ -62,7 +62,7 @@ def images(folder: Path) -> Dataset:
     parts: dict[str, Examples] = {}
     for part, files in listed.items():
         x, y = _read(_items(files, list(classes)), total, parts["train"].shape if parts else None)
-        parts[part] = from_arrays(x, y, num_classes=len(classes), name=folder.resolve().name or "images")
+        parts[part] = from_arrays(x, y, name=folder.resolve().name or "images", classes=tuple(classes))
     return Dataset(parts["train"], parts.get("test"))
 
 

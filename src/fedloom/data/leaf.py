@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,29 +15,30 @@ from fedloom.data.examples import MAX_CLASSES, Dataset, from_arrays
 from fedloom.data.formats import FormatError, check_link, read_whole, refuse
 
 _KEYS = ("users", "num_samples", "user_data")
+Names = tuple[str, ...]
 _Rows = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
 def leaf(folder: Path) -> Dataset:
     """Return vectors (N, D) float32 from `{train,test}/*.json`, also below `data/`."""
-    x, y, owners, held_out = _users(folder, None, None)
-    train = from_arrays(x, y, num_classes=int(y.max()) + 1, name="leaf")
+    x, y, owners, held_out, users = _users(folder, None, None)
+    train = replace(from_arrays(x, y, num_classes=int(y.max()) + 1, name="leaf"), owners=users)
     return Dataset(train, train.select(np.flatnonzero(held_out)), owners, held_out)
 
 
 def femnist(folder: Path) -> Dataset:
     """Return FEMNIST by writer, files as of `leaf`: images (N, 1, 28, 28) float32, 0 is ink and 1 paper, 62 classes."""
-    x, y, owners, held_out = _users(folder, 784, 62)
+    x, y, owners, held_out, users = _users(folder, 784, 62)
     if x.min() < 0 or x.max() > 1:
         refuse(folder, "the pixels of FEMNIST are in 0..1", f"{x.min():g}..{x.max():g}", "use leaf for other data")
-    train = from_arrays(x.reshape(-1, 28, 28), y, num_classes=62, name="femnist")
+    train = replace(from_arrays(x.reshape(-1, 28, 28), y, num_classes=62, name="femnist"), owners=users)
     return Dataset(train, train.select(np.flatnonzero(held_out)), owners, held_out)
 
 
 def _users(
     folder: Path, width: int | None, num_classes: int | None
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Values, labels, owners and whether held out, of all rows: those to train on first, users as files name them."""
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_], Names]:
+    """Values, labels, owners and whether held out, of all rows, those to train on first; what owners are called."""
     place = next((p for p in (folder / "data", folder) if (p / "train").is_dir()), folder)
     check_link(place, folder)
     numbers: dict[str, int] = {}
@@ -67,7 +69,7 @@ def _users(
         if not sizes[-1]:
             refuse(place / part, "the files must hold examples", "none")
     held_out = np.repeat([False, True], sizes)
-    return np.concatenate(xs), np.concatenate(ys), np.concatenate(owners), held_out
+    return np.concatenate(xs), np.concatenate(ys), np.concatenate(owners), held_out, tuple(numbers)
 
 
 def _file(path: Path, num_classes: int | None) -> Iterator[tuple[str, _Rows]]:

@@ -33,6 +33,7 @@ class Partition:
         indices: int64 rows of the examples, none twice.
         name: how the partition was made, for reports.
         seed: seed it was drawn with; None if nothing was drawn.
+        clients: what the clients are called, in their order; nothing if they have numbers alone.
 
     Raises:
         ValueError: `indptr` does not run from 0 to `len(indices)` without falling, or an index is negative or repeats.
@@ -42,6 +43,7 @@ class Partition:
     indices: IntArray
     name: str = "lists"
     seed: int | None = None
+    clients: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         indptr, indices = _frozen(self.indptr, "indptr"), _frozen(self.indices, "indices")
@@ -51,6 +53,11 @@ class Partition:
             raise ValueError(
                 f"indptr must rise from 0 to the number of indices, {len(indices)}, over at least one client, got "
                 f"{indptr[:8]}{' ...' if len(indptr) > 8 else ''}: use Partition.from_lists"
+            )
+        if self.clients and len(self.clients) != len(indptr) - 1:
+            raise ValueError(
+                f"clients must name each of the {len(indptr) - 1} clients, got {len(self.clients)} names: name all or "
+                "none"
             )
         if len(indices) and indices.min() < 0:
             raise ValueError(f"indices must not be negative, got {indices.min()}: count rows from 0")
@@ -342,8 +349,9 @@ def split(
         quotas[largest_first[: test_size - int(quotas.sum())]] += 1
         for c in quotas.nonzero()[0]:
             held_out[start + generator.permutation((mine == c).nonzero()[0])[: quotas[c]]] = True
+    kept = _starts(sizes - test_sizes), partition.indices[~held_out], partition.name, partition.seed, partition.clients
     return (
-        Partition(_starts(sizes - test_sizes), partition.indices[~held_out], partition.name, partition.seed),
+        Partition(*kept),
         Partition(_starts(test_sizes), partition.indices[held_out], f"{partition.name}, held out", partition.seed),
     )
 

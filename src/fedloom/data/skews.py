@@ -285,13 +285,16 @@ def label_blocks(
     return Partition.from_lists([np.concatenate(own) for own in clients], f"label blocks s={classes_per_client}", seed)
 
 
-def natural(owners: Sequence[int] | Sequence[str] | npt.NDArray[np.generic] | Tensor) -> Partition:
+def natural(
+    owners: Sequence[int] | Sequence[str] | npt.NDArray[np.generic] | Tensor, names: Sequence[str] = ()
+) -> Partition:
     """Give every owner its own examples, as the writers of FEMNIST or the speakers of Shakespeare.
 
     Clients are numbered in the order in which their owners first appear; rows keep the order of the data set.
 
     Args:
         owners: id of the owner of every example, integers or strings, (n,).
+        names: what owners are called whose ids count from 0, such as `Examples.owners`; ids that are strings are names.
 
     Raises:
         ValueError: there is no example, or the ids are not a list of integers or strings.
@@ -302,9 +305,11 @@ def natural(owners: Sequence[int] | Sequence[str] | npt.NDArray[np.generic] | Te
             f"owners must be a list of integers or strings, at least one, got {ids.dtype} of shape {ids.shape}: "
             "pass one id per example"
         )
-    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    owner, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     client = np.argsort(np.argsort(first))[inverse]  # of each example: the rank of its owner's first appearance
-    return Partition(_starts(np.bincount(client)), np.argsort(client, kind="stable"), "natural")
+    ranked = owner[np.argsort(first)]
+    called = tuple(map(str, ranked)) if ids.dtype.kind == "U" else tuple(names[i] for i in ranked) if names else ()
+    return Partition(_starts(np.bincount(client)), np.argsort(client, kind="stable"), "natural", None, called)
 
 
 def _accepted_cuts(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedloom.data.constants import NORMALISE
+from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.folders import cinic10
 from fedloom.data.folders import images as image_folder
@@ -119,7 +119,8 @@ def _idx_pair(
         if name.startswith("emnist"):  # stored column by column
             x = x.transpose(0, 2, 1)
         target = check_labels(labels, y, len(x), num_classes, first)
-        parts.append(from_arrays(x[:, None], target, num_classes=num_classes, normalise=normalise, name=name))
+        made = from_arrays(x[:, None], target, num_classes=num_classes, normalise=normalise, name=name)
+        parts.append(replace(made, classes=CLASSES.get(name, ())))
     return Dataset(parts[0], parts[1])
 
 
@@ -161,7 +162,12 @@ def _cifar(
         images.append(x)
         labels.append(y)
     train, test = (
-        from_arrays(np.concatenate(xs), np.concatenate(ys), num_classes=classes[-1], normalise=normalise, name=name)
+        replace(
+            from_arrays(
+                np.concatenate(xs), np.concatenate(ys), num_classes=classes[-1], normalise=normalise, name=name
+            ),
+            classes=CLASSES.get(name, ()),
+        )
         for xs, ys in ((images[:-1], labels[:-1]), (images[-1:], labels[-1:]))
     )
     return Dataset(train, test)

@@ -1,14 +1,17 @@
-"""Tables with a header line, as comma-separated text."""
+"""Tables with a header line, as text, and data frames: which columns are features, and what is wrong with them."""
 
 from __future__ import annotations
 
 import csv
+import difflib
 import os
 import re
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +21,17 @@ from fedloom.data.examples import Dataset, from_arrays
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.partition import pooled
 from fedloom.data.partition import split as hold_out
+from fedloom.data.preparation import Preparation
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
+_MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}
+_SEPARATORS = ",;\t|"
+_MOST_CATEGORIES = 1000  # of a column; more are names or numbers of things
+_SHOWN = 12  # bad columns in a message
 
 
 def read_csv(
@@ -28,45 +40,88 @@ def read_csv(
     label: str = "label",
     client: str | None = None,
     split: str | None = None,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    prepare: Any = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Return the rows of a .csv file (UTF-8) as feature vectors (N, D) float32, in file order.
+    """Return the rows of a table in a text file as feature vectors (N, D) float32, in file order.
 
-    Columns that are not named here are features and hold numbers. Classes are the values of the label column in
-    sorted order, numerically if all are integers; an integer has one spelling.
+    Its first line names the columns. The separator (comma, semicolon, tab or bar; behind semicolons 3,5 is a number)
+    and the encoding (UTF-8, UTF-16 with its mark, else Windows-1252) are recognised. Classes are the values of the
+    label column in sorted order, numerically if all are integers; an integer has one spelling.
+
+    Columns that are not named here are features. Without `prepare` they hold numbers, as they are. With it, columns of
+    words and gaps (empty cells, NA, N/A, NaN, null and ?) are features too, by scikit-learn (`fedloom[tables]`). It is
+    fitted on the rows that train: here on all that are no test rows, and anew by `federate`.
 
     Args:
-        path: a file that begins with a line of distinct column names.
+        path: the file.
         label: column of class labels, integers or names.
         client: column of natural clients.
         split: column that says `train` or `test` for every row. With `client`, the test rows stay in `train` too,
             marked in `held_out`, to judge their clients on.
+        drop: columns that are left out.
+        categories: columns of numbers that are names, such as postcodes; prepared as words.
+        prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each; or
+            a transformer of scikit-learn, which is given a data frame of the features.
         test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1): stratified by class,
             at random. At 0 there is no test set.
         seed: of this choice, 0 to 2**32 - 1.
 
     Raises:
-        ValueError: a column is missing, a row has another number of cells than the header, a cell is not what its
-            column needs, or there is no row to train on.
+        ValueError: a column is missing, a row has another number of cells than the header, columns do not hold what
+            they need to (all of them in one message), or there is no row to train on.
     """
     path = Path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
-    named: dict[str, list[str]] = {name: [] for name in (label, client, split) if name is not None}
-    x, columns = _table(path, named)
-    y, num_classes = _classes(path, label, named[label])
-    owners = None if client is None else number(named[client])
-    if split is None:
-        test = np.zeros(len(y), np.bool_)
-        test[hold_out(pooled(len(y)), y, test_fraction, seed)[1].indices] = True
-    else:
-        test = _parts(path, split, named[split])
-    examples = replace(from_arrays(x, y, num_classes=num_classes, name=path.stem), columns=columns)
-    testing = examples.select(np.flatnonzero(test)) if test.any() else None
-    if owners is not None and split is not None:
-        return Dataset(examples, testing, owners, test)
-    return Dataset(examples.select(np.flatnonzero(~test)), testing, None if owners is None else owners[~test])
+    named = [name for name in (label, client, split) if name is not None]
+    text = _Text.recognised(path, [*named, *drop], categories)
+    read = _read(text, set(named) | set(categories), set(drop))
+    said = {"separator": text.separator, "encoding": text.encoding, "dropped": list(drop)}
+    return _dataset(path, read, (label, client, split), path.stem, prepare, said, test_fraction, seed)
+
+
+def from_frame(
+    frame: pd.DataFrame,
+    *,
+    label: str = "label",
+    client: str | None = None,
+    split: str | None = None,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    prepare: Any = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    name: str = "frame",
+) -> Dataset:
+    """Return the rows of a pandas data frame as feature vectors (N, D) float32; arguments are those of `read_csv`.
+
+    Columns of numbers and of true and false are numbers, those of objects, text and categories are words.
+
+    Raises:
+        ValueError: as of `read_csv`, or a column holds neither, such as dates.
+    """
+    place, header = Path(name), [str(column) for column in frame.columns]
+    named = [column for column in (label, client, split) if column is not None]
+    _check_header(place, header, [*named, *drop], categories)
+    lines = np.arange(len(frame))
+    read, bad = _Read(lines=lines, counted="row"), []
+    for i, column in enumerate(header):
+        values = frame.iloc[:, i].infer_objects()
+        if column in drop:
+            continue
+        if values.dtype.kind in "biuf" and column not in (*named, *categories):
+            read.numbers[column] = values.to_numpy(np.float64, na_value=np.nan)
+        elif values.dtype.kind in "mMc":
+            bad.append(f"{column!r} with {values.dtype} values")
+        else:
+            read.words[column] = ["" if gap else _spelt(v) for v, gap in zip(values, values.isna(), strict=True)]
+    return _dataset(
+        place, read, (label, client, split), name, prepare, {"dropped": list(drop)}, test_fraction, seed, bad
+    )
 
 
 def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
@@ -75,63 +130,271 @@ def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int64)
 
 
-def _table(path: Path, named: dict[str, list[str]]) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
-    """Return the features and their names; append the cells of the columns in `named` to its lists."""
-    if (size := path.stat().st_size) > formats.LIMIT:
-        refuse(path, f"the file must be at most {formats.LIMIT} bytes", size, "use a .npz file")
-    values = array("d")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            if len(set(header)) < len(header) or not named.keys() <= set(header) or len(header) == len(named):
-                rule = f"the header must be distinct names with {', '.join(map(repr, named))} and a feature"
-                refuse(path, rule, ", ".join(header)[:200] or "nothing", "name the columns")
-            features = [i for i, name in enumerate(header) if name not in named]
-            places = [(cells, header.index(name)) for name, cells in named.items()]
-            for row in reader:
-                if not row:  # an empty line
-                    continue
-                where = f"line {reader.line_num}"
-                if len(row) != len(header):
-                    refuse(path, f"{where} must have {len(header)} cells", len(row), "quote cells that hold commas")
-                try:
-                    values.extend([_float(row[i]) for i in features])
-                except ValueError:
-                    wrong = next(i for i in features if not _is_number(row[i]))
-                    rule = f"{where}, column {header[wrong]!r} must be a number"
-                    refuse(path, rule, repr(row[wrong])[:60], "encode it, or drop the column")
-                for cells, i in places:
-                    cells.append(row[i].strip())
-    except (csv.Error, UnicodeDecodeError) as error:
-        refuse(path, "the file must be comma-separated text in UTF-8", error, "write it again")
-    if not values:
+@dataclass
+class _Read:
+    """The columns of a table: float64 numbers, NaN where there is none, or words, "" where there is none."""
+
+    numbers: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    words: dict[str, list[str]] = field(default_factory=dict)
+    lines: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    counted: str = "line"  # what `lines` are
+    mixed: dict[str, tuple[int, str, int]] = field(default_factory=dict)  # row, word, count: where numbers should be
+
+    def at(self, row: int) -> str:
+        return f"{self.counted} {self.lines[row]}"
+
+
+def _dataset(
+    path: Path,
+    read: _Read,
+    named: tuple[str, str | None, str | None],
+    name: str,
+    prepare: Any,
+    said: dict[str, Any],
+    test_fraction: float,
+    seed: int,
+    bad: Sequence[str] = (),
+) -> Dataset:
+    label, _, split = named
+    if not len(read.lines):
         refuse(path, "the table must have rows", "a header alone", "add some")
-    with np.errstate(over="ignore"):
-        x = np.frombuffer(values).astype(np.float32).reshape(-1, len(features))
-    if not np.isfinite(x).all():
-        row_number, column = np.argwhere(~np.isfinite(x))[0]
-        rule = f"row {row_number + 1}, column {header[features[column]]!r} must be finite in float32"
-        refuse(path, rule, values[row_number * len(features) + column], "impute or drop it")
-    return x, tuple(header[i] for i in features)
+    labels, users, parts = (None if n is None else read.words.pop(n) for n in named)
+    assert labels is not None
+    _check_columns(path, read, prepare is not None, bad)
+    y, classes = _classes(path, label, labels)
+    if split is None:
+        test = np.zeros(len(y), np.bool_)
+        test[hold_out(pooled(len(y)), y, test_fraction, seed)[1].indices] = True
+    else:
+        assert parts is not None
+        test = _parts(path, split, parts)
+    preparation = None
+    if prepare is None:
+        columns = tuple(read.numbers)
+        x = np.stack([values.astype(np.float32) for values in read.numbers.values()], axis=1)
+    else:
+        preparation = Preparation.of(_frame(read), prepare, said).fitted(np.flatnonzero(~test), y)
+        x, columns = preparation.features()
+    called = () if classes == tuple(map(str, range(len(classes)))) else classes
+    examples = replace(
+        from_arrays(x, y, num_classes=len(classes), name=name, classes=called),
+        columns=columns,
+        owners=() if users is None else tuple(dict.fromkeys(users)),
+        preparation=preparation,
+    )
+    owners = None if users is None else number(users)
+    testing = examples.select(np.flatnonzero(test)) if test.any() else None
+    if owners is not None and split is not None:
+        return Dataset(examples, testing, owners, test)
+    return Dataset(examples.select(np.flatnonzero(~test)), testing, None if owners is None else owners[~test])
 
 
-def _float(cell: str) -> float:
-    """The number in a cell. Python also reads 1_000, and digits of other scripts."""
-    if "_" in cell or not cell.isascii():
-        raise ValueError(cell)
-    return float(cell)
+def _frame(read: _Read) -> Any:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ValueError("to prepare a table takes pandas: pip install 'fedloom[tables]'") from None
+    words = {
+        name: pd.Series([np.nan if cell in _MISSING else cell for cell in cells], dtype=object)
+        for name, cells in read.words.items()
+    }
+    return pd.DataFrame({**{name: pd.Series(values) for name, values in read.numbers.items()}, **words})
+
+
+# ---- what is wrong with columns
+
+
+def _check_header(path: Path, header: Sequence[str], others: Sequence[str], features: Sequence[str]) -> None:
+    wanted = [*others, *features]
+    missing = [name for name in wanted if name not in header]
+    if len(set(header)) == len(header) and not missing and set(header) - set(others):
+        return
+    close = [(name, near[0]) for name in missing if (near := difflib.get_close_matches(name, header, n=1))]
+    meant = "; ".join(f"did you mean {near!r} by {name!r}?" for name, near in close)
+    refuse(
+        path,
+        f"the header must be distinct names with {', '.join(map(repr, dict.fromkeys(wanted)))} and a feature",
+        ", ".join(header)[:200] or "nothing",
+        f"name the columns in the first line{f' ({meant})' * bool(meant)}",
+    )
+
+
+def _check_columns(path: Path, read: _Read, prepared: bool, bad: Sequence[str]) -> None:
+    """Refuse columns that cannot be features, all in one message."""
+    found = {text.split("'")[1]: text for text in bad}
+    fills = False  # whether to prepare them is a remedy
+    for name, (row, word, count) in read.mixed.items():
+        found[name] = f"{name!r} with {word[:60]!r} in {read.at(row)}" + f" and {count - 1} more" * (count > 1)
+    for name, values in read.numbers.items():
+        gaps = np.isnan(values)
+        with np.errstate(over="ignore"):
+            endless = ~gaps & ~np.isfinite(values.astype(np.float32))
+        if gaps.all():
+            found.setdefault(name, f"{name!r} with nothing")
+        elif endless.any():
+            row = int(endless.argmax())
+            found.setdefault(name, f"{name!r} with {values[row]:g} in {read.at(row)}, too large for float32")
+        elif gaps.any() and not prepared and name not in found:
+            found[name] = f"{name!r} with {gaps.sum()} missing, first in {read.at(int(gaps.argmax()))}"
+            fills = True
+    for name, cells in read.words.items():
+        kinds = set(cells) - _MISSING
+        if not prepared:
+            row = next((i for i, cell in enumerate(cells) if cell not in _MISSING), 0)
+            found.setdefault(name, f"{name!r} with {cells[row][:60]!r} in {read.at(row)}")
+            fills = True
+        elif not kinds:
+            found.setdefault(name, f"{name!r} with nothing")
+        elif len(kinds) > _MOST_CATEGORIES:
+            found.setdefault(name, f"{name!r} with {len(kinds):,} different words, more than {_MOST_CATEGORIES:,}")
+    if not found:
+        return
+    listed = "; ".join([*found.values()][:_SHOWN]) + f"; and {len(found) - _SHOWN} more" * (len(found) > _SHOWN)
+    rule = "columns of features must be numbers" + ", or words, with few gaps" * prepared
+    remedies = ["prepare them (prepare=standard makes numbers of words and fills gaps)"] * fills
+    remedies += ["name those that hold categories (categories=NAME)"] * (prepared and bool(read.mixed))
+    refuse(path, rule, listed, ", ".join([*remedies, "mend them"]) + f", or leave them out: drop={','.join(found)}")
+
+
+# ---- text
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A file of cells, and how it is written."""
+
+    path: Path
+    encoding: str
+    separator: str
+    header: tuple[str, ...]
+
+    @classmethod
+    def recognised(cls, path: Path, others: Sequence[str], features: Sequence[str]) -> _Text:
+        """The encoding that the bytes have; the separator by which the header has these names, or most names."""
+        if (size := path.stat().st_size) > formats.LIMIT:
+            refuse(path, f"the file must be at most {formats.LIMIT} bytes", size, "use a .npz file")
+        encoding = _encoding(path)
+        headers = {separator: _header(path, encoding, separator) for separator in _SEPARATORS}
+        wanted = {*others, *features}
+        found = max(headers, key=lambda s: (wanted <= set(headers[s]), len(headers[s])))  # the first of equals
+        _check_header(path, headers[found], others, features)
+        return cls(path, encoding, found, headers[found])
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Line numbers, and cells without the spaces around them."""
+        try:
+            with self.path.open(newline="", encoding=self.encoding) as file:
+                reader = csv.reader(file, delimiter=self.separator, strict=True)
+                next(reader)
+                for row in reader:
+                    if not row:  # an empty line
+                        continue
+                    if len(row) != len(self.header):
+                        rule = f"line {reader.line_num} must have {len(self.header)} cells"
+                        refuse(self.path, rule, len(row), f"quote cells that hold {self.separator!r}")
+                    yield reader.line_num, [cell.strip() for cell in row]
+        except csv.Error as error:
+            refuse(self.path, "the file must be a table as text", error, "write it again as CSV in UTF-8")
+
+    def number(self, cell: str) -> float:
+        """The number in a cell. Python also reads 1_000, and digits of other scripts."""
+        if "_" in cell or not cell.isascii():
+            raise ValueError(cell)
+        if self.separator == ";" and _DECIMAL_COMMA.fullmatch(cell):
+            cell = cell.replace(",", ".")
+        return float(cell)
+
+
+def _encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        marked = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+    fits = next((e for e in (("utf-16",) if marked else ("utf-8-sig", "cp1252")) if _decodes(path, e)), None)
+    return fits or refuse(path, "the file must be UTF-8, UTF-16 or Windows-1252", "other bytes", "write it in UTF-8")
+
+
+def _decodes(path: Path, encoding: str) -> bool:
+    with suppress(UnicodeError), path.open(encoding=encoding) as file:
+        while part := file.read(1 << 20):
+            if "\0" in part:
+                refuse(path, "the file must be a table as text", "a character 0", "write it as CSV in UTF-8")
+        return True
+    return False
+
+
+def _header(path: Path, encoding: str, separator: str) -> tuple[str, ...]:
+    try:
+        with path.open(newline="", encoding=encoding) as file:
+            return tuple(name.strip() for name in next(csv.reader(file, delimiter=separator, strict=True), []))
+    except (csv.Error, UnicodeError):
+        return ()
+
+
+def _read(text: _Text, as_words: set[str], dropped: set[str]) -> _Read:
+    """Columns of numbers in one pass, without holding their text; those that turn out to be words in another."""
+    features = [i for i, name in enumerate(text.header) if name not in as_words | dropped]
+    words: dict[str, list[str]] = {name: [] for name in text.header if name in as_words}
+    places = [(cells, text.header.index(name)) for name, cells in words.items()]
+    values, lines, met = array("d"), array("q"), dict[int, list[Any]]()
+    for line, row in text.rows():
+        lines.append(line)
+        try:
+            values.extend([text.number(row[i]) for i in features])
+        except ValueError:
+            values.extend([_number_or_note(text, row[i], met.setdefault(i, [0, "", 0]), len(lines)) for i in features])
+        for cells, i in places:
+            cells.append(row[i])
+    matrix = np.frombuffer(values).reshape(len(lines), len(features))
+    read = _Read(words=words, lines=np.array(lines, np.int64))
+    late: dict[str, list[str]] = {}
+    for k, i in enumerate(features):
+        first, word, count = met.get(i, (0, "", 0))
+        if count and int((~np.isnan(matrix[:, k])).sum()) >= count:
+            read.mixed[text.header[i]] = (first - 1, word, count)
+        elif count:
+            late[text.header[i]] = []
+            continue
+        read.numbers[text.header[i]] = matrix[:, k]
+    if late:
+        again = [(cells, text.header.index(name), dict[str, str]()) for name, cells in late.items()]
+        for _, row in text.rows():
+            for cells, i, known in again:  # one text for equal cells
+                cells.append(known.setdefault(row[i], row[i]))
+    read.words |= late
+    return read
+
+
+def _number_or_note(text: _Text, cell: str, met: list[Any], row: int) -> float:
+    """The number in a cell, NaN where there is none; `met` are the row of the first word, it, and how many."""
+    if cell in _MISSING:
+        return np.nan
+    try:
+        return text.number(cell)
+    except ValueError:
+        if not met[2]:
+            met[:2] = row, cell
+        met[2] += 1
+        return np.nan
+
+
+# ---- labels and parts
+
+
+def _spelt(value: Any) -> str:
+    """A value of a data frame as a table would have it: 3.0, which pandas makes of 3 beside a gap, is 3."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if whole or isinstance(value, bool | np.bool_) else value).strip()
 
 
 def _is_number(cell: str) -> bool:
     try:
-        _float(cell)
+        float(cell)
     except ValueError:
         return False
     return True
 
 
-def _classes(path: Path, column: str, cells: Sequence[str]) -> tuple[npt.NDArray[np.int64], int]:
+def _classes(path: Path, column: str, cells: Sequence[str]) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Labels, and what the classes are called."""
     spellings: dict[int, str] = {}
     for cell in sorted(set(cells)):
         if _INTEGER.fullmatch(cell) and spellings.setdefault(int(cell), cell) != cell:
@@ -145,7 +408,7 @@ def _classes(path: Path, column: str, cells: Sequence[str]) -> tuple[npt.NDArray
             )
     values = np.array([int(cell) for cell in cells], np.int64) if integers else np.array(cells, object)
     classes, y = np.unique(values, return_inverse=True)
-    return y.astype(np.int64), len(classes)
+    return y.astype(np.int64), tuple(map(str, classes))
 
 
 def _parts(path: Path, column: str, cells: Sequence[str]) -> npt.NDArray[np.bool_]:

@@ -166,7 +166,7 @@ def data(source: str) -> Dataset:
     | `fashion_mnist_small` | the embedded subset |
     | `NAME:FOLDER` | original files (`fedloom.data.load`), for example `cifar10:data` |
     | `FILE.npz` | `fedloom.data.read_npz` |
-    | `FILE.csv`, `FILE.csv?label=y&client=c&split=s` | `fedloom.data.read_csv`, with the names of columns |
+    | `FILE.csv`, `FILE.tsv`, `FILE.csv?label=y&prepare=standard` | `fedloom.data.read_csv`, arguments by name |
     | `huggingface:NAME` | `fedloom.data.from_huggingface` |
     | `module:name` | a `Dataset`, or a function that returns one |
     """
@@ -177,20 +177,9 @@ def data(source: str) -> Dataset:
         return load(name, rest)
     if name == "huggingface" and rest:
         return from_huggingface(rest)
-    path, question, columns = source.partition("?")
-    if path.endswith(".csv"):
-        pairs = [pair.partition("=") for pair in columns.split("&")] if question else []
-        wrong = [key for key, _, value in pairs if key not in ("label", "client", "split") or not value]
-        if wrong:
-            raise SettingError(
-                f"data {source!r}: columns are named as FILE.csv?label=y&client=c&split=s, got {wrong[0]!r}"
-            )
-        try:
-            return read_csv(path, **{key: value for key, _, value in pairs})  # type: ignore[arg-type]
-        except ValueError as error:
-            if question or not Path(path).exists():
-                raise
-            raise SettingError(f"{error}; columns are named as {path}?label=y&client=c&split=s") from error
+    path, question, arguments = source.partition("?")
+    if path.endswith((".csv", ".tsv")):
+        return _table(path, arguments if question else None)
     if source.endswith(".npz"):
         return read_npz(source)
     if colon and name.replace(".", "").isidentifier() and rest.isidentifier():
@@ -209,6 +198,28 @@ def data(source: str) -> Dataset:
         f"unknown data {source!r}{meant(name, [DATA, *SOURCES])}; there are {DATA}, original files as NAME:FOLDER "
         f"with one of {', '.join(SOURCES)}, FILE.npz, FILE.csv, huggingface:NAME, and your own as module:name"
     )
+
+
+_ARGUMENTS = {"label": str, "client": str, "split": str, "prepare": str, "drop": list, "categories": list}
+
+
+def _table(path: str, written: str | None) -> Dataset:
+    """A table, with the arguments that stand behind its path."""
+    form = f"{path}?label=y&client=c&split=s&drop=a,b&categories=d&prepare=standard"
+    given: dict[str, Any] = {}
+    for pair in [] if written is None else written.split("&"):
+        key, _, value = pair.partition("=")
+        if key not in _ARGUMENTS or not value or key in given:
+            raise SettingError(
+                f"of a table one says, each once, {form}, got {pair!r}{meant(key, _ARGUMENTS.keys() - {key})}"
+            )
+        given[key] = value.split(",") if _ARGUMENTS[key] is list else value
+    try:
+        return read_csv(path, **given)
+    except ValueError as error:
+        if written is not None or not Path(path).exists():
+            raise
+        raise SettingError(f"{error}; what columns are is said as {form}") from error
 
 
 # form, types and defaults of what stands behind the name
@@ -267,7 +278,7 @@ def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Parti
                 f"partition natural needs data with natural clients, and {dataset.train.name} has none; "
                 f"use another: {PARTITIONS}"
             )
-        return natural(dataset.owners)
+        return natural(dataset.owners, dataset.train.owners)
     if name == "lists":
         return by_lists(_lists(parameter))
     makers: dict[str, Callable[[], Partition]] = {
@@ -336,6 +347,11 @@ def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples
 def public(source: str, like: Examples, count: int, seed: int) -> Examples:
     """`count` random training examples of other data (0: all), which networks are to see as those of `like`."""
     found = data(source).train
+    if like.preparation is not None or found.preparation is not None:
+        raise SettingError(
+            f"public examples of a prepared table are rows of it, got data.public_source = {source!r}: set data.public "
+            "alone, or leave prepare out"
+        )
     if found.shape != like.shape or found.x.dtype != like.x.dtype:
         raise SettingError(
             f"public examples must be like the clients', {tuple(like.shape)} of {like.x.dtype}, got "

@@ -12,7 +12,7 @@ import numpy as np
 from fedloom.report.grouping import differences
 from fedloom.report.methods import Method, Run, evaluation_seconds, newest, training_seconds
 from fedloom.report.number_table import Column, Table, amount, percent, whole
-from fedloom.report.printable import part, printable
+from fedloom.report.printable import class_names, client_names, part, printable
 
 
 def headline(methods: Sequence[Method]) -> Table:
@@ -266,16 +266,18 @@ def personal(methods: Sequence[Method]) -> Table | None:
     for m in methods:
         for run in m.runs:
             judged = [r for r in run.history.metrics if r.get("personal_by_client")]
-            without = alone(run, methods)
+            without, called = alone(run, methods), client_names(run.history.federation)
             for client, accuracy in judged[-1]["personal_by_client"].items() if judged else ():
-                of = [m.label, run.folder, run.seed, judged[-1]["round"], printable(client), accuracy]
-                rows.append([*of, without.get(client)])
-    names = ("method", "run", "seed", "round", "client", "accuracy", "local_only")
+                name = called.get(int(client)) if client.isdecimal() else None
+                of = [m.label, run.folder, run.seed, judged[-1]["round"], printable(client), name]
+                rows.append([*of, accuracy, without.get(client)])
+    names = ("method", "run", "seed", "round", "client", "name", "accuracy", "local_only")
     return Table("personal", [Column(name, name) for name in names], rows) if rows else None
 
 
 def examples(name: str, federation: dict[str, Any]) -> Table:
     """Training examples by client and class, of a federation.json."""
-    names = ("client", *(f"class_{c}" for c in range(federation["classes"])))
-    rows = [[k, *row] for k, row in zip(federation["shown"], federation["train"], strict=True)]
+    called = client_names(federation)
+    names = ("client", *(f"class_{c}" for c in class_names(federation)))
+    rows = [[called.get(k, k), *row] for k, row in zip(federation["shown"], federation["train"], strict=True)]
     return Table(name, [Column(n, n) for n in names], rows)

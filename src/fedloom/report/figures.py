@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedloom.report.methods import Curve, Floats, Method
+from fedloom.report.printable import class_names
 from fedloom.report.style import FAINT, HALF, INK, WIDE, canvas, colour, dashes, drawing, even_step, label_ends, plain
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def class_map(method: Method) -> Figure | None:
         shown = [i for i, t in enumerate(rounds) if t % even_step(rounds[-1]) == 0]
         axes.set_xticks(shown, [str(rounds[i]) for i in shown])
         if classes <= 20:
-            axes.set_yticks(range(classes))
+            called = class_names(method.first.history.federation)
+            axes.set_yticks(range(classes), [plain(name) for name in called] if len(called) == classes else None)
         axes.set_xlabel("round")
         axes.set_ylabel("class")
         for spine in axes.spines.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from rich.style import Style
 from rich.text import Text
 
 from fedloom.core.errors import SettingError
-from fedloom.report.style import FAINT, INK, WIDE, canvas, drawing
+from fedloom.report.style import FAINT, INK, WIDE, canvas, drawing, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,23 +135,26 @@ class FederationTable:
         yield Text(f"distance from all examples' classes (total variation, 0 to 1): {f.distance:.2f}, mean")
 
 
-def draw_federation(counts: Counts, *, clients: Counts | None = None, title: str = "") -> Figure:
+def draw_federation(
+    counts: Counts, *, clients: Sequence[object] | Counts | None = None, classes: Sequence[str] = (), title: str = ""
+) -> Figure:
     """Who holds which classes: a circle per client and class, its area the number of examples; of many classes shades.
 
     Args:
         counts: examples by client and class, [N, C]; the first 100 clients are drawn.
-        clients: numbers of the clients, [N]; 0, 1, ... by default.
+        clients: numbers or names of the clients, [N]; 0, 1, ... by default.
+        classes: names of the classes, [C]; likewise.
         title: above the figure.
 
     Raises:
         SettingError: `counts` is no such table or is empty, or matplotlib is not installed.
     """
     counts = _checked(counts)[:100]
-    n, classes = counts.shape
-    names = np.arange(n) if clients is None else np.asarray(clients)[:n]
+    n, number = counts.shape
+    names = [str(name) for name in (range(n) if clients is None else clients[:n])]
     with drawing():
-        figure, axes = canvas((WIDE[0], min(6.5, 1.3 + 0.26 * min(classes, 26))))
-        if classes <= _MOST_CIRCLES:
+        figure, axes = canvas((WIDE[0], min(6.5, 1.3 + 0.26 * min(number, 26))))
+        if number <= _MOST_CIRCLES:
             k, c = np.nonzero(counts)
             held = counts[k, c]
             across = 9.6 * 72 / max(n, 12)  # points between neighbours
@@ -159,21 +163,21 @@ def draw_federation(counts: Counts, *, clients: Counts | None = None, title: str
                 k, c, s=largest**2 * held / max(1, held.max(initial=1)), color="#0072B2", linewidths=0, alpha=0.85
             )
             axes.set_xlim(-1, n)
-            axes.set_ylim(classes - 0.3, -0.7)
+            axes.set_ylim(number - 0.3, -0.7)
         else:
             image = axes.imshow(counts.T, aspect="auto", cmap="Blues", interpolation="none", vmin=0)
             bar = figure.colorbar(image, ax=axes, pad=0.01, label="examples")
             bar.outline.set_visible(False)
         axes.grid(False)
-        if classes <= 12:
-            axes.set_yticks(range(classes))
-        step = max(1, -(-n // 20))
-        axes.set_xticks(range(0, n, step), [str(name) for name in names[::step]])
+        if number <= 12:
+            axes.set_yticks(range(number), [plain(name) for name in classes] or None)
+        step = max(1, -(-n * max(2, *map(len, names)) // 40))
+        axes.set_xticks(range(0, n, step), [plain(name) for name in names[::step]])
         axes.set_xlabel("client")
         axes.set_ylabel("class")
         axes.spines["left"].set_visible(False)
         if title:
-            axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=10, color=INK)
+            axes.set_title(plain(title), loc="left", fontsize=10, color=INK)
         axes.tick_params(colors=FAINT)
     return figure
 

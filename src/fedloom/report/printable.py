@@ -21,6 +21,18 @@ def printable(text: str, most: int = 120) -> str:
     return kept if len(kept) <= most else kept[: most - 1] + "…"
 
 
+def class_names(federation: Mapping[str, Any]) -> list[str]:
+    """What the classes of a federation.json are called, numbers where they have no names."""
+    names = federation.get("class_names") or range(federation.get("classes", 0))
+    return [printable(str(name), 20) for name in names]
+
+
+def client_names(federation: Mapping[str, Any]) -> dict[int, str]:
+    """What the clients of a federation.json are called, by number; those that have names."""
+    names = federation.get("client_names") or ()
+    return {k: printable(name, 20) for k, name in zip(federation.get("shown", ()), names, strict=False)}
+
+
 def flat_settings(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
     """Settings by their full names, `local.lr`, and their values as text."""
     for name, inner in value.items():

@@ -13,7 +13,7 @@ from fedloom.report.figures import MOST_BANDS
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import amount, percent, whole
-from fedloom.report.printable import part, printable
+from fedloom.report.printable import class_names, part, printable
 
 CURVES = {  # heading, label of the axis, caption
     "global_accuracy": ("Global accuracy", "accuracy (%)", "The global model on the global test set. "),
@@ -185,7 +185,8 @@ def weakest(method: Method) -> str:
     low = measured[np.argmin(last[measured])]
     lost = int((best[measured] - last[measured] > 0.2).sum())
     more = f"; {lost} of {len(measured)} classes are more than 20 points below their best" if lost else ""
-    return f"Lowest at the end: class {low}, {percent(float(last[low]))} %{more}."
+    called = class_names(method.first.history.federation)
+    return f"Lowest at the end: class {called[low] if low < len(called) else low}, {percent(float(last[low]))} %{more}."
 
 
 def duration(seconds: float) -> str:

@@ -16,6 +16,7 @@ from fedloom.report.grouping import read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
 from fedloom.report.page import Page, findings, notes
+from fedloom.report.printable import class_names, client_names
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -214,13 +215,18 @@ def _federation(page: Page, methods: Sequence[Method]) -> None:
         page.text("Not shown: no run has a federation.json.", "missing")
     for i, m in enumerate(list(different.values())[:_MOST_FEDERATIONS]):
         f = m.first.history.federation
-        counts, clients = np.array(f["train"], np.int64), np.array(f["shown"], np.int64)
+        counts, named = np.array(f["train"], np.int64), client_names(f)
+        clients = [named.get(k, str(k)) for k in f["shown"]]
         caption = sentences.holders(f, heterogeneity(counts))
         if any(len(other.counted) > 1 for other in methods):
             caption += " This is the run of the lowest seed; others may divide the examples otherwise."
         name = "federation" if i == 0 else f"federation_{i + 1}"
         heading = sentences.partition_of(m) or "Examples by client and class"
-        page.add(page.figure(draw_federation(counts, clients=clients), name, heading, caption, wide=True))
+        page.add(
+            page.figure(
+                draw_federation(counts, clients=clients, classes=class_names(f)), name, heading, caption, wide=True
+            )
+        )
         page.keep(comparison.examples(name, f))
     if len(different) > _MOST_FEDERATIONS:
         page.text(f"{len(different) - _MOST_FEDERATIONS} more federations are not drawn.", "missing")

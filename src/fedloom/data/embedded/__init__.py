@@ -8,7 +8,8 @@ from importlib import resources
 
 import numpy as np
 
-from fedloom.data.examples import Examples, Normalise, from_arrays
+from fedloom.data.constants import CLASSES, NORMALISE
+from fedloom.data.examples import Examples, from_arrays
 
 _FILE = "fashion_mnist_small.npz"
 _SHA256 = "7d658da13f6a7784d795c8564248442deaf01b19cdce9e0b6be7671d7c5fc852"
@@ -27,15 +28,14 @@ def fashion_mnist_small() -> tuple[Examples, Examples]:
     content = resources.files(__name__).joinpath(_FILE).read_bytes()
     if (digest := hashlib.sha256(content).hexdigest()) != _SHA256:
         raise ValueError(f"{_FILE} must have the SHA-256 {_SHA256}, got {digest}: install fedloom again")
-    normalise = Normalise(mean=(0.2860,), std=(0.3530,), scale=1 / 255)
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         train, test = (
             from_arrays(
                 arrays[f"x_{part}"],
                 arrays[f"y_{part}"],
-                num_classes=10,
-                normalise=normalise,
+                normalise=NORMALISE["fashion_mnist"],
                 name=f"fashion_mnist_small {part}",
+                classes=CLASSES["fashion_mnist"],
             )
             for part in ("train", "test")
         )

@@ -1,0 +1,122 @@
+"""Features of a table's columns: scaled, imputed and one-hot by scikit-learn, fitted on the examples that train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_MOST_NAMED = 20  # categories of a column that facts name
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """The columns of some examples as they were read, and what makes features of them.
+
+    Args:
+        frame: the columns, a pandas DataFrame of N rows; missing values are NaN.
+        transformer: of scikit-learn, with `fit(frame, y)` and `transform(frame)`; copied before it is fitted.
+        read: how the table was read, for `facts`.
+        facts: what the features are, once it is fitted; for manifest.json.
+    """
+
+    frame: Any
+    transformer: Any
+    read: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, frame: Any, prepare: Any, read: Mapping[str, Any]) -> Preparation:
+        """`prepare`: "standard", or a transformer.
+
+        "standard": numbers lose their mean and are divided by their deviation, gaps are the median; words become one
+        column of 0 and 1 for each, a gap is a word of its own, and a word that no training example has is all 0.
+
+        Raises:
+            ValueError: scikit-learn is not installed, or `prepare` is something else.
+        """
+        try:
+            from sklearn.compose import ColumnTransformer
+            from sklearn.impute import SimpleImputer
+            from sklearn.pipeline import make_pipeline
+            from sklearn.preprocessing import OneHotEncoder, StandardScaler
+        except ImportError:
+            raise ValueError("to prepare a table takes scikit-learn: pip install 'fedloom[tables]'") from None
+        if hasattr(prepare, "fit") and hasattr(prepare, "transform") and not isinstance(prepare, type):
+            return cls(frame, prepare, read)
+        if prepare != "standard":
+            raise ValueError(
+                f"prepare must be 'standard' or a transformer of scikit-learn, got {prepare!r}: leave it out where all "
+                "columns are numbers of sizes near 1"
+            )
+        numbers = [name for name in frame.columns if frame[name].dtype.kind == "f"]
+        words = [name for name in frame.columns if name not in numbers]
+        scaled = make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler())
+        hot = make_pipeline(
+            SimpleImputer(strategy="constant", fill_value="missing"),
+            OneHotEncoder(handle_unknown="ignore", sparse_output=False),
+        )
+        each = [("numbers", scaled, numbers), ("words", hot, words)]
+        return cls(frame, ColumnTransformer(each, verbose_feature_names_out=False), read)
+
+    def select(self, rows: npt.NDArray[np.int64]) -> Preparation:
+        """The same of some rows (n,), in that order."""
+        return Preparation(self.frame.iloc[rows], self.transformer, self.read, self.facts)
+
+    def joined(self, other: Preparation) -> Preparation:
+        """The same with the rows of `other` behind its own."""
+        import pandas as pd
+
+        return Preparation(pd.concat([self.frame, other.frame]), self.transformer, self.read, self.facts)
+
+    def fitted(self, rows: npt.NDArray[np.int64], y: npt.NDArray[Any]) -> Preparation:
+        """The same with a transformer that was fitted on `rows` and their labels `y[rows]` alone.
+
+        Raises:
+            ValueError: the transformer does not take the columns.
+        """
+        from sklearn.base import clone
+
+        try:
+            made = clone(self.transformer).fit(self.frame.iloc[rows], y[rows])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"the transformer must take the columns {', '.join(map(repr, self.frame.columns))} of the table, got "
+                f"{type(error).__name__}: {error}: give one that does, or prepare='standard'"
+            ) from error
+        facts = {**self.read, "fitted_on": len(rows), "columns": _described(made, self.frame.iloc[rows])}
+        return Preparation(self.frame, made, self.read, facts)
+
+    def features(self, other: Preparation | None = None) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
+        """Features (N, D) of these columns, or of those of `other`, and their names."""
+        made = self.transformer.transform((other or self).frame)
+        x = made.toarray() if hasattr(made, "toarray") else made
+        try:
+            names = tuple(map(str, self.transformer.get_feature_names_out()))
+        except AttributeError:
+            names = ()
+        return np.ascontiguousarray(x, np.float32), names
+
+
+def _described(made: Any, frame: Any) -> dict[str, str] | str:
+    """What became of each column, for somebody who reads the manifest."""
+    named = getattr(made, "named_transformers_", {})
+    if set(named) != {"numbers", "words"}:  # somebody's own
+        return " ".join(repr(made).split())
+    out = {}
+    gaps = frame.isna().sum()
+    for group, pipeline, names in made.transformers_:
+        for i, name in enumerate(names):
+            if group == "numbers":
+                filled, scaler = pipeline[0].statistics_[i], pipeline[1]
+                said = f"standardised: mean {scaler.mean_[i]:.4g}, deviation {scaler.scale_[i]:.4g}"
+                said += f"; {gaps[name]} missing as the median {filled:.4g}" if gaps[name] else ""
+            else:
+                words = list(map(str, pipeline[1].categories_[i]))
+                more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+                said = f"one-hot: {', '.join(words[:_MOST_NAMED])}{more}"
+            out[str(name)] = said
+    return out
