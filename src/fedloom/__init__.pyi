@@ -87,6 +87,7 @@ from fedloom.experiments.search_space import Range
 from fedloom.experiments.trackers import Tracker, track, tracker
 from fedloom.experiments.trials import Sweep
 from fedloom.experiments.weights_file import load_weights
+from fedloom.report import summary
 
 __version__: str
 
@@ -198,6 +199,7 @@ __all__ = [
     "self_distilled",
     "shards",
     "state",
+    "summary",
     "task_loss",
     "track",
     "tracker",

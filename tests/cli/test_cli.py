@@ -111,7 +111,8 @@ def test_compare_writes_each_run_and_hands_settings_to_their_owner(
         capsys, *argv, "--set", "fedntd.beta=0.5", "--set", "fedavg.aggregation=uniform", "--out", str(out_dir)
     )
     assert status == 0
-    assert [line.split()[0] for line in out.splitlines()[-3:-1]] == ["fedavg", "fedntd"]
+    assert [line.split()[0] for line in out.splitlines()[-5:-2]] == ["fedavg", "fedntd", "local_only"]
+    assert "run 2 of 3, fedntd: stacked engine" in out
     chosen = {n: json.loads((out_dir / n / "manifest.json").read_text()) for n in ("fedavg", "fedntd")}
     assert chosen["fedntd"]["hyper_parameters"]["beta"] == 0.5
     assert chosen["fedntd"]["hyper_parameters"]["aggregation"] == "samples"

@@ -285,7 +285,9 @@ def test_a_table_says_how_its_columns_are_named(capsys: pytest.CaptureFixture[st
     Path("t.csv").write_text("a,b,kind\n" + "1,2,x\n3,4,y\n" * 30)
     said = refused(capsys, "run fedavg --data t.csv")
     assert said.startswith("t.csv: the header must be distinct names with 'label' and a feature, got a, b, kind: ")
-    assert said.endswith("; columns are named as t.csv?label=y&client=c&split=s")
+    assert said.endswith(
+        "; what columns are is said as t.csv?label=y&client=c&split=s&drop=a,b&categories=d&prepare=standard"
+    )
     few = "--clients 4 --cohort 2 --rounds 1 --partition iid --model logistic"
     assert "t, 48 training and 12 test" in done(capsys, f"run fedavg --data t.csv?label=kind {few}")
 
@@ -306,10 +308,10 @@ def test_several_seeds_are_several_runs(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_runs_go_on_and_missing_ones_start(capsys: pytest.CaptureFixture[str]) -> None:
-    done(capsys, "compare fedavg scaffold --settings tiny.toml --out whole")
+    done(capsys, "compare fedavg scaffold --no-local-only --settings tiny.toml --out whole")
     done(capsys, "run fedavg --settings tiny.toml --rounds 2 --out cut/fedavg")
     assert "cut/fedavg already holds a run" in refused(capsys, "compare fedavg scaffold --settings tiny.toml --out cut")
-    out = done(capsys, "compare fedavg scaffold --settings tiny.toml --out cut --resume")
+    out = done(capsys, "compare fedavg scaffold --no-local-only --settings tiny.toml --out cut --resume")
     assert "fedavg: stacked engine" in out
     assert ", from round 2\n" in out
     for name in ("fedavg", "scaffold"):
@@ -423,7 +425,7 @@ def test_a_tracker_gets_every_run(capsys: pytest.CaptureFixture[str], monkeypatc
             seen.append((self.target, status))
 
     monkeypatch.setitem(sys.modules["fedloom.experiments.trackers"]._TRACKERS, "tensorboard", (Listening, "DIR"))
-    done(capsys, "compare fedavg fedntd --settings tiny.toml --rounds 1 --track tensorboard:tb")
+    done(capsys, "compare fedavg fedntd --no-local-only --settings tiny.toml --rounds 1 --track tensorboard:tb")
     assert seen == [
         *[("tb/fedavg", "fedavg"), ("tb/fedavg", 0, True), ("tb/fedavg", 1, True), ("tb/fedavg", "finished")],
         *[("tb/fedntd", "fedntd"), ("tb/fedntd", 0, True), ("tb/fedntd", 1, True), ("tb/fedntd", "finished")],
@@ -498,3 +500,17 @@ def test_the_page_lists_every_setting_with_its_flag_type_and_default() -> None:
     }
     assert all(row[4] for row in rows if len(row) == 5)
     assert found == {key: (flags.get(key, ""), *about) for key, about in _known().items()}
+
+
+def test_local_only_stands_beside_a_comparison_unless_declined(capsys: pytest.CaptureFixture[str]) -> None:
+    out = done(capsys, "compare fedavg fedprox --settings tiny.toml --rounds 1 --seed 1,2 --out runs")
+    assert Path("runs/local_only/seed-2/metrics.jsonl").exists()
+    assert "run 6 of 6, local_only/seed-2: stacked engine" in out
+    assert "summary: runs/summary.tex, runs/summary.md, runs/summary.csv" in out
+    said = done(capsys, "summary runs --against local_only --reading best --out paper")
+    assert "personal, less" in " ".join(said.split())
+    assert Path("paper/summary.tex").read_text(encoding="utf-8").startswith(r"\begin{table}")
+    out = done(capsys, "compare fedavg fedprox --settings tiny.toml --rounds 1 --test-fraction 0")
+    assert "local_only is left out: clients hold out no examples to be judged on" in out
+    out = done(capsys, "compare fedavg fedprox --no-local-only --settings tiny.toml --rounds 1")
+    assert "local_only" not in out

@@ -259,14 +259,16 @@ def test_runs_are_found_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         runs_below(tmp_path / "nowhere")
 
 
-def test_a_number_is_read_in_four_ways() -> None:
+def test_a_number_is_read_in_five_ways() -> None:
     found = [0.1, 0.6, None, 0.9, 0.5]
     val = [0.2, 0.7, 0.8, 0.4, 0.7]  # the best is in a round without the number, then two are equal
     metrics = [
         {"round": t, "global_accuracy": a, "val_accuracy": v} for t, (a, v) in enumerate(zip(found, val, strict=True))
     ]
     read = History(algorithm="A", metrics=metrics).readings("global_accuracy")
-    assert read == (0.5, pytest.approx(2.1 / 4), 0.6, 0.9)
+    assert read == (0.5, pytest.approx(0.7), 0.6, 0.9, pytest.approx(2.1 / 4))
+    assert read._fields == ("last", "tail", "validated", "best", "mean")
+    assert History(algorithm="A", metrics=metrics).readings("global_accuracy", tail=3).tail == pytest.approx(2 / 3)
     losses = [{"round": t, "global_loss": v} for t, v in enumerate((3.0, 1.0, 2.0))]
     read = History(algorithm="A", metrics=losses).readings("global_loss")
     assert (read.last, read.mean, read.best) == (2.0, 2.0, 1.0)  # the lowest

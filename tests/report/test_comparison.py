@@ -14,6 +14,7 @@ from fedloom.coordinator import History
 from fedloom.report import comparison, sentences, write_report
 from fedloom.report.grouping import read_methods
 from fedloom.report.methods import Method
+from fedloom.report.summary import readings
 
 
 def run_of(folder: Path, accuracies: list[float], algorithm: str = "fedavg", seed: int = 0) -> None:
@@ -113,17 +114,18 @@ def test_versions_are_said_once_where_they_are_the_same(tmp_path: Path) -> None:
     assert [row[-1] for row in table.rows] == ["fedloom 0.1.0, torch 2.8", "torch 3"]
 
 
-def test_accuracies_are_read_in_four_ways(tmp_path: Path) -> None:
+def test_accuracies_are_read_in_five_ways(tmp_path: Path) -> None:
     made_run(tmp_path / "a", "fedavg", 0)
     made_run(tmp_path / "b", "fedntd", 0, without=("personal_accuracy",))
-    found = comparison.readings(methods(tmp_path))
+    found = readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
     assert found is not None
     names = [c.name for c in found.columns]
     assert names == [
         "method",
-        *(f"{kind}_accuracy_{way}" for kind in ("global", "personal") for way in ("last", "mean", "best")),
+        *(f"{kind}_accuracy_{way}" for kind in ("global", "personal") for way in ("last", "tail", "best", "mean")),
     ]
     assert "optimistic" in found.columns[3].heading
+    assert found.columns[2].heading == "global, mean of last 2, %"
     history = History.read(tmp_path / "a")
     for name in names[1:]:
         kind, _, way = name.rpartition("_")

@@ -144,13 +144,15 @@ def test_new_clients_have_columns_where_there_are_any() -> None:
     ]
 
 
-def test_the_same_accuracy_is_read_in_four_ways() -> None:
+def test_the_same_accuracy_is_read_in_five_ways() -> None:
     swings = history(rounds=4)
     for t, record in enumerate(swings.metrics):
         record |= {"global_accuracy": (0.1, 0.5, 0.9, 0.3, 0.7)[t], "val_accuracy": (0.1, 0.8, 0.2, 0.3, 0.4)[t]}
     out = shown(readings_table([("fedavg", swings)]), 100)
     assert "*best on test, which is optimistic" in " ".join(out.split())
-    assert [line.split() for line in out.splitlines()][-1] == ["fedavg", "0.7000", "0.5000", "0.5000", "0.9000"]
+    assert [line.split() for line in out.splitlines()][-1] == [
+        *["fedavg", "0.7000", "0.5000", "0.5000", "0.9000", "0.5000"]
+    ]
     swings.metrics[-1]["personal_accuracy"] = 0.8
     narrow = shown(readings_table([("fedavg", swings)]), 40).splitlines()[-1].split()
     assert narrow[:2] == ["fedavg", "0.7000"]  # what goes first are the other ways

@@ -18,7 +18,7 @@ from made import made_run
 from fedloom import FedNTD, PFedSD, RunSettings, run
 from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
-from fedloom.report import write_report
+from fedloom.report import summary, write_report
 
 sys.path.append(str(Path(__file__).parents[1] / "coordinator"))
 import tiny
@@ -150,9 +150,14 @@ def test_tables_give_the_numbers_of_the_runs_back(comparison: Path) -> None:
     last = history.metrics[-1]["personal_by_client"]
     personal = table(tables / "personal.csv")
     assert {r["client"]: float(r["accuracy"]) for r in personal if r["run"] == "pfedsd/seed-1"} == last
-    summary = {r["method"]: r for r in table(tables / "summary.csv")}
+    ended = {r["method"]: r for r in table(tables / "summary.csv")}
     ends = [History.read(comparison / f"pfedsd/seed-{s}").last("global_accuracy") for s in (0, 1)]
-    assert float(summary["pfedsd"]["global_accuracy"]) == pytest.approx(sum(ends) / 2, abs=1e-15)
+    assert float(ended["pfedsd"]["global_accuracy"]) == pytest.approx(sum(ends) / 2, abs=1e-15)
+    assert (
+        summary(comparison).files().items()
+        <= {p.name: p.read_bytes() for p in (comparison / "report").glob("summary.*")}.items()
+    )
+    assert "fedavg_low" in (tables / "differences.csv").read_text()
     held = table(tables / "federation.csv")
     first = History.read(comparison / "fedavg/seed-0").federation["train"]
     assert [[int(r[f"class_{c}"]) for c in range(3)] for r in held] == first

@@ -22,6 +22,7 @@ examples:
   fedloom branch runs/fedntd --at 100 --set fedntd.beta=0.3 --out runs/less
   fedloom verify runs/two
   fedloom report runs/two
+  fedloom summary runs/two --out paper
   fedloom analyse runs/fedntd local-accuracy alignment
   fedloom export runs/fedntd model.safetensors
 """
@@ -56,6 +57,11 @@ def parser() -> argparse.ArgumentParser:
     many = command("compare", "train with several algorithms on the same clients", "train.compare")
     many.add_argument("algorithms", nargs="+", metavar="algorithm", help="as of `fedloom run`")
     add_settings(many)
+    many.add_argument(
+        "--no-local-only",
+        action="store_true",
+        help="without local_only, every client's training alone, which a comparison has beside it otherwise",
+    )
 
     again = command("resume", "go on with the runs in a directory, bit for bit", "train.resume")
     again.add_argument("directory", type=directory, help="what --out named")
@@ -86,6 +92,18 @@ def parser() -> argparse.ArgumentParser:
     )
     page.add_argument(
         "--out", type=directory, metavar="DIR", help="where the report goes (default: report/ in the directory)"
+    )
+
+    numbers = command("summary", "means over seeds and differences of methods, for a paper", "runs.summarise")
+    numbers.add_argument(
+        "directories", nargs="+", type=directory, metavar="directory", help="a run, or a folder with runs below it"
+    )
+    numbers.add_argument("--against", metavar="METHOD", help="whom others are compared with (default: the first)")
+    numbers.add_argument(
+        "--reading", default="last", metavar="R", help="what differences are of: last, tail, validated, best or mean"
+    )
+    numbers.add_argument(
+        "--out", type=directory, metavar="DIR", help="where summary.tex, summary.md and summary.csv go"
     )
 
     model = command("export", "write a run's global model, or one client's", "runs.export")

@@ -13,13 +13,22 @@ from fedloom.core.terminal import table
 from fedloom.evaluate import classify
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export as write_model
-from fedloom.report import write_report
+from fedloom.report import summary, write_report
 
 
 def report(args: argparse.Namespace, console: Console) -> int:
     """Write one page about every run below some directories."""
     path = write_report([Path(d) for d in args.directories], args.out)
     console.print(f"report: {path}", markup=False, soft_wrap=True)
+    return 0
+
+
+def summarise(args: argparse.Namespace, console: Console) -> int:
+    """Print means over seeds and differences, and with --out write them for a paper."""
+    found = summary([Path(d) for d in args.directories], against=args.against, reading=args.reading)
+    console.print(found)
+    if args.out is not None:
+        console.print(f"files: {', '.join(map(str, found.write(args.out)))}", markup=False, soft_wrap=True)
     return 0
 
 

@@ -19,6 +19,7 @@ from fedloom.core.terminal import table
 from fedloom.experiments.search_space import Range
 from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import LAST, Sweep, Trial
+from fedloom.report import Whole
 
 _SHOWN = 20  # trials in the table; all of them are in sweep.csv
 _SHOWN_MEASURES = ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth")
@@ -36,13 +37,14 @@ def sweep(args: argparse.Namespace, console: Console) -> int:
         tracker(text)  # a wrong name shows before any work
     tried: list[Trial] = []
     begun = False
+    whole = Whole([trial.experiment.run.rounds for trial in asked.trials for _ in asked.seeds or ()])
 
     def run(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
         nonlocal begun
         if not begun:
             introduce(job.federation, job.population.models, job.settings, console)
         begun = True
-        return train(name, job, console, directory, resume=resume, trackers=args.track, on_round=on_round)
+        return train(name, job, console, directory, resume=resume, trackers=args.track, on_round=on_round, whole=whole)
 
     def note(trial: Trial) -> None:
         tried.append(trial)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,14 +22,17 @@ from fedloom.engines.communication import only_computes
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
-from fedloom.report import comparison_table, progress, readings_table
+from fedloom.report import Whole, comparison_table, progress, readings_table, summary
+from fedloom.report.methods import is_local_only
 
 Results = list[tuple[str, History]]
+_SEED = re.compile(r"/?seed-\d+$")
 
 
 def compare(args: argparse.Namespace, console: Console) -> int:
     """Train with each algorithm and each seed; what others gave is shown even where one fails."""
-    chosen = experiments(args, args.algorithms)
+    beside = [*args.algorithms, *_beside(args)]
+    chosen = experiments(args, beside)
     runs = {_place(e, s, args, chosen): with_seed(e, s) for e in chosen for s in seeds(args.seeds, e)}
     if args.resume and args.out is None:
         raise SettingError("--resume goes on with what a directory holds; name it with --out DIR")
@@ -40,8 +44,17 @@ def compare(args: argparse.Namespace, console: Console) -> int:
         tracker(text)  # a wrong name shows before any work
     federations = Federations()
     jobs = {place: federations.job(experiment) for place, experiment in runs.items()}
-    for job in jobs.values():  # what does not fit shows before the first of them trains
-        job.check()
+    added = beside[len(args.algorithms) :]
+    for place, job in list(jobs.items()):  # what does not fit shows before the first of them trains
+        try:
+            if runs[place].algorithm in added and job.federation.local_test is None:
+                raise SettingError("clients hold out no examples to be judged on")
+            job.check()
+        except SettingError as error:
+            if runs[place].algorithm not in added:
+                raise
+            del jobs[place]
+            console.print(f"{place} is left out: {error}", markup=False, soft_wrap=True)
     if computes:
         for job in jobs.values():
             job.run()
@@ -49,11 +62,13 @@ def compare(args: argparse.Namespace, console: Console) -> int:
     first = next(iter(jobs.values()))
     introduce(first.federation, first.population.models, first.settings, console)
     results: Results = []
+    whole = Whole([job.settings.rounds for job in jobs.values()])
     try:
         for place, job in jobs.items():
             name = place if place != "." else label(chosen[0].algorithm)
             directory = None if args.out is None else Path(args.out, place)
-            results.append((name, train(name, job, console, directory, resume=args.resume, trackers=args.track)))
+            how = {"resume": args.resume, "trackers": args.track, "whole": whole}
+            results.append((name, train(name, job, console, directory, **how)))
     finally:  # where one fails or is interrupted, what the others gave is still worth a look
         _show(results, args.out, console)
     return 0
@@ -108,17 +123,19 @@ def train(
     at: int | None = None,
     trackers: Sequence[str] = (),
     on_round: OnHistory | None = None,
+    whole: Whole | None = None,
 ) -> History:
     """Run a job with a progress bar, and print what a reader should know of how it went."""
 
     def announce(history: History) -> None:
-        text = f"{name}: {history.engine} engine ({history.engine_reason})"
+        which = f"{whole.which}, " if whole is not None and whole.which else ""
+        text = f"{which}{name}: {history.engine} engine ({history.engine_reason})"
         if resume and history.metrics:
             text += f", from round {history.metrics[-1]['round']}"
         console.print(text, markup=False, soft_wrap=True)
 
     with ExitStack() as stack:
-        watchers = [stack.enter_context(progress(console, name, job.settings.rounds))]
+        watchers = [stack.enter_context(progress(console, name, job.settings.rounds, whole=whole))]
         watchers += [] if on_round is None else [on_round]
         for text in trackers:
             watchers.append(stack.enter_context(track(tracker(_own_folder(text, name)), dict(job.described or {}))))
@@ -152,6 +169,12 @@ def introduce(federation: Federation, models: Mapping[str, Model], settings: Run
         console.print(line, markup=False, soft_wrap=True)
 
 
+def _beside(args: argparse.Namespace) -> list[str]:
+    """What a comparison has beside what it names: local-only training, by which federated learning is measured."""
+    declined = args.command != "compare" or len(args.algorithms) < 2 or args.no_local_only
+    return [] if declined or any(is_local_only(name) for name in args.algorithms) else ["local_only"]
+
+
 def _place(experiment: Experiment, seed: int, args: argparse.Namespace, all: Sequence[Experiment]) -> str:
     """Where a run stands below --out; also what it is called."""
     parts = [label(experiment.algorithm)] if len(all) > 1 else []
@@ -168,6 +191,15 @@ def _show(results: Results, out: str | None, console: Console) -> None:
     if results:
         console.print()
         console.print(comparison_table(results))
-        console.print(readings_table(results))
+        by_method: dict[str, list[History]] = {}
+        for name, history in results:
+            if history.metrics:
+                by_method.setdefault(_SEED.sub("", name) or history.algorithm, []).append(history)
+        found = summary(by_method) if by_method else None
+        console.print()
+        console.print(found if found is not None and found.several else readings_table(results))
         if out is not None:
+            if found is not None and len(results) > 1:
+                paths = found.write(out)
+                console.print(f"summary: {', '.join(map(str, paths))}", markup=False, soft_wrap=True)
             console.print(f"settings, metrics and timing: {out}", markup=False, soft_wrap=True)

@@ -33,17 +33,18 @@ class Reached(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """One measured number of a run, read in four ways: papers use each of them, and they differ. NaN: not measured.
+    """One measured number of a run, read in five ways: papers use each of them, and they differ. NaN: not measured.
 
-    `last`: after the last round. `mean`: over all rounds that have it, that before training included. `validated`: in
-    the round with the best `val_accuracy`. `best`: over rounds, which is optimistic, since it chooses the round by what
-    it reports.
+    `last`: after the last round. `tail`: mean of the newest rounds (`newest`), or of so many as were asked for.
+    `validated`: in the round with the best `val_accuracy`. `best`: over rounds, which is optimistic, since it chooses
+    the round by what it reports. `mean`: over all rounds that have it, that before training included.
     """
 
     last: float
-    mean: float
+    tail: float
     validated: float
     best: float
+    mean: float
 
 
 @dataclass
@@ -111,16 +112,23 @@ class History:
         values = self.series(name)[-count:]
         return float(values.mean()) if len(values) else float("nan")
 
-    def readings(self, name: str) -> Readings:
-        """A measured number, read in four ways."""
+    def readings(self, name: str, tail: int | None = None) -> Readings:
+        """A measured number, read in five ways; `tail`: how many of its newest values the mean is of."""
         there = [m for m in self.metrics if m.get(name) is not None]
         if not there:
-            return Readings(*[math.nan] * 4)
+            return Readings(*[math.nan] * 5)
         values = np.array([m[name] for m in there], np.float64)
         chosen = [m for m in there if m.get("val_accuracy") is not None]
         validated = max(chosen, key=lambda m: m["val_accuracy"])[name] if chosen else math.nan  # the first of equals
         best = values.min() if lower_is_better(name) else values.max()
-        return Readings(float(values[-1]), float(values.mean()), float(validated), float(best))
+        many = newest(self.metrics[-1]["round"]) if tail is None else tail
+        return Readings(
+            last=float(values[-1]),
+            tail=float(values[-many:].mean()),
+            validated=float(validated),
+            best=float(best),
+            mean=float(values.mean()),
+        )
 
     @property
     def per_class(self) -> npt.NDArray[np.float64]:
@@ -184,6 +192,14 @@ class History:
                 seconds = math.nan if row["seconds"] is None else row["seconds"]
                 return Reached(row["round"], row["bytes"], seconds)
         return None
+
+
+def newest(rounds: int) -> int:
+    """Over how many of the last rounds a mean is taken: one round alone swings with the classes of its cohort.
+
+    The last tenth, and at least 10 rounds where these are at most half of all; 1: there is nothing to take a mean of.
+    """
+    return max(1, rounds // 10, min(10, rounds // 2))
 
 
 def lower_is_better(metric: str) -> bool:

@@ -178,6 +178,7 @@ class Rounds:
 
     def go(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
         if files is None:
+            self._tell()
             self.states_in(None)
         if on_start is not None:
             on_start(self.history)
@@ -308,11 +309,15 @@ class Rounds:
 
     def documents(self) -> dict[str, Any]:
         """What stands in settings.json, federation.json and manifest.json."""
+        self._tell()
+        self.history.manifest = plain(self.facts())
+        return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
+
+    def _tell(self) -> None:
+        """What a history says of its run without a directory too: how it was asked for, and who holds what."""
         asked = {"algorithm": type(self.algorithm).__name__, "run": self.settings}
         self.history.settings = plain(asked if self.job.described is None else self.job.described)
         self.history.federation = facts.who_holds_what(self.population.federation)
-        self.history.manifest = plain(self.facts())
-        return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for a run to go on."""

@@ -3,8 +3,9 @@
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analyses import ANALYSES, analyse, write_analysis
 from fedloom.report.analyses.tsne import joint_tsne
-from fedloom.report.console import comparison_table, progress, readings_table
+from fedloom.report.console import Whole, comparison_table, progress, readings_table
 from fedloom.report.heterogeneity import FederationTable, Heterogeneity, draw_federation, heterogeneity
+from fedloom.report.summary import Summary, summary
 from fedloom.report.write import write_report
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "AnalysedRun",
     "FederationTable",
     "Heterogeneity",
+    "Summary",
+    "Whole",
     "analyse",
     "comparison_table",
     "draw_federation",
@@ -19,6 +22,7 @@ __all__ = [
     "joint_tsne",
     "progress",
     "readings_table",
+    "summary",
     "write_analysis",
     "write_report",
 ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fedloom.coordinator.history import newest
 from fedloom.report.grouping import differences
-from fedloom.report.methods import Method, Run, evaluation_seconds, newest, training_seconds
+from fedloom.report.methods import Method, Run, evaluation_seconds, is_local_only, training_seconds
 from fedloom.report.number_table import Column, Table, amount, percent, whole
 from fedloom.report.printable import class_names, client_names, part, printable
 
@@ -55,37 +56,12 @@ def headline(methods: Sequence[Method]) -> Table:
     return Table("summary", [columns[i] for i in kept], rows, [m.number for m in methods])
 
 
-def readings(methods: Sequence[Method]) -> Table | None:
-    """Global and personal accuracy, each read in four ways (`History.readings`); None where neither was measured."""
-    ways = {
-        "last": "last round",
-        "mean": "mean over rounds",
-        "validated": "chosen on validation",
-        "best": "best on test (optimistic)",
-    }
-    names = [(kind, way) for kind in ("global", "personal") for way in ways]
-
-    def reading(kind: str, way: str) -> Callable[[Run], float]:
-        return lambda run: float(getattr(run.history.readings(f"{kind}_accuracy"), way))
-
-    cells = [[m.spread(reading(kind, way)) for kind, way in names] for m in methods]
-    kept = [i for i in range(len(names)) if any(row[i] is not None for row in cells)]
-    columns = [
-        Column(f"{names[i][0]}_accuracy_{names[i][1]}", f"{names[i][0]}, {ways[names[i][1]]}, %", percent, "high")
-        for i in kept
-    ]
-    rows = [[m.label, *[row[i] for i in kept]] for m, row in zip(methods, cells, strict=True)]
-    return (
-        Table("readings", [Column("method", "method"), *columns], rows, [m.number for m in methods]) if kept else None
-    )
-
-
 def alone(run: Run, methods: Sequence[Method]) -> dict[str, float]:
     """What each client reaches without the others: of the local-only run beside `run`, by client; empty without one.
 
     That is the one of the same seed, on clients of the same numbers.
     """
-    beside = [r for m in methods for r in m.counted if r.history.algorithm.lower().replace("_", "") == "localonly"]
+    beside = [r for m in methods for r in m.counted if is_local_only(r.history.algorithm)]
     return next((last_judged(r) for r in beside if r.seed == run.seed and r.folder != run.folder), {})
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -14,8 +15,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedloom.coordinator import History
+from fedloom.coordinator.history import newest
 from fedloom.core.terminal import table
-from fedloom.report.methods import evaluation_seconds, newest, training_seconds
+from fedloom.report.methods import evaluation_seconds, training_seconds
+from fedloom.report.number_table import Table
 
 
 class _Column(NamedTuple):
@@ -44,6 +47,22 @@ class _Fitted:
         for label, *cells in zip(self.labels, *(column.cells for column in kept), strict=True):
             out.add_row(escape(label), *cells)
         yield out
+
+
+def fitted(title: str, found: Table) -> ConsoleRenderable:
+    """A table of numbers for a terminal: where that is too narrow, columns go, the last first."""
+    first, *others = zip(found.columns, zip(*found.texts(), strict=True), strict=True)
+    columns = [_Column(_two_lines(c.heading), list(cells), i) for i, (c, cells) in enumerate(others)]
+    return _Fitted(title, list(first[1]), columns)
+
+
+def _two_lines(heading: str) -> str:
+    """A heading that is as narrow as it can be with two lines."""
+    words = heading.split()
+    return min(
+        (" ".join(words[:i]) + "\n" + " ".join(words[i:]) for i in range(1, len(words) + 1)),
+        key=lambda text: max(map(len, text.split("\n"))),
+    ).strip()
 
 
 def comparison_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
@@ -79,19 +98,23 @@ def comparison_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderabl
 
 
 _NEW = {"global": "global", "fine_tuned": "tuned", "personalised": "own"}
-_WAYS = {"last": "last", "mean": "mean", "validated": "by val.", "best": "best*"}
+_WAYS = {"last": "last", "tail": "mean {many}", "validated": "by val.", "best": "best*", "mean": "mean"}
 
 
 def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
-    """One row per run: global and personal accuracy, each read in four ways (`History.readings`)."""
+    """One row per run: global and personal accuracy, each read in five ways (`History.readings`)."""
     columns = []
+    many = newest(min((h.metrics[-1]["round"] for _, h in results), default=0))
     for kind in ("global", "personal"):
-        found = [history.readings(f"{kind}_accuracy")._asdict() for _, history in results]
+        found = [history.readings(f"{kind}_accuracy", many)._asdict() for _, history in results]
         for way, heading in _WAYS.items():
             cells = [_number(values[way]) for values in found]
-            if set(cells) != {_number(math.nan)}:
-                columns.append(_Column(f"{kind}\n{heading}", cells, 0 if way == "last" else 1))
-    title = "Which number: last round; mean of all rounds; chosen by validation; *best on test, which is optimistic"
+            if set(cells) != {_number(math.nan)} and (way != "tail" or many > 1):
+                columns.append(_Column(f"{kind}\n{heading.format(many=many)}", cells, 0 if way == "last" else 1))
+    of = f"mean of the last {many}; " * (many > 1)
+    title = (
+        f"Which number: last round; {of}chosen by validation; *best on test, which is optimistic; mean of all rounds"
+    )
     return _Fitted(title, [label for label, _ in results], columns)
 
 
@@ -99,37 +122,78 @@ def _widest(texts: Sequence[str]) -> int:
     return max(cell_len(line) for text in texts for line in text.split("\n"))
 
 
+@dataclass
+class Whole:
+    """Several runs, one after the other: which one it is, and how long all will take.
+
+    The time is that of the rounds so far, as if those to come took as long.
+    """
+
+    rounds: list[int]  # of each run
+    clock: Callable[[], float] = time.perf_counter
+    begun: int = 0  # runs
+    start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.clock()
+
+    @property
+    def which(self) -> str:
+        """Which of several runs it is; "" where there is one."""
+        return f"run {self.begun} of {len(self.rounds)}" if len(self.rounds) > 1 else ""
+
+    def said(self, done: int) -> str:
+        """Which run it is, and the time of all of them, after so many rounds of this one."""
+        past = sum(self.rounds[: self.begun - 1]) + done
+        left = (self.clock() - self.start) / past * (sum(self.rounds) - past) if past else math.nan
+        return self.which if math.isnan(left) or not self.which else f"{self.which}, {_duration(left)} for all"
+
+
 @contextmanager
 def progress(
-    console: Console, label: str, rounds: int, *, every: float = 30.0, clock: Callable[[], float] = time.perf_counter
+    console: Console,
+    label: str,
+    rounds: int,
+    *,
+    whole: Whole | None = None,
+    every: float = 30.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Callable[[History], None]]:
-    """A live line: round, accuracy, time left. Yields the `on_round` to hand to `run`.
+    """A live line: round, accuracy, time left, of several runs also that of all. Yields the `on_round` of `run`.
 
     Where there is no terminal (a log file), a line of text every `every` seconds of `clock` instead.
     """
+    whole = whole or Whole([rounds])
+    whole.begun += 1
     if not console.is_terminal:
-        yield _lines(console, label, rounds, every, clock)
+        yield _lines(console, label, rounds, whole, every, clock)
         return
+    wide = console.width >= _WIDE
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
+        *[BarColumn(bar_width=16)] * wide,
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        *[TimeElapsedColumn()] * wide,
         TextColumn("left"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[seen]}"),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(escape(label), total=rounds, seen="")
+        task = bar.add_task(escape(label), total=rounds, seen=whole.said(0))
 
         def show(history: History) -> None:
-            bar.update(task, completed=len(history.metrics) - 1, seen=_newest(history))
+            done = len(history.metrics) - 1
+            said = whole.said(done)
+            bar.update(task, completed=done, seen=f"{_newest(history)}{said and '; '}{said}")
 
         yield show
 
 
+_WIDE = 80  # columns
+
+
 def _lines(
-    console: Console, label: str, rounds: int, every: float, clock: Callable[[], float]
+    console: Console, label: str, rounds: int, whole: Whole, every: float, clock: Callable[[], float]
 ) -> Callable[[History], None]:
     start = shown = clock()
 
@@ -138,8 +202,8 @@ def _lines(
         now, done = clock(), len(history.metrics) - 1
         if now - shown >= every and done < rounds:
             shown = now
-            left = (now - start) / done * (rounds - done)
-            text = f"{label}: round {done} of {rounds}, {_newest(history)}, {_duration(left)} left"
+            left, said = (now - start) / done * (rounds - done), whole.said(done)
+            text = f"{label}: round {done} of {rounds}, {_newest(history)}, {_duration(left)} left{said and '; '}{said}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     return show

@@ -23,14 +23,6 @@ _COMPUTING = {
 }
 
 
-def newest(rounds: int) -> int:
-    """Over how many of the last rounds a mean is taken: one round alone swings with the classes of its cohort.
-
-    The last tenth, and at least 10 rounds where these are at most half of all; 1: there is nothing to take a mean of.
-    """
-    return max(1, rounds // 10, min(10, rounds // 2))
-
-
 def training_seconds(history: History) -> float:
     """Seconds of a round without evaluation, mean over rounds; NaN before the first and where one was not timed."""
     last = history.rows()[-1]
@@ -133,6 +125,15 @@ class Spread:
     std: float
     count: int
 
+    def full(self) -> dict[str, float | str]:
+        """What a CSV has of it, by the ends of the columns' names."""
+        return {"": self.mean, "_std": "" if np.isnan(self.std) else self.std, "_runs": self.count}
+
+
+def is_local_only(algorithm: str) -> bool:
+    """Whether a run with this algorithm, by its name or its class, trains every client alone."""
+    return algorithm.lower().replace("_", "") == "localonly"
+
 
 @dataclass(frozen=True)
 class Method:
@@ -146,6 +147,11 @@ class Method:
     def counted(self) -> tuple[Run, ...]:
         """The runs that means are taken over: the finished ones; if there are none, all."""
         return tuple(run for run in self.runs if run.finished) or self.runs
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is local-only training."""
+        return is_local_only(self.first.history.algorithm)
 
     @property
     def first(self) -> Run:

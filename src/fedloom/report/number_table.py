@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Literal
 
 from fedloom.core.output import as_csv
 from fedloom.report.methods import Spread
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean difference over `count` pairs, and the ends of its interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    def full(self) -> dict[str, float]:
+        """What a CSV has of it, by the ends of the columns' names."""
+        return {"": self.mean, "_low": self.low, "_high": self.high, "_pairs": self.count}
 
 
 @dataclass(frozen=True)
@@ -34,22 +50,51 @@ class Table:
     numbers: list[int] = field(default_factory=list)  # of the method in each row, for its colour
 
     def csv(self) -> str:
-        """The table as CSV with every number in full; a Spread becomes three columns."""
-        spread = [any(isinstance(row[i], Spread) for row in self.rows) for i in range(len(self.columns))]
-        heads = [
-            [c.name, f"{c.name}_std", f"{c.name}_runs"] if s else [c.name]
-            for c, s in zip(self.columns, spread, strict=True)
-        ]
-        rows: list[list[Any]] = [[name for names in heads for name in names]]
+        """The table as CSV with every number in full; a Spread becomes three columns, an Interval four."""
+        measured = [[row[i] for row in self.rows if hasattr(row[i], "full")] for i in range(len(self.columns))]
+        ends = [list(values[0].full()) if values else [""] for values in measured]
+        rows: list[list[Any]] = [[c.name + end for c, its in zip(self.columns, ends, strict=True) for end in its]]
         for row in self.rows:
             cells: list[Any] = []
-            for value, s in zip(row, spread, strict=True):
-                if isinstance(value, Spread):
-                    cells += [value.mean, "" if math.isnan(value.std) else value.std, value.count]
-                else:
-                    cells += ["" if value is None else value] + ["", ""] * s
+            for value, its in zip(row, ends, strict=True):
+                full = value.full() if hasattr(value, "full") else {"": "" if value is None else value}
+                cells += [full.get(end, "") for end in its]
             rows.append(cells)
         return as_csv(rows)
+
+    def texts(self) -> list[list[str]]:
+        """The rows as people read them."""
+        return [[self.text(v, c) for v, c in zip(row, self.columns, strict=True)] for row in self.rows]
+
+    def markdown(self) -> str:
+        """The table in Markdown; the best means of a column are bold."""
+        rows = [[c.heading for c in self.columns], ["---", *["---:"] * (len(self.columns) - 1)]]
+        best = [self.winners(i) for i in range(len(self.columns))]
+        for k, cells in enumerate(self.texts()):
+            clean = [re.sub(r"([|*_`<])", r"\\\1", cell) for cell in cells]
+            rows.append([f"**{cell}**" if k in best[i] else cell for i, cell in enumerate(clean)])
+        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+    def latex(self, caption: str) -> str:
+        """The table in LaTeX, with the rules of booktabs; the best means of a column are bold."""
+        best = [self.winners(i) for i in range(len(self.columns))]
+        rows = [
+            [rf"\textbf{{{_tex(cell)}}}" if k in best[i] else _tex(cell) for i, cell in enumerate(cells)]
+            for k, cells in enumerate(self.texts())
+        ]
+        lines = [" & ".join(row) + r" \\" for row in [[_tex(c.heading) for c in self.columns], *rows]]
+        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
+        kinds = "l" + "r" * (len(self.columns) - 1)
+        return (
+            f"\\begin{{table}}\n\\centering\n\\caption{{{_tex(caption)}}}\n\\begin{{tabular}}{{{kinds}}}\n{body}\n"
+            "\\end{tabular}\n\\end{table}\n"
+        )
+
+    def html(self) -> str:
+        """The table in plain HTML, for a notebook."""
+        head = "".join(f"<th>{escape(c.heading)}</th>" for c in self.columns)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.texts())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def text(self, value: Any, column: Column) -> str:
         """A cell as the page shows it."""
@@ -57,6 +102,9 @@ class Table:
             return "–"
         if column.show is None:
             return str(value)
+        if isinstance(value, Interval):
+            low, high = column.show(value.low), column.show(value.high)
+            return f"{'+' * (value.mean > 0)}{column.show(value.mean)} [{low}, {high}]"
         if not isinstance(value, Spread):
             return column.show(value)
         if math.isnan(value.std):
@@ -74,6 +122,13 @@ class Table:
             return set()
         best = max(means.values()) if column.best == "high" else min(means.values())
         return {k for k, v in means.items() if v == best}
+
+
+def _tex(text: str) -> str:
+    """Text as LaTeX has it."""
+    special = {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
+    special |= {"^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
+    return "".join(special.get(c, c) for c in text)
 
 
 def percent(value: float) -> str:

@@ -17,6 +17,7 @@ from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
 from fedloom.report.page import Page, findings, notes
 from fedloom.report.printable import class_names, client_names
+from fedloom.report.summary import Summary, partitions, readings, seeds
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -75,7 +76,7 @@ def _summary(page: Page, methods: Sequence[Method], remarks: Sequence[str]) -> N
     page.add(notes(remarks))
     page.add(findings(list(sentences.findings(methods))))
     several = any(len(m.counted) > 1 for m in methods)
-    over = "mean ± standard deviation over seeds; " if several else ""
+    over = f"mean ± standard deviation over {seeds(methods)}, {partitions(methods)}; " if several else ""
     marked = " Bold: the best mean of a column, which is no test of significance." if len(methods) > 1 else ""
     table = comparison.headline(methods)
     forgetting = any(c.name == "forgetting" for c in table.columns)
@@ -85,14 +86,19 @@ def _summary(page: Page, methods: Sequence[Method], remarks: Sequence[str]) -> N
         f"After the last round ({over}training: all phases but evaluation; MB of all clients of a round, down and up)."
         f"{explained}{marked}",
     )
-    which = comparison.readings(methods)
+    found = Summary(tuple(methods), next((m.label for m in methods if not m.alone), methods[0].label))
+    page.files |= found.files()
+    if (gaps := found.differences()) is not None:
+        page.heading("Differences over seeds")
+        page.table(gaps, found.captions()[gaps.name])
+    which = readings(methods, ["global_accuracy", "personal_accuracy"])
     if which is not None:
         page.heading("Which number it is")
         page.table(
             which,
-            "The same accuracies, read in four ways that papers use: after the last round; mean over all rounds, that "
-            "before training included; in the round with the best validation accuracy; and the best on test examples, "
-            "which is optimistic, since it chooses the round by what it reports.",
+            "The same accuracies, read in the ways that papers use: after the last round; mean of the last rounds; in "
+            "the round with the best validation accuracy; the best on test examples, which is optimistic, since it "
+            "chooses the round by what it reports; and the mean over all rounds, that before training included.",
         )
 
 
@@ -263,7 +269,8 @@ def _settings(page: Page, methods: Sequence[Method]) -> None:
     page.add(
         "<footer><p>Beside this page: every figure as PNG and SVG in <code>figures/</code>, every table in full "
         f"precision in <code>tables/</code>: {escape(names)}. <code>rounds.csv</code> has every measured number of "
-        "every round.</p></footer>"
+        "every round; <code>summary.tex</code>, <code>summary.md</code> and <code>summary.csv</code> are for papers."
+        "</p></footer>"
     )
 
 

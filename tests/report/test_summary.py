@@ -1,0 +1,190 @@
+"""Several seeds: means, deviations and paired intervals by hand; what ± is of; LaTeX, Markdown, CSV, terminal, HTML."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made import made_run
+from rich.console import Console
+from scipy import stats
+from torch import nn
+
+import fedloom as fl
+from fedloom.core.errors import SettingError
+from fedloom.report import summary
+from fedloom.report.number_table import Interval
+from fedloom.report.summary import paired, partitions
+
+
+def history(name: str, seed: int | None, accuracies: list[float], held: int = 1, **more: Any) -> fl.History:
+    """A run whose global accuracy is known; `held`: what tells its partition from others."""
+    metrics = [{"round": t, "global_accuracy": a, **more} for t, a in enumerate(accuracies)]
+    settings = {} if seed is None else {"run": {"seed": seed}}
+    federation = {"clients": 1, "classes": 2, "shown": [0], "train": [[held, 1]]}
+    return fl.History(algorithm=name, metrics=metrics, settings=settings, federation=federation)
+
+
+def shown(found: object, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(found)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+ENDS = {"FedAvg": [0.50, 0.60, 0.55], "FedNTD": [0.54, 0.61, 0.60]}
+
+
+def made(held: tuple[int, int, int] = (1, 2, 3)) -> dict[str, list[fl.History]]:
+    """Two methods with the seeds 0, 1, 2, one in another order, and local-only training."""
+    runs = {
+        name: [history(name, s, [0.1, 0.3, end], held[s]) for s, end in enumerate(ends)] for name, ends in ENDS.items()
+    }
+    alone = [history("LocalOnly", s, [0.1, 0.2, 0.3], held[s], personal_accuracy=0.4 + s / 10) for s in range(3)]
+    return runs | {"FedNTD": runs["FedNTD"][::-1], "local_only": alone}
+
+
+def test_means_deviations_and_paired_intervals() -> None:
+    found = summary(made())
+    accuracy, personal, gaps = found.tables()
+    assert [c.heading for c in accuracy.columns[1:]] == [
+        "seeds",
+        "last round",
+        "best on test (optimistic)",
+        "mean over rounds",
+    ]
+    last = accuracy.rows[1][2]
+    assert (last.mean, last.std, last.count) == (
+        pytest.approx(np.mean(ENDS["FedNTD"])),
+        np.std(ENDS["FedNTD"], ddof=1),
+        3,
+    )
+    assert personal.rows[0][2] is None
+    interval = gaps.rows[0][1]
+    theirs = stats.ttest_rel(ENDS["FedNTD"], ENDS["FedAvg"]).confidence_interval()
+    assert gaps.rows[0][0] == "FedNTD"
+    assert (interval.mean, interval.count) == (pytest.approx(0.1 / 3), 3)
+    assert (interval.low, interval.high) == (pytest.approx(theirs.low, abs=1e-4), pytest.approx(theirs.high, abs=1e-4))
+    assert gaps.text(interval, gaps.columns[1]) == "+3.3 [-1.8, 8.5]"
+
+
+@pytest.mark.parametrize("n", [2, 5, 21, 22, 40])
+def test_the_quantile_of_student(n: int) -> None:
+    ends = np.random.default_rng(n).normal(0.5, 0.1, (2, n))
+    mine, theirs = (
+        summary({"a": [history("a", s, [0.1, e]) for s, e in enumerate(of)], "b": history("b", 0, [0.1, 0.2])}).methods[
+            0
+        ]
+        for of in ends
+    )
+    found = paired(mine, theirs, "global_accuracy", "last")
+    assert found is not None
+    expected = stats.ttest_rel(*ends).confidence_interval()
+    np.testing.assert_allclose((found.low, found.high), expected, rtol=2e-3, atol=1e-4)
+
+
+def test_differences_take_seeds_that_both_have() -> None:
+    runs = made()
+    runs["FedNTD"] = runs["FedNTD"][:2]
+    gaps = summary(runs).differences()
+    assert gaps is not None
+    assert gaps.rows[0][1].count == 2
+    assert summary({"a": history("a", 0, [0.1, 0.2]), "b": history("b", 0, [0.1, 0.3])}).differences() is None
+    nameless = {n: [history(n, None, [0.1, 0.2]), history(n, None, [0.1, 0.4])] for n in "ab"}
+    assert summary(nameless).differences() is None  # nothing tells which runs are a pair
+    assert summary(made(), against="FedNTD", reading="best").differences().columns[1].heading == "global, less FedNTD"  # type: ignore[union-attr]
+
+
+def test_what_the_deviation_is_of_is_said() -> None:
+    assert "every seed draws its own partition" in shown(summary(made()), 200)
+    fixed = summary(made((1, 1, 1)))
+    assert "one partition for all seeds" in fixed.markdown()
+    assert "one partition for all seeds" in fixed.latex()
+    assert {row["partition"] for row in csv.DictReader(io.StringIO(fixed.csv()))} == {"fixed"}
+    runs = made()
+    runs["FedAvg"][0].federation = {}
+    assert "not known of all runs" in partitions(summary(runs).methods)
+    assert ", one seed each" in summary({"a": history("a", 0, [0.1, 0.2])}).captions()["global_accuracy"]
+
+
+def test_papers_notebooks_and_spreadsheets() -> None:
+    runs = made() | {"fed_x & $y$ <b>": [history("x", s, [0.1, 0.2]) for s in range(3)]}
+    found = summary(runs)
+    tex = found.latex()
+    assert r"fed\_x \& \$y\$ <b> & 3 & 20.0 & 20.0 & 15.0 \\" in tex
+    assert r"FedNTD & 3 & \textbf{58.3 $\pm$ 3.8} &" in tex
+    assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 3
+    assert "| FedNTD | 3 | **58.3 ± 3.8** |" in found.markdown()
+    assert r"fed\_x & $y$ \<b>" in found.markdown()
+    assert "fed_x &amp; $y$ &lt;b&gt;" in found._repr_html_()
+    rows = list(csv.DictReader(io.StringIO(found.csv())))
+    row = next(r for r in rows if (r["method"], r["reading"]) == ("FedNTD", "last"))
+    assert float(row["mean"]) == pytest.approx(np.mean(ENDS["FedNTD"]))
+    assert (row["against"], row["pairs"]) == ("FedAvg", "3")
+    assert float(row["low"]) < float(row["difference"]) < float(row["high"])
+    assert repr(found) == "Summary(FedAvg, FedNTD, local_only, fed_x & $y$ <b>; 3 seeds)"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_number_is_cut_on_a_narrow_terminal(width: int) -> None:
+    out = shown(summary(made()), width)
+    assert "…" not in out
+    assert "58.3 ± 3.8" in out
+    assert max(map(len, out.splitlines())) <= width
+
+
+def test_folders_are_summed_up(tmp_path: Path) -> None:
+    for name in ("fedavg", "fedntd"):
+        for seed in (0, 1):
+            made_run(tmp_path / f"runs/{name}/seed-{seed}", name, seed, rounds=4)
+    found = summary(tmp_path / "runs")
+    assert [m.label for m in found.methods] == ["fedavg", "fedntd"]
+    assert [path.name for path in found.write(tmp_path / "out")] == ["summary.tex", "summary.md", "summary.csv"]
+    gaps = found.differences()
+    assert gaps is not None
+    table = list(csv.DictReader(io.StringIO(gaps.csv())))
+    assert isinstance(gaps.rows[0][1], Interval)
+    assert float(table[0]["global_accuracy_last_less_fedavg_low"]) == gaps.rows[0][1].low
+    assert table[0]["global_accuracy_last_less_fedavg_pairs"] == "2"
+    (tmp_path / "runs/fedavg/seed-0/settings.json").write_text(json.dumps({"run": {"seed": 1, "rounds": 9}}))
+    assert any("unfinished" in remark for remark in summary(tmp_path / "runs").remarks)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"against": "FedNDT"}, "against must be one of the methods FedAvg, FedNTD, local_only, got 'FedNDT' (did "),
+        ({"reading": "lsat"}, "reading must be one of last, tail, validated, best, mean, got 'lsat' (did you mean "),
+    ],
+)
+def test_what_is_refused(arguments: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        summary(made(), **arguments)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(message)
+    with pytest.raises(SettingError, match=r"takes histories of at least one round, got none of a: run"):
+        summary({"a": []})
+    with pytest.raises(SettingError, match="got none of any method"):
+        summary({})
+
+
+def test_runs_from_python_tell_their_seed_and_partition() -> None:
+    """Without a directory too."""
+    train = fl.from_arrays(np.eye(8, dtype=np.float32), np.arange(8) % 2)
+    federation = fl.federate(train, fl.iid(train.y, 2, seed=0), test=train, test_fraction=0)
+    runs: dict[str, list[fl.History]] = {}
+    for algorithm in (fl.FedAvg(), fl.FedProx(mu=1.0)):
+        for seed in (0, 1):
+            settings = fl.RunSettings(rounds=1, cohort_size=2, seed=seed, threads=1, compilation="none")
+            model = nn.Linear(8, 2)
+            runs.setdefault(type(algorithm).__name__, []).append(fl.run(algorithm, federation, model, settings))
+    found = summary(runs)
+    assert "one partition for all seeds" in found.captions()["global_accuracy"]
+    gaps = found.differences()
+    assert gaps is not None
+    assert gaps.rows[0][1].count == 2
+    assert not math.isnan(gaps.rows[0][1].low)
