@@ -14,7 +14,7 @@ from fedloom.coordinator import History
 from fedloom.report import comparison, sentences, write_report
 from fedloom.report.grouping import read_methods
 from fedloom.report.methods import Method
-from fedloom.report.summary import readings
+from fedloom.report.several_seeds import readings
 
 
 def run_of(folder: Path, accuracies: list[float], algorithm: str = "fedavg", seed: int = 0) -> None:

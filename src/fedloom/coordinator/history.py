@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,12 +16,15 @@ import numpy.typing as npt
 from fedloom.coordinator import reading
 from fedloom.core import files
 from fedloom.core.errors import SettingError
+from fedloom.core.naming import meant
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 Record = dict[str, Any]
 
+_ACCURACIES = ("global_accuracy", "personal_accuracy", "val_accuracy")
 EVALUATION = "evaluate"  # the phase that is no part of training
 
 
@@ -47,7 +51,7 @@ class Readings(NamedTuple):
     mean: float
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """The records of a run: one before training (round 0) and one after each round.
 
@@ -98,6 +102,63 @@ class History:
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),
+        )
+
+    def __repr__(self) -> str:
+        return f"History({', '.join(self._said())})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how the run ended, and its accuracies in all readings."""
+        names = [name for name in _ACCURACIES if len(self.series(name))]
+        head = "".join(f"<th>{field}</th>" for field in ("", *(Readings._fields if names else ())))
+        rows = ""
+        for name in names:
+            cells = "".join(f"<td>{'–' if math.isnan(v) else f'{v:.4f}'}</td>" for v in self.readings(name))
+            rows += f"<tr><th>{name}</th>{cells}</tr>"
+        return f"<p>{escape(', '.join(self._said()))}</p><table><tr>{head}</tr>{rows}</table>"
+
+    def _said(self) -> list[str]:
+        """The run in a few words."""
+        done = self.metrics[-1]["round"] if self.metrics else 0
+        last = {name: self.last(name) for name in _ACCURACIES}
+        said = [self.algorithm, f"{done} round{'s' * (done != 1)}"]
+        said += [f"{name}={value:.4f}" for name, value in last.items() if not math.isnan(value)]
+        return said + [f"stopped: {self.stopped}"] * (self.stopped is not None)
+
+    def plot(self, *names: str, ax: Axes | None = None) -> Axes:
+        """Draw measured numbers over rounds: those that are named, or the accuracies.
+
+        Args:
+            names: as `series` has them.
+            ax: where to draw; without it, axes of a new figure.
+
+        Returns:
+            The axes, to change or to save: `history.plot().figure.savefig("run.png")`.
+
+        Raises:
+            SettingError: no round has measured a number, or matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise SettingError("a figure needs matplotlib: pip install 'fedloom[report]'") from None
+        shown = names or tuple(name for name in _ACCURACIES if len(self.series(name)))
+        for name in shown or ("global_accuracy",):
+            if not len(self.series(name)):
+                raise self._unmeasured(name)
+        axes = Figure(figsize=(6.4, 3.6), layout="constrained").add_subplot() if ax is None else ax
+        for name in shown:
+            rounds = [m["round"] for m in self.metrics if m.get(name) is not None]
+            axes.plot(rounds, self.series(name), label=f"{self.algorithm}: {name.replace('_', ' ')}")
+        axes.set_xlabel("round")
+        axes.legend(frameon=False)
+        return axes
+
+    def _unmeasured(self, name: str) -> SettingError:
+        """That a number was never measured, and which were."""
+        known = sorted({key for row in self.rows() for key, value in row.items() if value is not None})
+        return SettingError(
+            f"no round has measured {name!r}{meant(name, known)}; measured: {', '.join(known) or 'nothing'}"
         )
 
     def __iter__(self) -> Iterator[Record]:
@@ -184,8 +245,7 @@ class History:
         lower = lower_is_better(metric)
         rows = self.rows()
         if all(row.get(metric) is None for row in rows):
-            known = sorted({name for row in rows for name, value in row.items() if value is not None})
-            raise SettingError(f"no round has measured {metric!r}; measured: {', '.join(known) or 'nothing'}")
+            raise self._unmeasured(metric)
         for row in rows:
             value = row.get(metric)
             if value is not None and (value <= target if lower else value >= target):

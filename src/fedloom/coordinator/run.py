@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from torch import nn
 from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
+from fedloom.coordinator.progress import watched
 from fedloom.coordinator.rounds import OnHistory, Rounds
 from fedloom.coordinator.sampler import DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
@@ -56,6 +58,7 @@ class Job:
 
     def __post_init__(self) -> None:
         federation, settings, algorithm = self.federation, self.settings, self.algorithm
+        _check_kinds(self)
         check_task(self.task)
         for name, what in (("sampler", "fedloom.Uniform(seed=0)"), ("faults", "fedloom.Unreliable(lost=0.1)")):
             if (given := getattr(self, name)) is not None and (isinstance(given, type) or not callable(given)):
@@ -300,6 +303,7 @@ def run(
     resume: bool = False,
     on_start: OnHistory | None = None,
     on_round: OnHistory | None = None,
+    progress: bool | None = None,
 ) -> History:
     """Train `model` on `federation` with `algorithm` and return what was measured.
 
@@ -309,6 +313,7 @@ def run(
     are judged in the end. `directory`: where settings, logs and checkpoints go; it must not
     hold a run yet, unless `resume`: then the run that it holds goes on from its newest checkpoint, bit for bit.
     `on_start` is called once, when the engine is chosen and nothing is measured yet, `on_round` after every round.
+    `progress`: show round, accuracy and time left; None: where a person looks, on a terminal or in a notebook.
 
     Raises:
         SettingError: settings contradict each other or the federation, `directory` holds a run, or another one.
@@ -318,17 +323,25 @@ def run(
         ClientError: the code of a client failed; names the client, the round and the batch.
         NonFiniteError: a loss or an upload is not finite (a ClientError), unless `on_nonfinite` is "refuse".
     """
+    settings = RunSettings() if settings is None else settings
     job = Job(
         algorithm=algorithm,
         federation=federation,
         model=model,
-        settings=settings or RunSettings(),
+        settings=settings,
         task=task or Classification(),
         sampler=sampler,
         faults=faults,
         new=new,
     )
-    return job.run(directory, resume=resume, on_start=on_start, on_round=on_round)
+    with watched(type(algorithm).__name__, settings.rounds, progress) as shown:
+
+        def each(history: History) -> None:
+            for watcher in (shown, on_round):
+                if watcher is not None:
+                    watcher(history)
+
+        return job.run(directory, resume=resume, on_start=on_start, on_round=each)
 
 
 @own_defaults()
@@ -345,11 +358,47 @@ def _try(model: Model, task: Task, train: Examples) -> None:
         shape = " x ".join(map(str, train.shape))
         raise SettingError(
             f"model {model.name} and task {type(task).__name__} do not take the data, {shape} in {train.num_classes} "
-            f"classes: {type(error).__name__}: {error}"
+            f"classes: {type(error).__name__}: {error}; a model maps a batch of such examples to logits "
+            f"(N, {train.num_classes})"
         ) from error
+
+
+def _check_kinds(job: Job) -> None:
+    """Refuse arguments that are mistaken for others, with the way from what was given to what is meant."""
+    wanted: dict[str, tuple[type, str]] = {
+        "algorithm": (Algorithm, "an algorithm such as fedloom.FedAvg()"),
+        "federation": (Federation, "a federation: fedloom.federate(examples, fedloom.iid(examples.y, 10, seed=0))"),
+        "settings": (RunSettings, "fedloom.RunSettings(rounds=30, ...)"),
+    }
+    for name, (kind, what) in wanted.items():
+        if not isinstance(given := getattr(job, name), kind):
+            called = isinstance(given, type) and issubclass(given, kind)
+            remedy = f"make one, {given.__name__}()" if called else f"pass {what}"
+            raise SettingError(f"{name} must be a fedloom.{kind.__name__}, got {_said(given)}: {remedy}")
+
+
+def _said(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r}"[:80]
 
 
 def _models(model: Models) -> dict[str, Model]:
     given = model if isinstance(model, Mapping) else {"": model}
+    for m in given.values():
+        if not isinstance(m, Model) and not callable(m):
+            raise SettingError(
+                f"model must be a module or a function that makes one, got {_said(m)}: pass lambda: "
+                "fedloom.models.build('mlp', examples.shape, examples.num_classes), or a module of your own"
+            )
+        if isinstance(m, type) and (missing := _arguments(m)):
+            raise SettingError(
+                f"a class as model must be made without arguments, got {m.__name__}, which needs {', '.join(missing)}: "
+                f"pass lambda: {m.__name__}(...)"
+            )
     made = {n: m if isinstance(m, Model) else Model(m, name=n or None) for n, m in given.items()}
     return {n or m.name: m for n, m in made.items()}
+
+
+def _arguments(kind: type) -> list[str]:
+    """The arguments without which a class makes no object."""
+    own = list(inspect.signature(kind).parameters.values())
+    return [p.name for p in own if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from fedloom.coordinator.history import lower_is_better
-from fedloom.core.choices import check_choices
+from fedloom.core.choices import Known, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.engines.choose import CompilationName, EngineName
 
@@ -16,7 +16,7 @@ Monitor = Literal["global_accuracy", "global_loss", "forgetting", "train_loss", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunSettings(Known):
     """How a run is run; the same for every algorithm of a comparison.
 
     `rounds`: at most so many. `cohort_size`: clients asked per round. `seed`: of everything random but the partition.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.batches import Batch, Batches
-from fedloom.core.choices import check_choices
+from fedloom.core.choices import Known, check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError, SettingWarning
@@ -31,7 +31,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(ABC, Generic[V, S]):
+class Algorithm(Known, ABC, Generic[V, S]):
     """A federated algorithm: server state V, client state S (both pytrees of tensors).
 
     Fields are hyper-parameters, named by the paper's symbols; one that is annotated `Literal[...]` takes those values

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Mapping
 from numbers import Integral, Real
 from types import MappingProxyType, NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from fedloom.core.errors import SettingError
+from fedloom.core.naming import meant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,25 @@ Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Count = Annotated[int, Ge(1)]
 WholeNumber = Annotated[int, Ge(0)]
+
+
+class Known:
+    """A class whose settings have names: one that it lacks is refused with the one that may be meant."""
+
+    def __new__(cls, *values: Any, **given: Any) -> Self:
+        known = _settings(cls)  # type: ignore[arg-type]
+        if known is not None and (unknown := [name for name in given if name not in known]):
+            raise SettingError(
+                f"{cls.__name__} has no setting {unknown[0]!r}{meant(unknown[0], known)}; it has {', '.join(known)}"
+            )
+        return super().__new__(cls)
+
+
+@functools.cache
+def _settings(kind: type) -> tuple[str, ...] | None:
+    """The names that a class is made with; None: any."""
+    found = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    return None if any(p.kind is p.VAR_KEYWORD for p in found) else tuple(p.name for p in found)
 
 
 def field_types(kind: type, bounds: bool = False) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedloom.core import tree
-from fedloom.core.choices import Count, Ge, Gt, Le, Lt, NonNegative, Positive, check_choices
+from fedloom.core.choices import Count, Ge, Gt, Known, Le, Lt, NonNegative, Positive, check_choices
 from fedloom.core.errors import SettingError
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ Beta = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimiser(ABC):
+class Optimiser(Known, ABC):
     """`lr`: learning rate (of round 0). `clip`: the gradient's global norm is clipped to it; None: never."""
 
     lr: Positive
@@ -212,7 +212,7 @@ class Digest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local:
+class Local(Known):
     """What every client does locally, shared by all algorithms of a comparison.
 
     `epochs`: passes over its examples, each freshly shuffled, the last short batch kept. `steps`: if given, exactly
@@ -230,7 +230,7 @@ class Local:
         if not isinstance(self.optimiser, Optimiser):
             raise SettingError(
                 f"optimiser must be one of fedloom's, such as SGD(lr=0.01, momentum=0.9) or Adam(lr=0.001), got "
-                f"{self.optimiser!r}"
+                f"{_optimiser_said(self.optimiser)}"
             )
         check_choices(self)
 
@@ -242,3 +242,13 @@ class Local:
 def _per_client(value: Tensor, like: Tensor) -> Tensor:
     """A value for all clients [] or for each of them [K], shaped to multiply `like`."""
     return value.reshape(value.shape + (1,) * (like.ndim - value.ndim)).to(like.dtype)
+
+
+def _optimiser_said(given: object) -> str:
+    """What was given in the place of an optimiser, and how it is written here."""
+    kind = given if isinstance(given, type) else type(given)
+    if not kind.__module__.startswith("torch.optim"):
+        return f"{kind.__name__}, a class: write {kind.__name__}(lr=0.01)" if kind is given else repr(given)
+    what = f"the class torch.optim.{kind.__name__}" if kind is given else f"a torch.optim.{kind.__name__}"
+    known = f"write fedloom.{kind.__name__}(lr=...)" if kind.__name__ in ("SGD", "Adam") else "take one of these"
+    return f"{what}, which keeps its state in parameters and so cannot train many clients: {known}"

@@ -76,7 +76,7 @@ class Normalise:
         return x.to(dtype) * a + b
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Examples:
     """N labelled examples, kept as they were stored; `normalise` makes network inputs of a batch of `x`.
 
@@ -120,7 +120,10 @@ class Examples:
                 f"{tuple(self.y.shape)}: give single features as (N, 1)"
             )
         if self.x.dtype != torch.uint8 and not self.x.is_floating_point():
-            raise ValueError(f"x must be uint8 or floating point, got {self.x.dtype}: convert it first")
+            raise ValueError(
+                f"x must be uint8 or floating point, got {self.x.dtype}: x.astype(numpy.float32), which token ids may "
+                "be too"
+            )
         # the extremes tell of NaN and infinity without a second copy of the data
         if self.x.is_floating_point() and self.x.numel() and not all(torch.isfinite(m) for m in self.x.aminmax()):
             bad = int((~torch.isfinite(self.x).flatten(1).all(dim=1)).sum())
@@ -148,6 +151,10 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.shape))
+        return f"Examples({self.name}: {len(self):,} of {shape} {self.x.dtype}, {self.num_classes} classes)"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -326,6 +333,17 @@ def from_arrays(
 def _tensor(values: npt.NDArray[np.generic] | Tensor) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
+    if not isinstance(values, np.ndarray):
+        remedy = {"DataFrame": "use fedloom.from_frame", "list": "numpy.array(values, numpy.float32) makes one"}
+        raise ValueError(
+            f"x and y must be NumPy arrays or tensors, got {(kind := type(values).__name__)}: "
+            + remedy.get(kind, "convert it, or use fedloom.from_torch for a data set of PyTorch")
+        )
+    if values.dtype.kind in "US":
+        raise ValueError(
+            f"arrays must hold real numbers of at most 64 bits, got text such as {str(values.flat[0])!r}: convert with "
+            "astype; labels by names, y = numpy.unique(y, return_inverse=True), and classes=names"
+        )
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
         raise ValueError(f"arrays must hold real numbers of at most 64 bits, got {values.dtype}: convert with astype")
     # PyTorch reads neither foreign byte orders nor negative strides, and warns of read-only memory.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
-from fedloom.data.examples import Examples
+from fedloom.data.examples import Dataset, Examples
 from fedloom.data.partition import Partition, _starts, split
 
+_SHOWN = 20  # clients in a notebook
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Federation:
     """The examples of N clients, and those that everyone is measured on.
 
@@ -84,6 +88,32 @@ class Federation:
                 f"test must have the {self.num_classes} classes of train, got {self.test.num_classes}: "
                 "give both the same num_classes"
             )
+
+    def __repr__(self) -> str:
+        return f"Federation({self.train!r}, {self.partition!r}{'; '.join(['', *self._beside()])})"
+
+    def _beside(self) -> list[str]:
+        """What there is beside the examples to train on."""
+        held = {"local test": self.local_test, "local validation": self.local_val}
+        others = {"test": self.test, "public": self.public}
+        sizes = {n: p.sizes.sum() for n, p in held.items() if p} | {n: len(e) for n, e in others.items() if e}
+        return [f"{size:,} {name}" for name, size in sizes.items()]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: who holds which classes, of the first clients."""
+        said = f"<p>{escape(repr(self))}</p>"
+        if self.train.y.is_floating_point():
+            return said
+        classes = self.train.classes or range(self.num_classes)
+        rows = [[f"<th>{escape(str(name))}</th>" for name in ("client", *classes, "all")]]
+        for client, counts in enumerate(self.counts()[:_SHOWN]):
+            name = self.partition.clients[client] if self.partition.clients else client
+            cells = [
+                f'<td style="background:rgba(0,114,178,{n / max(1, counts.max()):.2f})">{n:,}</td>' for n in counts
+            ]
+            rows.append([f"<th>{escape(str(name))}</th>", *cells, f"<td>{counts.sum():,}</td>"])
+        more = f"<p>and {self.num_clients - _SHOWN:,} more clients</p>" if self.num_clients > _SHOWN else ""
+        return f"{said}<table>{''.join(f'<tr>{chr(10).join(row)}</tr>' for row in rows)}</table>{more}"
 
     @property
     def num_clients(self) -> int:
@@ -157,6 +187,7 @@ def federate(
         ValueError: what `split` and `Federation` refuse, `val_fraction` is out of range, `held_out` does not fit
             `train`, or all clients would be left out.
     """
+    _check_kinds(train, partition, test, public)
     if not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}: 0.1 takes one remaining row in ten")
     labels = np.zeros(len(train), np.int64) if train.y.is_floating_point() else train.y.cpu().numpy()
@@ -173,6 +204,24 @@ def federate(
         fitted = train.preparation.fitted(training.indices, train.y.cpu().numpy())
         train, test, public = train.prepared(fitted), test and test.prepared(fitted), public and public.prepared(fitted)
     return Federation(train, training, test, local_test, local_val, public, public_labels)
+
+
+def _check_kinds(train: object, partition: object, test: object, public: object) -> None:
+    """Refuse what is no `Examples` and no `Partition`, with the way from what was given to what is meant."""
+    for name, given in {"train": train, "test": test, "public": public}.items():
+        if not isinstance(given, Examples) and (given is not None or name == "train"):
+            if isinstance(given, Dataset):
+                remedy = f"pass its part, dataset.{name if name == 'test' else 'train'}"
+            elif isinstance(given, np.ndarray | Tensor):
+                remedy = "make them with fedloom.from_arrays(x, y)"
+            else:
+                remedy = "make them with fedloom.from_torch(dataset), fedloom.from_arrays(x, y) or fedloom.from_frame"
+            raise ValueError(f"{name} must be fedloom.Examples, got {type(given).__name__}: {remedy}")
+    if not isinstance(partition, Partition):
+        raise ValueError(
+            f"partition must be a fedloom.Partition, got {type(partition).__name__}: make one with "
+            "fedloom.iid(train.y, 10, seed=0), or of lists of rows with fedloom.Partition.from_lists(lists)"
+        )
 
 
 def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: int) -> tuple[Partition, Partition]:

@@ -24,7 +24,7 @@ IntArray = npt.NDArray[np.int64]
 _BLOCK = 1 << 16  # clients that are counted at a time: a million cost no more memory than these
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition:
     """The rows of N clients, client after client; an example has at most one owner.
 
@@ -80,6 +80,11 @@ class Partition:
         rows = [np.asarray(r) if len(r) else np.empty(0, np.int64) for r in lists]
         indptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return cls(indptr, np.concatenate(rows) if rows else np.empty(0, np.int64), name, seed)
+
+    def __repr__(self) -> str:
+        low, high = self.sizes.min(), self.sizes.max()
+        each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        return f"Partition({self.name}: {self.num_clients:,} clients of {each} examples)"
 
     @property
     def num_clients(self) -> int:
@@ -395,6 +400,8 @@ def _covering(classes: IntArray, partition: Partition) -> IntArray:
 
 
 def _labels(labels: npt.ArrayLike | Tensor, num_classes: int | None = None) -> IntArray:
+    if hasattr(labels, "y"):
+        raise ValueError(f"labels must be a list of integers, got {type(labels).__name__}: pass its labels, train.y")
     array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
         raise ValueError(

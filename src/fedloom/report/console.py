@@ -1,18 +1,14 @@
-"""Tables and progress on a terminal; everything fits into 80 columns, and into fewer with less in it."""
+"""Tables on a terminal; everything fits into 80 columns, and into fewer with less in it."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedloom.coordinator import History
 from fedloom.coordinator.history import newest
@@ -107,10 +103,10 @@ def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
     many = newest(min((h.metrics[-1]["round"] for _, h in results), default=0))
     for kind in ("global", "personal"):
         found = [history.readings(f"{kind}_accuracy", many)._asdict() for _, history in results]
-        for way, heading in _WAYS.items():
+        for leaves, (way, heading) in enumerate(_WAYS.items()):
             cells = [_number(values[way]) for values in found]
             if set(cells) != {_number(math.nan)} and (way != "tail" or many > 1):
-                columns.append(_Column(f"{kind}\n{heading.format(many=many)}", cells, 0 if way == "last" else 1))
+                columns.append(_Column(f"{kind}\n{heading.format(many=many)}", cells, leaves))
     of = f"mean of the last {many}; " * (many > 1)
     title = (
         f"Which number: last round; {of}chosen by validation; *best on test, which is optimistic; mean of all rounds"
@@ -120,105 +116,6 @@ def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
 
 def _widest(texts: Sequence[str]) -> int:
     return max(cell_len(line) for text in texts for line in text.split("\n"))
-
-
-@dataclass
-class Whole:
-    """Several runs, one after the other: which one it is, and how long all will take.
-
-    The time is that of the rounds so far, as if those to come took as long.
-    """
-
-    rounds: list[int]  # of each run
-    clock: Callable[[], float] = time.perf_counter
-    begun: int = 0  # runs
-    start: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.start = self.clock()
-
-    @property
-    def which(self) -> str:
-        """Which of several runs it is; "" where there is one."""
-        return f"run {self.begun} of {len(self.rounds)}" if len(self.rounds) > 1 else ""
-
-    def said(self, done: int) -> str:
-        """Which run it is, and the time of all of them, after so many rounds of this one."""
-        past = sum(self.rounds[: self.begun - 1]) + done
-        left = (self.clock() - self.start) / past * (sum(self.rounds) - past) if past else math.nan
-        return self.which if math.isnan(left) or not self.which else f"{self.which}, {_duration(left)} for all"
-
-
-@contextmanager
-def progress(
-    console: Console,
-    label: str,
-    rounds: int,
-    *,
-    whole: Whole | None = None,
-    every: float = 30.0,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Callable[[History], None]]:
-    """A live line: round, accuracy, time left, of several runs also that of all. Yields the `on_round` of `run`.
-
-    Where there is no terminal (a log file), a line of text every `every` seconds of `clock` instead.
-    """
-    whole = whole or Whole([rounds])
-    whole.begun += 1
-    if not console.is_terminal:
-        yield _lines(console, label, rounds, whole, every, clock)
-        return
-    wide = console.width >= _WIDE
-    columns = (
-        TextColumn("{task.description}"),
-        *[BarColumn(bar_width=16)] * wide,
-        MofNCompleteColumn(),
-        *[TimeElapsedColumn()] * wide,
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[seen]}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(escape(label), total=rounds, seen=whole.said(0))
-
-        def show(history: History) -> None:
-            done = len(history.metrics) - 1
-            said = whole.said(done)
-            bar.update(task, completed=done, seen=f"{_newest(history)}{said and '; '}{said}")
-
-        yield show
-
-
-_WIDE = 80  # columns
-
-
-def _lines(
-    console: Console, label: str, rounds: int, whole: Whole, every: float, clock: Callable[[], float]
-) -> Callable[[History], None]:
-    start = shown = clock()
-
-    def show(history: History) -> None:
-        nonlocal shown
-        now, done = clock(), len(history.metrics) - 1
-        if now - shown >= every and done < rounds:
-            shown = now
-            left, said = (now - start) / done * (rounds - done), whole.said(done)
-            text = f"{label}: round {done} of {rounds}, {_newest(history)}, {_duration(left)} left{said and '; '}{said}"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    return show
-
-
-def _newest(history: History) -> str:
-    """The number that tells best how a run is doing."""
-    name = "global" if len(history.series("global_accuracy")) else "personal"
-    return f"{name} {_number(history.last(f'{name}_accuracy'))}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def _number(value: float, digits: int = 4) -> str:

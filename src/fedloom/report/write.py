@@ -17,7 +17,7 @@ from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
 from fedloom.report.page import Page, findings, notes
 from fedloom.report.printable import class_names, client_names
-from fedloom.report.summary import Summary, partitions, readings, seeds
+from fedloom.report.several_seeds import Summary, partitions, readings, seeds
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -20,7 +20,7 @@ import fedloom as fl
 from fedloom.core.errors import SettingError
 from fedloom.report import summary
 from fedloom.report.number_table import Interval
-from fedloom.report.summary import paired, partitions
+from fedloom.report.several_seeds import paired, partitions
 
 
 def history(name: str, seed: int | None, accuracies: list[float], held: int = 1, **more: Any) -> fl.History:

@@ -1,0 +1,131 @@
+"""What a person sees of a run from Python: progress where somebody looks, one-line texts, tables, a figure."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from torch import nn
+
+import fedloom as fl
+from fedloom.coordinator.progress import Whole, progress
+from fedloom.core.errors import SettingError
+
+
+def federation() -> fl.Federation:
+    train = fl.from_arrays(np.eye(12, 4, dtype=np.float32), np.arange(12) % 2, classes=("cat", "<dog>"))
+    return fl.federate(train, fl.iid(train.y, 3, seed=0), test=train, val_fraction=0.3)
+
+
+def run(**more: Any) -> fl.History:
+    settings = fl.RunSettings(rounds=2, cohort_size=2, threads=1, engine="loop", compilation="none")
+    return fl.run(fl.FedAvg(), federation(), nn.Linear(4, 2), settings, **more)
+
+
+def looking(monkeypatch: pytest.MonkeyPatch, **how: Any) -> io.StringIO:
+    """As if standard error were a terminal, or the program a notebook."""
+    seen = io.StringIO()
+
+    def console(**_: Any) -> Console:
+        return Console(file=seen, width=80, color_system=None, **how)
+
+    monkeypatch.setattr("fedloom.coordinator.progress.Console", console)
+    return seen
+
+
+def test_progress_is_shown_where_a_person_looks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = looking(monkeypatch, force_terminal=True)
+    called: list[int] = []
+    run(on_round=lambda history: called.append(len(history.metrics)))
+    assert "FedAvg" in seen.getvalue()
+    assert "2/2" in seen.getvalue()
+    assert called == [2, 3]
+    before = seen.getvalue()
+    run(progress=False)
+    assert seen.getvalue() == before
+    assert looking(monkeypatch).getvalue() == ""  # a log file
+    run()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_notebook_gets_one_line_that_is_written_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looking(monkeypatch, force_jupyter=True)
+    run()
+    out = capsys.readouterr().out
+    assert out.startswith("\rFedAvg: round 1 of 2, global ")
+    assert "\n" not in out
+
+
+def test_several_runs_have_a_number_and_a_time_of_all() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    now = iter([0.0, 0.0, 40.0, 40.0, 100.0, 140.0, 140.0])
+    whole = Whole([2, 4], clock=lambda: next(now))
+    history = run()
+    for name, rounds in (("fedavg", 2), ("fedntd", 4)):
+        with progress(console, name, rounds, whole=whole, every=30.0, clock=lambda: next(now)) as on_round:
+            on_round(fl.History(algorithm="A", metrics=history.metrics[:2]))
+    first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first.endswith("0:00:40 left; run 1 of 2, 0:03:20 for all")
+    assert second.endswith("; run 2 of 2, 0:02:20 for all")
+    assert Whole([5]).which == ""
+
+
+@pytest.mark.parametrize("width", [60, 79, 80])
+def test_the_line_fits_a_narrow_terminal(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    with progress(console, "fedavg", 100) as on_round:
+        on_round(fl.History(algorithm="A", metrics=[{"round": 0}, {"round": 1, "global_accuracy": 0.3333}]))
+    frames = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "global 0.3333" in frames
+    assert "…" not in frames
+
+
+def test_one_line_tells_what_a_thing_is(tmp_path: Path) -> None:
+    clients = federation()
+    assert repr(clients.train) == "Examples(arrays: 12 of 4 torch.float32, 2 classes)"
+    assert repr(fl.iid(clients.train.y, 3, seed=0)) == "Partition(iid: 3 clients of 4 examples)"
+    assert repr(clients) == (
+        "Federation(Examples(arrays: 12 of 4 torch.float32, 2 classes), Partition(iid: 3 clients of 2 examples); "
+        "3 local test; 3 local validation; 12 test)"
+    )
+    history = run()
+    assert repr(history).startswith("History(FedAvg, 2 rounds, global_accuracy=0.")
+    assert repr(fl.History(algorithm="A", stopped="it was enough")) == "History(A, 0 rounds, stopped: it was enough)"
+    for thing in (clients, history):
+        assert "\n" not in repr(thing)
+
+
+def test_notebooks_show_tables() -> None:
+    html = federation()._repr_html_()
+    assert "<th>&lt;dog&gt;</th>" in html
+    assert html.count("<tr>") == 4  # a heading, three clients
+    many = fl.federate(fl.from_arrays(np.eye(30), np.arange(30) % 2), fl.iid(np.arange(30) % 2, 30, 0), test_fraction=0)
+    assert "and 10 more clients" in many._repr_html_()
+    html = run()._repr_html_()
+    assert "<th>last</th><th>tail</th><th>validated</th><th>best</th><th>mean</th>" in html
+    assert "<th>personal_accuracy</th>" in html
+
+
+def test_a_history_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = run()
+    axes = history.plot()
+    assert [line.get_label() for line in axes.lines] == [
+        f"FedAvg: {name} accuracy" for name in ("global", "personal", "val")
+    ]
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), history.series("global_accuracy"))
+    assert len(history.plot("train_loss", ax=axes).lines) == 4
+    with pytest.raises(
+        SettingError, match=r"no round has measured 'global_acuracy' \(did you mean 'global_accuracy'\?\)"
+    ):
+        history.plot("global_acuracy")
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(SettingError, match=r"a figure needs matplotlib: pip install 'fedloom\[report\]'"):
+        history.plot()
