@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, NoReturn
 
 from fedloom import __version__
 from fedloom.cli.flags import add_settings, directory
@@ -12,6 +12,7 @@ from fedloom.core.naming import meant
 
 _EXAMPLES = """\
 examples:
+  fedloom new mine
   fedloom algorithms
   fedloom run fedavg
   fedloom run fedntd --set beta=0.5 --partition dirichlet:0.1 --out runs/fedntd
@@ -129,6 +130,10 @@ def parser() -> argparse.ArgumentParser:
     _analyse(command)
     _reproduce(command)
     command("algorithms", "list the algorithms and their settings", "list_algorithms.show")
+    shell = command("completion", "a script that completes commands, flags and values in a shell", "completion.show")
+    shell.add_argument("shell", choices=("bash", "zsh", "fish"), help='eval "$(fedloom completion bash)"')
+    own = command("new", "write data, model and settings of your own, as files to change", "new.write")
+    own.add_argument("directory", type=directory, help="where my_data.py, my_model.py and settings.toml go")
     check = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
     check.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
     return made
@@ -218,11 +223,23 @@ def _reproduce(command: Any) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One that says which of its flags may have been meant."""
+    """One that says which of its flags, commands and values may have been meant, in a line or two."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             close = meant(unknown[0].partition("=")[0], self._option_string_actions)
+            if self.prog == "fedloom run" and not unknown[0].startswith("-"):
+                close = ": fedloom compare trains with several algorithms"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
         return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value!r}{meant(str(value), known)}; there are {', '.join(known)}"
+            )
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\nusage: {self.prog} --help tells more\n")

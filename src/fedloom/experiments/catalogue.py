@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +47,8 @@ from fedloom.data import (
     shards,
     split,
 )
+from fedloom.data.download import DOWNLOADS
+from fedloom.data.formats import FormatError
 from fedloom.data.sources import SOURCES
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.words import coerce, settable
@@ -174,7 +177,7 @@ def data(source: str) -> Dataset:
     if source == DATA:
         return Dataset(*fashion_mnist_small())
     if colon and name in SOURCES:
-        return load(name, rest)
+        return _published(name, rest)
     if name == "huggingface" and rest:
         return from_huggingface(rest)
     path, question, arguments = source.partition("?")
@@ -182,7 +185,8 @@ def data(source: str) -> Dataset:
         return _table(path, arguments if question else None)
     if source.endswith(".npz"):
         return read_npz(source)
-    if colon and name.replace(".", "").isidentifier() and rest.isidentifier():
+    own = colon and name.replace(".", "").isidentifier() and rest.isidentifier()
+    if own and not (meant(name, SOURCES) and _unknown_module(name)):
         found = by_python_name(source, "data")
         found = found() if callable(found) else found
         if isinstance(found, Dataset):
@@ -198,6 +202,22 @@ def data(source: str) -> Dataset:
         f"unknown data {source!r}{meant(name, [DATA, *SOURCES])}; there are {DATA}, original files as NAME:FOLDER "
         f"with one of {', '.join(SOURCES)}, FILE.npz, FILE.csv, huggingface:NAME, and your own as module:name"
     )
+
+
+def _published(name: str, folder: str) -> Dataset:
+    try:
+        return load(name, folder)
+    except FormatError:
+        raise
+    except ValueError as error:
+        if name not in DOWNLOADS:
+            raise
+        raise SettingError(f"{error}; fedloom data download {name} {folder or 'FOLDER'} fetches them") from error
+
+
+def _unknown_module(name: str) -> bool:
+    """Whether no module here has a name, which then is that of a data set, misspelt."""
+    return not Path(f"{name.partition('.')[0]}.py").exists() and find_spec(name.partition(".")[0]) is None
 
 
 _ARGUMENTS = {"label": str, "client": str, "split": str, "prepare": str, "drop": list, "categories": list}

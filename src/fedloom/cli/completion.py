@@ -1,0 +1,95 @@
+"""`fedloom completion`: what a shell needs to complete commands, flags and their values."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from fedloom.cli.index import INDEX
+from fedloom.cli.parser import parser
+
+_NAMED = {"algorithm": "algorithms", "algorithms": "algorithms"}  # a command's words that have a list
+_VALUES = {"model": "models", "task": "tasks"}  # of flags, by the setting
+_BASH = """\
+# fedloom: eval "$(fedloom completion SHELL)"
+_fedloom() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words=
+    local command=${{COMP_WORDS[1]}}
+    [[ $command == data && $COMP_CWORD -gt 2 ]] && command="data ${{COMP_WORDS[2]}}"
+    case "$command/$before" in
+{values}
+    *) case "$command" in
+{words}
+        *) words="{commands}" ;;
+        esac ;;
+    esac
+    [[ $COMP_CWORD == 1 ]] && words="{commands}"
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _fedloom fedloom
+"""
+
+
+def show(args: argparse.Namespace, console: Console) -> int:
+    """Print the script of a shell, to be evaluated when it starts."""
+    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell]().rstrip("\n"))
+    return 0
+
+
+def _commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command, and those below `data`."""
+    for name, one in _below(parser()):
+        yield name, one
+        yield from ((f"{name} {inner}", its) for inner, its in _below(one))
+
+
+def _below(of: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def _words(of: argparse.ArgumentParser) -> list[str]:
+    """Names and flags that may follow."""
+    listed = [name for action in of._actions for name in INDEX.get(_NAMED.get(action.dest, ""), ())]
+    flags = [flag for action in of._actions for flag in action.option_strings if flag.startswith("--")]
+    return [*(name for name, _ in _below(of)), *listed, *flags]
+
+
+def _choices(of: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
+    """Flags with a list of values."""
+    for action in of._actions:
+        values = action.choices or INDEX.get(_VALUES.get(action.dest, ""), ())
+        if action.option_strings and values:
+            yield action.option_strings[-1], [str(value) for value in values]
+
+
+def _bash() -> str:
+    commands = list(_commands())
+    values = [
+        f'    "{name}/{flag}") words="{" ".join(found)}" ;;' for name, one in commands for flag, found in _choices(one)
+    ]
+    words = [f'        "{name}") words="{" ".join(_words(one))}" ;;' for name, one in commands]
+    top = " ".join(name for name, _ in _below(parser()))
+    return _BASH.format(values="\n".join(values), words="\n".join(words), commands=top)
+
+
+def _zsh() -> str:
+    return f"autoload -U +X bashcompinit && bashcompinit\n{_bash()}"
+
+
+def _fish() -> str:
+    lines = ["# fedloom: fedloom completion fish | source"]
+    for name, one in _below(parser()):
+        lines.append(f"complete -c fedloom -f -n __fish_use_subcommand -a {name}")
+        seen = f"-n '__fish_seen_subcommand_from {name}'"
+        values = dict(_choices(one))
+        for word in _words(one):
+            if not word.startswith("--"):
+                lines.append(f"complete -c fedloom {seen} -a {word}")
+                continue
+            given = f" -x -a '{' '.join(values[word])}'" if word in values else ""
+            lines.append(f"complete -c fedloom {seen} -l {word.removeprefix('--')}{given}")
+    return "\n".join(lines)
