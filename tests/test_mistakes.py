@@ -1,0 +1,394 @@
+"""What people get wrong first, and what they are told: the rule, the value and the remedy, before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fedloom as fl
+from fedloom.cli.main import main
+from fedloom.core.errors import SettingError, SettingWarning
+
+
+class Mistake(NamedTuple):
+    """What is done, and three parts of what is said of it."""
+
+    done: Callable[[], Any] | str
+    rule: str
+    value: str
+    remedy: str
+
+
+X = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
+Y = np.arange(24) % 2
+TORCH = TensorDataset(torch.tensor(X), torch.tensor(Y))
+
+
+def train(x: Any = X, y: Any = Y, **more: Any) -> fl.Examples:
+    return fl.from_arrays(x, y, **more)
+
+
+def clients(examples: fl.Examples | None = None, **more: Any) -> fl.Federation:
+    examples = train() if examples is None else examples
+    return fl.federate(examples, fl.iid(examples.y, 4, seed=0), **more)
+
+
+def run(**changed: Any) -> fl.History:
+    settings = fl.RunSettings(rounds=1, cohort_size=2, threads=1, engine="loop", compilation="none")
+    arguments = {"algorithm": fl.FedAvg(), "federation": clients(), "model": nn.Linear(4, 2), "settings": settings}
+    return fl.run(**(arguments | changed))
+
+
+class Tokens(nn.Module):
+    """Looks up four ids of an example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(300, 3), nn.Linear(12, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(self.table(x.long()).flatten(1))
+        return out
+
+
+class Attending(nn.Module):
+    """Attention whose own dropout no engine can steer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.out = nn.MultiheadAttention(4, 2, dropout=0.1, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(self.attention(x[:, None], x[:, None], x[:, None])[0].squeeze(1))
+        return out
+
+
+TABLE = pd.DataFrame({"age": [30.0, None], "town": ["Oslo", "Rome"], "kind": ["a", "b"]})
+PYTHON = {
+    # data
+    "a data set of PyTorch": Mistake(
+        lambda: fl.federate(TORCH, fl.iid(Y, 4, 0)),
+        "must be fedloom.Examples",
+        "got TensorDataset",
+        "fedloom.from_torch",
+    ),
+    "a loader of PyTorch": Mistake(
+        lambda: fl.from_torch(DataLoader(TORCH)), "must be map-style", "got DataLoader", "into a list of pairs"
+    ),
+    "an array": Mistake(
+        lambda: fl.federate(X, fl.iid(Y, 4, 0)), "must be fedloom.Examples", "got ndarray", "fedloom.from_arrays(x, y)"
+    ),
+    "a Dataset": Mistake(
+        lambda: fl.federate(fl.Dataset(train(), None), fl.iid(Y, 4, 0)),
+        "must be fedloom.Examples",
+        "got Dataset",
+        "dataset.train",
+    ),
+    "a test set of PyTorch": Mistake(
+        lambda: clients(test=TORCH), "test must be fedloom.Examples", "got TensorDataset", "fedloom.from_torch"
+    ),
+    "lists as partition": Mistake(
+        lambda: fl.federate(train(), [[0, 1], [2]]), "must be a fedloom.Partition", "got list", "Partition.from_lists"
+    ),
+    "lists as arrays": Mistake(
+        lambda: train(X.tolist()), "must be NumPy arrays or tensors", "got list", "numpy.array(values, numpy.float32)"
+    ),
+    "a frame as array": Mistake(
+        lambda: train(pd.DataFrame(X)), "must be NumPy arrays or tensors", "got DataFrame", "fedloom.from_frame"
+    ),
+    "labels as text": Mistake(
+        lambda: train(y=np.array(["cat", "dog"] * 12)),
+        "must hold real numbers",
+        "got text such as 'cat'",
+        "classes=names",
+    ),
+    "labels from 1": Mistake(
+        lambda: train(y=Y + 1), "must be 0..C-1", "got 2 different ones up to 2", "renumber the labels"
+    ),
+    "labels 0, 5, 10": Mistake(
+        lambda: train(y=Y * 5), "must be 0..C-1", "up to 5", "numpy.unique(y, return_inverse=True)"
+    ),
+    "labels beyond num_classes": Mistake(
+        lambda: train(num_classes=1), "labels must be in 0..0", "got 0..1", "raise num_classes"
+    ),
+    "NaN": Mistake(lambda: train(np.where(X > 1, np.nan, X)), "x must be finite", "examples with NaN", "impute"),
+    "token ids as integers": Mistake(
+        lambda: train((X * 9).astype(int)), "must be uint8 or floating point", "torch.int64", "token ids"
+    ),
+    "more clients than examples": Mistake(lambda: fl.iid(Y, 99, 0), "must be in 1..24", "got 99", "fewer clients"),
+    "examples as labels": Mistake(
+        lambda: fl.iid(train(), 4, 0), "must be a list of integers", "got Examples", "train.y"
+    ),
+    "shards that do not divide": Mistake(
+        lambda: fl.shards(Y, 5, 3, seed=0), "must be a multiple", "got 3 * 5 = 15", "num_clients = 4 or 6"
+    ),
+    "alpha of 0": Mistake(lambda: fl.dirichlet(Y, 4, 0.0, seed=0), "greater than 0", "got 0", "0.1 is strong skew"),
+    "a fraction in percent": Mistake(
+        lambda: clients(test_fraction=20), "must be in [0, 1)", "got 20", "0.2 holds out one example in five"
+    ),
+    "words and gaps in a table": Mistake(
+        lambda: fl.from_frame(TABLE, label="kind"),
+        "must be numbers",
+        "'age' with 1 missing, first in row 1; 'town' with 'Oslo' in row 0",
+        "prepare=standard",
+    ),
+    "a misspelt column": Mistake(
+        lambda: fl.from_frame(TABLE, label="kin"),
+        "distinct names with 'kin'",
+        "got age, town, kind",
+        "did you mean 'kind'",
+    ),
+    # training
+    "an optimiser's class": Mistake(
+        lambda: fl.Local(optimiser=torch.optim.Adam),
+        "must be one of fedloom's",
+        "the class torch.optim.Adam",
+        "write fedloom.Adam(lr=...)",
+    ),
+    "an optimiser of PyTorch": Mistake(
+        lambda: fl.Local(optimiser=torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)),
+        "must be one of fedloom's",
+        "a torch.optim.SGD",
+        "write fedloom.SGD(lr=...)",
+    ),
+    "an optimiser's name": Mistake(
+        lambda: fl.Local(optimiser="adam"), "must be one of fedloom's", "got 'adam'", "Adam(lr=0.001)"
+    ),
+    "our optimiser's class": Mistake(
+        lambda: fl.Local(optimiser=fl.Adam), "must be one of fedloom's", "got Adam, a class", "write Adam(lr=0.01)"
+    ),
+    "a loss as task": Mistake(
+        lambda: run(task=nn.CrossEntropyLoss()),
+        "methods loss(logits, batch)",
+        "got CrossEntropyLoss()",
+        "fedloom.Classification() for cross-entropy",
+    ),
+    "a loss's class as task": Mistake(
+        lambda: run(task=nn.CrossEntropyLoss),
+        "methods loss(logits, batch)",
+        "CrossEntropyLoss",
+        "fedloom.Classification()",
+    ),
+    "an algorithm's class": Mistake(
+        lambda: run(algorithm=fl.FedAvg), "must be a fedloom.Algorithm", "the class FedAvg", "FedAvg()"
+    ),
+    "an algorithm's name": Mistake(
+        lambda: run(algorithm="fedavg"), "must be a fedloom.Algorithm", "got str 'fedavg'", "fedloom.FedAvg()"
+    ),
+    "examples as federation": Mistake(
+        lambda: run(federation=train()), "must be a fedloom.Federation", "got Examples", "fedloom.federate"
+    ),
+    "settings as a dict": Mistake(
+        lambda: run(settings={"rounds": 3}),
+        "must be a fedloom.RunSettings",
+        "got dict",
+        "fedloom.RunSettings(rounds=30",
+    ),
+    "a model's name": Mistake(
+        lambda: run(model="mlp"), "must be a module or a function", "got str 'mlp'", "fedloom.models.build('mlp'"
+    ),
+    "a class that needs arguments": Mistake(
+        lambda: run(model=nn.Linear),
+        "without arguments",
+        "got Linear, which needs in_features, out_features",
+        "lambda: Linear(...)",
+    ),
+    "a model of another width": Mistake(
+        lambda: run(model=nn.Linear(5, 2)), "do not take the data, 4 in 2 classes", "2x4 and 5x2", "logits (N, 2)"
+    ),
+    "a model with too few outputs": Mistake(
+        lambda: run(model=nn.Linear(4, 1)), "do not take the data", "out of bounds", "logits (N, 2)"
+    ),
+    "attention dropout": Mistake(lambda: run(model=Attending), "dropout", "MultiheadAttention", "nn.Dropout"),
+    "token ids of uint8": Mistake(
+        lambda: run(model=Tokens, federation=clients(train((X * 0 + 200).astype(np.uint8)))),
+        "as they are stored",
+        "200 becomes",
+        "normalise=fedloom.data.Normalise()",
+    ),
+    "regression": Mistake(
+        lambda: run(federation=fl.federate(train(y=X[:, 0]), fl.iid(Y, 4, 0))),
+        "must be class numbers",
+        "got floating-point targets",
+        "not supported",
+    ),
+    "too large a cohort": Mistake(
+        lambda: run(settings=fl.RunSettings(rounds=1)),
+        "larger than the federation",
+        "cohort_size = 10",
+        "set cohort_size <= 4",
+    ),
+    "public examples that are missing": Mistake(
+        lambda: run(algorithm=fl.FedDF()), "needs public examples", "FedDF", "federate(..., public=examples)"
+    ),
+    "a misspelt setting": Mistake(
+        lambda: fl.RunSettings(round=3), "RunSettings has no setting", "'round'", "did you mean 'rounds'"
+    ),
+    "a misspelt setting of training": Mistake(
+        lambda: fl.Local(epoch=3), "Local has no setting", "'epoch'", "did you mean 'epochs'"
+    ),
+    "another algorithm's setting": Mistake(lambda: fl.FedAvg(mu=0.1), "FedAvg has no setting", "'mu'", "it has local"),
+    "percent as target": Mistake(
+        lambda: fl.RunSettings(target=90), "is a share in [0, 1]", "got 90", "write 0.9 for 90 %"
+    ),
+    "a misspelt measure": Mistake(
+        lambda: run().to_target("global_acuracy", 0.5), "no round has measured", "'global_acuracy'", "measured: "
+    ),
+    "a measure that is not there": Mistake(lambda: run().plot("loss"), "no round has measured", "'loss'", "train_loss"),
+}
+WARNED = {
+    "unscaled features": Mistake(
+        lambda: run(federation=clients(train(X * [1, 1, 1e5, 1]))),
+        "features of sizes far from 1",
+        "column 2 (mean",
+        "standardise them",
+    ),
+    "one class alone": Mistake(
+        lambda: run(federation=clients(train(y=Y * 0, num_classes=2))),
+        "all training examples have label",
+        "label 0",
+        "give examples of two classes",
+    ),
+    "a test label that nobody trains on": Mistake(
+        lambda: run(
+            federation=clients(
+                train(y=Y * 0 + np.arange(24) % 3 % 2, num_classes=3), test=train(y=Y * 2, num_classes=3)
+            ),
+            model=nn.Linear(4, 3),
+        ),
+        "no client has training examples",
+        "class 2",
+        "number the labels of both alike",
+    ),
+    "a penalty of 0": Mistake(lambda: fl.FedProx(mu=0.0), "mu = 0", "mu = 0", "FedAvg"),
+}
+COMMANDS = {
+    "a misspelt command": Mistake("runn fedavg", "invalid choice", "'runn'", "did you mean 'run'"),
+    "a misspelt flag": Mistake(
+        "run fedavg --roundss 3", "unrecognized arguments", "--roundss 3", "did you mean '--rounds'"
+    ),
+    "two algorithms to run": Mistake("run fedavg fedprox", "unrecognized arguments", "fedprox", "fedloom compare"),
+    "a misspelt choice": Mistake("run fedavg --engine staked", "invalid choice", "'staked'", "did you mean 'stacked'"),
+    "a misspelt algorithm": Mistake("run fedavgg", "unknown algorithm", "'fedavgg'", "did you mean 'fedavg'"),
+    "a misspelt model": Mistake(
+        "run fedavg --data own.npz --clients 4 --partition iid --model lenett",
+        "unknown model",
+        "'lenett'",
+        "did you mean 'lenet'",
+    ),
+    "a misspelt partition": Mistake(
+        "run fedavg --data own.npz --partition dirichlt:0.1",
+        "unknown partition",
+        "'dirichlt:0.1'",
+        "did you mean 'dirichlet'",
+    ),
+    "a misspelt data set": Mistake(
+        "run fedavg --data mnst:files", "unknown data", "'mnst:files'", "did you mean 'mnist'"
+    ),
+    "files that are not there": Mistake(
+        "run fedavg --data mnist:nowhere",
+        "needs all its files in one folder",
+        "train-images-idx3-ubyte",
+        "fedloom data download mnist nowhere",
+    ),
+    "a data set without a folder": Mistake(
+        "run fedavg --data mnist", "needs the folder with its files", "'mnist'", "mnist:FOLDER"
+    ),
+    "a table's label": Mistake("run fedavg --data table.csv", "'label' and a feature", "got age, kind", "label=y"),
+    "a misspelt key of a table": Mistake(
+        "run fedavg --data table.csv?labl=kind", "of a table one says", "'labl=kind'", "did you mean 'label'"
+    ),
+    "a misspelt key in a file": Mistake(
+        "run fedavg --settings bad.toml", "run has no setting", "'round'", "did you mean 'rounds'"
+    ),
+    "another algorithm's flag": Mistake("run fedavg --set mu=3", "fedavg has no setting", "'mu'", "it has aggregation"),
+    "percent as a flag": Mistake("run fedavg --target 90", "is a share in [0, 1]", "got 90", "write 0.9 for 90 %"),
+    "a run among several": Mistake(
+        "run fedavg --out several", "holds several runs", "fedavg, fedprox", "choose another directory"
+    ),
+    "no seed's folder": Mistake("run fedavg --resume", "goes on with what a directory holds", "--resume", "--out DIR"),
+    "no run": Mistake("report nowhere", "is no folder", "nowhere", "name one that holds runs"),
+    "a misspelt analysis": Mistake(
+        "analyse several/fedavg tnse", "there is no analysis", "'tnse'", "did you mean 'tsne'"
+    ),
+    "a misspelt table": Mistake(
+        "reproduce fedntd-tabel1", "unknown table", "'fedntd-tabel1'", "did you mean 'fedntd-table1'"
+    ),
+    "a misspelt method": Mistake(
+        "summary several --against FedAvgg", "must be one of the methods", "got 'FedAvgg'", "did you mean 'FedAvg'"
+    ),
+    "no validation examples": Mistake(
+        "sweep fedavg --data own.npz --over local.lr=0.1,1 --out s",
+        "measured on validation examples",
+        "val_fraction is 0",
+        "--val-fraction 0.2",
+    ),
+}
+
+
+def told(mistake: Mistake, said: str) -> None:
+    for part in mistake[1:]:
+        assert part in said, (part, said)
+
+
+@pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")
+@pytest.mark.parametrize("name", PYTHON)
+def test_in_python(name: str) -> None:
+    mistake = PYTHON[name]
+    assert callable(mistake.done)
+    with pytest.raises((SettingError, ValueError)) as error:
+        mistake.done()
+    told(mistake, str(error.value))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_what_is_legal_is_warned_of(name: str) -> None:
+    mistake = WARNED[name]
+    assert callable(mistake.done)
+    with pytest.warns(SettingWarning) as found:
+        mistake.done()
+    told(mistake, " ".join(str(one.message) for one in found))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small files of every kind, and a folder with two runs."""
+    here = tmp_path_factory.mktemp("mistakes")
+    np.savez(here / "own.npz", x_train=X, y_train=Y, x_test=X, y_test=Y)
+    (here / "table.csv").write_text("age,kind\n30,a\n40,b\n")
+    (here / "bad.toml").write_text("[run]\nround = 3\n")
+    for algorithm in (fl.FedAvg(), fl.FedProx(mu=0.1)):
+        settings = fl.RunSettings(rounds=1, cohort_size=2, threads=1, engine="loop", compilation="none")
+        place = here / "several" / type(algorithm).__name__.lower()
+        fl.run(algorithm, clients(), nn.Linear(4, 2), settings, directory=place)
+    return here
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_on_the_command_line(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mistake = COMMANDS[name]
+    monkeypatch.chdir(folder)
+    try:
+        status: Any = main(str(mistake.done).split())
+    except SystemExit as end:
+        status = end.code
+    out, err = capsys.readouterr()
+    assert status == 2
+    told(mistake, err)
+    assert "Traceback" not in out + err
+    assert len(err.splitlines()) <= 2
+
+
+def test_there_are_many() -> None:
+    assert len(PYTHON) + len(WARNED) + len(COMMANDS) >= 50
