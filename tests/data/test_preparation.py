@@ -231,7 +231,7 @@ def test_words_among_numbers_and_too_many_words(tmp_path: Path) -> None:
     rows = [f"{i},n{i},{i % 2}" for i in range(1200)]
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["age,name,y", *rows, "old,x,1", "young,x,0"]), encoding="utf-8")
-    message = r"'age' with 'old' in line 1202 and 1 more; 'name' with 1,201 different words, more than 1,000: "
+    message = r"'age' with 'old' in line 1202 and 1 more; 'name' with 1,201 different words, more than 601: "
     with pytest.raises(ValueError, match=message + r"name those that hold categories \(categories=NAME\), mend"):
         read_csv(path, label="y", prepare="standard")
     path.write_text("code,y\n0150,0\n1,1\n0150,0\n", encoding="utf-8")

@@ -30,7 +30,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}
 _SEPARATORS = ",;\t|"
-_MOST_CATEGORIES = 1000  # of a column; more are names or numbers of things
+_MOST_CATEGORIES = 1000  # of a column, and in at least two rows each on average: more are names of things
+_FEW = 20  # which any column may have
 _SHOWN = 12  # bad columns in a message
 
 
@@ -245,12 +246,12 @@ def _check_columns(path: Path, read: _Read, prepared: bool, bad: Sequence[str]) 
             fills = True
         elif not kinds:
             found.setdefault(name, f"{name!r} with nothing")
-        elif len(kinds) > _MOST_CATEGORIES:
-            found.setdefault(name, f"{name!r} with {len(kinds):,} different words, more than {_MOST_CATEGORIES:,}")
+        elif len(kinds) > (most := min(_MOST_CATEGORIES, max(_FEW, len(cells) // 2))):
+            found.setdefault(name, f"{name!r} with {len(kinds):,} different words, more than {most:,}")
     if not found:
         return
     listed = "; ".join([*found.values()][:_SHOWN]) + f"; and {len(found) - _SHOWN} more" * (len(found) > _SHOWN)
-    rule = "columns of features must be numbers" + ", or words, with few gaps" * prepared
+    rule = "columns of features must be numbers" + ", or a few different words" * prepared
     remedies = ["prepare them (prepare=standard makes numbers of words and fills gaps)"] * fills
     remedies += ["name those that hold categories (categories=NAME)"] * (prepared and bool(read.mixed))
     refuse(path, rule, listed, ", ".join([*remedies, "mend them"]) + f", or leave them out: drop={','.join(found)}")
