@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,14 @@ def test_papers_notebooks_and_spreadsheets() -> None:
     assert (row["against"], row["pairs"]) == ("FedAvg", "3")
     assert float(row["low"]) < float(row["difference"]) < float(row["high"])
     assert repr(found) == "Summary(FedAvg, FedNTD, local_only, fed_x & $y$ <b>; 3 seeds)"
+
+
+def test_labels_and_remarks_are_not_markup() -> None:
+    runs = {"[red]a[/]": made()["FedAvg"], "b": made()["FedNTD"]}
+    found = replace(summary(runs), remarks=("[b]unfinished[/] & so",))
+    out = shown(found, 120)
+    assert out.count("[red]a[/]") == 2  # in its row, and in the heading of the differences
+    assert out.splitlines()[-1] == "[b]unfinished[/] & so"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

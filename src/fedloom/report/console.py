@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 from rich.markup import escape
+from rich.text import Text
 
 from fedloom.coordinator import History
 from fedloom.coordinator.history import newest
@@ -39,7 +40,9 @@ class _Fitted:
         out = table(self.title)
         out.add_column("algorithm", overflow="fold")
         for column in kept:
-            out.add_column(column.heading, justify="left" if column.heading == "engine" else "right", no_wrap=True)
+            out.add_column(
+                Text(column.heading), justify="left" if column.heading == "engine" else "right", no_wrap=True
+            )
         for label, *cells in zip(self.labels, *(column.cells for column in kept), strict=True):
             out.add_row(escape(label), *cells)
         yield out

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
 
 from fedloom.coordinator.history import History, newest
 from fedloom.core.errors import SettingError
@@ -180,7 +181,7 @@ class Summary:
         for i, table in enumerate(self.tables()):
             yield from [""] * (i > 0)
             yield fitted(captions[table.name], table)
-        yield from (f"[yellow]{escape(remark)}[/]" for remark in self.remarks)
+        yield from (Text(remark, style="yellow") for remark in self.remarks)
 
     def _repr_html_(self) -> str:
         captions = self.captions()
