@@ -220,6 +220,8 @@ TABLE = {"x": [1.0, 2.0], "y": ["a", "b"]}
         ),
         ({}, {"label": "yy"}, r"got x, y: name the columns in the first line \(did you mean 'y' by 'yy'\?\)"),
         ({"town": [1, 2]}, {"drop": ["twon"]}, "did you mean 'town' by 'twon'"),
+        ({"town": [1, 2]}, {"drop": "twon"}, "did you mean 'town' by 'twon'"),
+        ({"town": [1, 2]}, {"drop": ["town", "y"]}, "a column has one role, got 'y' in several of label, client"),
     ],
 )  # fmt: skip
 def test_bad_columns_are_named_in_one_message(columns: dict[str, Any], arguments: dict[str, Any], message: str) -> None:

@@ -7,10 +7,11 @@ import difflib
 import os
 import re
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def read_csv(
     path = Path(path)
     if not path.is_file():
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
-    named = [name for name in (label, client, split) if name is not None]
+    named, drop, categories = _roles((label, client, split), drop, categories)
     text = _Text.recognised(path, [*named, *drop], categories)
     read = _read(text, set(named) | set(categories), set(drop))
     said = {"separator": text.separator, "encoding": text.encoding, "dropped": list(drop)}
@@ -106,10 +107,10 @@ def from_frame(
         ValueError: as of `read_csv`, or a column holds neither, such as dates.
     """
     place, header = Path(name), [str(column) for column in frame.columns]
-    named = [column for column in (label, client, split) if column is not None]
+    named, drop, categories = _roles((label, client, split), drop, categories)
     _check_header(place, header, [*named, *drop], categories)
     lines = np.arange(len(frame))
-    read, bad = _Read(lines=lines, counted="row"), []
+    read, bad = _Read(lines=lines, counted="row"), dict[str, str]()
     for i, column in enumerate(header):
         values = frame.iloc[:, i].infer_objects()
         if column in drop:
@@ -117,7 +118,7 @@ def from_frame(
         if values.dtype.kind in "biuf" and column not in (*named, *categories):
             read.numbers[column] = values.to_numpy(np.float64, na_value=np.nan)
         elif values.dtype.kind in "mMc":
-            bad.append(f"{column!r} with {values.dtype} values")
+            bad[column] = f"{column!r} with {values.dtype} values"
         else:
             read.words[column] = ["" if gap else _spelt(v) for v, gap in zip(values, values.isna(), strict=True)]
     return _dataset(
@@ -154,7 +155,7 @@ def _dataset(
     said: dict[str, Any],
     test_fraction: float,
     seed: int,
-    bad: Sequence[str] = (),
+    bad: Mapping[str, str] = MappingProxyType({}),
 ) -> Dataset:
     label, _, split = named
     if not len(read.lines):
@@ -205,6 +206,21 @@ def _frame(read: _Read) -> Any:
 # ---- what is wrong with columns
 
 
+def _roles(
+    named: Sequence[str | None], drop: Sequence[str], categories: Sequence[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """The columns of each role, of which every column has one; a single name is a list of it."""
+    roles = [[name for name in named if name is not None]]
+    roles += [[names] if isinstance(names, str) else list(names) for names in (drop, categories)]
+    every = [name for names in roles for name in names]
+    if twice := [name for name in every if every.count(name) > 1]:
+        raise ValueError(
+            f"a column has one role, got {twice[0]!r} in several of label, client, split, drop and categories: name it "
+            "once"
+        )
+    return roles[0], roles[1], roles[2]
+
+
 def _check_header(path: Path, header: Sequence[str], others: Sequence[str], features: Sequence[str]) -> None:
     wanted = [*others, *features]
     missing = [name for name in wanted if name not in header]
@@ -220,9 +236,9 @@ def _check_header(path: Path, header: Sequence[str], others: Sequence[str], feat
     )
 
 
-def _check_columns(path: Path, read: _Read, prepared: bool, bad: Sequence[str]) -> None:
-    """Refuse columns that cannot be features, all in one message."""
-    found = {text.split("'")[1]: text for text in bad}
+def _check_columns(path: Path, read: _Read, prepared: bool, bad: Mapping[str, str]) -> None:
+    """Refuse columns that cannot be features, all in one message; `bad`: what is wrong with some of them already."""
+    found = dict(bad)
     fills = False  # whether to prepare them is a remedy
     for name, (row, word, count) in read.mixed.items():
         found[name] = f"{name!r} with {word[:60]!r} in {read.at(row)}" + f" and {count - 1} more" * (count > 1)
