@@ -94,7 +94,7 @@ def test_losses_and_forgetting_reach_a_target_from_above() -> None:
 
 
 def test_a_target_of_what_was_not_measured_is_an_error() -> None:
-    with pytest.raises(SettingError, match=r"no round has measured 'accuracy'; measured: .*global_accuracy"):
+    with pytest.raises(SettingError, match=r"'accuracy' \(did you mean 'global_accuracy'\?\); measured: .*class"):
         small().to_target("accuracy", 0.5)
 
 

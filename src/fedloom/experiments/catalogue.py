@@ -212,7 +212,7 @@ def _published(name: str, folder: str) -> Dataset:
     except ValueError as error:
         if name not in DOWNLOADS:
             raise
-        raise SettingError(f"{error}; fedloom data download {name} {folder or 'FOLDER'} fetches them") from error
+        raise ValueError(f"{error}; fedloom data download {name} {folder or 'FOLDER'} fetches them") from error
 
 
 def _unknown_module(name: str) -> bool:
