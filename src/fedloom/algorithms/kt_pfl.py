@@ -13,8 +13,9 @@ There is no value that gives FedAvg (nothing is averaged); rho -> infinity gives
 distillation rate of 0 local-only.
 Differences from the paper: each row of C is projected onto the simplex after its step (the paper leaves it free and p_n
 then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6): one upload less;
-with partial participation rows are mixed over the clients that answered, at the mass they had. From the authors' code:
-almost everything (it updates C by MSE with a forced step size and a softmax of 5 C; see docs/ktpfl.md).
+with partial participation rows are mixed over the clients that answered, at the mass they had; BatchNorm statistics are
+those of a client's own examples, where the paper says nothing. From the authors' code: almost everything (it updates C
+by MSE with a forced step size and a softmax of 5 C; see docs/ktpfl.md).
 """
 
 from __future__ import annotations

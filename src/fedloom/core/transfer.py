@@ -20,7 +20,7 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest
-from fedloom.core.types import Weights
+from fedloom.core.types import Weights, replace
 
 V = TypeVar("V")
 
@@ -62,9 +62,14 @@ class Transfer(Algorithm[V, Weights]):
         public: Annotated[Tensor, "control"],
         target: Annotated[Tensor, "predictions"],
     ) -> tuple[Weights, tuple[()]]:
-        """Distillation: w <- w - eta2 grad KL(p_n || s(w)), over the public examples in the order they are sent."""
+        """Distillation: w <- w - eta2 grad KL(p_n || s(w)), over the public examples in the order they are sent.
+
+        Running statistics of BatchNorm stay those of the client's own examples, on which it is judged: public ones are
+        of other data, and a model with their statistics is worse by more than it has learnt.
+        """
         loss = soft_target_loss(client.model, self.tau)
-        return learnt(client, client.state, loss, public, target, self.distill), ()
+        taught = learnt(client, client.state, loss, public, target, self.distill)
+        return replace(taught, buffers=client.state.buffers), ()
 
     def collect(self, cohort: Cohort) -> tuple[Tensor, Replies[Tensor]]:
         """Public examples of this round [P], and what the clients say of them after their training, [P, C] each."""
