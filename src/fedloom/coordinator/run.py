@@ -32,6 +32,7 @@ from fedloom.data import Examples, Federation
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.communication import only_computes
 from fedloom.engines.engine import Engine, Faults
+from fedloom.engines.fleet import Fleet
 from fedloom.engines.population import Population
 from fedloom.engines.ranks import Ranks
 from fedloom.evaluate import classify
@@ -43,7 +44,8 @@ Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.M
 class Job:
     """Everything that determines a run; the arguments of `run`, which explains them.
 
-    `described`: how the run was asked for, kept as settings.json of its directory.
+    `described`: how the run was asked for, kept as settings.json of its directory. `fleet`: the devices that are its
+    clients, whose examples are theirs.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -55,6 +57,7 @@ class Job:
     faults: Faults | None = None
     new: NewClients | None = None
     described: Mapping[str, Any] | None = None
+    fleet: Fleet | None = None
 
     def __post_init__(self) -> None:
         federation, settings, algorithm = self.federation, self.settings, self.algorithm
