@@ -77,7 +77,12 @@ class Devices(Engine):
         if self.watch is not None:
             raise SettingError("a round of devices cannot be computed again: their examples are not here")
         requests = {k: self.request(call, [k], send) for k in clients}
+        waiting = set(clients)
         for k, answer in self._exchange(requests, call.broadcast):
+            if k not in waiting:
+                self._failed(k, RefusedError("it has answered before"), call.round)
+                continue
+            waiting.remove(k)
             try:
                 found = self._taken(requests[k], self._open(k, answer))
             except FedloomError as error:
@@ -147,7 +152,8 @@ class Devices(Engine):
         if head.get("number") != self._sent[client]:
             raise RefusedError(f"it answers request {head.get('number')!r:.40}, and was sent {self._sent[client]}")
         if problem is not None:
-            raise RefusedError(str(problem.get("what") or problem.get("text")) if isinstance(problem, dict) else "")
+            what = problem.get("what") or problem.get("text") if isinstance(problem, dict) else problem
+            raise RefusedError(f"it has failed: {what!s:.200}")
         return data
 
     def _taken(self, request: Request, data: memoryview) -> tuple[Any, Answer]:
