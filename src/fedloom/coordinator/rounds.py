@@ -254,9 +254,8 @@ class Rounds:
         if not self.settings.spares:
             return drawn, {}
         declined = self.engine.decliners(round, drawn)
-        return [k for k in drawn if k not in declined][: self.cohort_size], {
-            str(k): declined[k] for k in sorted(declined)
-        }
+        chosen = [k for k in drawn if k not in declined]
+        return chosen[: self.cohort_size], {str(k): declined[k] for k in sorted(declined)}
 
     def cohort(self, round: int) -> list[int]:
         """Who is asked in a round; with spares who may be, in the order in which places are given."""
