@@ -79,7 +79,12 @@ class Registration:
             raise RefusedError(f"training and held-out examples have the same classes, at most {MAX_CLASSES}")
         if not sum(made.train):
             raise RefusedError("a device needs a training example")
-        if made.dtype not in _DTYPES or np.prod(made.shape, dtype=float) > 1 << 30 or not isinstance(made.model, str):
+        if (
+            not isinstance(made.dtype, str)
+            or made.dtype not in _DTYPES
+            or np.prod(made.shape, dtype=float) > 1 << 30
+            or not isinstance(made.model, str)
+        ):
             raise RefusedError(
                 f"an example is of {', '.join(_DTYPES)} and has at most 2**30 values, got {made.dtype!r:.80}"
             )
