@@ -409,8 +409,8 @@ def test_sizes_are_capped() -> None:
     [
         {"id": "../../etc/passwd"}, {"id": "A" * 32}, {"id": 5}, {"train": [1.5, 2, 3]}, {"train": [-1, 2, 3]},
         {"train": [True, 2, 3]}, {"train": 7}, {"train": [1 << 50, 0, 0]}, {"train": [0, 0, 0]}, {"train": []},
-        {"test": [1]}, {"shape": []}, {"shape": [1 << 20, 1 << 20]}, {"dtype": "object"}, {"dtype": []}, {"model": None},
-        {"val": None}, {"train": "123"},
+        {"test": [1]}, {"shape": []}, {"shape": [1 << 20, 1 << 20]}, {"dtype": "object"}, {"dtype": []},
+        {"model": None}, {"val": None}, {"train": "123"},
     ],
 )  # fmt: skip
 def test_registrations_that_are_none(change: dict[str, Any]) -> None:

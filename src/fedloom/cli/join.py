@@ -13,6 +13,7 @@ from fedloom.core.errors import SettingError
 from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
 from fedloom.engines.communication import communication, rank_here
 from fedloom.engines.fleet import TRUSTED
+from fedloom.engines.service import LIMIT
 
 
 def join(args: argparse.Namespace, console: Console) -> int:
@@ -25,7 +26,9 @@ def join(args: argparse.Namespace, console: Console) -> int:
     monitor = system_monitor() if begin.any or go_on.any else Reading
     member = Membership(args.data, Path(args.state), args.model, monitor=monitor, begin=begin, go_on=go_on)
     console.print(f"device {member.id}, examples of {args.data}", soft_wrap=True)
-    if take_part(communication(args.transport), member):
+    manager = communication(args.transport)
+    manager.limit = LIMIT
+    if take_part(manager, member):
         console.print("left")
         sys.stdout.flush()
         os._exit(0)  # a thread waits for the server, and no process ends before its threads

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 OnHistory = Callable[[History], None]
 
 
-class Rounds:
-    """A job with an engine. `files`: of a run that was started before, whose fixed choices are used again."""
+class Coordinator:
+    """Runs a job with an engine, round by round, and directs all that takes part: sampler, engine, evaluation, files.
+
+    `files`: of a run that was started before, whose fixed choices are used again.
+    """
 
     def __init__(self, job: Job, files: RunDirectory | None = None) -> None:
         self.job, self.population, self.settings = job, job.population, job.settings

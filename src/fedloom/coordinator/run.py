@@ -19,7 +19,7 @@ from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.progress import watched
-from fedloom.coordinator.rounds import OnHistory, Rounds
+from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.sampler import DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
@@ -135,7 +135,7 @@ class Job:
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             for model in self.population.models.values():
                 _try(model, self.task, self.federation.train)
-            Rounds(self).engine.init()
+            Coordinator(self).engine.init()
         check_plausible(self.federation, self.population.models.values(), self.task)
         return True
 
@@ -156,7 +156,7 @@ class Job:
             if resume:
                 raise SettingError("a run can be resumed from its directory only: give directory")
             self.check()
-            return Rounds(self).go(None, on_start, on_round)
+            return Coordinator(self).go(None, on_start, on_round)
         files = RunDirectory(directory, self.settings.keep_every)
         if not (resume and files.begun):
             check_free(directory)
@@ -165,7 +165,7 @@ class Job:
             begun = resume and files.begun
             if not begun:
                 check_free(directory)  # since the first look, another process may have been here
-            rounds = Rounds(self, files if begun else None)
+            rounds = Coordinator(self, files if begun else None)
             if begun:
                 files.compare(rounds.facts())
             rounds.states_in(files.checkpoints.clients)
@@ -179,7 +179,7 @@ class Job:
     def _serve(self) -> History:
         """At a rank that computes clients: until the run is over, of which it has no numbers."""
         self.check()
-        rounds = Rounds(self)
+        rounds = Coordinator(self)
         assert isinstance(rounds.engine, Ranks)
         rounds.engine.serve()
         return rounds.history
@@ -201,7 +201,7 @@ class Job:
         check_free(directory)
         self.check()
         files = RunDirectory(source)
-        rounds = Rounds(self, files)
+        rounds = Coordinator(self, files)
         files.compare(rounds.facts(), branch=True)
         checkpoint = rounds.restore(files, at, budget=0)  # what does not fit this algorithm shows here
         for client in checkpoint.clients:
@@ -218,7 +218,7 @@ class Job:
             StorageError: a file of the run is damaged.
         """
         files = RunDirectory(directory)
-        rounds = Rounds(self, files)
+        rounds = Coordinator(self, files)
         files.compare(rounds.facts())
         with rounds.threads():
             return Replay(round, *rounds.replay(files, round), self.population)
@@ -232,7 +232,7 @@ class Job:
             StorageError: there is no such checkpoint, or it is damaged.
         """
         files = RunDirectory(directory)
-        rounds = Rounds(self, files)
+        rounds = Coordinator(self, files)
         files.compare(rounds.facts())
         rounds.restore(files, round)
         return Restored(*rounds.state, rounds.engine)

@@ -11,6 +11,7 @@ from typing import Any
 from fedloom.core.errors import RefusedError
 from fedloom.engines.fleet import RankFleet
 from fedloom.engines.registration import CAP, Registration, Registry
+from fedloom.engines.service import LIMIT
 
 _MOST = 1 << 22  # bytes of a registration
 
@@ -33,6 +34,7 @@ def receive(
     """
     old = Registry.read(path) if path.exists() else None
     run = secrets.token_hex(16) if old is None else old.run
+    fleet.manager.limit = _MOST
     found: dict[int, Registration] = {}
     refused: dict[int, str] = {}
     for rank, data in sorted(fleet.introduce(json.dumps({"run": run, "settings": settings}).encode()).items()):
@@ -48,6 +50,7 @@ def receive(
         except RefusedError as error:
             refused[rank] = str(error)
             fleet.audit("refused", f"rank {rank}", str(error))
+    fleet.manager.limit = LIMIT
     registry = old or Registry.of(run, list(found.values()), models, test)
     registry.save(path)
     fleet.names = registry.names
@@ -65,8 +68,6 @@ def receive(
 
 
 def _read(data: bytes) -> Registration:
-    if len(data) > _MOST:
-        raise RefusedError(f"a registration has at most {_MOST} bytes, got {len(data)}")
     try:
         return Registration.of(json.loads(data))
     except (ValueError, RecursionError) as error:

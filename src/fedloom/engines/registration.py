@@ -75,19 +75,12 @@ class Registration:
         numbers = (*made.train, *made.test, *made.val, *made.shape)
         if not all(type(n) is int and 0 <= n < 1 << 40 for n in numbers):
             raise RefusedError("examples of a class are counted in whole numbers below 2**40")
-        if not 1 <= len(made.train) == len(made.test) == len(made.val) <= MAX_CLASSES or not 1 <= len(made.shape) <= 8:
-            raise RefusedError(f"training and held-out examples have the same classes, at most {MAX_CLASSES}")
-        if not sum(made.train):
-            raise RefusedError("a device needs a training example")
-        if (
-            not isinstance(made.dtype, str)
-            or made.dtype not in _DTYPES
-            or np.prod(made.shape, dtype=float) > 1 << 30
-            or not isinstance(made.model, str)
-        ):
-            raise RefusedError(
-                f"an example is of {', '.join(_DTYPES)} and has at most 2**30 values, got {made.dtype!r:.80}"
-            )
+        if not 1 <= len(made.train) == len(made.test) == len(made.val) <= MAX_CLASSES or not sum(made.train):
+            raise RefusedError(f"examples are of the same classes, at most {MAX_CLASSES}, and some are to train on")
+        if not (isinstance(made.dtype, str) and made.dtype in _DTYPES and isinstance(made.model, str)):
+            raise RefusedError(f"the values of an example are {', '.join(_DTYPES)}, got {made.dtype!r:.80}")
+        if not 1 <= len(made.shape) <= 8 or np.prod(made.shape, dtype=float) > 1 << 30:
+            raise RefusedError(f"an example has at most 8 axes and 2**30 values, got {made.shape!s:.80}")
         return made
 
     def capped(self, cap: int) -> Registration:
