@@ -204,7 +204,7 @@ def test_the_test_examples_of_a_source_judge_its_device(tmp_path: Path) -> None:
     validated = DataManager(str(tmp_path), DataSettings(classes=3, val_fraction=0.25), 0).federation
     assert validated.local_val is not None
     assert int(validated.local_val.sizes[0]) == 2
-    assert DataManager(str(tmp_path), DataSettings(classes=1 + 1), 0).registration("a" * 32).train == (5, 4)
+    assert DataManager(str(tmp_path), DataSettings(classes=2), 0).registration("a" * 32).train == (5, 4)
 
 
 def test_a_folder_holds_one_file(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_over_mpi(tmp_path: Path) -> None:
         ({"data": {"clients": 5}}, r"devices bring their own examples, so data.clients has no meaning here"),
         ({"algorithm": "centralised"}, "centralised trains on the examples of all in one place: change"),
         ({"algorithm": "kt_pfl"}, "kt_pfl needs public examples"),
+        ({"model": "small:Tiny"}, "devices import no code that a server names, such as small:Tiny"),
         ({"start": "w.pt"}, "start names a file that devices lack"),
         ({"clients": {"new": "2"}}, "clients.new judges by training"),
         ({"run": {"per_client": True}}, "run.per_client asks devices for more than they give"),

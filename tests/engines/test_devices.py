@@ -367,6 +367,7 @@ def test_a_federation_is_made_of_what_was_registered() -> None:
         got, want = getattr(found, name), getattr(PEOPLE, name)
         assert (got.counts(found.train.y, 3) == want.counts(PEOPLE.train.y, 3)).all()
     assert isinstance(found.train, Absent)
+    assert (found.num_classes, found.train.shape, len(found.train)) == (3, (4,), len(PEOPLE.train))
     assert found.train.x.untyped_storage().nbytes() == 4  # one number, however many examples
     assert found.train.fingerprint() == Registry.of(RUN, registrations(), ["net"]).federation().train.fingerprint()
 

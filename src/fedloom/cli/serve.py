@@ -66,9 +66,11 @@ def settings_of(described: dict[str, Any]) -> Experiment:
         )
     experiment = Experiment.of(described)
     kind, run = catalogue.kind(experiment.algorithm), experiment.run
+    own = [name for name in (experiment.algorithm, experiment.task, *experiment.model.split(",")) if ":" in name]
     for forbidden, why in (
         (kind.pooled, f"{experiment.algorithm} trains on the examples of all in one place"),
         (kind.needs_public, f"{experiment.algorithm} needs public examples, which devices do not have"),
+        (bool(own), f"devices import no code that a server names, such as {', '.join(own)}"),
         (experiment.start is not None, "start names a file that devices lack"),
         (experiment.clients.new is not None, "clients.new judges by training that devices are not asked for"),
         (run.per_client, "run.per_client asks devices for more than they give"),

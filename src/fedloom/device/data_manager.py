@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +37,7 @@ class DataManager:
 
 
 def _federation(source: str, d: DataSettings, seed: int) -> Federation:
-    found = catalogue.data(_named(source))
-    if d.classes > found.train.num_classes:  # labels are numbered alike on all devices, and the last are not here
-        parts = {n: getattr(found, n) for n in ("train", "test")}
-        wider = {n: part and dataclasses.replace(part, num_classes=d.classes) for n, part in parts.items()}
-        found = found._replace(**wider)
-    elif d.classes:
-        found = catalogue.first_classes(found, d.classes)
-    found = catalogue.normalise(d.normalise, found)
+    found = catalogue.normalise(d.normalise, catalogue.numbered(catalogue.data(_named(source)), d.classes))
     held_out, train, own = found.held_out, found.train, found.test
     if held_out is None and own is not None:
         train, held_out = found._replace(owners=None).merged().train, np.arange(len(train) + len(own)) >= len(train)

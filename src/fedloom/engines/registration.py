@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -185,16 +184,17 @@ class Registry:
 
     def federation(self, test: Examples | None = None) -> Federation:
         """Who holds how many examples of which class; the examples are on the devices."""
-        first, parts, labels, end = self.devices[0], {}, [], 0
-        classes = np.arange(len(first.train))
-        for role in ("train", "test", "val"):
-            counts = [getattr(device, role) for device in self.devices]
-            ends = end + np.cumsum([0, *map(sum, counts)], dtype=np.int64)
-            rows = [np.arange(a, b) for a, b in itertools.pairwise(ends)]
-            parts[role] = Partition.from_lists(rows, "devices") if int(ends[-1]) > end else None
-            labels += [np.repeat(classes, each) for each in counts]
-            end = int(ends[-1])
+        first, n, end = self.devices[0], len(self.devices), 0
+        classes = np.tile(np.arange(len(first.train)), n)
+        parts: dict[str, Partition | None] = {}
+        labels = []
+        for role in ("train", "test", "val"):  # [those of device 0, those of device 1, ...] for each role in turn
+            counts = np.array([getattr(device, role) for device in self.devices], np.int64)
+            indptr = np.cumsum([0, *counts.sum(1)], dtype=np.int64)
+            rows = np.arange(end, end := end + int(indptr[-1]))
+            parts[role] = Partition(indptr, rows, "devices") if len(rows) else None
+            labels.append(np.repeat(classes, counts.ravel()))
         x = torch.zeros((), dtype=_DTYPES[first.dtype]).expand(end, *first.shape)
-        train = Absent(x, torch.from_numpy(np.concatenate(labels)), len(classes), name="examples of devices")
+        train = Absent(x, torch.from_numpy(np.concatenate(labels)), len(first.train), name="examples of devices")
         assert parts["train"] is not None  # every device has some
         return Federation(train, parts["train"], test, parts["test"], parts["val"])

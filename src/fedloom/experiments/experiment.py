@@ -267,7 +267,10 @@ class Experiment:
         d, seed = self.data, self.partition_seed
         if d.source.startswith("devices:"):
             registry = Registry.read(Path(d.source.removeprefix("devices:")))
-            return registry.federation(catalogue.data(registry.test).test if registry.test else None)
+            if not registry.test:
+                return registry.federation()
+            own = catalogue.numbered(catalogue.data(registry.test), len(registry.devices[0].train))
+            return registry.federation(catalogue.normalise(d.normalise, own).test)
         dataset, public = self.dataset() if found is None else found
         if public is not None and d.public_source is None and d.partition.startswith("lists"):
             raise SettingError(
