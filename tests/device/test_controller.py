@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,6 +171,38 @@ def test_limits_are_in_range() -> None:
         Limits(memory=-1)
 
 
+class Psutil:
+    """As much of psutil as is read."""
+
+    plugged = False
+
+    @classmethod
+    def sensors_battery(cls) -> Any:
+        return SimpleNamespace(percent=25, power_plugged=cls.plugged)
+
+    @staticmethod
+    def sensors_temperatures() -> Any:
+        return {"cpu": [SimpleNamespace(current=50.0), SimpleNamespace(current=71.5)], "disk": []}
+
+    @staticmethod
+    def getloadavg() -> Any:
+        return 3.0, 2.0, 1.0
+
+    @staticmethod
+    def virtual_memory() -> Any:
+        return SimpleNamespace(available=512 << 20)
+
+
+def test_what_psutil_says_is_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", Psutil)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    read = system_monitor()
+    assert read() == Reading(battery=0.25, load=0.75, temperature=71.5, memory=512.0)
+    monkeypatch.setattr(Psutil, "plugged", True)
+    monkeypatch.delattr(Psutil, "sensors_temperatures")
+    assert read() == Reading(battery=None, load=0.75, temperature=None, memory=512.0)
+
+
 def test_the_monitor_reads_this_machine() -> None:
     pytest.importorskip("psutil", reason="psutil is not installed")
     found = system_monitor()()
@@ -179,7 +213,7 @@ def test_the_monitor_reads_this_machine() -> None:
 
 
 def test_a_monitor_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "psutil", None)
+    monkeypatch.setitem(sys.modules, "psutil", None)
     with pytest.raises(SettingError, match=r"measured by psutil .*: pip install fedloom\[device\]"):
         system_monitor()
 
