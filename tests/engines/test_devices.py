@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom import Job, RunSettings
+from fedloom import Job, RunSettings, run
 from fedloom.algorithms import FedAvg, PFedSD, Scaffold
 from fedloom.core import tree
 from fedloom.core.errors import FedloomError, RefusedError, SettingError
@@ -111,7 +111,9 @@ def test_stateless_devices_give_the_same_bits(tmp_path: Path) -> None:
     algorithm = PFedSD(local=LOCAL)
     runs = [Fleetwide(tmp_path / str(s), algorithm, stateless=s).job().run() for s in (False, True)]
     same(runs[0].server, runs[1].server, "the server state")
-    bytes_of = [[{n: v for n, v in m.items() if not n.startswith("bytes_")} for m in run.metrics] for run in runs]
+    bytes_of = [
+        [{n: v for n, v in m.items() if not n.startswith("bytes_")} for m in history.metrics] for history in runs
+    ]
     assert bytes_of[0] == bytes_of[1]
     assert runs[1].metrics[-1]["bytes_down_personal"] > 0
     assert "bytes_down_personal" not in runs[0].metrics[-1]
@@ -341,8 +343,10 @@ def test_fuzzed_answers_of_the_device_itself_are_refused_or_taken_whole() -> Non
 
 def test_an_engine_of_devices_needs_devices() -> None:
     engine = Devices(population(mlp), FedAvg(local=LOCAL))
-    with pytest.raises(SettingError, match="engine = 'devices' is for devices that join: fedloom serve"):
+    with pytest.raises(SettingError, match="no device is there to be asked"):
         engine.round(engine.init(), [0], 0)
+    with pytest.raises(SettingError, match="engine = 'devices' is for devices that join: fedloom serve"):
+        run(FedAvg(local=LOCAL), PEOPLE, mlp, RunSettings(rounds=1, cohort_size=2, engine="devices"))
     keeping = Keeping(population(mlp), FedAvg(local=LOCAL))
     keeping.watch = lambda exchange: None
     with pytest.raises(SettingError, match="a round of devices cannot be computed again"):

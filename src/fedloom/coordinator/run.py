@@ -131,6 +131,8 @@ class Job:
     @functools.cached_property
     def _fits(self) -> bool:
         only_computes(self.settings.engine)  # or was not launched as it must be
+        if self.settings.engine == "devices" and self.fleet is None:
+            raise SettingError("engine = 'devices' is for devices that join: fedloom serve --settings FILE")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             for model in self.population.models.values():

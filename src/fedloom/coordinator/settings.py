@@ -42,8 +42,8 @@ class RunSettings(Known):
 
     `workers`: processes of the engine "workers"; None: one for each core. Results do not depend on it.
 
-    `deadline`: seconds that the clients of an exchange have to answer, on the engines "workers", "gloo" and "mpi"; who
-    has not answered by then is left out of the round, and named in its record. None: as long as it takes.
+    `deadline`: seconds that the clients of an exchange have to answer, where they are in other processes or elsewhere;
+    who has not answered by then is left out of the round, and named in its record. None: as long as it takes.
 
     `engine`, `compilation`, `chunk` (clients stacked at a time), `bf16` (automatic mixed precision in local training),
     `device`, `dtype`, `threads` (of PyTorch, for this run; None leaves them as they are): results may differ with them

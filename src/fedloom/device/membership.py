@@ -13,7 +13,6 @@ import torch
 
 from fedloom.core import files
 from fedloom.core.errors import RankError, RefusedError, SettingError
-from fedloom.core.model import Model
 from fedloom.device.controller import Controller
 from fedloom.device.data_manager import DataManager
 from fedloom.device.model_manager import ModelManager
@@ -84,7 +83,10 @@ class Membership:
     def _join(self, said: dict[str, Any]) -> None:
         e, chosen = self.experiment, {said["model"]: self.models[said["model"]]}
         algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
-        population = population_of(self.data, chosen, e, int(said["client"]))
+        population = Population(
+            self.data.federation, chosen, task=catalogue.task(e.task), seed=e.run.seed,
+            dtype=getattr(torch, e.run.dtype), first=int(said["client"]),
+        )  # fmt: skip
         runtime = Runtime(
             population, algorithm.suited(population.federation, chosen), compilation="none", bf16=e.run.bf16
         )
@@ -94,15 +96,6 @@ class Membership:
             self.id, str(said["token"]), runtime, models,
             monitor=self.monitor, begin=self.begin, go_on=self.go_on, leaving=lambda: self.why_leaving,
         )  # fmt: skip
-
-
-def population_of(data: DataManager, models: dict[str, Model], experiment: Experiment, number: int) -> Population:
-    """The device as client `number` of the run, alone."""
-    run = experiment.run
-    return Population(
-        data.federation, models, task=catalogue.task(experiment.task), seed=run.seed,
-        dtype=getattr(torch, run.dtype), first=number,
-    )  # fmt: skip
 
 
 def own_id(folder: Path) -> str:

@@ -112,7 +112,7 @@ class Devices(Engine):
     @property
     def _fleet(self) -> Fleet:
         if self.fleet is None:
-            raise SettingError("engine = 'devices' is for devices that join: fedloom serve --settings FILE")
+            raise SettingError("no device is there to be asked: what a run of devices computes, they compute")
         return self.fleet
 
     # ---- over the wire
