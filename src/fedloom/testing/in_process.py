@@ -86,7 +86,7 @@ class Keeping(Devices):
     def all_states(self) -> dict[int, Any]:
         """The states of all clients, wherever they are, and what the server keeps."""
         out = dict(self.states)
-        for k in out:
+        for k in (k for k in out if k < self.population.num_clients):
             if (version := self._version(k)) is not None:
                 models = self.controllers[k].models
                 assert models is not None
