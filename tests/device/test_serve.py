@@ -27,7 +27,7 @@ algorithm = "pfedsd"
 model = "logistic"
 data.classes = 3
 local = {epochs = 2, batch_size = 5}
-run = {rounds = %d, cohort_size = 2, deadline = 60}
+run = {rounds = %d, cohort_size = 2, deadline = 600}
 """
 IDS = ["1" * 32, "2" * 32]
 
@@ -95,7 +95,7 @@ def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None
     """The server is killed, both devices end, change places and join again; then the numbers are those of the loop."""
     federation, log = written(tmp_path, rounds=30), tmp_path / "out" / "metrics.jsonl"
     ranks = gloo(commands(tmp_path, [0, 1]))
-    until = time.monotonic() + 120
+    until = time.monotonic() + 280
     while lines(log) < 6 and time.monotonic() < until and ranks[0].poll() is None:
         time.sleep(0.01)
     ranks[0].send_signal(signal.SIGKILL)
