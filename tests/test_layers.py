@@ -13,6 +13,7 @@ LAYERS = [  # top first; those on one line may not import each other
     {"testing"},
     {"studies"},
     {"report", "reproduction"},
+    {"device"},
     {"experiments"},
     {"coordinator"},
     {"engines"},

@@ -9,7 +9,7 @@ import torch
 
 from fedloom.algorithms import FedAvg, FedPer, LGFedAvg
 from fedloom.coordinator import Job, RunSettings
-from fedloom.coordinator.rounds import Rounds
+from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Local
@@ -105,4 +105,4 @@ def test_the_manifest_lists_what_is_shared() -> None:
         (FedAvg(), None),
     ):
         job = Job(algorithm=algorithm, federation=population.federation, model=TINY, settings=settings)
-        assert Rounds(job).facts().get("shared") == shared
+        assert Coordinator(job).facts().get("shared") == shared

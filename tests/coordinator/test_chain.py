@@ -296,7 +296,10 @@ def nested(directory: Path) -> None:
         (bent(setting("fixed", "threads", to=2)), r"fixed\.threads must be 1, as run\.threads, got 2"),
         (bent(setting("fixed", "chunks", to=[3])), r"fixed\.chunks must be a mapping of architectures"),
         (bent(setting("fixed", "compilation", to=None)), r"fixed\.compilation must be a text"),
-        (bent(setting("engine", to="quick")), "engine must be one of loop, stacked, workers, gloo, mpi, got 'quick'"),
+        (
+            bent(setting("engine", to="quick")),
+            "engine must be one of loop, stacked, workers, gloo, mpi, devices, got 'quick'",
+        ),
         (bent(setting("engine_reason", to=7)), "engine_reason must be a text, got 7"),
         (bent(setting("run", to="x")), "run must be a mapping, got 'x'"),
         (bent(setting("run", "checkpoint_every", to=0)), r"run\.checkpoint_every must be an integer >= 1, got 0"),

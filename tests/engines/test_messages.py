@@ -18,7 +18,7 @@ from fedloom.algorithms import FedAvg, PFedSD, Scaffold
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Client, on_client
-from fedloom.core.errors import ClientError, CodecError, FedloomError, NonFiniteError, StackingError, StorageError
+from fedloom.core.errors import ClientError, CodecError, FedloomError, NonFiniteError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
@@ -31,8 +31,8 @@ from fedloom.engines.rehearsal import Rehearsals
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import Service, answer_of, request_bytes
 from fedloom.engines.transport import pack, part, shapes_of, unpack
-from fedloom.testing.compare import same
-from fedloom.testing.messages import Keeping, Messages
+from fedloom.testing.in_process import Keeping
+from fedloom.testing.messages import Messages
 from tiny import federation, linear, mlp
 
 LOCAL = Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1))
@@ -51,8 +51,7 @@ def asked(method: str = "local_update", sent: Any = None, client: int = 2, round
     weights = population().models["net"].init(0)
     call = Call(method, (weights,) if sent is None else sent, round, more.pop("exchange", 0), 0.1)
     own = tree.stack([Runtime(population(), FedAvg(local=LOCAL)).fresh(client)])
-    known = {"state": own, "keep": False, **more}
-    return request_bytes(Request.to(call, [client], 0), 1, part(call.broadcast), known["state"], keep=known["keep"])
+    return request_bytes(Request.to(call, [client], 0), 1, part(call.broadcast), more.get("state", own))
 
 
 def problem(data: bytes) -> str:
@@ -272,7 +271,8 @@ def test_what_the_server_did_not_accept_never_was() -> None:
         server = engine.init()
         for t in range(4):
             server = engine.round(server, [1, 2, 3], t)
-        found = server, dict(sorted(engine.states.items())), engine.judge(server, range(6), 3), engine.traffic
+        states = engine.all_states() if kind is Keeping else engine.states
+        found = server, dict(sorted(states.items())), engine.judge(server, range(6), 3), engine.traffic
         engine.close()
         return found
 
@@ -281,55 +281,6 @@ def test_what_the_server_did_not_accept_never_was() -> None:
 
     for more in ({}, {"faults": late}):
         assert len({json.dumps(str(run(kind, **more))) for kind in (Loop, Messages, Keeping)}) == 1
-
-
-def test_an_offer_that_was_refused_is_dropped_by_the_client() -> None:
-    algorithm = PFedSD(local=LOCAL)
-    ours, w = service(algorithm), population().models["net"].init(0)
-
-    def ask(round: int, accepted: tuple[int, int] | None, **more: Any) -> Any:
-        request = dataclasses.replace(
-            Request.to(Call("local_update", (w,), round, 0, 0.1), [2], 0), accepted=(accepted,)
-        )
-        return ours(request_bytes(request, 1, part((w,)), more.get("state"), keep=True))
-
-    first = unpack(ask(0, None))
-    assert first.head["problem"] is None
-    assert "state" not in first.parts
-    assert 2 not in ours.states  # tentative
-    ask(0, None)  # refused: asked again from the beginning
-    again = unpack(ask(1, (0, 0)))  # accepted
-    assert again.head["problem"] is None
-    assert ours.states.accepted == {2: (0, 0)}
-    kept = ours.states[2]
-    assert unpack(ask(2, (0, 0))).head["problem"] is None  # round 1 was refused: once more from where round 0 ended
-    assert ours.states.accepted == {2: (0, 0)}
-    same(kept, ours.states[2], "what was refused is dropped")
-    for old in (None, (0, 1), (7, 0)):  # a round long past, and ones of which the client knows nothing
-        text = problem(ask(1, old))
-        assert "StorageError: client 2 holds its state after (round, exchange) (0, 0), the server last accepted" in text
-        assert text.endswith("send the state with the request")
-    same(kept, ours.states[2], "a refused request moves nothing")
-    moved = tree.stack([tree.map_tree(torch.ones_like, kept)])
-    assert unpack(ask(9, (8, 0), state=moved)).head["problem"] is None  # a client that comes from elsewhere
-    same(ours.states[2], tree.take(moved, 0), "the state that was sent is the state")
-
-
-def test_saved_states_are_fetched(tmp_path: Any) -> None:
-    loop, away = (kind(population(model=mlp), PFedSD(local=LOCAL)) for kind in (Loop, Keeping))
-    ends = []
-    for engine in (loop, away):
-        engine.keep_states(None, tmp_path / engine.name)
-        server = engine.round(engine.init(), [0, 1], 0)
-        written = engine.save()
-        assert sorted(written) == [0, 1]
-        fresh = type(engine)(population(model=mlp), PFedSD(local=LOCAL))
-        fresh.restore(tmp_path / engine.name, written, None)
-        after = fresh.round(server, [1, 2], 1)
-        ends.append((after, dict(sorted(fresh.states.items()))))
-        engine.close()
-        fresh.close()
-    same(ends[0], ends[1], "a run that goes on sends each client the state that it had")
 
 
 def test_a_process_that_dies_is_an_error() -> None:
@@ -414,5 +365,3 @@ def test_judging_is_a_request_like_any_other() -> None:
     assert answer.upload.params["weight"].shape == (1, 3, 4)
     assert request.clients == (3,)
     engine.close()
-    with pytest.raises(StorageError, match="client 3 has no state to send"):
-        Keeping(population(), PFedSD(local=LOCAL)).fetch(3)

@@ -86,3 +86,12 @@ def test_a_deadline_is_for_clients_in_other_processes() -> None:
     settings = RunSettings(rounds=1, cohort_size=2, engine="loop", deadline=1.0)
     with pytest.raises(SettingError, match="this run has the engine loop: use engine = 'workers', 'gloo' or 'mpi'"):
         run(FedAvg(local=LOCAL), federation(), mlp, settings)
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 50])
+def test_nothing_is_made_for_a_message_that_is_too_large(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gloo = object.__new__(communication.GlooManager)
+    gloo.group = None
+    monkeypatch.setattr("torch.distributed.recv", lambda tensor, rank, group: tensor.fill_(size))
+    with pytest.raises(EOFError, match=f"rank 3 sends {size} bytes, and at most 17179869184 are taken"):
+        gloo._receive(3)

@@ -126,6 +126,7 @@ def parser() -> argparse.ArgumentParser:
     fetch.add_argument("name", help="a name that `fedloom data sources` lists")
     fetch.add_argument("folder", help="where they go")
 
+    _devices(command)
     _sweep(command)
     _analyse(command)
     _reproduce(command)
@@ -158,6 +159,38 @@ def _sweep(command: Any) -> None:
         help=f"what to choose by: {', '.join(INDEX['measures'])} (default: {validation}, the only one that spares the "
         "test data; needs --val-fraction)",
     )  # fmt: skip
+
+
+def _devices(command: Any) -> None:
+    serve = command("serve", "run rounds with devices that join, at rank 0; see docs/devices.md", "serve.serve")
+    add = serve.add_argument
+    add("--settings", required=True, metavar="FILE", help="what to run, .toml or .json; without the clients' examples")
+    add("--out", required=True, type=directory, metavar="DIR", help="where the run and the audit log are written")
+    add("--resume", action="store_true", help="go on with the run that --out holds, with the devices that are there")
+    add(
+        "--test",
+        default="",
+        metavar="SOURCE",
+        help="as --data of fedloom run: its test examples judge the global model",
+    )
+    add(
+        "--most-examples", type=int, default=1_000_000, metavar="N",
+        help="examples that count of one device (default: 1000000)",
+    )  # fmt: skip
+    join = command("join", "take part as a device, at any other rank; see docs/devices.md", "join.join")
+    add = join.add_argument
+    add("--data", required=True, metavar="SOURCE", help="as of fedloom run; or a folder with such a file, or images")
+    add("--state", required=True, type=directory, metavar="DIR", help="where the device keeps its id and its states")
+    add("--model", default="", metavar="NAME", help="which architecture of the settings (default: the server chooses)")
+    add("--battery", type=float, metavar="SHARE", help="least charge with which it begins, if it is not plugged in")
+    add("--load", type=float, metavar="SHARE", help="most load of its processors, 1 for all, with which it begins")
+    add("--temperature", type=float, metavar="C", help="most degrees Celsius with which it begins")
+    add("--memory", type=float, metavar="MIB", help="least free memory with which it begins")
+    add("--abort-battery", type=float, metavar="SHARE", help="least charge with which it goes on")
+    add("--abort-temperature", type=float, metavar="C", help="most degrees Celsius with which it goes on")
+    add("--abort-memory", type=float, metavar="MIB", help="least free memory with which it goes on")
+    for one in (serve, join):
+        one.add_argument("--transport", choices=("gloo", "mpi"), default="gloo", help="between ranks (default: gloo)")
 
 
 def _analyse(command: Any) -> None:

@@ -108,6 +108,7 @@ class Checkpoints:
         checkpoint = Checkpoint(round, saved, clients, dict(logs))
         self._write_index(checkpoint)
         self._kept[round] = checkpoint
+        engine.durable = round
         self._prune(engine)
 
     def take_over(self, other: Checkpoints, checkpoint: Checkpoint) -> None:

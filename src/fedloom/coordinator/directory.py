@@ -263,7 +263,7 @@ class RunDirectory:
         return found
 
     def compare(self, facts: Mapping[str, Any], *, branch: bool = False) -> None:
-        """Raise SettingError if the run in this directory is another one than `facts` (`Rounds.facts`) describe.
+        """Raise SettingError if the run in this directory is another one than `facts` (`Coordinator.facts`) describe.
 
         Settings that its version did not know are at their defaults in it. `branch`: the algorithm may be another.
 

@@ -222,7 +222,7 @@ class Evaluation:
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
-        if self.algorithm.personalises or not weights:
+        if self.algorithm.personalises or not weights or self.engine.elsewhere:
             judged = self.engine.look(server, self.panel, round, kind)
             found = {k: _Found(int(seen.right), int(seen.examples), bool(seen.own)) for k, seen in judged.items()}
             return {k: of for k, of in found.items() if of.examples}

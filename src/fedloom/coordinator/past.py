@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.coordinator.rounds import Rounds
+from fedloom.coordinator.rounds import Coordinator
 from fedloom.coordinator.run import Replay, trained
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
@@ -31,7 +31,7 @@ class Past:
         # all states in memory: nothing that is computed here may reach the run's files
         self.job = replace(job, settings=replace(job.settings, state_memory_mib=None))
         self.files = RunDirectory(directory)
-        self.rounds = Rounds(self.job, self.files)
+        self.rounds = Coordinator(self.job, self.files)
         self.files.compare(self.rounds.facts())
 
     def replay(self, round: int) -> Replay:

@@ -25,6 +25,7 @@ from fedloom.core.averaging import Averaging
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.cohort import Exchange
+from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
 from fedloom.engines.population import pooled
 from fedloom.engines.processes import Processes, threads
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
 OnHistory = Callable[[History], None]
 
 
-class Rounds:
-    """A job with an engine. `files`: of a run that was started before, whose fixed choices are used again."""
+class Coordinator:
+    """Runs a job with an engine, round by round, and directs all that takes part: sampler, engine, evaluation, files.
+
+    `files`: of a run that was started before, whose fixed choices are used again.
+    """
 
     def __init__(self, job: Job, files: RunDirectory | None = None) -> None:
         self.job, self.population, self.settings = job, job.population, job.settings
@@ -58,7 +62,7 @@ class Rounds:
         self.num_threads = fixed.get("threads", settings.threads)
         asked = settings.engine if not stored else stored.get("engine", settings.engine)
         kind, reason = choose(asked, trained, algorithm.local, self.cohort_size)
-        if settings.deadline is not None and not issubclass(kind, Processes):
+        if settings.deadline is not None and not issubclass(kind, Processes | Devices):
             raise SettingError(
                 f"deadline = {settings.deadline:g} is for clients in other processes, and this run has the engine "
                 f"{kind.name}: use engine = 'workers', 'gloo' or 'mpi', or no deadline"
@@ -82,6 +86,8 @@ class Rounds:
             counts_states=settings.stateless,
             judges_trained=settings.per_client and not algorithm.pooled,
         )
+        if isinstance(self.engine, Devices):
+            self.engine.fleet = job.fleet
         if stored:
             reason = str(stored.get("engine_reason", reason))
         self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
@@ -114,6 +120,7 @@ class Rounds:
         checkpoint, like = files.checkpoint(round), self.engine.init()
         self._server, self._round = files.checkpoints.server(checkpoint, like), checkpoint.round
         self.engine.restore(files.checkpoints.clients, checkpoint.clients, budget)
+        self.engine.durable = checkpoint.round
         return checkpoint
 
     def restore(self, files: RunDirectory, round: int | None, budget: int | None = None) -> Checkpoint:
@@ -144,7 +151,7 @@ class Rounds:
         while True:
             seen: list[Exchange] = []
             self.engine.watch = seen.append if self._round + 1 == until else None
-            clients, before = self.cohort(self._round), self._server
+            (clients, _), before = self._accepting(self._round), self._server
             self._server = self.engine.round(before, clients, self._round)
             self._round += 1
             if self._round in files.checkpoints.rounds():
@@ -203,7 +210,7 @@ class Rounds:
 
     def _next(self, files: RunDirectory | None) -> None:
         settings, clock, t = self.settings, _Clock(), self._round
-        clients = self.cohort(t)
+        clients, declined = self._accepting(t)
         clock.lap("sample")
         received = {}
         if self.engine.judges_trained:
@@ -214,6 +221,7 @@ class Rounds:
         done = t + 1
         asked = [k for k in clients if k in self.engine.traffic.asked]
         record: Record = {"round": done, "clients": asked, **self._traffic()}
+        record |= {"declined": declined} if settings.spares else {}
         record.update(self.evaluation.of_global(server, clients, self.history))
         record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge))
         self._server, self._round = server, done
@@ -243,20 +251,30 @@ class Rounds:
         record.update(means)
         return {"judged": each}
 
+    def _accepting(self, round: int) -> tuple[list[int], Record]:
+        """Who is asked in a round, and who declined. Where there are spares, they take the places of those."""
+        drawn = self.cohort(round)
+        if not self.settings.spares:
+            return drawn, {}
+        declined = self.engine.decliners(round, drawn)
+        chosen = [k for k in drawn if k not in declined]
+        return chosen[: self.cohort_size], {str(k): declined[k] for k in sorted(declined)}
+
     def cohort(self, round: int) -> list[int]:
-        """Who is asked in a round."""
+        """Who is asked in a round; with spares who may be, in the order in which places are given."""
         if self.algorithm.pooled:
             return [0]
         n = self.trained.num_clients
         sizes, new = self.trained.sizes, self.job.new
         late = set() if new is None or new.joined(round) else set(new.ids(n))
+        count = min(self.cohort_size + self.settings.spares, n - len(late))
         if self.algorithm.asks_everyone:
             return [k for k in range(n) if k not in late]
         if not late or isinstance(self.sampler, FixedList):  # a list names clients by number
-            clients = [int(k) for k in self.sampler(round, sizes, self.cohort_size)]
+            clients = [int(k) for k in self.sampler(round, sizes, count)]
         else:  # the sampler sees the others alone
             others = np.setdiff1d(np.arange(n), sorted(late))
-            clients = [int(others[k]) for k in self.sampler(round, sizes[others], self.cohort_size)]
+            clients = [int(others[k]) for k in self.sampler(round, sizes[others], count)]
         if len(set(clients)) < len(clients) or not all(0 <= k < n for k in clients):
             raise ValueError(f"a sampler must name distinct clients of 0..{n - 1}, got {clients} in round {round + 1}")
         return clients

@@ -19,7 +19,7 @@ from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.progress import watched
-from fedloom.coordinator.rounds import OnHistory, Rounds
+from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.sampler import DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
@@ -32,6 +32,7 @@ from fedloom.data import Examples, Federation
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.communication import only_computes
 from fedloom.engines.engine import Engine, Faults
+from fedloom.engines.fleet import Fleet
 from fedloom.engines.population import Population
 from fedloom.engines.ranks import Ranks
 from fedloom.evaluate import classify
@@ -43,7 +44,8 @@ Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.M
 class Job:
     """Everything that determines a run; the arguments of `run`, which explains them.
 
-    `described`: how the run was asked for, kept as settings.json of its directory.
+    `described`: how the run was asked for, kept as settings.json of its directory. `fleet`: the devices that are its
+    clients, whose examples are theirs.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -55,6 +57,7 @@ class Job:
     faults: Faults | None = None
     new: NewClients | None = None
     described: Mapping[str, Any] | None = None
+    fleet: Fleet | None = None
 
     def __post_init__(self) -> None:
         federation, settings, algorithm = self.federation, self.settings, self.algorithm
@@ -128,11 +131,13 @@ class Job:
     @functools.cached_property
     def _fits(self) -> bool:
         only_computes(self.settings.engine)  # or was not launched as it must be
+        if self.settings.engine == "devices" and self.fleet is None:
+            raise SettingError("engine = 'devices' is for devices that join: fedloom serve --settings FILE")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             for model in self.population.models.values():
                 _try(model, self.task, self.federation.train)
-            Rounds(self).engine.init()
+            Coordinator(self).engine.init()
         check_plausible(self.federation, self.population.models.values(), self.task)
         return True
 
@@ -153,7 +158,7 @@ class Job:
             if resume:
                 raise SettingError("a run can be resumed from its directory only: give directory")
             self.check()
-            return Rounds(self).go(None, on_start, on_round)
+            return Coordinator(self).go(None, on_start, on_round)
         files = RunDirectory(directory, self.settings.keep_every)
         if not (resume and files.begun):
             check_free(directory)
@@ -162,7 +167,7 @@ class Job:
             begun = resume and files.begun
             if not begun:
                 check_free(directory)  # since the first look, another process may have been here
-            rounds = Rounds(self, files if begun else None)
+            rounds = Coordinator(self, files if begun else None)
             if begun:
                 files.compare(rounds.facts())
             rounds.states_in(files.checkpoints.clients)
@@ -176,7 +181,7 @@ class Job:
     def _serve(self) -> History:
         """At a rank that computes clients: until the run is over, of which it has no numbers."""
         self.check()
-        rounds = Rounds(self)
+        rounds = Coordinator(self)
         assert isinstance(rounds.engine, Ranks)
         rounds.engine.serve()
         return rounds.history
@@ -198,7 +203,7 @@ class Job:
         check_free(directory)
         self.check()
         files = RunDirectory(source)
-        rounds = Rounds(self, files)
+        rounds = Coordinator(self, files)
         files.compare(rounds.facts(), branch=True)
         checkpoint = rounds.restore(files, at, budget=0)  # what does not fit this algorithm shows here
         for client in checkpoint.clients:
@@ -215,7 +220,7 @@ class Job:
             StorageError: a file of the run is damaged.
         """
         files = RunDirectory(directory)
-        rounds = Rounds(self, files)
+        rounds = Coordinator(self, files)
         files.compare(rounds.facts())
         with rounds.threads():
             return Replay(round, *rounds.replay(files, round), self.population)
@@ -229,7 +234,7 @@ class Job:
             StorageError: there is no such checkpoint, or it is damaged.
         """
         files = RunDirectory(directory)
-        rounds = Rounds(self, files)
+        rounds = Coordinator(self, files)
         files.compare(rounds.facts())
         rounds.restore(files, round)
         return Restored(*rounds.state, rounds.engine)

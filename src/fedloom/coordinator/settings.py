@@ -21,6 +21,9 @@ class RunSettings(Known):
 
     `rounds`: at most so many. `cohort_size`: clients asked per round. `seed`: of everything random but the partition.
 
+    `spares`: clients drawn beyond the cohort, who take the places of those that decline; without them a round that is
+    declined is smaller.
+
     `monitor`: the measure that may end a run early: `target` is the value to reach, `patience` how many measurements
     in a row may pass without a better one; None: neither. Losses and forgetting are better when lower.
 
@@ -39,8 +42,8 @@ class RunSettings(Known):
 
     `workers`: processes of the engine "workers"; None: one for each core. Results do not depend on it.
 
-    `deadline`: seconds that the clients of an exchange have to answer, on the engines "workers", "gloo" and "mpi"; who
-    has not answered by then is left out of the round, and named in its record. None: as long as it takes.
+    `deadline`: seconds that the clients of an exchange have to answer, where they are in other processes or elsewhere;
+    who has not answered by then is left out of the round, and named in its record. None: as long as it takes.
 
     `engine`, `compilation`, `chunk` (clients stacked at a time), `bf16` (automatic mixed precision in local training),
     `device`, `dtype`, `threads` (of PyTorch, for this run; None leaves them as they are): results may differ with them
@@ -50,6 +53,7 @@ class RunSettings(Known):
 
     rounds: int = 30
     cohort_size: int = 10
+    spares: int = 0
     seed: int = 0
     monitor: Monitor = "global_accuracy"
     target: float | None = None
@@ -83,8 +87,9 @@ class RunSettings(Known):
         for name in ("rounds", "cohort_size", "eval_every", "panel", "checkpoint_every", "keep_every"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if self.seed < 0:
-            raise SettingError(f"seed must be >= 0, got {self.seed}")
+        for name in ("seed", "spares"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name} must be >= 0, got {getattr(self, name)}")
         if self.target is not None and self.monitor.endswith("accuracy") and not 0 <= self.target <= 1:
             share = f": write {self.target / 100:g} for {self.target:g} %" if 1 < self.target <= 100 else ""
             raise SettingError(f"target of {self.monitor} is a share in [0, 1], got {self.target:g}{share}")

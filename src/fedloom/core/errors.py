@@ -55,6 +55,14 @@ class RankError(FedloomError, ConnectionError):
     """A rank that a run needs is gone, or runs another job."""
 
 
+class DeclinedError(FedloomError):
+    """A device does not take part, or no longer; says why."""
+
+
+class RefusedError(FedloomError):
+    """A request or an answer is none that may be: of another device, an old round, or sent twice."""
+
+
 class StackingError(FedloomError, TypeError):
     """Something that one client does cannot be done by a stack of clients, or the other way round."""
 

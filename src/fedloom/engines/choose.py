@@ -20,6 +20,7 @@ from fedloom.core.model import Model, own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weights
 from fedloom.engines.child import why_no_fork
+from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
@@ -28,7 +29,7 @@ from fedloom.engines.runtime import NO_RULE
 from fedloom.engines.stacked import Stacked
 from fedloom.engines.workers import Workers
 
-EngineName = Literal["auto", "loop", "stacked", "workers", "gloo", "mpi"]
+EngineName = Literal["auto", "loop", "stacked", "workers", "gloo", "mpi", "devices"]
 CompilationName = Literal["auto", "none", "trace", "compile"]
 MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
 MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
@@ -54,8 +55,8 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     """
     if name == "loop":
         return Loop, "asked for"
-    if name in ("gloo", "mpi"):
-        return Gloo if name == "gloo" else MPI, "asked for"
+    if (others := {"gloo": Gloo, "mpi": MPI, "devices": Devices}).keys() & {name}:
+        return others[name], "asked for"
     on_cpu = population.device.type == "cpu"
     hindrance = why_no_fork() if on_cpu else f"the device is {population.device}, which processes cannot share"
     if name == "workers":

@@ -27,6 +27,7 @@ from fedloom.core.errors import SettingError
 
 Transport = Literal["gloo", "mpi"]
 FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires between all ranks
+LARGEST = 16 << 30  # bytes of a message, unless said otherwise
 PATIENCE = 5.0  # seconds that an end waits for a rank
 PAUSES = (0.0001, 0.002)  # seconds between two looks for messages over MPI: the first, the longest
 
@@ -35,12 +36,14 @@ class CommunicationManager(ABC):
     """Messages between ranks, as bytes.
 
     `rank`: of this process, from 0. `size`: how many ranks there are. `at_work`: whether an engine is in the middle of
-    its work here, so that others wait in vain for a process that ends now.
+    its work here, so that others wait in vain for a process that ends now. `limit`: bytes of a message; a rank that
+    sends more is gone, and nothing is allocated for what it sends.
     """
 
     rank: int
     size: int
     at_work = False
+    limit = LARGEST
 
     # ---- at rank 0
 
@@ -152,6 +155,8 @@ class GlooManager(CommunicationManager):
         size = torch.zeros(1, dtype=torch.int64)
         try:
             dist.recv(size, rank, group=self.group)
+            if not 0 <= int(size) <= self.limit:
+                raise EOFError(f"rank {rank} sends {int(size)} bytes, and at most {self.limit} are taken")
             data = bytearray(int(size))
             if data:
                 dist.recv(torch.frombuffer(data, dtype=torch.uint8), rank, group=self.group)
@@ -177,6 +182,7 @@ class MPIManager(CommunicationManager):
         self._owed = Counter[int]()  # answers that have not been taken, by rank
         atexit.register(self._end)
         self._bytes = MPI.BYTE
+        self._gone: set[int] = set()
         self._status = MPI.Status
 
     def post(self, rank: int, message: bytes) -> None:
@@ -185,7 +191,7 @@ class MPIManager(CommunicationManager):
         self._owed[rank] += 1
 
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
-        found: list[int] = self._until(lambda: [rank for rank in ranks if self.comm.Iprobe(rank)], timeout)
+        found: list[int] = self._until(lambda: [r for r in ranks if r in self._gone or self.comm.Iprobe(r)], timeout)
         return found
 
     def take(self, rank: int) -> memoryview:
@@ -202,8 +208,12 @@ class MPIManager(CommunicationManager):
 
     def _get(self, rank: int) -> memoryview:
         status = self._status()
-        self.comm.Probe(rank, status=status)
-        data = bytearray(status.Get_count(self._bytes))
+        if rank not in self._gone:
+            self.comm.Probe(rank, status=status)
+        if rank in self._gone or (size := status.Get_count(self._bytes)) > self.limit:
+            self._gone.add(rank)
+            raise EOFError(f"rank {rank} sends more than {self.limit} bytes")
+        data = bytearray(size)
         self.comm.Recv([data, self._bytes], rank)
         return memoryview(data)
 

@@ -42,6 +42,8 @@ class Engine(ABC):
 
     name: str
     stacked = False  # whether clients are computed together
+    elsewhere = False  # whether clients' examples are not here
+    durable: int | None = None  # the last round whose checkpoint is on disk
 
     def __init__(
         self,
@@ -151,6 +153,11 @@ class Engine(ABC):
 
     def open(self) -> None:  # noqa: B027  # most need nobody
         """From now on ask processes that were launched for this run; without it, clients are computed here."""
+
+    def decliners(self, round: int, clients: Sequence[int]) -> dict[int, str]:
+        """Those of some clients who would not take part in a round, and why."""
+        reasons = {} if self.faults is None else {k: self.faults(round, 0, k) for k in clients}
+        return {k: why for k, why in reasons.items() if why == "declined"}
 
     def close(self) -> None:  # noqa: B027  # most have started nothing
         """End what the engine has started; it can be used again."""

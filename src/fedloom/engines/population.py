@@ -29,7 +29,8 @@ from fedloom.engines.message import Request, Rows
 class Population:
     """A federation with models: `models` by name, `assignment` the name for each client (default: in turn).
 
-    `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`.
+    `seed` governs everything random. Floating tensors are of `dtype`, all tensors on `device`. `first`: the number that
+    client 0 has elsewhere, where these are some clients of a larger population.
     """
 
     federation: Federation
@@ -39,6 +40,7 @@ class Population:
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
+    first: int = 0
 
     def __post_init__(self) -> None:
         names = list(self.models)

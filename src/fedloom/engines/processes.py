@@ -87,7 +87,7 @@ class Processes(Engine, Generic[P]):
                 yield found
             return
         with threads(1):  # also for what the caller does with an answer: threads that are done spin, on cores in use
-            yield from self._in_order(clients, self._there(call, clients, send, peers))
+            yield from in_order(clients, self._there(call, clients, send, peers))
 
     def _there(self, call: Call, clients: Sequence[int], send: Send, free: list[P]) -> Iterator[Found]:
         """Answers as they come."""
@@ -154,11 +154,12 @@ class Processes(Engine, Generic[P]):
         what = "no process is left that could compute it: go on with --resume, as many as there are now"
         return ClientError(what, client=client, round=call.round + 1)
 
-    def _in_order(self, clients: Sequence[int], found: Iterator[Found]) -> Iterator[Found]:
-        """Answers in the order of `clients`, each as soon as those before it are there; without those that are lost."""
-        there: dict[int, Found] = {}
-        for k in clients:
-            while k not in there and (answer := next(found, None)) is not None:
-                there[answer[0].clients[0]] = answer
-            if k in there:
-                yield there.pop(k)
+
+def in_order(clients: Sequence[int], found: Iterator[Found]) -> Iterator[Found]:
+    """Answers in the order of `clients`, each as soon as those before it are there; without those that are lost."""
+    there: dict[int, Found] = {}
+    for k in clients:
+        while k not in there and (answer := next(found, None)) is not None:
+            there[answer[0].clients[0]] = answer
+        if k in there:
+            yield there.pop(k)

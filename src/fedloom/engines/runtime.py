@@ -31,7 +31,8 @@ class Runtime:
     """The clients of a population under one algorithm.
 
     `stacked`: whether K clients are one computation under `vmap`; if not, a request asks one client. What it keeps
-    between requests, traced steps and initial weights, depends on no client.
+    between requests, traced steps and initial weights, depends on no client. `between`: called before each training
+    step, to end an answer by what it raises.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Runtime:
         compilation: Compilation = "none",
         bf16: bool = False,
         programs: Programs | None = None,
+        between: Callable[[], None] | None = None,
     ) -> None:
         self.population, self.algorithm, self.stacked = population, algorithm, stacked
-        self.compilation, self.bf16 = compilation, bf16
+        self.compilation, self.bf16, self.between = compilation, bf16, between
         self.programs = Programs() if programs is None else programs
         self._initial: dict[str, Weights] = {}
 
@@ -56,7 +58,9 @@ class Runtime:
             ClientError: the code of a client failed; names client, round and batch.
         """
         judges = request.call.judges_trained
-        execution = Execution(self.compilation, self.bf16, watching=watched or judges, programs=self.programs)
+        execution = Execution(
+            self.compilation, self.bf16, watching=watched or judges, programs=self.programs, between=self.between
+        )
         with executing(execution):
             try:
                 compute = self._together if self.stacked else self._alone
@@ -74,7 +78,7 @@ class Runtime:
     def fresh(self, client: int) -> Any:
         """The state of a client at its first contact."""
         p = self.population
-        name, key = p.assignment[client], derive(p.seed, "client", client)
+        name, key = p.assignment[client], derive(p.seed, "client", p.first + client)
         own = self.algorithm.init_client(self.initial(name), p.models[name], key)
         fits = all(t.device == p.device and t.dtype in (p.dtype, torch.int64, torch.bool) for t in tree.leaves(own))
         return own if fits else tree.cast(own, device=p.device, dtype=p.dtype)  # among a million, most are new

@@ -5,30 +5,39 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from fedloom.core import errors, tree
-from fedloom.core.errors import ClientError, CodecError, FedloomError, StorageError
+from fedloom.core.errors import ClientError, CodecError, FedloomError
 from fedloom.engines.admission import check_argument, one_of, parameters
-from fedloom.engines.message import JUDGING, Answer, Call, Request
+from fedloom.engines.message import JUDGING, Answer, Call, Request, Version
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.store import ClientStore
 from fedloom.engines.transport import Message, Part, pack, part, same_shapes, shapes_of, unpack
 
 LIMIT = 1 << 30  # bytes of a message, unless said otherwise
-FETCH = "fetch"  # in the place of the method: the states that clients keep, to be saved
+
+
+class Keeper(Protocol):
+    """Where a client keeps its state between requests."""
+
+    def state(self, accepted: Version | None) -> Any:
+        """The state that the server accepted last, which came about in this exchange; None: none was yet."""
+
+    def offer(self, state: Any, version: Version) -> None:
+        """Hold a new state until the next request says whether it was accepted."""
 
 
 class Service:
-    """Answers requests in bytes. A client's state comes with the request and goes back with the answer, or is kept in
-    `states`, where the next request says what became of it.
+    """Answers requests in bytes. A client's state comes with the request and goes back with the answer; or the `keeper`
+    of one client has it, whom the next request tells what became of it.
 
     `trusted`: the other end is a part of this program, so that structures are taken as they come.
     """
 
-    def __init__(self, runtime: Runtime, *, trusted: bool = False, limit: int = LIMIT) -> None:
-        self.runtime, self.trusted, self.limit = runtime, trusted, limit
-        self.states = ClientStore()
+    def __init__(
+        self, runtime: Runtime, *, keeper: Keeper | None = None, trusted: bool = False, limit: int = LIMIT
+    ) -> None:
+        self.runtime, self.keeper, self.trusted, self.limit = runtime, keeper, trusted, limit
         self._broadcast: tuple[int, Any] = (-1, ())  # the newest, by its number
 
     def __call__(self, data: bytes | memoryview) -> bytes:
@@ -41,34 +50,31 @@ class Service:
             except Exception as error:  # an answer is due whatever happens
                 head, made = {"problem": problem(error)}, {}
         said = [[type(w.message).__name__, str(w.message)] for w in caught]
-        return pack({**head, "warnings": said}, made)
+        return pack({**head, **self.stamp(), "warnings": said}, made)
+
+    def stamp(self) -> dict[str, Any]:
+        """What every answer says beside."""
+        return {}
 
     def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
         message = unpack(data) if self.trusted else unpack(data, check=self._check, limit=self.limit)
-        request = self._request(message)
-        if keeps := bool(message.head.get("keep")):
-            self._settle(request, message.parts.get("state"))
-        if request.call.method == FETCH:
-            return {"problem": None, "steps": []}, {
-                "upload": self.states.stack(request.clients, self._lost),
-                "losses": [],
-            }
-        states = self.states.stack(request.clients, self.runtime.fresh) if keeps else message.parts.get("state", ())
+        request, keeper = self._request(message), self.keeper
+        states = message.parts.get("state", ()) if keeper is None else tree.stack([keeper.state(request.accepted[0])])
         states, answer = self.runtime.answer(request, states)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
         parts |= {} if answer.after is None else {"after": answer.after}
         if request.call.exchange != JUDGING:
-            if keeps:
-                self.states.offer(request.clients, states, (request.call.round, int(request.call.exchange)))
+            if keeper is not None:
+                keeper.offer(tree.take(states, 0), (request.call.round, int(request.call.exchange)))
             else:
                 parts["state"] = states
         return {"problem": None, "steps": answer.steps}, parts
 
     def _request(self, message: Message) -> Request:
         """What is asked, if it may be: numbers are numbers, clients are ours, the payload is what the method takes."""
-        head, ids, number = message.head, self._clients(message.head), _integer(message.head, "broadcast")
+        head, ids, number = message.head, self._clients(message.head), integer(message.head, "broadcast")
         exchange, judged = head.get("exchange"), head.get("judged")
-        if exchange != JUDGING and type(exchange) is not int:
+        if exchange != JUDGING and not (type(exchange) is int and 0 <= exchange < 1 << 30):
             raise CodecError(f"exchange must be a number or {JUDGING!r}, got {exchange!r:.80}")
         if judged not in (None, "val", "test", "all"):
             raise CodecError(f"judged must be 'val', 'test' or 'all', got {judged!r:.80}")
@@ -84,23 +90,25 @@ class Service:
             raise CodecError(f"not a request: {error!r}") from None
         if not len(keys) == len(accepted) == len(ids):
             raise CodecError(f"a request to {len(ids)} clients has {len(keys)} keys and {len(accepted)} versions")
-        call = Call(method, self._broadcast[1], _integer(head, "round"), exchange, rate, judged)
+        call = Call(method, self._broadcast[1], integer(head, "round"), exchange, rate, judged)
+        if not 0 <= call.round < 1 << 30:
+            raise CodecError(f"round must be in 0..{(1 << 30) - 1}, got {call.round!s:.80}")
         return Request(call, ids, keys, accepted, message.parts.get("scatter", ()))
 
     def _clients(self, head: Mapping[str, Any]) -> tuple[int, ...]:
-        ids, n = _integers(head, "clients"), self.runtime.population.num_clients
-        if not ids or not all(0 <= k < n for k in ids):
-            raise CodecError(f"clients {ids[:8]} are not here, only 0 to {n - 1}")
-        return tuple(ids)
+        """Numbers that clients have here, where those of a part of a population begin with 0."""
+        ids, p = _integers(head, "clients"), self.runtime.population
+        end = p.first + p.num_clients
+        if not ids or not all(p.first <= k < end for k in ids):
+            raise CodecError(f"clients {ids[:8]!s:.80} are not here, only {p.first} to {end - 1}")
+        return tuple(k - p.first for k in ids)
 
     def _check(self, head: dict[str, Any], name: str, like: Any) -> None:
         """Raise CodecError unless a part is what the method takes, or what clients here keep."""
         ids, runtime = self._clients(head), self.runtime
-        if name == "state":
+        if name == "state" and self.keeper is None:
             mine = runtime.fresh(ids[0])
             same_shapes(tree.stack([shapes_of(mine)] * len(ids)), name, like)
-            return
-        if name == "broadcast" and head.get("method") == FETCH and like == ():
             return
         takes = parameters(runtime.method(str(head.get("method"))))
         if name not in ("broadcast", "scatter") or not isinstance(like, tuple) or len(like) > len(takes):
@@ -111,41 +119,33 @@ class Service:
         for i, (value, annotation) in enumerate(zip(values, takes, strict=True)):
             check_argument(value, annotation, own, f"{name}[{i}]")
 
-    def _settle(self, request: Request, states: Any) -> None:
-        """Stand where the server does: by what it accepted last, or by a state that it sends to a client that moved."""
-        if states is not None:
-            self.states.adopt(request.clients, states, request.accepted)
-        else:
-            for k, accepted in zip(request.clients, request.accepted, strict=True):
-                self.states.settle(k, accepted)
 
-    def _lost(self, client: int) -> Any:
-        raise StorageError(f"client {client} has no state to send")
-
-
-def request_bytes(request: Request, number: int, broadcast: Part | None, state: Any, *, keep: bool = False) -> bytes:
+def request_bytes(request: Request, number: int, broadcast: Part | None, state: Any, **beside: Any) -> bytes:
     """A request as bytes. `broadcast`: its part, None where the other end has it by its `number`. `state`: stacked;
-    where clients `keep` theirs None, unless they move there.
+    None where clients keep theirs. `beside`: what else its head says.
     """
     call = request.call
     head = {
         "method": call.method, "round": call.round, "exchange": call.exchange, "rate": call.rate, "judged": call.judged,
         "clients": request.clients, "keys": request.keys, "accepted": request.accepted, "broadcast": number,
-        "keep": keep,
+        **beside,
     }  # fmt: skip
     given = {"broadcast": broadcast, "state": state, "scatter": request.scatter or None}
     return pack(head, {name: value for name, value in given.items() if value is not None})
 
 
 def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
-    """(new states, or () where they stay with the client; answer) from an answer's bytes.
+    """(new states, () where they stay with the client; answer) from an answer's bytes.
 
     Raises:
         FedloomError: what the client raised.
         CodecError: it is no answer.
     """
-    for kind, text in message.head.get("warnings", ()):
-        warnings.warn(text, _known(kind, Warning, errors.EngineWarning), stacklevel=2)
+    said = message.head.get("warnings", ())
+    if not isinstance(said, list | tuple) or not all(isinstance(pair, list) and len(pair) == 2 for pair in said):
+        raise CodecError(f"not an answer: warnings are pairs, got {said!r:.80}")
+    for kind, text in said:
+        warnings.warn(str(text), _known(str(kind), Warning, errors.EngineWarning), stacklevel=2)
     if message.head.get("problem") is not None:
         raise_problem(message.head["problem"], request)
     try:
@@ -153,7 +153,7 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
         answer = Answer(
             message.parts["upload"], tuple(message.parts["losses"]), steps, after=message.parts.get("after")
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CodecError(f"not an answer: {error!r}") from None
     taken = [t.shape[1] for t in answer.losses]
     if len(steps) != len(taken) or not all(
@@ -178,12 +178,13 @@ def problem(error: Exception) -> dict[str, Any]:
 
 def raise_problem(said: Mapping[str, Any], request: Request) -> None:
     """Raise what a client said went wrong, as if it had happened here."""
+    if not isinstance(said, Mapping) or type(said.get("batch")) not in (int, type(None)):
+        raise CodecError(f"not an answer: a problem is told by name, got {said!r:.80}")
     kind = _known(str(said.get("kind")), FedloomError, ClientError)
     if issubclass(kind, ClientError):
         who = request.clients[0] if len(request.clients) == 1 else -1
-        batch = said.get("batch")
         error: FedloomError = kind(
-            str(said.get("what")), client=who, round=request.call.round + 1, batch=None if batch is None else int(batch)
+            str(said.get("what")), client=who, round=request.call.round + 1, batch=said.get("batch")
         )
     else:
         error = kind(str(said.get("text")))
@@ -197,7 +198,8 @@ def _known(name: str, base: type[Any], otherwise: type[Any]) -> type[Any]:
     return found if isinstance(found, type) and issubclass(found, base) else otherwise
 
 
-def _integer(head: Mapping[str, Any], name: str) -> int:
+def integer(head: Mapping[str, Any], name: str) -> int:
+    """What the head of a message says, if it is a whole number."""
     if type(head.get(name)) is not int:
         raise CodecError(f"{name} must be a whole number, got {head.get(name)!r:.80}")
     return int(head[name])

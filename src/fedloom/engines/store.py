@@ -19,15 +19,10 @@ from fedloom.core import files, tree
 from fedloom.core.codec import decode, encode
 from fedloom.core.errors import CodecError, StorageError
 from fedloom.core.files import File
-from fedloom.core.types import Tree, state
+from fedloom.core.types import Tree
 from fedloom.engines.message import Version
 
 Flat = tuple[list[Tensor], Any]  # tensors, and the structure that they fill
-
-
-@state
-class Elsewhere:
-    """In the place of states that clients hold themselves."""
 
 
 class ClientStore(MutableMapping[int, Tree]):
@@ -51,9 +46,7 @@ class ClientStore(MutableMapping[int, Tree]):
         self._like: dict[int, Flat] = {}
         self._fresh: Callable[[int], Tree] | None = None
         self.accepted: dict[int, Version] = {}  # in which exchange a client's state came about
-        self._offers: dict[int, tuple[Version, Flat, bool]] = {}  # tentative: nobody sees them
-        self.elsewhere: set[int] = set()  # clients that hold their states themselves
-        self.fetch: Callable[[int], Tree] | None = None  # asks one of them
+        self._offers: dict[int, tuple[Version, Flat]] = {}  # tentative: nobody sees them
 
     def __getitem__(self, client: int) -> Tree:
         flat, spec = self._read(client)
@@ -69,23 +62,16 @@ class ClientStore(MutableMapping[int, Tree]):
         self._drop(client)
         self._moved.discard(client)
         self.accepted.pop(client, None)
-        self.elsewhere.discard(client)
         self._forget_file(client)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(
-            [*self._held, *(k for k in self._files if k not in self._held), *self._away()]
-        )  # reading moves them
+        return iter([*self._held, *(k for k in self._files if k not in self._held)])  # reading moves them
 
     def __len__(self) -> int:
-        return len(self._held) + sum(k not in self._held for k in self._files) + len(self._away())
+        return len(self._held) + sum(k not in self._held for k in self._files)
 
     def __contains__(self, client: object) -> bool:
-        return client in self._held or client in self._files or client in self.elsewhere
-
-    def _away(self) -> list[int]:
-        """Clients whose states are nowhere here."""
-        return [k for k in sorted(self.elsewhere) if k not in self._held and k not in self._files]
+        return client in self._held or client in self._files
 
     @property
     def bytes_in_memory(self) -> int:
@@ -106,56 +92,22 @@ class ClientStore(MutableMapping[int, Tree]):
         return tree.unflatten([torch.stack(column) for column in columns], rows[0][1])
 
     def offer(self, clients: Sequence[int], states: Tree, version: Version) -> None:
-        """Hold the new states of `clients`, stacked in this order, until they are accepted or dropped.
-
-        `Elsewhere` in their place: the clients hold them.
-        """
-        (flat, spec), away = tree.flatten(states), isinstance(states, Elsewhere)
-        self._offers.update({k: (version, ([t[i] for t in flat], spec), away) for i, k in enumerate(clients)})
+        """Hold the new states of `clients`, stacked in this order, until they are accepted or dropped."""
+        flat, spec = tree.flatten(states)
+        self._offers.update({k: (version, ([t[i] for t in flat], spec)) for i, k in enumerate(clients)})
 
     def accept(self, clients: Sequence[int]) -> None:
         """What was offered of these clients is now their state."""
         for k in clients:
             if k in self._offers:
-                self.accepted[k], (flat, spec), away = self._offers.pop(k)
-                if away:
-                    self._drop(k)
-                    self._forget_file(k)
-                    self.elsewhere.add(k)
-                    self._moved.add(k)
-                elif flat:  # else an algorithm whose clients keep nothing: a million of them take no memory
-                    self.elsewhere.discard(k)
+                self.accepted[k], (flat, spec) = self._offers.pop(k)
+                if flat:  # else an algorithm whose clients keep nothing: a million of them take no memory
                     self._keep(k, ([t.clone() for t in flat], spec))
                     self._spill()
 
     def drop_offers(self) -> None:
         """What was offered and not accepted never was."""
         self._offers.clear()
-
-    def adopt(self, clients: Sequence[int], states: Tree, accepted: Sequence[Version | None]) -> None:
-        """Keep the states of clients that come from elsewhere, stacked, as what the server accepted last."""
-        for i, (k, version) in enumerate(zip(clients, accepted, strict=True)):
-            self._offers.pop(k, None)
-            self[k] = tree.map_tree(lambda t, i=i: t[i].clone(), states)
-            self.accepted.pop(k, None)
-            if version is not None:
-                self.accepted[k] = version
-
-    def settle(self, client: int, accepted: Version | None) -> None:
-        """Accept or drop what was offered of a client, by the last of its exchanges that the server accepted.
-
-        Raises:
-            StorageError: the server accepted another exchange than the one whose state is here.
-        """
-        offered = self._offers.get(client)
-        if offered is not None and offered[0] == accepted:
-            self.accept([client])
-        self._offers.pop(client, None)
-        if self.accepted.get(client) != accepted:
-            raise StorageError(
-                f"client {client} holds its state after (round, exchange) {self.accepted.get(client)}, the server last "
-                f"accepted {accepted}: send the state with the request"
-            )
 
     def save(self) -> dict[int, File]:
         """Write the states that moved since the last time; the file of each client's newest state, safely on disk."""
@@ -174,7 +126,6 @@ class ClientStore(MutableMapping[int, Tree]):
         self._moved.clear()
         self._offers.clear()
         self.accepted.clear()
-        self.elsewhere.clear()
         self._bytes, self._files, self._fresh = 0, dict(written), fresh
         self._like.clear()
 
@@ -198,8 +149,6 @@ class ClientStore(MutableMapping[int, Tree]):
         if client in self._held:
             self._held.move_to_end(client)
             return self._held[client]
-        if client in self.elsewhere and self.fetch is not None:
-            return tree.flatten(self.fetch(client))
         file = self._files[client]
         if client in self._like:
             like = self._like[client]

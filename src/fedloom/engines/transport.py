@@ -10,6 +10,8 @@ whole with a limit, before anything is allocated. No code travels, and nothing b
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ import torch
 
 from fedloom.core import tree
 from fedloom.core.codec import blank, decode, describe, encode
-from fedloom.core.errors import CodecError
+from fedloom.core.errors import CodecError, RefusedError
 
 _MAX_HEAD = 16 << 20
 Check = Callable[[dict[str, Any], str, Any], None]  # (head, name of a part, the part without storage): may raise
@@ -64,14 +66,7 @@ def unpack(
     Raises:
         CodecError: they are no message, more than `limit` bytes, or hold what `check` refuses.
     """
-    if limit is not None and len(data) > limit:
-        raise CodecError(f"a message of {len(data)} bytes, and at most {limit} are taken: raise the limit or send less")
-    text, rest = _counted(data)
-    outer = _json(text)
-    try:
-        head, lengths = dict(outer["head"]), {str(name): int(n) for name, n in outer["parts"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CodecError(f"not a message of fedloom: {error!r}") from None
+    head, lengths, rest = _opened(data, limit)
     if min(lengths.values(), default=0) < 0 or sum(lengths.values()) != len(rest):
         raise CodecError(f"the message is cut or padded: parts of {sum(lengths.values())} bytes in {len(rest)}")
     parts, start = {}, 0
@@ -79,6 +74,27 @@ def unpack(
         parts[name] = _part(name, rest[start : start + length], head, check, limit, device)
         start += length
     return Message(head, parts)
+
+
+def head_of(data: bytes | memoryview, limit: int | None = None) -> dict[str, Any]:
+    """The head of a message, whose parts are not looked at.
+
+    Raises:
+        CodecError: as of `unpack`.
+    """
+    return _opened(data, limit)[0]
+
+
+def _opened(data: bytes | memoryview, limit: int | None) -> tuple[dict[str, Any], dict[str, int], memoryview]:
+    """(head, bytes of each part, the parts) of a message."""
+    if limit is not None and len(data) > limit:
+        raise CodecError(f"a message of {len(data)} bytes, and at most {limit} are taken: raise the limit or send less")
+    text, rest = _counted(data)
+    outer = _json(text)
+    try:
+        return dict(outer["head"]), {str(name): int(n) for name, n in outer["parts"].items()}, rest
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CodecError(f"not a message of fedloom: {error!r}") from None
 
 
 def _part(
@@ -108,6 +124,29 @@ def _json(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CodecError(f"not a message of fedloom: {error}") from None
+
+
+def sealed(data: bytes, token: str) -> bytes:
+    """A message behind its digest, 16 bytes that nobody finds who lacks the `token`: BLAKE2b, keyed."""
+    return _seal(data, token) + data
+
+
+def unsealed(data: bytes | memoryview, token: str, limit: int) -> memoryview:
+    """The message of `sealed`.
+
+    Raises:
+        RefusedError: it is too large, damaged, or of somebody with another token.
+    """
+    view = memoryview(data)
+    if len(view) > limit:
+        raise RefusedError(f"a message of {len(view)} bytes, and at most {limit} are taken: raise the limit")
+    if not hmac.compare_digest(bytes(view[:16]), _seal(view[16:], token)):
+        raise RefusedError("a message was damaged on its way, or is of somebody who has not joined")
+    return view[16:]
+
+
+def _seal(data: bytes | memoryview, token: str) -> bytes:
+    return hashlib.blake2b(data, digest_size=16, key=token.encode()).digest()
 
 
 def same_shapes(want: Any, name: str, got: Any) -> None:

@@ -402,6 +402,14 @@ def first_classes(dataset: Dataset, count: int) -> Dataset:
     return dataset.first_classes(count)
 
 
+def numbered(dataset: Dataset, count: int) -> Dataset:
+    """The same with the classes 0 .. `count` - 1, of which the last may have no example here; 0: those that it has."""
+    if count <= dataset.train.num_classes:
+        return first_classes(dataset, count) if count else dataset
+    test = dataset.test and dataclasses.replace(dataset.test, num_classes=count)
+    return dataset._replace(train=dataclasses.replace(dataset.train, num_classes=count), test=test)
+
+
 def normalise(text: str, dataset: Dataset) -> Dataset:
     """The same with other network inputs: `source`, `places`, or means and standard deviations as in `0.5/0.5`."""
     if text == "source":

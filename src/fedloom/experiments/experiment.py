@@ -24,6 +24,7 @@ from fedloom.core.naming import meant
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
+from fedloom.engines.registration import Registry
 from fedloom.experiments import catalogue
 from fedloom.experiments.export import module
 from fedloom.experiments.parts import parts, with_parts
@@ -263,8 +264,14 @@ class Experiment:
 
         `found`: what `self.dataset()` gave, if it is there.
         """
-        dataset, public = self.dataset() if found is None else found
         d, seed = self.data, self.partition_seed
+        if d.source.startswith("devices:"):
+            registry = Registry.read(Path(d.source.removeprefix("devices:")))
+            if not registry.test:
+                return registry.federation()
+            own = catalogue.numbered(catalogue.data(registry.test), len(registry.devices[0].train))
+            return registry.federation(catalogue.normalise(d.normalise, own).test)
+        dataset, public = self.dataset() if found is None else found
         if public is not None and d.public_source is None and d.partition.startswith("lists"):
             raise SettingError(
                 f"data.public takes {d.public} rows out and renumbers the others, so the rows in {d.partition} would "
@@ -336,6 +343,8 @@ class Federations:
     def of(self, experiment: Experiment) -> Federation:
         """What `experiment.federation()` gives, shared between experiments with the same data."""
         d, seed = experiment.data, experiment.partition_seed
+        if d.source.startswith("devices:"):  # no examples to share
+            return experiment.federation()
         if (d, seed) not in self._made:
             drawn = seed if d.public or d.examples else None
             of = (d.source, d.merge, d.classes, d.examples, d.normalise, d.augment)

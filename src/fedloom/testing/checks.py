@@ -16,7 +16,8 @@ from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import close, differ, same, through
-from fedloom.testing.messages import Keeping, Messages
+from fedloom.testing.in_process import Keeping
+from fedloom.testing.messages import Messages
 from fedloom.testing.subject import (
     ENGINES,
     MLP,
@@ -223,9 +224,9 @@ def states_keep_their_shape(subject: Subject) -> str | None:
 
 
 def payloads_travel(subject: Subject) -> str | None:
-    """Clients in another process, reached by bytes alone, that keep their states or get them sent: the same bits."""
+    """Clients in another process, and devices with states on their disks, reached by bytes alone: the same bits."""
     loop = subject.run(Loop)
-    for kind, what in ((Messages, "travel with the messages"), (Keeping, "stay with the clients")):
+    for kind, what in ((Messages, "travel with the messages"), (Keeping, "stay with devices")):
         sent = subject.run(kind)
         _agree(loop, sent, f"a run over a wire must be the same where states {what}", 0.0)
     for server in loop.servers:

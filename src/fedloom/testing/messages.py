@@ -6,28 +6,24 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedloom.core import tree
 from fedloom.core.errors import ClientError, CodecError
 from fedloom.engines.child import Child
 from fedloom.engines.engine import Engine, Send
 from fedloom.engines.message import JUDGING, Answer, Call, Request
 from fedloom.engines.rehearsal import Rehearsals
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.service import FETCH, LIMIT, Service, answer_of, request_bytes
-from fedloom.engines.store import Elsewhere
-from fedloom.engines.transport import Part, part, same_shapes, unpack
+from fedloom.engines.service import LIMIT, Service, answer_of, request_bytes
+from fedloom.engines.transport import Part, part, unpack
 
 
 class Messages(Engine):
     """One child, forked at the first exchange, which holds its clients' rows and no test set of the server's.
 
     Every byte is checked as if it came from a stranger: the child checks arguments by the types that methods are
-    annotated with, the server answers by a rehearsal. `stateless`: states travel with the messages; otherwise the child
-    keeps them, and is told with each request which of its exchanges was accepted last.
+    annotated with, the server answers by a rehearsal. States travel with the messages.
     """
 
     name = "messages"
-    stateless = True
     limit = LIMIT
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -39,7 +35,6 @@ class Messages(Engine):
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         broadcast: Part | None = part(call.broadcast)
         self.sent += 1
-        self.states.fetch = self.fetch
         for k in clients:
             request = self.request(call, [k], send)
             yield request, *self.accept(self.exchange(request, broadcast), request)
@@ -50,10 +45,8 @@ class Messages(Engine):
         if self.child is None:
             self.child = Child(self.service())
         (k,) = request.clients
-        there = k in self.states.elsewhere or k not in self.states
-        state = None if not self.stateless and there else self.stack([k])
         try:
-            self.child.send(request_bytes(request, self.sent, broadcast, state, keep=not self.stateless))
+            self.child.send(request_bytes(request, self.sent, broadcast, self.stack([k])))
             return self.child.receive()
         except EOFError:
             what = f"the process of the clients died ({self.child.epitaph})"
@@ -63,20 +56,9 @@ class Messages(Engine):
         """(new states, answer) from bytes that may be anybody's."""
         message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
         states, answer = answer_of(message, request)
-        travels = self.stateless and request.call.exchange != JUDGING
-        if ("state" in message.parts) != travels:
+        if ("state" in message.parts) == (request.call.exchange == JUDGING):
             raise CodecError("a state comes with the answer to a request that brought one, and only then")
-        kept = not self.stateless and tree.leaves(self.runtime.fresh(request.clients[0]))
-        return Elsewhere() if kept else states, answer
-
-    def fetch(self, client: int) -> Any:
-        """The state that a client keeps."""
-        self.sent += 1
-        call = Call(FETCH, (), max(0, self.states.version - 1), JUDGING, 0.0)
-        request = self.request(call, [client], lambda ids: ())
-        want = tree.stack([self.runtime.fresh(client)])
-        check = lambda _, name, like: same_shapes(want if name == "upload" else [], name, like)  # noqa: E731
-        return tree.take(answer_of(unpack(self.exchange(request, part(())), check=check), request)[1].upload, 0)
+        return states, answer
 
     def service(self) -> Service:
         """The child's end."""
@@ -91,9 +73,3 @@ class Messages(Engine):
         if self.child is not None:
             self.child.close()
             self.child = None
-
-
-class Keeping(Messages):
-    """The same with clients that keep their states."""
-
-    stateless = False

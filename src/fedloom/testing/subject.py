@@ -29,6 +29,7 @@ from fedloom.engines.message import Answer, Call, Request, Rows
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import copy_of
+from fedloom.testing.in_process import Keeping
 from fedloom.testing.messages import Messages
 
 SIZES = (5, 12, 9, 23, 7, 16)  # training examples of each client: ragged, none a multiple of another
@@ -214,12 +215,18 @@ class Subject:
 
 def follow(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequence[int]], start: int = 0) -> Trail:
     """Run rounds start, start + 1, ... on an engine and note every state."""
-    servers, states, asked = [copy_of(server)], [copy_of(dict(sorted(engine.states.items())))], list[set[int]]()
+
+    def known() -> dict[int, Any]:
+        states = engine.all_states() if isinstance(engine, Keeping) else engine.states
+        found: dict[int, Any] = copy_of(dict(sorted(states.items())))
+        return found
+
+    servers, states, asked = [copy_of(server)], [known()], list[set[int]]()
     for t, cohort in enumerate(cohorts, start):
         server = engine.round(server, cohort, t)
         servers.append(copy_of(server))
         asked.append(engine.traffic.asked)
-        states.append(copy_of(dict(sorted(engine.states.items()))))
+        states.append(known())
     everyone = range(engine.population.num_clients)
     last = start + len(cohorts) - 1
     models, right = engine.personal(server, everyone, last), engine.judge(server, everyone, last)

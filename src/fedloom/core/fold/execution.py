@@ -31,6 +31,13 @@ class Execution:
     watching: bool = False  # whether to leave what was trained in `trained`
     trained: tuple[int, Any] | None = None  # (client axes 0 or 1, carry) after the last minimise over private examples
     programs: Programs = field(default_factory=Programs)
+    between: Callable[[], None] | None = None  # called before each step; what it raises ends the fold
+
+    def begin(self, step: int) -> None:
+        """Note which step comes now, unless somebody wants an end."""
+        self.step = step
+        if self.between is not None:
+            self.between()
 
 
 _execution: ContextVar[Execution] = ContextVar("fedloom_execution")

@@ -30,7 +30,7 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
     lock = _Lockstep(step, spec, series, batches, context, None)
     widths = batches.mask.sum(1).tolist()
     for s in range(count):
-        run.step = s
+        run.begin(s)
         value = lock.advance_one(work, s, widths[s])
         if value is not None:
             losses.append(value)
@@ -90,7 +90,7 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
         full = [all(full[: counts[0]])] * S
     ended = _Ended(work, K)
     for s in range(counts[0]):
-        run.step = s
+        run.begin(s)
         ended.put_away(active[s])
         value = lock.advance(work, s, active[s], full[s])
         if value is not None:

@@ -1,0 +1,36 @@
+"""`fedloom join`: a rank that is a device, with examples and states of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from fedloom.core.errors import SettingError
+from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
+from fedloom.engines.communication import communication, rank_here
+from fedloom.engines.fleet import TRUSTED
+from fedloom.engines.service import LIMIT
+
+
+def join(args: argparse.Namespace, console: Console) -> int:
+    """Join the run of rank 0, and answer until it is over."""
+    console.print(TRUSTED, soft_wrap=True)
+    if not rank_here(args.transport):
+        raise SettingError("fedloom join runs at every rank but 0, and fedloom serve at that one: this is rank 0")
+    begin = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
+    go_on = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
+    monitor = system_monitor() if begin.any or go_on.any else Reading
+    member = Membership(args.data, Path(args.state), args.model, monitor=monitor, begin=begin, go_on=go_on)
+    console.print(f"device {member.id}, examples of {args.data}", soft_wrap=True)
+    manager = communication(args.transport)
+    manager.limit = LIMIT
+    if take_part(manager, member):
+        console.print("left")
+        sys.stdout.flush()
+        os._exit(0)  # a thread waits for the server, and no process ends before its threads
+    console.print("the run is over")
+    return 0

@@ -1,0 +1,62 @@
+"""The Data Manager: a device's own examples, which never leave it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedloom.core.errors import SettingError
+from fedloom.data import Federation, Partition, by_lists, federate
+from fedloom.engines.registration import Registration
+from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import DataSettings
+
+
+class DataManager:
+    """The examples of one device: `source` is what `fedloom run --data` takes, or a folder with one such file or with
+    images. `settings`: those of the server, which say how many are held out and how they are changed while training.
+    Where the source has test examples of its own, these are what the device's model is judged by.
+    """
+
+    def __init__(self, source: str, settings: DataSettings, seed: int) -> None:
+        self.federation = _federation(source, settings, seed)
+
+    def registration(self, id: str, model: str = "") -> Registration:
+        """What the server hears of them."""
+        f = self.federation
+
+        def counts(rows: Partition | None) -> tuple[int, ...]:
+            none = (0,) * f.num_classes
+            return none if rows is None else tuple(map(int, rows.counts(f.train.y, f.num_classes)[0]))
+
+        dtype = str(f.train.x.dtype).removeprefix("torch.")
+        return Registration(
+            id, counts(f.partition), counts(f.local_test), counts(f.local_val), f.train.shape, dtype, model
+        )
+
+
+def _federation(source: str, d: DataSettings, seed: int) -> Federation:
+    found = catalogue.normalise(d.normalise, catalogue.numbered(catalogue.data(_named(source)), d.classes))
+    held_out, train, own = found.held_out, found.train, found.test
+    if held_out is None and own is not None:
+        train, held_out = found._replace(owners=None).merged().train, np.arange(len(train) + len(own)) >= len(train)
+    return federate(
+        catalogue.augment(d.augment, train),
+        by_lists([np.arange(len(train))]),
+        test_fraction=d.test_fraction,
+        val_fraction=d.val_fraction,
+        held_out=held_out,
+        seed=seed,
+    )
+
+
+def _named(source: str) -> str:
+    """A folder by the file in it, or as a folder of images."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return source
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".csv"))
+    if len(files) > 1:
+        raise SettingError(f"{folder} holds {', '.join(path.name for path in files)}: name one of them with --data")
+    return str(files[0]) if files else f"images:{folder}"

@@ -1,0 +1,148 @@
+"""A device joins a run, answers, and leaves."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedloom.core import files
+from fedloom.core.errors import RankError, RefusedError, SettingError
+from fedloom.device.controller import Controller
+from fedloom.device.data_manager import DataManager
+from fedloom.device.model_manager import ModelManager
+from fedloom.device.monitor import Limits, Reading, SystemMonitor
+from fedloom.engines.communication import CommunicationManager
+from fedloom.engines.population import Population
+from fedloom.engines.processes import threads
+from fedloom.engines.ranks import CLOSED
+from fedloom.engines.registration import checked_id
+from fedloom.engines.runtime import Runtime
+from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import Experiment
+
+
+class Membership:
+    """A device in the run of a server.
+
+    `folder`: where it keeps its id and its states, in a folder for each run. `source`: of its examples. `model`: its
+    architecture, "" for the one that the server chooses.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        folder: Path,
+        model: str = "",
+        *,
+        monitor: SystemMonitor = Reading,
+        begin: Limits | None = None,
+        go_on: Limits | None = None,
+    ) -> None:
+        self.source, self.folder, self.model = source, folder, model
+        self.monitor, self.begin, self.go_on = monitor, begin, go_on
+        self.id = own_id(folder)
+        self.controller: Controller | None = None
+        self.over = False
+        self.why_leaving: str | None = None
+        self._asked: dict[str, Any] = {}
+
+    def __call__(self, data: bytes) -> bytes:
+        """The answer to a message: first the server's settings, then whether it takes this device, then requests."""
+        if self.controller is not None:
+            if data == CLOSED:
+                self.over = True
+                return CLOSED
+            return self.controller(data)
+        said = json.loads(data)
+        if "settings" in said:
+            self._asked = said
+            self._prepare(said)
+            registration = self.data.registration(self.id, self.model)
+            return json.dumps(vars(registration)).encode()
+        if said.get("refused") is not None:
+            raise RefusedError(f"the server does not take this device: {said['refused']}")
+        self._join(said)
+        return b"{}"
+
+    def _prepare(self, said: dict[str, Any]) -> None:
+        """Load what the server's settings ask for."""
+        experiment = Experiment.of(said["settings"])
+        named = [experiment.algorithm, experiment.task, *experiment.model.split(",")]
+        if own := [name for name in named if ":" in name]:
+            raise SettingError(f"a device imports no code that a server names, and its settings say {own[0]!r}")
+        self.experiment = experiment
+        self.data = DataManager(self.source, experiment.data, experiment.partition_seed)
+        self.models = experiment.models(self.data.federation.train)
+
+    def _join(self, said: dict[str, Any]) -> None:
+        e, chosen = self.experiment, {said["model"]: self.models[said["model"]]}
+        algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
+        population = Population(
+            self.data.federation, chosen, task=catalogue.task(e.task), seed=e.run.seed,
+            dtype=getattr(torch, e.run.dtype), first=int(said["client"]),
+        )  # fmt: skip
+        runtime = Runtime(
+            population, algorithm.suited(population.federation, chosen), compilation="none", bf16=e.run.bf16
+        )
+        folder = self.folder / "runs" / checked_id(self._asked["run"], "a run")
+        models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))
+        self.controller = Controller(
+            self.id, str(said["token"]), runtime, models,
+            monitor=self.monitor, begin=self.begin, go_on=self.go_on, leaving=lambda: self.why_leaving,
+        )  # fmt: skip
+
+
+def own_id(folder: Path) -> str:
+    """The id of a device, which it has drawn once and keeps in its state folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "id"
+    if not files.there(path):
+        files.write(folder, "id", secrets.token_hex(16).encode())
+    return checked_id(files.load(path).decode(errors="replace").strip(), "a device")
+
+
+def take_part(manager: CommunicationManager, member: Membership) -> bool:
+    """Answer at this rank until the server closes the run, or this process gets SIGTERM: whether it is the latter.
+
+    A signal is only seen between two calls of Python's, so messages are waited for in a thread of their own. A request
+    that is being answered when it comes is aborted; what was answered before is on disk.
+
+    Raises:
+        RankError: the server is gone.
+    """
+    problems: list[BaseException] = []
+    ended, idle = threading.Event(), threading.Event()
+
+    def work() -> None:
+        try:
+            with threads(1):
+                while not member.over:
+                    idle.set()
+                    message = bytes(manager.receive())
+                    idle.clear()
+                    manager.answer(member(message))
+        except BaseException as error:
+            problems.append(error)
+        ended.set()
+
+    def stop(*_: object) -> None:
+        member.why_leaving = "it leaves"
+
+    before = signal.signal(signal.SIGTERM, stop)
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        while not ended.wait(0.1) and not (member.why_leaving and idle.is_set()):
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if problems and not member.why_leaving:
+        if isinstance(problems[0], EOFError):
+            raise RankError("the server is gone: start all ranks again, it goes on with --resume") from None
+        raise problems[0]
+    return member.why_leaving is not None

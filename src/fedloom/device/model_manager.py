@@ -1,0 +1,83 @@
+"""The Model Manager: what a device keeps between rounds, on its disk."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+from fedloom.core import files, tree
+from fedloom.core.codec import decode, encode
+from fedloom.core.errors import CodecError, StorageError
+from fedloom.core.files import File
+from fedloom.engines.message import Version
+
+_NAME = re.compile(r"([0-9]{10})-([0-9]{10})-([0-9a-f]{32})\.safetensors")
+
+
+class ModelManager:
+    """A client's states, among them its personal model: one for each exchange whose fate the server may still decide.
+
+    `folder` holds a file for each (round, exchange), whose name has its digest, so that the folder needs no index.
+    `first`: the state before the first exchange. A server that is killed goes on from its last checkpoint and names an
+    exchange from before; so states go once the server has a checkpoint on disk that came after them.
+
+        exchanges   (0,0) (2,0)    | (3,0) (5,0) (5,1)     checkpoint after round 3: rounds 0, 1 and 2 are durable
+        prune(3)     goes  stays   | stay: a server that is killed now may name (2,0) again
+    """
+
+    def __init__(self, folder: Path, first: Any) -> None:
+        self.folder, self.first = folder, first
+        self.keeps = bool(tree.leaves(first))  # or there is nothing to keep
+        folder.mkdir(parents=True, exist_ok=True)
+        self.files: dict[Version, File] = {}
+        for name in files.names(folder):
+            if match := _NAME.fullmatch(name):
+                self.files[int(match[1]), int(match[2])] = File(name, match[3])
+            elif name.endswith(".part"):  # of a process that was killed
+                files.remove(folder / name)
+        self._accepted: Version | None = None
+
+    def state(self, accepted: Version | None) -> Any:
+        """The state that came about in the exchange that the server accepted last.
+
+        Raises:
+            StorageError: it is not here, or damaged.
+        """
+        self._accepted = accepted
+        if accepted is None or not self.keeps:
+            return self.first
+        if accepted not in self.files:
+            raise StorageError(
+                f"this device holds states after (round, exchange) {sorted(self.files)}, the server last accepted "
+                f"{accepted}: bring its state folder back, or let it join a run with run.stateless = true"
+            )
+        file = self.files[accepted]
+        try:
+            return decode(files.read(self.folder, file), self.first)
+        except CodecError as error:
+            raise StorageError(f"{self.folder / file.name} does not fit this algorithm and model: {error}") from None
+
+    def offer(self, state: Any, version: Version) -> None:
+        """Write a new state, which follows from the one that was asked for; any other that does goes."""
+        if not self.keeps:
+            return
+        data = encode(state)
+        file = File(f"{version[0]:010d}-{version[1]:010d}-{files.digest(data)}.safetensors", files.digest(data))
+        files.write(self.folder, file.name, data)
+        files.sync(self.folder)
+        for other in [v for v, f in self.files.items() if self._accepted is None or v > self._accepted]:
+            self._forget(other, unless=file.name)
+        self.files[version] = file
+
+    def prune(self, durable: int) -> None:
+        """Delete what no server can name any more that has a checkpoint after so many rounds on its disk."""
+        chain = sorted(self.files)
+        for older, newer in itertools.pairwise(chain):
+            if newer[0] < durable and self._accepted is not None and newer <= self._accepted:
+                self._forget(older)
+
+    def _forget(self, version: Version, unless: str = "") -> None:
+        if (name := self.files.pop(version).name) != unless:
+            files.remove(self.folder / name)

@@ -1,0 +1,153 @@
+"""Devices that can be asked, wherever they are."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedloom.engines.communication import PATIENCE, CommunicationManager
+from fedloom.engines.ranks import CLOSED
+
+TRUSTED = "for trusted networks only: nothing is encrypted here, and whoever reaches the server's port may join"
+_LONGEST = 300  # characters of what a device says, in the audit log
+
+
+class Audit:
+    """What devices did, as lines of a file: joined, answered, declined, was refused or lost, and why.
+
+    Never read by a run: times are in it, and words of devices.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+
+    def __call__(self, event: str, device: str, why: str | None = None, **beside: object) -> None:
+        """Write a line."""
+        if self.path is None:
+            return
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, "device": device[:80]}
+        line |= {"why": why[:_LONGEST]} if why is not None else {}
+        with self.path.open("a", encoding="ascii") as file:
+            file.write(json.dumps({**line, **beside}) + "\n")
+
+
+@dataclass(frozen=True)
+class Lost:
+    """In the place of an answer: why there is none."""
+
+    why: str
+
+
+class Fleet(ABC):
+    """What a transport of devices has to do, and no more. Messages are opaque to it.
+
+    `names`: the registered devices, in the order of their client numbers. `tokens`: by which each of them knows the
+    server, and the server it. A device answers one request after the other.
+    """
+
+    names: tuple[str, ...]
+    tokens: Mapping[str, str]
+    audit: Audit
+
+    @abstractmethod
+    def there(self) -> Collection[str]:
+        """The devices that can be asked now."""
+
+    @abstractmethod
+    def ask(self, requests: Mapping[str, bytes], deadline: float | None) -> Iterator[tuple[str, memoryview | Lost]]:
+        """Send each device its request; the answers as they come, one for each device.
+
+        An answer that comes after `deadline` seconds is dropped, now or at a later call.
+        """
+
+
+class RankFleet(Fleet):
+    """Devices that are ranks, each with data and a state of its own; rank 0 is the server."""
+
+    def __init__(self, manager: CommunicationManager, audit: Audit) -> None:
+        self.manager, self.audit = manager, audit
+        self.names, self.tokens = (), {}
+        self.ranks: dict[str, int] = {}  # of the devices that are there
+        self._late: dict[int, str] = {}  # ranks whose answer nobody waits for any more
+        manager.at_work = True
+
+    def introduce(self, hello: bytes) -> dict[int, bytes]:
+        """What each rank answers to the first message."""
+        everyone = range(1, self.manager.size)
+        found: dict[int, bytes] = {}
+        for rank in everyone:
+            self.manager.post(rank, hello)
+        while missing := [rank for rank in everyone if rank not in found]:
+            for rank in self.manager.wait(missing, None):
+                try:
+                    found[rank] = bytes(self.manager.take(rank))
+                except EOFError:
+                    found[rank] = b""
+        return found
+
+    def tell(self, rank: int, message: bytes) -> None:
+        """Answer what a rank has said, and wait until it has heard."""
+        self.manager.post(rank, message)
+        if self.manager.wait([rank], PATIENCE):
+            self._take(rank)
+
+    def there(self) -> Collection[str]:
+        return [name for name, rank in self.ranks.items() if rank not in self._late]
+
+    def ask(self, requests: Mapping[str, bytes], deadline: float | None) -> Iterator[tuple[str, memoryview | Lost]]:
+        end = None if deadline is None else time.monotonic() + deadline
+        self._drop_late(0.0)
+        waited: dict[int, str] = {}
+        for name, message in requests.items():
+            rank = self.ranks.get(name)
+            if rank is None:
+                yield name, Lost("it is not there")
+            elif rank in self._late:
+                yield name, Lost("it is still busy with an earlier request")
+            else:
+                self.manager.post(rank, message)
+                waited[rank] = name
+        while waited:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            ready = self.manager.wait(list(waited), left)
+            for rank in ready:
+                name, answer = waited.pop(rank), self._take(rank)
+                yield name, Lost("its connection ended, or it sent too much") if answer is None else answer
+            if not ready:
+                break
+        for rank, name in waited.items():
+            self._late[rank] = name
+            yield name, Lost(f"no answer within {deadline:g} s")
+
+    def close(self) -> None:
+        """Tell those that are there that it is over."""
+        self._drop_late(0.0)
+        for rank in self.ranks.values():
+            self.manager.post(rank, CLOSED)
+        waiting = [rank for rank in self.ranks.values() if rank not in self._late]
+        while waiting and (ready := self.manager.wait(waiting, PATIENCE)):
+            for rank in ready:
+                self._take(rank)
+            waiting = [rank for rank in waiting if rank not in ready]
+        self.ranks.clear()
+        self.manager.at_work = False
+
+    def _drop_late(self, seconds: float) -> None:
+        for rank in self.manager.wait(list(self._late), seconds) if self._late else ():
+            name = self._late.pop(rank)
+            if self._take(rank) is not None:
+                self.audit("late", name, "its answer came after the deadline, and was dropped")
+
+    def _take(self, rank: int) -> memoryview | None:
+        try:
+            return self.manager.take(rank)
+        except EOFError:
+            for name in [name for name, its in self.ranks.items() if its == rank]:
+                del self.ranks[name]
+                self.audit("left", name, "its connection ended, or it sent too much")
+            return None

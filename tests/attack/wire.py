@@ -1,0 +1,157 @@
+"""Damaged and forged messages to devices, and answers of devices, under the limits of `fuzz.py`.
+
+    python tests/attack/wire.py requests answers --cases 1000000
+    python tests/attack/wire.py own-requests own-answers registrations --cases 100000
+
+`requests` and `answers` were damaged on their way, or are of somebody without a token: none may be taken. `own-`: the
+other end itself sends nonsense, behind a digest that is right: it is refused, or has the structure that was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import fuzz
+import torch
+
+from fedloom.algorithms import PFedSD
+from fedloom.core import tree
+from fedloom.core.errors import CodecError, DeclinedError, RefusedError
+from fedloom.engines.message import Call
+from fedloom.engines.reception import _read
+from fedloom.engines.service import request_bytes
+from fedloom.engines.transport import pack, part, sealed, unpack, unsealed
+from fedloom.testing.in_process import InProcess, Keeping
+from tiny import LOCAL, mlp, population
+
+ODD: list[Any] = [
+    *fuzz.NUMBERS, -1, -(2**70), 2**200, 1.5, 1e308, float("nan"), float("inf"), True, None, "2", "", [], {}, [[]],
+    [[0, 0]], [2, 2], ["a"], "evaluate", "x" * 300, {"kind": "DeclinedError"}, {"kind": 5, "batch": "x"},
+]  # fmt: skip
+
+
+REFUSALS = (CodecError, DeclinedError, RefusedError)
+
+
+class Wire:
+    """Device 2 and its server, with one sound request and its answer."""
+
+    def __init__(self) -> None:
+        self.engine = Keeping(population(mlp), PFedSD(local=LOCAL), counts_states=True)  # states travel: more to damage
+        fleet = self.engine.fleet
+        assert isinstance(fleet, InProcess)
+        self.name = fleet.names[2]
+        self.token = fleet.tokens[self.name]
+        call = Call("local_update", (self.engine.runtime.initial("net"),), 0, 0, 0.1)
+        self.asked = self.engine.request(call, [2], lambda ids: ())
+        self.device = self.engine.controller(2)
+        beside = {"to": self.name, "durable": 0}
+        self.request = sealed(
+            request_bytes(self.asked, 1, part(call.broadcast), self.engine.stack([2]), **beside), self.token
+        )
+        self.engine._sent = {2: 1}
+        self.answer = self.device(self.request)
+        self.want = self.taken(self.answer)
+
+    def asks(self, data: bytes) -> str | None:
+        """What the device says is wrong with a request."""
+        self.device._number, self.device._newest = 0, (-1, -1)
+        problem = unpack(unsealed(self.device(data), self.token, 1 << 30)).head["problem"]
+        return None if problem is None else f"{problem['kind']}: {problem['text']}"
+
+    def taken(self, data: bytes) -> Any:
+        """What the server takes of an answer."""
+        return self.engine._taken(self.asked, self.engine._open(2, memoryview(data)))[1].upload
+
+    def own(self, rng: Random, sound: bytes) -> bytes:
+        """Nonsense of the other end itself."""
+        inner = bytes(unsealed(sound, self.token, 1 << 30))
+        if rng.random() < 0.4:
+            return sealed(fuzz.damaged(inner, rng), self.token)
+        message = unpack(inner)
+        head, parts = dict(message.head), dict(message.parts)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            name = rng.choice([*head, "state", "more"])
+            if rng.random() < 0.8:
+                head[name] = rng.choice(ODD)
+            elif name in head:
+                del head[name]
+        if rng.random() < 0.3:
+            name = rng.choice([*parts, "state", "after", "scatter", "more"])
+            parts[name] = rng.choice([(), [], {}, torch.zeros(3), [torch.zeros(1, 2)], parts.get("upload", ())])
+        if rng.random() < 0.1 and parts:
+            del parts[rng.choice(list(parts))]
+        return sealed(pack(head, parts), self.token)
+
+
+_wire: list[Wire] = []
+
+
+def wire() -> Wire:
+    """Made once in each process."""
+    if not _wire:
+        _wire.append(Wire())
+    return _wire[0]
+
+
+def otherwise(sound: bytes, rng: Random) -> bytes:
+    """Damaged so that it is not the same."""
+    while (data := fuzz.damaged(sound, rng)) == sound:
+        pass
+    return data
+
+
+def read_request(data: bytes, _: Path) -> None:
+    said = wire().asks(data)
+    assert said is not None, "somebody without a token was answered"
+    raise RefusedError(said)
+
+
+def read_own_request(data: bytes, _: Path) -> None:
+    if (said := wire().asks(data)) is not None:
+        raise RefusedError(said)
+
+
+def read_answer(data: bytes, _: Path) -> None:
+    wire().taken(data)
+    raise AssertionError("an answer of somebody without a token was taken")
+
+
+def read_own_answer(data: bytes, _: Path) -> None:
+    assert tree.same_structure(wire().want, wire().taken(data)), "another structure"
+
+
+SOUND = {
+    "id": "a" * 32, "train": [3, 4], "test": [1, 1], "val": [0, 0], "shape": [4], "dtype": "float32", "model": "",
+}  # fmt: skip
+
+
+def registration(rng: Random) -> bytes:
+    said: dict[str, Any] = {name: rng.choice(ODD) if rng.random() < 0.2 else value for name, value in SOUND.items()}
+    for name in ("train", "test", "shape"):
+        if isinstance(said[name], list) and said[name] and rng.random() < 0.2:
+            said[name] = [rng.choice(ODD) for _ in said[name]]
+    return fuzz.damaged(json.dumps(said).encode(), rng) if rng.random() < 0.3 else json.dumps(said).encode()
+
+
+def read_registration(data: bytes, _: Path) -> None:
+    found = _read(data)
+    assert sum(found.capped(100).train) <= 100, "too many examples count"
+
+
+fuzz.TARGETS |= {
+    "requests": fuzz.Target(lambda rng: otherwise(wire().request, rng), read_request, (RefusedError,)),
+    "answers": fuzz.Target(lambda rng: otherwise(wire().answer, rng), read_answer, (RefusedError,)),
+    "own-requests": fuzz.Target(lambda rng: wire().own(rng, wire().request), read_own_request, (RefusedError,)),
+    "own-answers": fuzz.Target(lambda rng: wire().own(rng, wire().answer), read_own_answer, REFUSALS),
+    "registrations": fuzz.Target(registration, read_registration, (RefusedError,)),
+}
+
+if __name__ == "__main__":
+    sys.exit(fuzz.main())

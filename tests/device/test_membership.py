@@ -1,0 +1,309 @@
+"""Devices come to a run at ranks, are asked, are late, and leave; all in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError
+from fedloom.device import DataManager, Membership, take_part
+from fedloom.device.membership import own_id
+from fedloom.engines.communication import CommunicationManager
+from fedloom.engines.fleet import Audit, Lost, RankFleet
+from fedloom.engines.ranks import CLOSED
+from fedloom.engines.reception import receive
+from fedloom.engines.registration import Registry
+from fedloom.experiments.experiment import DataSettings, Experiment
+
+Device = Callable[[bytes], bytes | None]
+
+
+class Wires(CommunicationManager):
+    """Rank 0's end of wires to devices in this process: the i-th is at rank i + 1. One that returns None does not
+    answer, one that raises an error is gone.
+    """
+
+    def __init__(self, devices: list[Device]) -> None:
+        self.devices, self.rank, self.size = devices, 0, len(devices) + 1
+        self.found: dict[int, deque[bytes]] = {rank: deque() for rank in range(1, self.size)}
+        self.gone: set[int] = set()
+        self.ends: list[str] = []  # what devices died of
+
+    def post(self, rank: int, message: bytes) -> None:
+        try:
+            answer = self.devices[rank - 1](message)
+        except (EOFError, FedloomError) as error:
+            self.gone.add(rank)
+            self.ends.append(str(error))
+            return
+        if answer is not None:
+            self.found[rank].append(answer)
+
+    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
+        return [rank for rank in ranks if self.found[rank] or rank in self.gone]
+
+    def take(self, rank: int) -> memoryview:
+        if not self.found[rank]:
+            raise EOFError
+        return memoryview(self.found[rank].popleft())
+
+    def receive(self) -> memoryview:
+        raise NotImplementedError
+
+    def answer(self, message: bytes) -> None:
+        raise NotImplementedError
+
+
+def npz(folder: Path, labels: list[int], name: str = "mine.npz", features: int = 4) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    y = np.resize(labels, 12)
+    x = np.random.default_rng(0).normal(size=(12, features)).astype(np.float32)
+    np.savez(folder / name, x_train=x[:9], y_train=y[:9], x_test=x[9:], y_test=y[9:])
+    return folder
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    words: dict[str, Any] = {"algorithm": "fedavg", "model": "logistic", "data.classes": 3, "run.engine": "devices"}
+    return Experiment().with_all(words | more).described()
+
+
+def members(folder: Path, count: int = 2, **more: Any) -> list[Membership]:
+    return [Membership(str(npz(folder / f"data{k}", [0, 1])), folder / f"state{k}", **more) for k in range(count)]
+
+
+def fleet_of(devices: list[Device], folder: Path) -> RankFleet:
+    return RankFleet(Wires(devices), Audit(folder / "audit.jsonl"))
+
+
+def ended(fleet: RankFleet) -> list[str]:
+    assert isinstance(fleet.manager, Wires)
+    return fleet.manager.ends
+
+
+def log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+
+
+# ---- joining
+
+
+def test_devices_join_once_by_their_own_ids(tmp_path: Path) -> None:
+    ours = members(tmp_path)
+    fleet = fleet_of([*ours], tmp_path)
+    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"])
+    assert set(fleet.there()) == {m.id for m in ours} == set(registry.names)
+    assert [sum(d.train) for d in registry.devices] == [9, 9]
+    assert [sum(d.test) for d in registry.devices] == [3, 3]
+    for rank, member in enumerate(ours, 1):
+        assert fleet.ranks[member.id] == rank
+        assert member.controller is not None
+        assert member.controller.runtime.population.first == registry.names.index(member.id)
+    assert len(set(fleet.tokens.values())) == 2
+    fleet.close()
+    assert all(member.over for member in ours)
+    # again, with the ranks exchanged
+    again = [Membership(m.source, m.folder) for m in reversed(ours)]
+    fleet = fleet_of([*again], tmp_path)
+    assert receive(fleet, tmp_path / "devices.json", settings(), ["logistic"]) == registry
+    assert fleet.ranks == {m.id: rank for rank, m in enumerate(again, 1)}
+    assert [line["event"] for line in log(tmp_path)] == ["joined"] * 4
+
+
+def test_who_is_refused_hears_why_and_the_others_go_on(tmp_path: Path) -> None:
+    good, other = members(tmp_path)
+    twin = Membership(good.source, good.folder)
+
+    def hangs_up(message: bytes) -> bytes:
+        raise EOFError
+
+    said: list[bytes] = []
+
+    def stranger(message: bytes) -> bytes:
+        said.append(message)
+        return b'{"id": "me"}'
+
+    fleet = fleet_of([good, twin, hangs_up, stranger, lambda message: b"\xff" * 9], tmp_path)
+    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"])
+    assert registry.names == (good.id,)
+    refused = [line["why"] for line in log(tmp_path) if line["event"] == "refused"]
+    assert [why.partition(" ")[0] for why in refused] == ["device", "it", "a", "it"]
+    assert refused[0] == f"device {good.id} has joined at another rank"
+    assert "a device registers with an id" in json.loads(said[1])["refused"]
+    assert [end for end in ended(fleet) if end] == [f"the server does not take this device: {refused[0]}"]
+    late = fleet_of([other], tmp_path)
+    receive(late, tmp_path / "devices.json", settings(), ["logistic"])
+    assert ended(late) == [f"the server does not take this device: the run has begun without device {other.id}"]
+
+
+def test_no_more_examples_count_than_are_allowed(tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    registry = receive(fleet_of([one], tmp_path), tmp_path / "devices.json", settings(), ["logistic"], cap=4)
+    assert sum(registry.devices[0].train) <= 4
+    assert "it holds 9 examples, of which 3 count" in [line.get("why") for line in log(tmp_path)]
+
+
+def test_fuzzed_registrations_never_join(tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    sound, rng = one(json.dumps({"run": "a" * 32, "settings": settings()}).encode()), Random(4)
+    for number in range(300):
+        data = bytearray(sound)
+        for _ in range(rng.choice((1, 2, 8))):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path = tmp_path / f"{number}.json"
+        try:
+            registry = receive(fleet_of([lambda m, d=bytes(data): d], tmp_path), path, {}, ["logistic"])
+        except SettingError:
+            continue
+        (found,) = registry.devices  # what still is a registration is one
+        assert found == Registry.read(path).devices[0]
+
+
+@pytest.mark.parametrize("key", ["algorithm", "model", "task"])
+def test_a_device_imports_nothing_that_a_server_names(key: str, tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    named = {**settings(), key: "os:system"}
+    with pytest.raises(SettingError, match=r"a device imports no code that a server names, .* 'os:system'"):
+        one(json.dumps({"run": "a" * 32, "settings": named}).encode())
+
+
+def test_a_server_names_no_folder(tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    one(json.dumps({"run": "../../elsewhere", "settings": settings()}).encode())
+    with pytest.raises(RefusedError, match=r"the id of a run is 32 hexadecimal digits, got '../../elsewhere'"):
+        one(json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode())
+
+
+def test_an_id_is_drawn_once(tmp_path: Path) -> None:
+    assert own_id(tmp_path) == own_id(tmp_path) != own_id(tmp_path / "other")
+    (tmp_path / "id").write_text("mine")
+    with pytest.raises(RefusedError, match="the id of a device is 32 hexadecimal digits, got 'mine'"):
+        own_id(tmp_path)
+
+
+# ---- data
+
+
+def test_the_test_examples_of_a_source_judge_its_device(tmp_path: Path) -> None:
+    f = DataManager(str(npz(tmp_path, [0, 1])), DataSettings(classes=3), 0).federation
+    assert (f.num_clients, f.num_classes, f.test) == (1, 3, None)
+    assert f.partition.rows(0).tolist() == list(range(9))
+    assert f.local_test is not None
+    assert f.local_test.rows(0).tolist() == [9, 10, 11]
+    validated = DataManager(str(tmp_path), DataSettings(classes=3, val_fraction=0.25), 0).federation
+    assert validated.local_val is not None
+    assert int(validated.local_val.sizes[0]) == 2
+    assert DataManager(str(tmp_path), DataSettings(classes=2), 0).registration("a" * 32).train == (5, 4)
+
+
+def test_a_folder_holds_one_file(tmp_path: Path) -> None:
+    npz(npz(tmp_path, [0, 1]), [0, 1], "more.npz")
+    with pytest.raises(SettingError, match=r"holds mine.npz, more.npz: name one of them with --data"):
+        DataManager(str(tmp_path), DataSettings(), 0)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ValueError, match="train/<class>/ with images"):
+        DataManager(str(empty), DataSettings(), 0)
+
+
+def test_a_table_is_split_for_its_device(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("a,b,label\n" + "".join(f"{i},{-i},{i % 2}\n" for i in range(20)))
+    found = DataManager(str(tmp_path), DataSettings(), 0).registration("a" * 32)
+    assert (sum(found.train), sum(found.test), found.shape) == (16, 4, (2,))
+
+
+# ---- being asked
+
+
+def test_who_is_late_is_not_asked_and_its_answer_is_dropped(tmp_path: Path) -> None:
+    answers: list[bytes | None] = [None]
+    fleet = fleet_of([lambda message: answers[0], lambda message: message.upper()], tmp_path)
+    fleet.ranks = {"slow": 1, "quick": 2}
+    requests = {"slow": b"one", "quick": b"two", "away": b"three"}
+    found = dict(fleet.ask(requests, 0.01))
+    assert found == {"slow": Lost("no answer within 0.01 s"), "quick": b"TWO", "away": Lost("it is not there")}
+    assert fleet.there() == ["quick"]
+    assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": Lost("it is still busy with an earlier request")}
+    wires = fleet.manager
+    assert isinstance(wires, Wires)
+    wires.found[1].append(b"late")
+    answers[0] = b"new"
+    assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": b"new"}
+    assert [(line["event"], line["device"]) for line in log(tmp_path)] == [("late", "slow")]
+
+
+def test_who_is_gone_is_not_there(tmp_path: Path) -> None:
+    def gone(message: bytes) -> bytes:
+        raise EOFError
+
+    fleet = fleet_of([gone], tmp_path)
+    fleet.ranks = {"one": 1}
+    assert dict(fleet.ask({"one": b"m"}, None)) == {"one": Lost("its connection ended, or it sent too much")}
+    assert dict(fleet.ask({"one": b"m"}, None)) == {"one": Lost("it is not there")}
+    assert [line["event"] for line in log(tmp_path)] == ["left"]
+
+
+# ---- leaving
+
+
+class Rank(CommunicationManager):
+    """A device's end: what it receives comes from a queue."""
+
+    def __init__(self) -> None:
+        self.coming: queue.Queue[bytes | None] = queue.Queue()
+        self.answered = list[bytes]()
+        self.rank, self.size = 1, 2
+
+    def receive(self) -> memoryview:
+        message = self.coming.get()
+        if message is None:
+            raise EOFError
+        return memoryview(message)
+
+    def answer(self, message: bytes) -> None:
+        self.answered.append(message)
+
+    post = wait = take = None  # type: ignore[assignment]
+
+
+def joined(folder: Path) -> tuple[Rank, Membership]:
+    rank, (one,) = Rank(), members(folder, 1)
+    rank.coming.put(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
+    rank.coming.put(json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode())
+    return rank, one
+
+
+def test_a_device_leaves_when_the_server_is_done(tmp_path: Path) -> None:
+    rank, one = joined(tmp_path)
+    rank.coming.put(CLOSED)
+    threads = torch.get_num_threads()
+    assert take_part(rank, one) is False
+    assert rank.answered[-1] == CLOSED
+    assert torch.get_num_threads() == threads
+
+
+def test_a_device_whose_server_is_gone_says_so(tmp_path: Path) -> None:
+    rank, one = joined(tmp_path)
+    rank.coming.put(None)
+    with pytest.raises(RankError, match="the server is gone: start all ranks again, it goes on with --resume"):
+        take_part(rank, one)
+
+
+def test_sigterm_leaves(tmp_path: Path) -> None:
+    rank, one = joined(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    assert take_part(rank, one) is True
+    assert signal.getsignal(signal.SIGTERM) is before
+    rank.coming.put(None)  # the thread that waits

@@ -1,0 +1,170 @@
+"""Ranks that are devices, as processes: `fedloom serve` at one, `fedloom join` at the others."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedloom.cli.main import main
+from fedloom.cli.serve import settings_of
+from fedloom.core.errors import SettingError
+from fedloom.data import Federation, by_lists, from_arrays
+from fedloom.experiments.experiment import Experiment, read_settings
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
+
+import launching
+
+SETTINGS = """
+algorithm = "pfedsd"
+model = "logistic"
+data.classes = 3
+local = {epochs = 2, batch_size = 5}
+run = {rounds = %d, cohort_size = 2, deadline = 600}
+"""
+IDS = ["1" * 32, "2" * 32]
+
+
+def arrays(seed: int, classes: list[int], count: int) -> Any:
+    """(x, y) of three clouds, of which only some are here."""
+    rng = np.random.default_rng(seed)
+    y = np.resize(classes, count)
+    return (2 * np.eye(3, 4)[y] + rng.normal(size=(count, 4))).astype(np.float32), y
+
+
+def written(folder: Path, rounds: int) -> Federation:
+    """Two devices' folders and the server's test set, and what they are together."""
+    (folder / "fed.toml").write_text(SETTINGS % rounds)
+    parts = [arrays(k, classes, 30) for k, classes in enumerate(([0, 1], [1, 2]))]
+    for k, (x, y) in enumerate(parts):
+        (folder / f"data{k}").mkdir()
+        np.savez(folder / f"data{k}" / "mine.npz", x_train=x[:24], y_train=y[:24], x_test=x[24:], y_test=y[24:])
+        (folder / f"state{k}").mkdir()
+        (folder / f"state{k}" / "id").write_text(IDS[k])
+    x, y = arrays(9, [0, 1, 2], 30)
+    np.savez(folder / "test.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    rows = [by_lists([range(a, b), range(a + 30, b + 30)]) for a, b in ((0, 24), (24, 30))]
+    test = from_arrays(*arrays(9, [0, 1, 2], 30), num_classes=3)
+    return Federation(from_arrays(x, y, num_classes=3), rows[0], test, rows[1])
+
+
+def of_loop(folder: Path, federation: Federation) -> bytes:
+    """metrics.jsonl of the same run on one machine."""
+    alone = {"run.engine": "loop", "run.compilation": "none", "run.threads": 1, "run.deadline": None}
+    experiment = Experiment.of(read_settings(folder / "fed.toml")).with_all(alone)
+    experiment.job(federation).run(folder / "loop")
+    return (folder / "loop" / "metrics.jsonl").read_bytes()
+
+
+def commands(folder: Path, order: list[int], *more: str) -> list[list[str]]:
+    """One command a rank; `order`: which device is at which."""
+    place = [str(folder / name) for name in ("fed.toml", "out", "test.npz")]
+    serve = ["-m", "fedloom", "serve", "--settings", place[0], "--out", place[1], "--test", place[2], *more]
+    join = [
+        ["-m", "fedloom", "join", "--data", str(folder / f"data{k}"), "--state", str(folder / f"state{k}")]
+        for k in order
+    ]
+    return [serve, *join]
+
+
+def gloo(programs: list[list[str]]) -> list[subprocess.Popen[str]]:
+    port = launching.free_port()
+    return [
+        subprocess.Popen(
+            [sys.executable, *program], env=launching.environment(rank, len(programs), port),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank, program in enumerate(programs)
+    ]  # fmt: skip
+
+
+def lines(log: Path) -> int:
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+@pytest.mark.slow
+def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None:
+    """The server is killed, both devices end, change places and join again; then the numbers are those of the loop."""
+    federation, log = written(tmp_path, rounds=30), tmp_path / "out" / "metrics.jsonl"
+    ranks = gloo(commands(tmp_path, [0, 1]))
+    until = time.monotonic() + 280
+    while lines(log) < 6 and time.monotonic() < until and ranks[0].poll() is None:
+        time.sleep(0.01)
+    ranks[0].send_signal(signal.SIGKILL)
+    found = launching.ended(ranks)
+    assert [status for status, _ in found[1:]] == [2, 2], found
+    assert all("the server is gone: start all ranks again, it goes on with --resume" in text for _, text in found[1:])
+    assert 6 <= lines(log) < 31
+    found = launching.ended(gloo(commands(tmp_path, [1, 0], "--resume")))
+    assert [status for status, _ in found] == [0, 0, 0], found
+    assert all("for trusted networks only" in text for _, text in found)
+    assert log.read_bytes() == of_loop(tmp_path, federation)
+    # what a user does with a run then
+    assert main(["export", str(tmp_path / "out"), str(tmp_path / "model.safetensors")]) == 0
+    audit = (tmp_path / "out" / "audit.jsonl").read_text()
+    assert audit.count('"joined"') == 4
+    kept = list((tmp_path / "state0" / "runs").glob("*/*.safetensors"))
+    assert 1 <= len(kept) <= 2
+
+
+@pytest.mark.slow
+def test_over_mpi(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    federation = written(tmp_path, rounds=3)
+    programs = [[*program, "--transport", "mpi"] for program in commands(tmp_path, [0, 1])]
+    context: list[str] = []
+    for program in programs[1:]:
+        context += [":", "-np", "1", sys.executable, *program]
+    found = launching.ended(launching.mpi([*programs[0], *context], size=1))
+    assert [status for status, _ in found] == [0], found
+    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == of_loop(tmp_path, federation)
+
+
+# ---- what is refused before anything begins
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"data": {"clients": 5}}, r"devices bring their own examples, so data.clients has no meaning here"),
+        ({"algorithm": "centralised"}, "centralised trains on the examples of all in one place: change"),
+        ({"algorithm": "kt_pfl"}, "kt_pfl needs public examples"),
+        ({"model": "small:Tiny"}, "devices import no code that a server names, such as small:Tiny"),
+        ({"start": "w.pt"}, "start names a file that devices lack"),
+        ({"clients": {"new": "2"}}, "clients.new judges by training"),
+        ({"run": {"per_client": True}}, "run.per_client asks devices for more than they give"),
+        ({"run": {"engine": "loop"}}, "run.engine = 'loop' computes clients"),
+        ({"run": {"compilation": "trace"}}, "run.compilation = 'trace' is for a simulation"),
+    ],
+)
+def test_settings_that_devices_have_no_use_for(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        settings_of(settings)
+
+
+def test_who_serves_and_who_joins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, rounds=1)
+    serve, join, _ = ([*program[2:]] for program in commands(tmp_path, [0, 1]))
+    assert main(serve) == 2
+    assert "needs at least 2 ranks" in capsys.readouterr().err.replace("\n", " ")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert main(serve) == 2
+    assert "fedloom serve runs at rank 0, and fedloom join at the others" in capsys.readouterr().err.replace("\n", " ")
+    monkeypatch.setenv("RANK", "0")
+    assert main(join) == 2
+    assert "fedloom join runs at every rank but 0" in capsys.readouterr().err.replace("\n", " ")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "devices.json").write_text("{}")
+    assert main(serve) == 2
+    assert "names the devices of another run: go on with it (--resume)" in capsys.readouterr().err.replace("\n", " ")

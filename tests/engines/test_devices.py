@@ -1,0 +1,436 @@
+"""The server's side of devices: what it registers, whom it hears, and what it takes for an answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from fedloom import Job, RunSettings, run
+from fedloom.algorithms import FedAvg, PFedSD, Scaffold
+from fedloom.core import tree
+from fedloom.core.errors import FedloomError, RefusedError, SettingError
+from fedloom.device import Controller, Limits, ModelManager, Reading
+from fedloom.engines.devices import Devices
+from fedloom.engines.engine import Faults
+from fedloom.engines.fleet import Audit, Fleet
+from fedloom.engines.message import Call
+from fedloom.engines.population import Population
+from fedloom.engines.registration import Absent, Registration, Registry
+from fedloom.engines.runtime import Runtime
+from fedloom.engines.transport import pack, sealed, unpack, unsealed
+from fedloom.testing.compare import same
+from fedloom.testing.in_process import InProcess, Keeping, alone
+from fedloom.testing.tampering import HARMLESS, HARMS, Tampered, overweight
+from tiny import LOCAL, federation, mlp, population
+
+PEOPLE = federation(val_fraction=0.2)
+MODELS = {"net": mlp}
+RUN = "a" * 32
+
+
+def registrations() -> list[Registration]:
+    """The six clients of the tests, as they would register."""
+    f = PEOPLE
+    found = []
+    for k in range(f.num_clients):
+        parts = (f.partition, f.local_test, f.local_val)
+        counts = [tuple(map(int, part.counts(f.train.y, 3)[k])) for part in parts if part is not None]
+        found.append(Registration(f"{k:032x}", *counts, (4,), "float32"))
+    return found
+
+
+class Fleetwide:
+    """Six devices with folders of their own, and the server's job, which has nothing of their examples."""
+
+    def __init__(self, folder: Path, algorithm: Any, **more: Any) -> None:
+        self.folder, self.algorithm = folder, algorithm
+        self.stateless = more.get("stateless", False)
+        self.registry = Registry.of(RUN, registrations(), ["net"])
+        self.settings = RunSettings(
+            **{"rounds": 5, "cohort_size": 3, "engine": "devices", "compilation": "none", "on_nonfinite": "refuse"}
+            | more
+        )
+        self.monitors: dict[int, Reading] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """The devices, and the server, start."""
+        self.fleet = InProcess(dict.fromkeys(self.registry.names), Audit(self.folder / "audit.jsonl"))
+        self.folder.mkdir(exist_ok=True)
+        people = Job(
+            algorithm=self.algorithm,
+            federation=PEOPLE,
+            model=MODELS,
+            settings=RunSettings(engine="loop", cohort_size=3),
+        ).population
+        for k, name in enumerate(self.fleet.names):
+            self.fleet.devices[name] = self.controller(people, k)
+
+    def controller(self, people: Population, k: int) -> Controller:
+        runtime = Runtime(alone(people, k), self.algorithm)
+        models = None if self.stateless else ModelManager(self.folder / str(k), runtime.fresh(0))
+        return Controller(
+            self.fleet.names[k], self.fleet.tokens[self.fleet.names[k]], runtime, models,
+            monitor=lambda: self.monitors.get(k, Reading()), begin=Limits(battery=0.5),
+        )  # fmt: skip
+
+    def job(self, fleet: Fleet | None = None) -> Job:
+        whole = self.registry.federation(PEOPLE.test)
+        return Job(
+            algorithm=self.algorithm, federation=whole, model=MODELS, settings=self.settings, fleet=fleet or self.fleet
+        )
+
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "audit.jsonl").read_text().splitlines()]
+
+
+def of_loop(algorithm: Any, faults: Faults | None = None, **more: Any) -> Any:
+    settings = RunSettings(**{"rounds": 5, "cohort_size": 3, "engine": "loop", "compilation": "none"} | more)
+    return Job(algorithm=algorithm, federation=PEOPLE, model=MODELS, settings=settings, faults=faults).run()
+
+
+# ---- a run
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), PFedSD(local=LOCAL), Scaffold(local=LOCAL)])
+def test_a_run_of_devices_has_the_numbers_of_the_loop(algorithm: Any, tmp_path: Path) -> None:
+    history, want = Fleetwide(tmp_path, algorithm).job().run(), of_loop(algorithm)
+    assert history.metrics == want.metrics
+    same(want.server, history.server, "the server state")
+    assert history.metrics[-1]["val_accuracy"] is not None
+
+
+def test_stateless_devices_give_the_same_bits(tmp_path: Path) -> None:
+    algorithm = PFedSD(local=LOCAL)
+    runs = [Fleetwide(tmp_path / str(s), algorithm, stateless=s).job().run() for s in (False, True)]
+    same(runs[0].server, runs[1].server, "the server state")
+    bytes_of = [
+        [{n: v for n, v in m.items() if not n.startswith("bytes_")} for m in history.metrics] for history in runs
+    ]
+    assert bytes_of[0] == bytes_of[1]
+    assert runs[1].metrics[-1]["bytes_down_personal"] > 0
+    assert "bytes_down_personal" not in runs[0].metrics[-1]
+    assert not list(tmp_path.glob("True/[0-9]*"))  # on no device
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_a_killed_server_goes_on_and_devices_may_be_other_machines(stateless: bool, tmp_path: Path) -> None:
+    """The newest checkpoint is of round 2, devices hold states of round 3, and all of them start again."""
+    whole, algorithm = of_loop(PFedSD(local=LOCAL), stateless=stateless), PFedSD(local=LOCAL)
+    ours = Fleetwide(tmp_path / "devices", algorithm, checkpoint_every=2, stateless=stateless)
+
+    def kill(history: Any) -> None:
+        if len(history.metrics) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ours.job().run(tmp_path / "run", on_round=kill)
+    ours.begin()
+    history = ours.job().run(tmp_path / "run", resume=True)
+    assert history.metrics == whole.metrics
+    assert Counter(line["event"] for line in ours.log()).keys() == {"answered"}
+
+
+def test_what_a_device_cannot_stand_at_is_refused(tmp_path: Path) -> None:
+    ours = Fleetwide(tmp_path / "devices", PFedSD(local=LOCAL), cohort_size=6)
+    job = ours.job()
+    job.run(tmp_path / "run")
+    for file in (tmp_path / "devices" / "0").iterdir():
+        file.unlink()
+    ours.begin()
+    ours.settings = dataclasses.replace(ours.settings, rounds=6)
+    history = ours.job().run(tmp_path / "run", resume=True)
+    assert history.metrics[-1]["failed"]["0"].startswith("refused: it has failed: StorageError: this device holds")
+    assert len(history.metrics[-1]["failed"]) == 1
+
+
+# ---- who is lost, declines, or is not taken
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_answers_that_do_not_count_change_nothing(harm: str, tmp_path: Path) -> None:
+    """Whatever happens to the answers of two devices, the run is that of the loop which loses them, or does not."""
+    algorithm = PFedSD(local=LOCAL)
+
+    def plan(round: int, exchange: int, client: int) -> str | None:
+        return harm if round == 1 and client in (2, 4) else None
+
+    ours = Fleetwide(tmp_path, algorithm, cohort_size=6, rounds=3)
+    history = ours.job(Tampered(ours.fleet, plan)).run()
+    want = of_loop(algorithm, None if harm in HARMLESS else plan, cohort_size=6, rounds=3)
+    same(want.server, history.server, harm)
+    for got, m in zip(history.metrics, want.metrics, strict=True):
+        assert {**got, "failed": None, "bytes_up": 0, "bytes_up_model": 0, "bytes_down": 0, "bytes_down_model": 0} == {
+            **m,
+            "failed": None,
+            "bytes_up": 0,
+            "bytes_up_model": 0,
+            "bytes_down": 0,
+            "bytes_down_model": 0,
+        }
+        assert got.get("failed", {}).keys() == m.get("failed", {}).keys()
+    said = {
+        "lost": ("lost", "no answer"),
+        "slow": ("lost", "no answer within 0 s"),
+        "replayed": ("refused", "it answers request"),
+        "swapped": ("refused", "a message was damaged on its way, or is of somebody who has not joined"),
+        "corrupted": ("refused", "a message was damaged"),
+        "forged": ("refused", "a message was damaged"),
+        "duplicated": ("refused", "it has answered before"),
+    }
+    if harm in said:
+        event, why = said[harm]
+        lines = [line for line in ours.log() if line["event"] == event]
+        assert len(lines) == 2
+        assert all(line["why"].startswith(why) and line["round"] == 2 for line in lines)
+        assert {line["device"] for line in lines} == {ours.fleet.names[k] for k in (2, 4)}
+    if harm == "malicious":
+        assert history.metrics[2]["failed"]["2"] == "the upload is not finite"
+
+
+def test_nobody_answers_and_the_server_stays(tmp_path: Path) -> None:
+    ours = Fleetwide(tmp_path, FedAvg(local=LOCAL), rounds=2, cohort_size=6)
+    engine_of: list[Any] = []
+    history = ours.job(Tampered(ours.fleet, lambda t, e, k: "slow" if t == 1 else None)).run(
+        on_round=lambda h: engine_of.append(h.server)
+    )
+    same(engine_of[0], engine_of[1], "nobody answered")
+    assert len(history.metrics[-1]["failed"]) == 6
+
+
+def test_a_device_that_is_low_declines(tmp_path: Path) -> None:
+    ours = Fleetwide(tmp_path, FedAvg(local=LOCAL), rounds=1, cohort_size=6)
+    ours.monitors[3] = Reading(battery=0.25)
+    history = ours.job().run()
+    assert history.metrics[1]["failed"] == {"3": "declined: battery is 0.25, at least 0.5 is asked for"}
+    declined = [line for line in ours.log() if line["event"] == "declined" and line["round"] == 1]
+    assert {line["device"] for line in declined} == {ours.fleet.names[3]}
+    assert "3" not in history.metrics[1]["personal_by_client"]
+
+
+@pytest.mark.parametrize("engine", ["loop", "devices"])
+def test_spares_take_the_places_of_decliners(engine: str, tmp_path: Path) -> None:
+    algorithm, low = FedAvg(local=LOCAL), {1, 4}
+    if engine == "loop":
+        history = of_loop(algorithm, lambda t, e, k: "declined" if k in low else None, spares=2)
+    else:
+        ours = Fleetwide(tmp_path, algorithm, spares=2)
+        ours.monitors.update(dict.fromkeys(low, Reading(battery=0.0)))
+        history = ours.job().run()
+    drawn = [{*m["clients"], *map(int, m["declined"])} for m in history.metrics[1:]]
+    assert any(m["declined"] for m in history.metrics[1:])
+    for m, those in zip(history.metrics[1:], drawn, strict=True):
+        assert len(m["clients"]) == 3
+        assert set(map(int, m["declined"])) == low & those
+        assert not m["failed"]
+    assert len(of_loop(algorithm, spares=2, cohort_size=5).metrics[1]["clients"]) == 5
+
+
+def test_spares_are_not_fewer_than_none() -> None:
+    with pytest.raises(SettingError, match="spares must be >= 0, got -1"):
+        RunSettings(spares=-1)
+
+
+# ---- what an answer may be
+
+
+class Answered:
+    """One device, asked once, whose answer tests change before the server takes it."""
+
+    def __init__(self) -> None:
+        self.engine = Keeping(population(mlp), PFedSD(local=LOCAL))
+        fleet = self.engine.fleet
+        assert isinstance(fleet, InProcess)
+        self.name, self.token = fleet.names[2], fleet.tokens[fleet.names[2]]
+        self.call = Call("local_update", (self.engine.runtime.initial("net"),), 0, 0, 0.1)
+        self.request = self.engine.request(self.call, [2], lambda ids: ())
+        ((_, answer),) = self.engine._exchange({2: self.request}, self.call.broadcast)
+        assert isinstance(answer, memoryview)
+        self.sound = bytes(answer)
+
+    def taken(self, data: bytes) -> Any:
+        return self.engine._taken(self.request, self.engine._open(2, memoryview(data)))
+
+    def changed(self, head: dict[str, Any], parts: dict[str, Any]) -> bytes:
+        message = unpack(unsealed(self.sound, self.token, 1 << 30))
+        return sealed(pack({**message.head, **head}, {**message.parts, **parts}), self.token)
+
+
+def test_an_answer_is_that_of_the_device_to_the_newest_request() -> None:
+    ours = Answered()
+    assert ours.taken(ours.sound)[1].steps
+    for head, parts, words in (
+        ({"from": "device 3"}, {}, "it answers for 'device 3'"),
+        ({"number": 0}, {}, "it answers request 0, and was sent 1"),
+        ({"number": None}, {}, "it answers request None"),
+        ({"problem": {"kind": "DeclinedError", "text": "no"}, "number": None}, {}, "no"),
+        ({"problem": {"kind": "KeyError", "what": "boo"}}, {}, "boo"),
+        ({"problem": 5}, {}, "it has failed: 5"),
+        ({"warnings": 5}, {}, None),  # its words are for its own log
+        ({"steps": [[1 << 70]]}, {}, "counts the steps"),
+        ({}, {"state": torch.zeros(1)}, "state is not what was asked for"),
+        ({}, {"more": torch.zeros(1)}, "has no part 'more'"),
+    ):
+        if words is None:
+            ours.taken(ours.changed(head, parts))
+            continue
+        with pytest.raises(FedloomError, match=words):
+            ours.taken(ours.changed(head, parts))
+
+
+def test_an_answer_is_no_larger_than_the_limit() -> None:
+    ours = Answered()
+    ours.engine.limit = 100
+    with pytest.raises(RefusedError, match=r"a message of \d+ bytes, and at most 100 are taken"):
+        ours.taken(ours.sound)
+
+
+def test_an_upload_weighs_what_was_registered_and_no_more() -> None:
+    ours = Answered()
+    size = int(ours.engine.population.sizes[2])
+    for weight, counts in ((size, size), (10**9, size), (3, 3)):
+        upload = ours.taken(overweight(ours.sound, ours.token, weight))[1].upload
+        assert upload.weight.tolist() == [counts]
+    with pytest.raises(RefusedError, match="weighs a finite number that is not negative"):
+        ours.taken(overweight(ours.sound, ours.token, -1))
+
+
+def test_nobody_gets_more_right_than_it_holds(tmp_path: Path) -> None:
+    engine = Keeping(population(mlp), FedAvg(local=LOCAL))
+    server = engine.init()
+    (seen,) = engine.look(server, [2], 0).values()
+    request = engine.request(Call("personal", (), 0, "evaluate", 0.1, "test"), [2], lambda ids: ())
+    for change in ({"right": seen.examples + 1}, {"right": seen.right - 100}, {"examples": seen.examples + 1000}):
+        with pytest.raises(RefusedError, match="no more than the examples that it has registered"):
+            engine._plausible(request, dataclasses.replace(seen, **change))
+    assert engine._plausible(request, seen) is seen
+
+
+def test_fuzzed_answers_are_refused_every_one() -> None:
+    ours, rng = Answered(), Random(2)
+    for _ in range(4000):
+        data = bytearray(ours.sound)
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        if data != ours.sound:
+            with pytest.raises(RefusedError):
+                ours.taken(bytes(data[: rng.choice((len(data), rng.randrange(len(data))))]))
+
+
+def test_fuzzed_answers_of_the_device_itself_are_refused_or_taken_whole() -> None:
+    """The same behind a digest that is right."""
+    ours, rng, taken = Answered(), Random(3), 0
+    want, sound = ours.taken(ours.sound)[1].upload, ours.sound[16:]
+    for _ in range(2000):
+        data = bytearray(sound)
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        try:
+            upload = ours.taken(sealed(bytes(data), ours.token))[1].upload
+        except FedloomError:
+            continue
+        taken += 1
+        assert tree.same_structure(want, upload)
+    assert taken
+
+
+def test_an_engine_of_devices_needs_devices() -> None:
+    engine = Devices(population(mlp), FedAvg(local=LOCAL))
+    with pytest.raises(SettingError, match="no device is there to be asked"):
+        engine.round(engine.init(), [0], 0)
+    with pytest.raises(SettingError, match="engine = 'devices' is for devices that join: fedloom serve"):
+        run(FedAvg(local=LOCAL), PEOPLE, mlp, RunSettings(rounds=1, cohort_size=2, engine="devices"))
+    keeping = Keeping(population(mlp), FedAvg(local=LOCAL))
+    keeping.watch = lambda exchange: None
+    with pytest.raises(SettingError, match="a round of devices cannot be computed again"):
+        keeping.round(keeping.init(), [0], 0)
+
+
+# ---- registration
+
+
+def test_a_registry_is_the_same_whoever_came_first(tmp_path: Path) -> None:
+    there = registrations()
+    registry = Registry.of(RUN, there[::-1], ["net", "other"])
+    assert registry.names == tuple(each.id for each in there)
+    assert [each.model for each in registry.devices] == ["net", "other"] * 3
+    registry.save(tmp_path / "devices.json")
+    assert Registry.read(tmp_path / "devices.json") == registry
+
+
+def test_a_federation_is_made_of_what_was_registered() -> None:
+    found = Registry.of(RUN, registrations(), ["net"]).federation()
+    for name in ("partition", "local_test", "local_val"):
+        got, want = getattr(found, name), getattr(PEOPLE, name)
+        assert (got.counts(found.train.y, 3) == want.counts(PEOPLE.train.y, 3)).all()
+    assert isinstance(found.train, Absent)
+    assert (found.num_classes, found.train.shape, len(found.train)) == (3, (4,), len(PEOPLE.train))
+    assert found.train.x.untyped_storage().nbytes() == 4  # one number, however many examples
+    assert found.train.fingerprint() == Registry.of(RUN, registrations(), ["net"]).federation().train.fingerprint()
+
+
+def test_devices_hold_examples_that_are_alike() -> None:
+    there = registrations()
+    for change, words in (
+        ({"shape": (5,)}, r"their shape differ: \(4,\) on 0+, \(5,\)"),
+        ({"dtype": "uint8"}, "their dtype differ: float32 on"),
+        ({"train": (1, 2), "test": (0, 0), "val": (0, 0)}, "their classes differ: 3 on"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            Registry.of(RUN, [*there[:2], dataclasses.replace(there[2], **change)], ["net"])
+    with pytest.raises(SettingError, match="a run needs a device, got none"):
+        Registry.of(RUN, [], ["net"])
+    with pytest.raises(SettingError, match=r"architectures of the settings, net, got \{'lenet'\}"):
+        Registry.of(RUN, [dataclasses.replace(there[0], model="lenet")], ["net"])
+
+
+def test_who_has_joined_comes_back_as_who_it_was() -> None:
+    there = registrations()
+    registry = Registry.of(RUN, there[:3], ["net"])
+    assert registry.admit(there[1]).model == "net"
+    with pytest.raises(RefusedError, match=r"the run has begun without device 0+5"):
+        registry.admit(there[5])
+    with pytest.raises(RefusedError, match="has registered with other examples"):
+        registry.admit(dataclasses.replace(there[1], train=(1, 1, 1)))
+
+
+def test_sizes_are_capped() -> None:
+    one = registrations()[0]
+    assert one.capped(10**6) is not one
+    assert one.capped(10**6) == one
+    big = dataclasses.replace(one, train=(10**11, 0, 3 * 10**11))
+    assert big.capped(1000).train == (250, 0, 750)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "../../etc/passwd"}, {"id": "A" * 32}, {"id": 5}, {"train": [1.5, 2, 3]}, {"train": [-1, 2, 3]},
+        {"train": [True, 2, 3]}, {"train": 7}, {"train": [1 << 50, 0, 0]}, {"train": [0, 0, 0]}, {"train": []},
+        {"test": [1]}, {"shape": []}, {"shape": [1 << 20, 1 << 20]}, {"dtype": "object"}, {"dtype": []},
+        {"model": None}, {"val": None}, {"train": "123"},
+    ],
+)  # fmt: skip
+def test_registrations_that_are_none(change: dict[str, Any]) -> None:
+    sound = json.loads(json.dumps(dataclasses.asdict(registrations()[0])))
+    assert Registration.of(sound) == registrations()[0]
+    with pytest.raises(RefusedError):
+        Registration.of({**sound, **change})
+    for other in (None, [], "no", 5, {}):
+        with pytest.raises(RefusedError, match="a device registers with"):
+            Registration.of(other)
+
+
+def test_the_audit_log_is_bounded_and_in_lines(tmp_path: Path) -> None:
+    audit = Audit(tmp_path / "audit.jsonl")
+    audit("refused", "x" * 500, "words\n" * 1000, round=3)
+    (line,) = (tmp_path / "audit.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert (len(found["device"]), len(found["why"]), found["round"]) == (80, 300, 3)
