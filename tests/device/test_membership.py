@@ -170,10 +170,14 @@ def test_fuzzed_registrations_never_join(tmp_path: Path) -> None:
         assert found == Registry.read(path).devices[0]
 
 
-@pytest.mark.parametrize("key", ["algorithm", "model", "task"])
-def test_a_device_imports_nothing_that_a_server_names(key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "named",
+    [{key: "os:system"} for key in ("algorithm", "task", "model")]
+    + [{"model": "mlp,os:system"}, {"algorithm": "dense", "dense": {"generator": "os:system"}}],
+)
+def test_a_device_imports_nothing_that_a_server_names(named: dict[str, Any], tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    named = {**settings(), key: "os:system"}
+    named = {**settings(), **named}
     with pytest.raises(SettingError, match=r"a device imports no code that a server names, .* 'os:system'"):
         one(json.dumps({"run": "a" * 32, "settings": named}).encode())
 

@@ -17,7 +17,7 @@ from fedloom.engines.communication import communication, rank_here
 from fedloom.engines.fleet import TRUSTED, Audit, RankFleet
 from fedloom.engines.reception import receive
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.experiment import Experiment, named_code, read_settings
 from fedloom.report import comparison_table
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
@@ -66,7 +66,7 @@ def settings_of(described: dict[str, Any]) -> Experiment:
         )
     experiment = Experiment.of(described)
     kind, run = catalogue.kind(experiment.algorithm), experiment.run
-    own = [name for name in (experiment.algorithm, experiment.task, *experiment.model.split(",")) if ":" in name]
+    own = named_code(described)
     for forbidden, why in (
         (kind.pooled, f"{experiment.algorithm} trains on the examples of all in one place"),
         (kind.needs_public, f"{experiment.algorithm} needs public examples, which devices do not have"),

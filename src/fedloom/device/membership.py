@@ -24,7 +24,7 @@ from fedloom.engines.ranks import CLOSED
 from fedloom.engines.registration import checked_id
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.experiment import Experiment, named_code
 
 
 class Membership:
@@ -72,10 +72,9 @@ class Membership:
 
     def _prepare(self, said: dict[str, Any]) -> None:
         """Load what the server's settings ask for."""
-        experiment = Experiment.of(said["settings"])
-        named = [experiment.algorithm, experiment.task, *experiment.model.split(",")]
-        if own := [name for name in named if ":" in name]:
+        if own := named_code(said["settings"]):
             raise SettingError(f"a device imports no code that a server names, and its settings say {own[0]!r}")
+        experiment = Experiment.of(said["settings"])
         self.experiment = experiment
         self.data = DataManager(self.source, experiment.data, experiment.partition_seed)
         self.models = experiment.models(self.data.federation.train)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping
@@ -389,6 +390,20 @@ def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingWarning)
         return catalogue.algorithm(name, local, settings)
+
+
+_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def named_code(described: Any) -> list[str]:
+    """Code that nested settings name as module:name, which whoever runs them imports; the package's networks are none.
+
+    Nothing is imported to find out.
+    """
+    if isinstance(described, Mapping):
+        return [name for value in described.values() for name in named_code(value)]
+    texts = described.split(",") if isinstance(described, str) else []
+    return [text for text in texts if _CODE.fullmatch(text.strip()) and not text.startswith("fedloom.models:")]
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
