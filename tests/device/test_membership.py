@@ -20,9 +20,8 @@ import torch
 from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError
 from fedloom.device import DataManager, Membership, take_part
 from fedloom.device.membership import own_id
-from fedloom.engines.communication import CommunicationManager
+from fedloom.engines.communication import CLOSED, CommunicationManager
 from fedloom.engines.fleet import Audit, Lost, RankFleet
-from fedloom.engines.ranks import CLOSED
 from fedloom.engines.reception import receive
 from fedloom.engines.registration import Registry
 from fedloom.experiments.experiment import DataSettings, Experiment

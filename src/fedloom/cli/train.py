@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -84,8 +83,7 @@ def resume(args: argparse.Namespace, console: Console) -> int:
         for place in runs:
             experiment = Experiment.from_directory(place)
             if args.rounds is not None:
-                settings = dataclasses.replace(experiment.run, rounds=args.rounds)
-                experiment = dataclasses.replace(experiment, run=settings)
+                experiment = experiment.changed("run.rounds", args.rounds)
             name = (
                 label(experiment.algorithm) if place == Path(args.directory) else str(place.relative_to(args.directory))
             )
@@ -106,7 +104,7 @@ def branch(args: argparse.Namespace, console: Console) -> int:
     own = label([experiment.algorithm, *named][-1])
     experiment = experiment.with_all(pairs(args.set, own, [own]))
     if args.rounds is not None:
-        experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, rounds=args.rounds))
+        experiment = experiment.changed("run.rounds", args.rounds)
     job, name = Federations().job(experiment), label(experiment.algorithm)
     job.branch(args.directory, args.out, at=args.at)
     _show([(name, train(name, job, console, args.out, resume=True))], args.out, console)

@@ -17,10 +17,9 @@ from fedloom.device.controller import Controller
 from fedloom.device.data_manager import DataManager
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
-from fedloom.engines.communication import CommunicationManager
+from fedloom.engines.communication import CLOSED, CommunicationManager
 from fedloom.engines.population import Population
 from fedloom.engines.processes import threads
-from fedloom.engines.ranks import CLOSED
 from fedloom.engines.registration import checked_id
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue

@@ -27,6 +27,7 @@ from fedloom.core.errors import SettingError
 
 Transport = Literal["gloo", "mpi"]
 FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires between all ranks
+CLOSED = b""  # a message and its answer: nothing more is asked
 LARGEST = 16 << 30  # bytes of a message, unless said otherwise
 PATIENCE = 5.0  # seconds that an end waits for a rank
 PAUSES = (0.0001, 0.002)  # seconds between two looks for messages over MPI: the first, the longest
@@ -58,6 +59,24 @@ class CommunicationManager(ABC):
     @abstractmethod
     def take(self, rank: int) -> memoryview:
         """The oldest answer of a rank that was not taken; `EOFError` if the rank is gone."""
+
+    def dismiss(self, ranks: Collection[int], late: Collection[int]) -> list[int]:
+        """Tell ranks that it is over, and wait until those that are not `late` have heard of it: those that are gone.
+
+        A process that ended before would end them in the middle of their work.
+        """
+        for rank in ranks:
+            self.post(rank, CLOSED)
+        self.at_work = False
+        gone, waiting = list[int](), [rank for rank in ranks if rank not in late]
+        while waiting and (ready := self.wait(waiting, PATIENCE)):
+            for rank in ready:
+                try:
+                    self.take(rank)
+                except EOFError:
+                    gone.append(rank)
+            waiting = [rank for rank in waiting if rank not in ready]
+        return gone
 
     # ---- at the others
 

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedloom.engines.communication import PATIENCE, CommunicationManager
-from fedloom.engines.ranks import CLOSED
 
 TRUSTED = "for trusted networks only: nothing is encrypted here, and whoever reaches the server's port may join"
 _LONGEST = 300  # characters of what a device says, in the audit log
@@ -127,15 +126,9 @@ class RankFleet(Fleet):
     def close(self) -> None:
         """Tell those that are there that it is over."""
         self._drop_late(0.0)
-        for rank in self.ranks.values():
-            self.manager.post(rank, CLOSED)
-        waiting = [rank for rank in self.ranks.values() if rank not in self._late]
-        while waiting and (ready := self.manager.wait(waiting, PATIENCE)):
-            for rank in ready:
-                self._take(rank)
-            waiting = [rank for rank in waiting if rank not in ready]
+        for rank in self.manager.dismiss(list(self.ranks.values()), self._late):
+            self._left(rank)
         self.ranks.clear()
-        self.manager.at_work = False
 
     def _drop_late(self, seconds: float) -> None:
         for rank in self.manager.wait(list(self._late), seconds) if self._late else ():
@@ -147,7 +140,10 @@ class RankFleet(Fleet):
         try:
             return self.manager.take(rank)
         except EOFError:
-            for name in [name for name, its in self.ranks.items() if its == rank]:
-                del self.ranks[name]
-                self.audit("left", name, "its connection ended, or it sent too much")
+            self._left(rank)
             return None
+
+    def _left(self, rank: int) -> None:
+        for name in [name for name, its in self.ranks.items() if its == rank]:
+            del self.ranks[name]
+            self.audit("left", name, "its connection ended, or it sent too much")

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from fedloom.core.errors import RankError, SettingError
-from fedloom.engines.communication import PATIENCE, CommunicationManager, Transport, communication
+from fedloom.engines.communication import CLOSED, CommunicationManager, Transport, communication
 from fedloom.engines.processes import Processes, threads
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import Service
 
-CLOSED = b""  # a message and its answer: this engine asks no more
 HEAD = b"#"  # of an answer that says which job a rank runs
 
 
@@ -69,15 +68,9 @@ class Ranks(Processes[Rank]):
 
     def close(self) -> None:
         """Let go of the others, and wait until those that are not late have heard of it."""
-        waiting = [rank for rank in self.ranks or () if rank not in self._overdue]
-        for rank in self.ranks or ():
-            rank.send(CLOSED)
-            rank.manager.at_work = False
-        while waiting and (ready := self.ready(waiting, PATIENCE)):
-            for rank in ready:
-                with contextlib.suppress(EOFError):
-                    rank.receive()
-            waiting = [rank for rank in waiting if rank not in ready]
+        if self.ranks:
+            late = [rank.number for rank in self._overdue]
+            communication(self.transport).dismiss([rank.number for rank in self.ranks], late)
         self.ranks = None
         self._overdue.clear()  # whoever opens it again drops what is late first
         self._holds.clear()

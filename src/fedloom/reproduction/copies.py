@@ -109,7 +109,7 @@ def _copy(run: Run, folder: Path) -> None:
         if not path.exists():
             (folder / name).unlink(missing_ok=True)
             continue
-        content = path.read_bytes()
+        content = _thinned(run.history.metrics) if name == "metrics.jsonl" else path.read_bytes()
         if name == "settings.json":
             data = dict(run.history.settings.get("data", {}))
             for place in ("source", "public_source"):
@@ -118,8 +118,6 @@ def _copy(run: Run, folder: Path) -> None:
             content = (json.dumps({**run.history.settings, "data": data}, indent=2) + "\n").encode()
         if name.endswith(".jsonl"):
             content = content[: content.rfind(b"\n") + 1]  # a run that was killed may have half a line
-        if name == "metrics.jsonl":
-            content = _thinned(run.history.metrics)
         found[name] = content
     if run.history.manifest.get("format") == 2:  # without checkpoints, the manifest proves the copy
         digests = {name: [files.digest(content)] for name, content in found.items() if name != "manifest.json"}

@@ -102,9 +102,8 @@ def reproduce(
             for recipe in [r for r in recipes if r.experiment.data.source == source]:
                 status = _settled(recipe, seed, out, rounds, known) or unmade.get(recipe.column)
                 if status is None:
-                    name = f"{recipe.column}/{recipe.row}/seed-{seed}"
                     steps = _steps(recipe, data or "", seed, out, _wanted(recipe, rounds))
-                    status = _run(steps, name, federations, train or _train)
+                    status = _run(steps, federations, train or _train)
                     if status.startswith(NO_DATA):
                         unmade[recipe.column] = status
                 outcomes.append(Outcome(recipe, seed, status))
@@ -187,20 +186,22 @@ def _settled(recipe: Recipe, seed: int, out: Path, rounds: int | None, known: Se
 
 
 class _Step(NamedTuple):
+    name: str
     place: Path
     experiment: Experiment
 
 
 def _steps(recipe: Recipe, data: str, seed: int, out: Path, rounds: int) -> list[_Step]:
     """The run of a recipe, after that with which it begins, if there is one and it has not begun."""
-    whole = _Step(recipe.folder(out, seed), recipe.with_data(data, seed).changed("run.rounds", rounds))
+    name = f"{recipe.column}/{recipe.row}/seed-{seed}"
+    whole = _Step(name, recipe.folder(out, seed), recipe.with_data(data, seed).changed("run.rounds", rounds))
     first = recipe.beginning
     if first is None or RunDirectory(whole.place).begun:
         return [whole]
-    return [_Step(first.folder(out, seed), first.with_data(data, seed)), whole]
+    return [_Step(f"{name}, its beginning", first.folder(out, seed), first.with_data(data, seed)), whole]
 
 
-def _run(steps: Sequence[_Step], name: str, federations: Federations, train: Train) -> str:
+def _run(steps: Sequence[_Step], federations: Federations, train: Train) -> str:
     """Run experiments, of which each begins as the one before it ended."""
     try:
         federation = federations.of(steps[-1].experiment)
@@ -209,12 +210,12 @@ def _run(steps: Sequence[_Step], name: str, federations: Federations, train: Tra
             raise
         return f"{NO_DATA}{error}"
     before = None
-    for place, experiment in steps:
+    for name, place, experiment in steps:
         job = experiment.job(federation)
         try:
             if before is not None:
                 job.branch(before, place)
-            train(name if experiment is steps[-1].experiment else f"{name}, its beginning", job, place)
+            train(name, job, place)
         except ClientError as error:
             files.write(place, FAILED, (json.dumps({"why": str(error)}) + "\n").encode())
             return f"failed: {error}"
