@@ -1,4 +1,4 @@
-# make demo | test | lint | bench: each sets itself up on a fresh machine.
+# make demo | test | lint | bench | screenshots: each sets itself up on a fresh machine.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 DEMO := $(if $(wildcard $(STAMP)),$(VENV),.demo)
 PIP := -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test mutants lint bench venv clean help
+.PHONY: demo test mutants lint bench screenshots venv clean help
 
 .DEFAULT_GOAL := help
 
@@ -17,6 +17,7 @@ help:
 	@echo "make mutants  which small wrong edits the tests notice (minutes); MUTANTS='kt_pfl fold' for a part"
 	@echo "make lint   format, lint, types"
 	@echo "make bench  speed, as ratios in one run (minutes)"
+	@echo "make screenshots  the page of results in a real browser, its size and seconds; RUNS='runs/two' for your own"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +48,10 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
+
+screenshots: $(STAMP)
+	$(BIN)/python $(PIP) playwright
+	$(BIN)/python scripts/screenshots.py $(RUNS)
 
 clean:
 	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache

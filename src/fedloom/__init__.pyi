@@ -1,3 +1,5 @@
+from annotated_types import Ge, Gt, Le, Lt
+
 from fedloom.algorithms import (
     ALGORITHMS,
     DENSE,
@@ -58,7 +60,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch, Batches
-from fedloom.core.choices import Count, Ge, Gt, Le, Lt, NonNegative, Positive, WholeNumber
+from fedloom.core.choices import Count, NonNegative, Positive, WholeNumber
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Reduction, Replies
 from fedloom.core.fold import fold, minimise
@@ -86,7 +88,6 @@ from fedloom.data import (
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export, module
-from fedloom.experiments.search_space import Range
 from fedloom.experiments.trackers import Tracker, track, tracker
 from fedloom.experiments.trials import Sweep
 from fedloom.experiments.weights_file import load_weights
@@ -171,7 +172,6 @@ __all__ = [
     "Partition",
     "PerFedAvg",
     "Positive",
-    "Range",
     "Reduction",
     "Replies",
     "RunSettings",

@@ -98,7 +98,7 @@ def attack(transport: str, victim: str, kills: int, seed: int, folder: Path, rou
     rng, wrong, killed = random.Random(f"{seed} {transport} {victim}"), list[str](), 0
     cut, whole = folder / "cut", folder / "whole"
     runs.job(ALGORITHM, "loop", rounds).run(whole)
-    want, deadline = (whole / "metrics.jsonl").read_bytes(), time.monotonic() + 60 + 30 * kills
+    want, deadline = (whole / "metrics.jsonl").read_bytes(), time.monotonic() + 300 + 60 * kills
     survives = (transport, victim) == ("gloo", "rank")
     while killed < kills and time.monotonic() < deadline:
         log, launched = cut / "metrics.jsonl", Launched(transport, rounds, cut)
@@ -108,7 +108,7 @@ def attack(transport: str, victim: str, kills: int, seed: int, folder: Path, rou
         time.sleep(rng.random() * 0.05)
         hit = launched.kill(rng.choice((1, 2)) if victim == "rank" else 0)
         killed += hit
-        status = launched.end(90 if survives or not hit else 30)
+        status = launched.end(300)  # on a busy machine; who is not done by then hangs
         if None in status:
             wrong.append(f"after {killed} kills a rank did not end by itself: {status}")
         if hit and survives and status[0] != 0:
@@ -118,7 +118,7 @@ def attack(transport: str, victim: str, kills: int, seed: int, folder: Path, rou
             cut.rename(folder / f"finished-{killed}-{time.monotonic_ns()}")
     if cut.exists():
         launched = Launched(transport, rounds, cut)
-        status = launched.end(120)
+        status = launched.end(300)
         wrong += [] if set(status) == {0} else [f"the last run ended with {status}"]
         wrong += [] if (cut / "metrics.jsonl").read_bytes() == want else ["metrics differ in the end"]
     return killed, wrong
@@ -127,6 +127,7 @@ def attack(transport: str, victim: str, kills: int, seed: int, folder: Path, rou
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="of each transport and victim")
+    parser.add_argument("--rounds", type=int, default=60, help="of each run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run", nargs=3, metavar=("TRANSPORT", "ROUNDS", "DIR"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -137,7 +138,7 @@ def main() -> int:
     bad = 0
     for transport, victim in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            killed, wrong = attack(transport, victim, args.kills, args.seed, Path(folder))
+            killed, wrong = attack(transport, victim, args.kills, args.seed, Path(folder), args.rounds)
         bad += len(wrong) + (killed < args.kills)
         print(f"{transport:5} {victim:7} {killed:4} kills, {len(wrong)} wrong", *wrong, sep="\n  ", flush=True)
     return int(bad > 0)

@@ -26,8 +26,8 @@ from fedloom.core.errors import CodecError, DeclinedError, RefusedError
 from fedloom.engines.message import Call
 from fedloom.engines.reception import _read
 from fedloom.engines.service import request_bytes
-from fedloom.engines.transport import pack, part, sealed, unpack, unsealed
-from fedloom.testing.in_process import InProcess, Keeping
+from fedloom.engines.transport import pack, part, sealed, summed, unpack, unsealed
+from fedloom.testing.in_process import Keeping
 from tiny import LOCAL, mlp, population
 
 ODD: list[Any] = [
@@ -45,7 +45,7 @@ class Wire:
     def __init__(self) -> None:
         self.engine = Keeping(population(mlp), PFedSD(local=LOCAL), counts_states=True)  # states travel: more to damage
         fleet = self.engine.fleet
-        assert isinstance(fleet, InProcess)
+        assert fleet is not None
         self.name = fleet.names[2]
         self.token = fleet.tokens[self.name]
         call = Call("local_update", (self.engine.runtime.initial("net"),), 0, 0, 0.1)
@@ -53,7 +53,7 @@ class Wire:
         self.device = self.engine.controller(2)
         beside = {"to": self.name, "durable": 0}
         self.request = sealed(
-            request_bytes(self.asked, 1, part(call.broadcast), self.engine.stack([2]), **beside), self.token
+            request_bytes(self.asked, 1, (1, part(call.broadcast)), self.engine.stack([2]), **beside), self.token
         )
         self.engine._sent = {2: 1}
         self.answer = self.device(self.request)
@@ -73,7 +73,7 @@ class Wire:
         """Nonsense of the other end itself."""
         inner = bytes(unsealed(sound, self.token, 1 << 30))
         if rng.random() < 0.4:
-            return sealed(fuzz.damaged(inner, rng), self.token)
+            return sealed(summed(fuzz.damaged(inner[4:], rng)), self.token)
         message = unpack(inner)
         head, parts = dict(message.head), dict(message.parts)
         for _ in range(rng.choice((1, 1, 2, 3))):

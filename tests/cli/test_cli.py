@@ -269,7 +269,7 @@ OPENING = (
         ),
         ("run fedntd --set btea=1", "fedntd has no setting 'btea' (did you mean 'beta'?); it has "),
         ("run fedntd --set beta=much", "fedntd.beta must be of type float, got 'much'"),
-        ("run fedntd --set beta=nan", "fedntd.beta must be finite, got nan"),
+        ("run fedntd --set beta=nan", "fedntd.beta must be finite, got 'nan'"),
         ("run fedntd --set beta=-1", "beta must be >= 0, got -1.0"),
         ("run kt_pfl --set num_public=2.5", "kt_pfl.num_public must be of type int, got '2.5'"),
         (
@@ -313,7 +313,7 @@ OPENING = (
         ("run fedavg --rounds 0", "rounds must be >= 1, got 0"),
         ("run fedavg --lr 0", "lr must be > 0, got 0.0"),
         ("run fedavg --public 90", "public takes between 1 and 89 of the training examples, got 90"),
-        ("run fedavg --test-fraction 1", "test_fraction must be in [0, 1), got 1.0: "),
+        ("run fedavg --test-fraction 1", "test_fraction must be >= 0 and < 1, got 1.0"),
         ("run fedavg --device tpu", "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'tpu'"),
         ("run fedavg --model lenet", "LeNet needs images of at least 16 pixels, got 8: enlarge them"),
         ("run fedavg --lr 1e38", "client "),

@@ -16,7 +16,7 @@ def test_what_new_writes_runs(
     folder = tmp_path / "mine"
     status, out, _ = call(capsys, "new", str(folder))
     assert status == 0
-    names = {"my_data.py", "my_model.py", "settings.toml"}
+    names = {"my_data.py", "my_model.py", "settings.toml", "settings.schema.json"}
     assert {path.name for path in folder.iterdir()} == names
     lines = [line.split() for line in out.splitlines() if line.startswith("  fedloom")]
     assert [words[1] for words in lines] == ["run", "compare", "report"]
@@ -27,4 +27,4 @@ def test_what_new_writes_runs(
     assert history.metrics[-1]["round"] == 3
     said = error(capsys, "new", str(folder))
     assert said.startswith("nothing is overwritten, and ")
-    assert said.endswith("has my_data.py, my_model.py, settings.toml: name another directory")
+    assert said.endswith("has my_data.py, my_model.py, settings.toml, settings.schema.json: name another directory")

@@ -92,18 +92,18 @@ def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(
             raise KeyboardInterrupt
         return run(job, directory, **more)
 
-    argv = "fedavg --val-fraction 0.25 --over local.lr=log:0.001:1 --random 3"
+    argv = "fedavg --val-fraction 0.25 --over local.lr=log:0.001:1 --search 3"
     with monkeypatch.context() as patch:
         patch.setattr(Job, "run", second_trial_interrupted)
         status, out, err = sweep(argv)
     assert (status, err) == (130, "interrupted; the same command with --resume goes on\n")
     assert out.splitlines()[-1] == "1 of 3 trials are done; go on with the same command and --resume"
-    assert [row["status"] for row in rows(tmp_path)] == ["done", "waiting", "waiting"]
+    assert [row["status"] for row in rows(tmp_path)] == ["done"]
     assert "already holds a sweep; continue it (--resume)" in refused(sweep(argv))
     assert "holds another sweep: space.local.lr was" in refused(
-        sweep("fedavg --val-fraction 0.25 --over local.lr=log:0.01:1 --random 3 --resume")
+        sweep("fedavg --val-fraction 0.25 --over local.lr=log:0.01:1 --search 3 --resume")
     )
-    assert "holds another sweep: seed was 0 and is 1" in refused(sweep(argv, "--resume", "--draw-seed", "1"))
+    assert "holds another sweep: seed was 0 and is 1" in refused(sweep(argv, "--resume", "--search-seed", "1"))
     status, out, _ = sweep(argv, "--resume")
     assert status == 0
     assert [row["status"] for row in rows(tmp_path)] == ["done"] * 3
@@ -142,8 +142,8 @@ def test_values_that_hold_commas(sweep: Any, tmp_path: Path) -> None:
         ("fedavg --over local.lr=", "--over takes KEY=V1,V2,... or KEY=log:LOW:HIGH, got 'local.lr='"),
         ("fedavg --over local.lr=0.1,", "--over takes KEY=V1,V2,... or KEY=log:LOW:HIGH, got 'local.lr=0.1,'"),
         ("fedavg --over local.lr=1 --over local.lr=2", "--over names each setting once, got local.lr again; give its"),
-        ("fedavg --over local.lr=log:1", "a range is written log:LOW:HIGH, got 'log:1'"),
-        ("fedavg --over local.lr=log:0.1:1", "local.lr = log:0.1:1.0 is drawn from: say how many trials (--random 20)"),
+        ("fedavg --over local.lr=log:1", "local.lr = log:1 is searched: say how many"),
+        ("fedavg --over local.lr=log:0.1:1", "local.lr = log:0.1:1 is searched: say how many trials (--search 20)"),
         ("fedavg --over local.lr=0.1 --out ./own.npz", "own.npz is a file; name a directory"),
         (
             "fedavg --over local.lr=0.1 --val-fraction 0",
@@ -175,5 +175,5 @@ def test_help_fits(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     flat = " ".join(out.split())
-    for text in ("--over KEY=VALUES", "--random N", "log:LOW:HIGH", "(default: val_accuracy"):
+    for text in ("--over KEY=VALUES", "--search N", "log:LOW:HIGH", "(default: val_accuracy"):
         assert text in flat

@@ -190,8 +190,8 @@ def test_rounds_in_rising_order_are_computed_once(tmp_path: Path, monkeypatch: p
     made = job(FedAvg(local=LOCAL))
     made.run(tmp_path)
     past, computed = Past(made, tmp_path), []
-    whole = past.rounds.engine.round
-    monkeypatch.setattr(past.rounds.engine, "round", lambda s, c, t: (computed.append(t + 1), whole(s, c, t))[1])
+    whole = past.coordinator.engine.round
+    monkeypatch.setattr(past.coordinator.engine, "round", lambda s, c, t: (computed.append(t + 1), whole(s, c, t))[1])
     for number in (1, 3, 5):
         past.replay(number)
     assert computed == [1, 2, 3, 5]  # there is a checkpoint of round 4

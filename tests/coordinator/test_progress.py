@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 from torch import nn
 
@@ -54,14 +57,43 @@ def test_progress_is_shown_where_a_person_looks(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_notebook_gets_one_line_that_is_written_over(
+def test_a_notebook_gets_one_line_that_changes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Also in one that is run by a program and saved, where what is written over would stay."""
+    shown: list[tuple[str, str]] = []
+
+    class Line:
+        def update(self, data: dict[str, str], raw: bool) -> None:
+            shown.append(("changed", data["text/plain"]))
+
+    def display(data: dict[str, str], raw: bool, display_id: bool) -> Line:
+        assert raw
+        assert display_id
+        shown.append(("new", data["text/plain"]))
+        return Line()
+
     looking(monkeypatch, force_jupyter=True)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
     run()
-    out = capsys.readouterr().out
-    assert out.startswith("\rFedAvg: round 1 of 2, global ")
-    assert "\n" not in out
+    assert [what for what, _ in shown] == ["new", "changed"]
+    assert shown[0][1].startswith("FedAvg: round 1 of 2, global ")
+    assert shown[1][1].startswith("FedAvg: round 2 of 2, global ")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_notebook_shows_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is what it does with figures of pyplot."""
+    made: list[Any] = []
+
+    def subplots(**how: Any) -> tuple[Any, Any]:
+        made.append(Figure(**how).add_subplot())
+        return made[0].figure, made[0]
+
+    monkeypatch.setattr("fedloom.coordinator.history.Console", lambda: Console(force_jupyter=True))
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", SimpleNamespace(subplots=subplots))
+    monkeypatch.setattr("matplotlib.pyplot", sys.modules["matplotlib.pyplot"], raising=False)
+    assert [run(progress=False).plot()] == made
 
 
 def test_several_runs_have_a_number_and_a_time_of_all() -> None:

@@ -65,8 +65,8 @@ def test_targets_that_can_be_meant_are_accepted(settings: dict[str, Any]) -> Non
         (lambda: ClientSettings(lost="0.1"), "lost must be of type float, got '0.1'"),  # type: ignore[arg-type]
         (lambda: DataSettings(clients=2.0), "clients must be of type int, got 2.0"),  # type: ignore[arg-type]
         (lambda: DataSettings(clients=0), "clients must be >= 1, got 0"),
-        (lambda: DataSettings(test_fraction=20), "test_fraction must be in [0, 1), got 20: 0.2 is one in five"),
-        (lambda: DataSettings(val_fraction=-0.1), "val_fraction must be in [0, 1), got -0.1: 0.2 is one in five"),
+        (lambda: DataSettings(test_fraction=20), "test_fraction must be >= 0 and < 1, got 20"),
+        (lambda: DataSettings(val_fraction=-0.1), "val_fraction must be >= 0 and < 1, got -0.1"),
         (lambda: DataSettings(public=-5), "public must be >= 0, got -5"),
         (lambda: DataSettings(examples=-1), "examples must be >= 0, got -1"),
         (lambda: DataSettings(merge=1), "merge must be of type bool, got 1"),  # type: ignore[arg-type]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
+from annotated_types import Gt, Le
 
-from fedloom.core.choices import Count, Gt, Le, NonNegative, Positive, WholeNumber, check_choices, field_types
+from fedloom.core.choices import Count, NonNegative, Positive, WholeNumber, check_choices, field_types
 from fedloom.core.errors import SettingError
 
 if TYPE_CHECKING:

@@ -251,3 +251,14 @@ def test_any_damage_is_a_codec_error_or_only_other_values(data: Any) -> None:
 def test_arbitrary_bytes(data: bytes) -> None:
     with pytest.raises(CodecError):
         decode(data, VALUE)
+
+
+def test_of_a_stack_what_somebody_has_travels() -> None:
+    """Client 0 has none, client 1 has one: zeros stand for the first; where nobody has one nothing travels."""
+    mixed = Maybe(present=torch.tensor([False, True]), value=torch.tensor([[0.0, 0.0], [1.0, 2.0]]))
+    again = decode(encode(mixed), mixed)
+    assert again.present.tolist() == [False, True]
+    assert again.value.tolist() == [[0, 0], [1, 2]]
+    nobody = Maybe(present=torch.tensor([False, False]), value=torch.zeros(2, 1000))
+    assert len(encode(nobody)) < 1000
+    assert not decode(encode(nobody), nobody).present.any()

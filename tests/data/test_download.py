@@ -1,29 +1,26 @@
-"""Downloads, from a server on this machine that behaves, breaks off, lies, and sends too much."""
+"""Downloads, from a server on this machine that behaves, breaks off and lies."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import sys
 import tarfile
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pooch
 import pytest
 from test_sources import BATCHES, python2, write_cifar10, write_idx
 
 from fedloom.data import download, load
 from fedloom.data.download import DOWNLOADS, DownloadError, Remote
 
-MODULE = sys.modules["fedloom.data.download"]  # the package has a function of this name
 CONTENT = np.random.default_rng(0).bytes(100_000)
 
 
@@ -33,12 +30,9 @@ class Server:
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
-    ranges: bool = True  # answers Range with a part
     cut: list[int] = field(default_factory=list)  # bytes after which the next answers break off
-    wrong_part: bool = False
-    drip: float = 0.0  # seconds between two bytes
     length: bool = True
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -47,29 +41,15 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            state.asked.append((self.path, wanted))
+            state.asked.append(self.path)
             content = state.files.get(self.path)
             if content is None:
                 return self.send_error(404)
-            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and state.ranges else 0
-            if start and start >= len(content):
-                return self.send_error(416)
-            self.send_response(206 if start else 200)
-            if start:
-                at = start + state.wrong_part
-                self.send_header("Content-Range", f"bytes {at}-{len(content) - 1}/{len(content)}")
+            self.send_response(200)
             if state.length:
-                self.send_header("Content-Length", str(len(content) - start))
+                self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            end = start + state.cut.pop(0) if state.cut else len(content)
-            if state.drip:
-                with suppress(ConnectionError):
-                    for byte in content[start:end]:
-                        self.wfile.write(bytes([byte]))
-                        time.sleep(state.drip)
-                return None
-            self.wfile.write(content[start:end])
+            self.wfile.write(content[: state.cut.pop(0) if state.cut else len(content)])
             return None
 
         def log_message(self, *args: object) -> None:
@@ -79,7 +59,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread = threading.Thread(target=httpd.serve_forever, args=(0.01,))
     thread.start()
     state.url = f"http://127.0.0.1:{httpd.server_port}"
-    monkeypatch.setattr(MODULE, "_PAUSE", 0.0)
+    monkeypatch.setattr(pooch.core.time, "sleep", lambda seconds: None)  # between attempts
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     yield state
     httpd.shutdown()
@@ -94,89 +74,74 @@ def sha256(content: bytes) -> str:
 def offer(monkeypatch: pytest.MonkeyPatch, server: Server, content: bytes = CONTENT, **changes: Any) -> None:
     """Make `toy` a data set of one file, which the server has."""
     server.files["/toy.bin"] = content
-    remote = Remote("toy/toy.bin", (f"{server.url}/toy.bin",), sha256(content), 2 * len(content))
+    remote = Remote("toy/toy.bin", (f"{server.url}/toy.bin",), sha256(content))
     monkeypatch.setitem(DOWNLOADS, "toy", (replace(remote, **changes),))
+
+
+class Seen:
+    """A progress bar that remembers."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.total, self.count, self.closed = name, 0.0, 0, False
+
+    def update(self, count: int) -> None:
+        self.count += count
+
+    def reset(self) -> None:
+        self.count = 0
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def test_a_file_is_fetched_once(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, server)
-    seen: list[tuple[str, int, int | None]] = []
-    (path,) = download("toy", tmp_path, progress=lambda *said: seen.append(said))
+    bars: list[Seen] = []
+
+    def bar(name: str) -> Seen:
+        bars.append(Seen(name))
+        return bars[-1]
+
+    (path,) = download("toy", tmp_path, progress=bar)
     assert (path, path.read_bytes()) == (tmp_path / "toy" / "toy.bin", CONTENT)
-    assert seen[-1] == ("toy.bin", 100_000, 100_000)
+    assert [(bar.name, bar.total, bar.count, bar.closed) for bar in bars] == [("toy.bin", 100_000, 100_000, True)]
     assert [path.name for path in path.parent.iterdir()] == ["toy.bin"]
     assert download("toy", tmp_path) == [path]
-    assert server.asked == [("/toy.bin", None)]
+    assert server.asked == ["/toy.bin"]
 
 
-def test_what_broke_off_is_resumed(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_broke_off_is_asked_for_again(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, server)
     server.cut = [30_000, 50_000]
     (path,) = download("toy", tmp_path)
     assert path.read_bytes() == CONTENT
-    assert [wanted for _, wanted in server.asked] == [None, "bytes=30000-", "bytes=80000-"]
+    assert len(server.asked) == 3
+    assert [path.name for path in path.parent.iterdir()] == ["toy.bin"]
 
 
-def test_another_call_resumes_too(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, server)
-    server.cut = [10_000, 10_000, 10_000]
-    with pytest.raises(DownloadError, match=r"broke off after 10000 of 100000 bytes.*put the file into"):
-        download("toy", tmp_path)
-    assert (tmp_path / "toy" / "toy.bin.part").stat().st_size == 30_000
-    (path,) = download("toy", tmp_path)
-    assert path.read_bytes() == CONTENT
-    assert server.asked[-1] == ("/toy.bin", "bytes=30000-")
-
-
-def test_a_server_without_ranges_starts_again(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, server)
-    server.ranges, server.cut = False, [30_000]
-    (path,) = download("toy", tmp_path)
-    assert path.read_bytes() == CONTENT
-    assert len(server.asked) == 2
-
-
-def test_a_server_that_sends_another_part_is_asked_anew(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("length", [True, False])
+def test_part_of_a_file_is_never_named(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, length: bool
 ) -> None:
     offer(monkeypatch, server)
-    server.wrong_part, server.cut = True, [30_000]
-    (path,) = download("toy", tmp_path)
-    assert path.read_bytes() == CONTENT
-    assert [wanted for _, wanted in server.asked] == [None, "bytes=30000-", None]
-
-
-@pytest.mark.parametrize("left", [b"not what is published" * 10, CONTENT, CONTENT + b"more"])
-def test_an_old_part_does_no_harm(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, left: bytes) -> None:
-    offer(monkeypatch, server)
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "toy.bin.part").write_bytes(left)
-    assert download("toy", tmp_path)[0].read_bytes() == CONTENT
+    server.length, server.cut = length, [10_000] * 3
+    with pytest.raises(DownloadError, match=r"toy.bin could not be fetched \(http.*put the file into"):
+        download("toy", tmp_path)
+    assert list((tmp_path / "toy").iterdir()) == []
 
 
 def test_another_content_is_never_named(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, server, sha256="0" * 64)
-    with pytest.raises(DownloadError, match=f"SHA-256 {sha256(CONTENT)} instead of 0{{64}}.: try again later"):
+    with pytest.raises(DownloadError, match=f"expected 0{{64}} but got {sha256(CONTENT)}.*try again later"):
         download("toy", tmp_path)
     assert list((tmp_path / "toy").iterdir()) == []
-    assert len(server.asked) == 1  # the same file would come again
-
-
-@pytest.mark.parametrize("length", [True, False])
-def test_too_much_is_not_kept(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, length: bool) -> None:
-    offer(monkeypatch, server, limit=99_999)
-    server.length = length
-    with pytest.raises(DownloadError, match="more than the 99999 bytes that the file may have"):
-        download("toy", tmp_path)
-    assert not (tmp_path / "toy" / "toy.bin").exists()
-    assert sum(path.stat().st_size for path in (tmp_path / "toy").iterdir()) == 0
 
 
 def test_the_next_address_is_tried(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, server, urls=("http://127.0.0.1:1/x", f"{server.url}/none", f"{server.url}/toy.bin"))
     assert download("toy", tmp_path)[0].read_bytes() == CONTENT
     offer(monkeypatch, server, path="other", urls=("http://127.0.0.1:1/x", f"{server.url}/none"))
-    with pytest.raises(DownloadError, match=r"127\.0\.0\.1:1/x: .*refused.*/none: status 404 Not Found"):
+    with pytest.raises(DownloadError, match=r"127\.0\.0\.1:1/x: .*refused.*/none: 404 .*Not Found"):
         download("toy", tmp_path)
 
 
@@ -190,29 +155,6 @@ def test_files_of_the_user_are_left_alone(tmp_path: Path, server: Server, monkey
         download("toy", tmp_path)
     assert (tmp_path / "toy" / "toy.bin").read_bytes() == b"mine"
     assert server.asked == []
-
-
-def test_a_server_that_drips_is_left(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, server, urls=(f"{server.url}/toy.bin", f"{server.url}/toy.bin"))
-    monkeypatch.setattr(MODULE, "_LONGEST", 0.3)
-    server.drip = 0.01
-    with pytest.raises(DownloadError, match=r"not whole after 0\.3 seconds; what came is kept for the next time"):
-        download("toy", tmp_path)
-    assert 0 < (tmp_path / "toy" / "toy.bin.part").stat().st_size < 100
-    assert len(server.asked) == 1
-    server.drip = 0.0
-    monkeypatch.setattr(MODULE, "_LONGEST", 60.0)
-    assert download("toy", tmp_path)[0].read_bytes() == CONTENT
-
-
-def test_an_encrypted_address_stays_encrypted(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if https://... had redirected to the server here, which is not encrypted."""
-    offer(monkeypatch, server, urls=("https://published.example/toy.bin",))
-    real = MODULE.urllib.request.urlopen
-    monkeypatch.setattr(MODULE.urllib.request, "urlopen", lambda *_, **more: real(f"{server.url}/toy.bin", **more))
-    with pytest.raises(DownloadError, match=r"leads to http://127\.0\.0\.1:\d+/toy\.bin, which is not encrypted"):
-        download("toy", tmp_path)
-    assert list((tmp_path / "toy").iterdir()) == []
 
 
 # ---- archives
@@ -252,40 +194,14 @@ def test_only_what_is_wanted_is_unpacked(
     assert len(server.asked) == 1
 
 
-def link(name: str, target: str, kind: bytes) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
-    return info
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            tarball((link("a", "/etc/passwd", tarfile.SYMTYPE), b"")),
-            "a must be a regular file .* got a link or a folder",
-        ),
-        (tarball((link("a", "../b", tarfile.LNKTYPE), b"")), "got a link or a folder"),
-        (tarball((link("a", "", tarfile.CHRTYPE), b"")), "got a link or a folder"),
-        (tarball(("b", b"1")), "must hold a, got no a: fetch it again"),
-        (tarball(("a", b"1"), ("a", b"2")), "members must have different names, got a twice"),
-        (zipped(("b", b"1")), "must hold a, got no a"),
-    ],
-    ids=["symbolic", "hard", "device", "missing", "twice", "zip"],  # the bytes hold the time of day
-)
-def test_archives_that_are_not_what_they_should_be(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+@pytest.mark.parametrize("pack", [tarball, zipped])
+def test_an_archive_without_what_is_wanted(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, pack: Any
 ) -> None:
-    offer(monkeypatch, server, content, members={"a": "x/a"})
-    with pytest.raises(ValueError, match=message):
+    offer(monkeypatch, server, pack(("a", b"1")), members={"a": "x/a", "b": "x/b"})
+    with pytest.raises(DownloadError, match=r"toy.bin holds no b, .*fetch it again"):
         download("toy", tmp_path)
-
-
-def test_a_bomb_is_not_unpacked(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "_MIB", 1)
-    offer(monkeypatch, server, zipped(("a", bytes(2000))), members={"a": "x/a"})
-    with pytest.raises(ValueError, match="a must be a regular file of at most 1 GiB, got 2000 bytes"):
-        download("toy", tmp_path)
+    assert not (tmp_path / "x").exists()
 
 
 # ---- what is offered
@@ -351,7 +267,7 @@ def test_svhn_goes_where_it_is_looked_for(tmp_path: Path, server: Server, monkey
 
 def test_addresses_and_checksums_are_complete() -> None:
     remotes = [remote for offered in DOWNLOADS.values() for remote in offered]
-    assert all(len(r.sha256) == 64 and int(r.sha256, 16) and r.limit < 2**30 and r.urls for r in remotes)
+    assert all(len(r.sha256) == 64 and int(r.sha256, 16) and r.urls for r in remotes)
     assert all(url.startswith("https://") for r in remotes for url in r.urls)
     paths = {r.path: r.sha256 for r in remotes}
     assert len(set(paths.values())) == len(paths) == 13

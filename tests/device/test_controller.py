@@ -23,7 +23,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.message import JUDGING, Call, Request, Version
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import answer_of, request_bytes
-from fedloom.engines.transport import Message, part, sealed, unpack, unsealed
+from fedloom.engines.transport import Message, part, sealed, summed, unpack, unsealed
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import alone
 from tiny import LOCAL, mlp, population
@@ -46,7 +46,7 @@ def asked(number: int, round: int = 0, exchange: Any = 0, accepted: Version | No
     request = Request.to(call, [more.pop("client", CLIENT)], 0, {} if accepted is None else {CLIENT: accepted})
     state, token = more.pop("state", None), more.pop("token", TOKEN)
     beside = {"to": NAME, "durable": 0, **more}
-    return sealed(request_bytes(request, number, part(call.broadcast), state, **beside), token)
+    return sealed(request_bytes(request, number, (number, part(call.broadcast)), state, **beside), token)
 
 
 def opened(data: bytes) -> Message:
@@ -334,9 +334,9 @@ def test_fuzzed_requests_are_refused_every_one(tmp_path: Path) -> None:
 def test_fuzzed_requests_of_the_server_itself_get_an_answer(tmp_path: Path) -> None:
     """The same behind a digest that is right."""
     ours, rng = device(tmp_path), Random(1)
-    sound = bytes(unsealed(asked(1), TOKEN, 1 << 30))
+    sound = bytes(unsealed(asked(1), TOKEN, 1 << 30))[4:]
     for _ in range(2000):
-        assert "problem" in opened(ours(sealed(damaged(sound, rng), TOKEN))).head
+        assert "problem" in opened(ours(sealed(summed(damaged(sound, rng)), TOKEN))).head
 
 
 def test_a_token_is_needed_to_read_an_answer(tmp_path: Path) -> None:

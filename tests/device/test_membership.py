@@ -2,67 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
-from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError
+from fedloom.core.errors import RankError, RefusedError, SettingError
+from fedloom.data import Examples, Normalise, from_arrays
 from fedloom.device import DataManager, Membership, take_part
 from fedloom.device.membership import own_id
 from fedloom.engines.communication import CLOSED, CommunicationManager
 from fedloom.engines.fleet import Audit, Lost, RankFleet
-from fedloom.engines.reception import receive
+from fedloom.engines.reception import hand_out, handed_out, receive
 from fedloom.engines.registration import Registry
+from fedloom.engines.transport import pack, summed, unpack
 from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.testing.in_process import InProcess
 
 Device = Callable[[bytes], bytes | None]
-
-
-class Wires(CommunicationManager):
-    """Rank 0's end of wires to devices in this process: the i-th is at rank i + 1. One that returns None does not
-    answer, one that raises an error is gone.
-    """
-
-    def __init__(self, devices: list[Device]) -> None:
-        self.devices, self.rank, self.size = devices, 0, len(devices) + 1
-        self.found: dict[int, deque[bytes]] = {rank: deque() for rank in range(1, self.size)}
-        self.gone: set[int] = set()
-        self.ends: list[str] = []  # what devices died of
-
-    def post(self, rank: int, message: bytes) -> None:
-        try:
-            answer = self.devices[rank - 1](message)
-        except (EOFError, FedloomError) as error:
-            self.gone.add(rank)
-            self.ends.append(str(error))
-            return
-        if answer is not None:
-            self.found[rank].append(answer)
-
-    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
-        return [rank for rank in ranks if self.found[rank] or rank in self.gone]
-
-    def take(self, rank: int) -> memoryview:
-        if not self.found[rank]:
-            raise EOFError
-        return memoryview(self.found[rank].popleft())
-
-    def receive(self) -> memoryview:
-        raise NotImplementedError
-
-    def answer(self, message: bytes) -> None:
-        raise NotImplementedError
 
 
 def npz(folder: Path, labels: list[int], name: str = "mine.npz", features: int = 4) -> Path:
@@ -83,12 +50,12 @@ def members(folder: Path, count: int = 2, **more: Any) -> list[Membership]:
 
 
 def fleet_of(devices: list[Device], folder: Path) -> RankFleet:
-    return RankFleet(Wires(devices), Audit(folder / "audit.jsonl"))
+    return RankFleet(InProcess(devices), Audit(folder / "audit.jsonl"))
 
 
 def ended(fleet: RankFleet) -> list[str]:
-    assert isinstance(fleet.manager, Wires)
-    return fleet.manager.ends
+    assert isinstance(fleet.manager, InProcess)
+    return [*fleet.manager.gone.values()]
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
@@ -188,6 +155,68 @@ def test_a_server_names_no_folder(tmp_path: Path) -> None:
         one(json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode())
 
 
+def test_public_examples_come_when_a_device_has_joined(tmp_path: Path) -> None:
+    ours = members(tmp_path)
+    fleet = fleet_of([*ours], tmp_path)
+    receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], public=True)
+    assert [member.controller for member in ours] == [None, None]
+    rng = np.random.default_rng(0)
+    given = from_arrays(
+        rng.normal(size=(7, 4)).astype(np.float32), np.arange(7) % 3, normalise=Normalise((0.5,), (2.0,))
+    )
+    hand_out(fleet, given, labels=False)
+    assert not ended(fleet)
+    for member in ours:
+        assert member.controller is not None
+        f = member.controller.runtime.population.federation
+        assert f.public is not None
+        assert torch.equal(f.public.x, given.x)
+        assert f.public.y.tolist() == [0] * 7  # nobody is told
+        assert (f.public.normalise, f.public_labels) == (given.normalise, False)
+    assert set(unpack(sent(given, labels=False)).parts) == {"x"}
+    known, labels = handed_out(sent(given, labels=True), ours[0].data.federation.train)
+    assert labels
+    assert known.y.tolist() == given.y.tolist()
+
+
+def sent(public: Examples, *, labels: bool) -> bytes:
+    """What a device would get."""
+    said = list[bytes]()
+
+    class Heard:
+        ranks: ClassVar[dict[str, int]] = {"one": 1}
+
+        def tell(self, rank: int, message: bytes) -> None:
+            said.append(message)
+
+    hand_out(Heard(), public, labels=labels)  # type: ignore[arg-type]
+    return said[0]
+
+
+def test_public_examples_are_like_the_devices_own() -> None:
+    x, y = np.zeros((3, 4), np.float32), np.arange(3)
+    like = from_arrays(x, y)
+    for other in (from_arrays(x[:, :3], y), from_arrays(x.astype(np.float64), y)):
+        with pytest.raises(
+            RefusedError, match=r"no public examples for this device: they must be torch.float32 of \(4,\)"
+        ):
+            handed_out(sent(other, labels=False), like)
+    with pytest.raises(RefusedError, match=r"no public examples for this device: class labels must be in 0..2"):
+        handed_out(sent(from_arrays(x, y + 1, num_classes=4), labels=True), like)
+    sound = sent(like, labels=True)
+    with pytest.raises(RefusedError, match=r"a message of .* at most 10 are taken"):
+        handed_out(sound, like, limit=10)
+    for data in (b"", b"{}", pack({}, {}), pack({"normalise": 5, "labels": False}, {"x": torch.zeros(3, 4)})):
+        with pytest.raises(RefusedError, match="these are no public examples"):
+            handed_out(data, like)
+    rng = Random(0)
+    for _ in range(500):
+        data = bytearray(sound[4:])
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        with contextlib.suppress(RefusedError):
+            assert handed_out(summed(bytes(data)), like)[0].shape == (4,)
+
+
 def test_an_id_is_drawn_once(tmp_path: Path) -> None:
     assert own_id(tmp_path) == own_id(tmp_path) != own_id(tmp_path / "other")
     (tmp_path / "id").write_text("mine")
@@ -220,6 +249,15 @@ def test_a_folder_holds_one_file(tmp_path: Path) -> None:
         DataManager(str(empty), DataSettings(), 0)
 
 
+def test_a_wrong_name_shows_before_a_device_has_joined(tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"--data names a file, a folder or data by name, and there is no .*nowhere: name"
+    ):
+        Membership(str(tmp_path / "nowhere"), tmp_path / "state")
+    with pytest.raises(ValueError, match="unknown data 'nowhere'"):
+        Membership("nowhere", tmp_path / "state")
+
+
 def test_a_table_is_split_for_its_device(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("a,b,label\n" + "".join(f"{i},{-i},{i % 2}\n" for i in range(20)))
     found = DataManager(str(tmp_path), DataSettings(), 0).registration("a" * 32)
@@ -239,7 +277,7 @@ def test_who_is_late_is_not_asked_and_its_answer_is_dropped(tmp_path: Path) -> N
     assert fleet.there() == ["quick"]
     assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": Lost("it is still busy with an earlier request")}
     wires = fleet.manager
-    assert isinstance(wires, Wires)
+    assert isinstance(wires, InProcess)
     wires.found[1].append(b"late")
     answers[0] = b"new"
     assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": b"new"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from fedloom.cli.main import main
 from fedloom.cli.serve import settings_of
 from fedloom.core.errors import SettingError
 from fedloom.data import Federation, by_lists, from_arrays
+from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, read_settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
@@ -116,6 +118,25 @@ def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["kt_pfl", "feddf"])
+def test_public_examples_are_the_servers(algorithm: str, tmp_path: Path) -> None:
+    """Devices get them when they join; the numbers are those of the loop."""
+    federation = written(tmp_path, rounds=3)
+    x, y = arrays(5, [0, 1, 2], 40)
+    np.savez(tmp_path / "public.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    more = f'data.public_source = "{tmp_path / "public.npz"}"\ndata.public = 30\ndata.public_labels = true\n'
+    told = (tmp_path / "fed.toml").read_text().replace('"pfedsd"', f'"{algorithm}"')
+    (tmp_path / "fed.toml").write_text(more + told)
+    found = launching.ended(gloo(commands(tmp_path, [0, 1])))
+    assert [status for status, _ in found] == [0, 0, 0], found
+    public = catalogue.public(str(tmp_path / "public.npz"), federation.train, 30, 0)
+    whole = dataclasses.replace(federation, public=public, public_labels=True)
+    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == of_loop(tmp_path, whole)
+    if algorithm == "feddf":
+        assert main(["export", str(tmp_path / "out"), str(tmp_path / "model.safetensors")]) == 0
+
+
+@pytest.mark.slow
 def test_over_mpi(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     federation = written(tmp_path, rounds=3)
@@ -136,7 +157,8 @@ def test_over_mpi(tmp_path: Path) -> None:
     [
         ({"data": {"clients": 5}}, r"devices bring their own examples, so data.clients has no meaning here"),
         ({"algorithm": "centralised"}, "centralised trains on the examples of all in one place: change"),
-        ({"algorithm": "kt_pfl"}, "kt_pfl needs public examples"),
+        ({"algorithm": "kt_pfl"}, "public examples are the server's, which data.public_source names: change"),
+        ({"data": {"public": 5}}, "public examples are the server's, which data.public_source names: change"),
         ({"model": "small:Tiny"}, "devices import no code that a server names, such as small:Tiny"),
         ({"start": "w.pt"}, "start names a file that devices lack"),
         ({"clients": {"new": "2"}}, "clients.new judges by training"),
@@ -158,6 +180,8 @@ def test_who_serves_and_who_joins(
     assert main(serve) == 2
     assert "needs at least 2 ranks" in capsys.readouterr().err.replace("\n", " ")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
     monkeypatch.setenv("RANK", "1")
     assert main(serve) == 2
     assert "fedloom serve runs at rank 0, and fedloom join at the others" in capsys.readouterr().err.replace("\n", " ")

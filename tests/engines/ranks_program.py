@@ -25,8 +25,10 @@ from fedloom.core.optimiser import SGD, Local
 from fedloom.engines.communication import communication
 from fedloom.engines.loop import Loop
 from fedloom.engines.ranks import MPI, Gloo, Ranks
+from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
 from fedloom.testing.subject import MLP, Convolutional, Subject, follow
+from fedloom.testing.tampering import tampered
 from test_battery import ALGORITHMS, VARIANTS
 
 FULL = Local(epochs=1, batch_size=32, optimiser=SGD(lr=0.05))
@@ -34,13 +36,13 @@ MODELS = {"conv": Model(Convolutional, name="conv"), "mlp": Model(MLP, name="mlp
 
 
 def compare(kind: type[Ranks], subject: Subject, **settings: Any) -> None:
-    """A run over ranks has the bits of the loop: server, states, personal models, numbers, bytes."""
+    """A run over ranks has the bits of the loop, or of a stack: server, states, personal models, numbers, bytes."""
     engine = kind(subject.population(), subject.algorithm, **settings)
     if communication(kind.transport).rank:
         engine.serve()
         return
     engine.open()
-    loop = Loop(subject.population(), subject.algorithm, **settings)
+    loop = (Stacked if "chunk" in settings else Loop)(subject.population(), subject.algorithm, **settings)
     got, want = (follow(each, each.init(), subject.cohorts) for each in (engine, loop))
     engine.close()
     what = f"{subject.name} over {engine.name}"
@@ -87,6 +89,36 @@ def late(kind: type[Ranks]) -> None:
     engine.close()
 
 
+def harmed(kind: type[Ranks]) -> None:
+    """Answers that come twice, late, damaged or absurd: the bits of the loop that loses whom the record names."""
+    harms = {(0, 0): "duplicated", (0, 3): "reordered", (0, 1): "corrupted", (1, 1): "malicious", (1, 3): "absurd"}
+    plan = {**harms, (2, 0): "swapped"}
+    kind = kind if communication(kind.transport).rank else tampered(kind, lambda t, e, k: plan.pop((t, k), None))
+    subject = Subject(Scaffold(local=FULL), {"mlp": MODELS["mlp"]})
+    engine = kind(subject.population(), subject.algorithm, norm_bound=100.0, on_nonfinite="refuse")
+    if communication(kind.transport).rank:
+        engine.serve()
+        return
+    engine.open()
+    server, lost, got = engine.init(), dict[tuple[int, int], str](), []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for t in range(3):
+            engine.deadline = 5.0 if t == 2 else None
+            server = engine.round(server, (0, 1, 3, 5), t)
+            lost.update({(t, f.client): f.reason for f in engine.traffic.failed})
+            got.append(server)
+    assert [str(w.message)[:23] for w in caught] == ["client 1 is asked again"], caught
+    assert lost.keys() == {(1, 1), (1, 3), (2, 0)}, lost
+    assert lost[2, 0] == "no answer within 5 s"
+    loop = Loop(subject.population(), subject.algorithm, faults=lambda t, e, k: lost.get((t, k)))
+    want = loop.init()
+    for t in range(3):
+        want = loop.round(want, (0, 1, 3, 5), t)
+        same(want, got[t], f"round {t} of harmed answers")
+    engine.close()
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -96,6 +128,9 @@ if __name__ == "__main__":
         compare(kind, Subject.of(ALGORITHMS[name]))
     compare(kind, Subject.of(ALGORITHMS["kt_pfl"], MODELS))
     compare(kind, Subject.of(ALGORITHMS["fedntd"], MODELS), judges_trained=True, counts_states=True)
+    compare(kind, Subject.of(ALGORITHMS["pfedsd"], {"mlp": MODELS["mlp"]}), chunk=2)
+    compare(kind, Subject.of(ALGORITHMS["kt_pfl"], {"mlp": MODELS["mlp"], "conv": MODELS["conv"]}), chunk=3)
     late(kind)
+    harmed(kind)
     other_jobs(kind)
     print(f"rank {communication(kind.transport).rank} of {communication(kind.transport).size}: done", flush=True)

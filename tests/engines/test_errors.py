@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedloom import RunSettings
 from fedloom.algorithms import ALGORITHMS, FedAvg, FedBE, FedDF, KTpFL, LocalOnly, PFedSD, Scaffold
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
@@ -24,7 +25,9 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Distill, Local
 from fedloom.core.task import Classification
 from fedloom.core.types import Weighted, Weights
+from fedloom.engines.finite import too_large
 from fedloom.engines.loop import Loop
+from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.subject import MLP, federation
@@ -380,3 +383,58 @@ def test_public_examples_are_asked_for(engine: Any) -> None:
 def test_chunk_is_checked(chunk: int) -> None:
     with pytest.raises(SettingError, match=f"chunk must be >= 1 .* got {chunk}"):
         Stacked(with_marked({}), FedAvg(), chunk=chunk)
+
+
+# ---- finite, and beyond reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boastful(FedAvg):
+    """The client with 12 examples uploads what it has learnt a million times."""
+
+    @on_client
+    def local_update(self, client: Client[Any], sent: Weights) -> tuple[Any, Weighted[Weights]]:
+        state, upload = super().local_update(client, sent)
+        times = torch.where(client.num_examples == 12, 1e6, 1.0)
+        return state, dataclasses.replace(upload, value=tree.map_tree(lambda t: (t * times).to(t.dtype), upload.value))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_upload_beyond_the_bound_is_lost_and_named(engine: Any) -> None:
+    everybody = with_marked({})
+    for bound in (None, 10.0):
+        run = engine(everybody, Boastful(local=LOCAL), norm_bound=bound)
+        before = run.init()
+        server = run.round(before, range(4), 0)
+        lost = {} if bound is None else {1: "lost"}
+        loop = engine(everybody, Boastful(local=LOCAL), faults=lambda t, e, k, lost=lost: lost.get(k))
+        for a, b in zip(tree.leaves(loop.round(before, range(4), 0)), tree.leaves(server), strict=True):
+            assert torch.equal(a, b)
+        assert [f.client for f in run.traffic.failed] == [*lost]
+    (failure,) = run.traffic.failed
+    words = (
+        r"the upload has a norm of \d\S+, and at most 10 times that of what was sent, \d\S+, is taken: raise run.norm"
+    )
+    assert re.match(words, failure.reason)
+    assert 1 in run.traffic.up  # it was sent all the same
+
+
+def test_a_norm_is_compared_with_that_of_what_was_sent() -> None:
+    """Of clients 7 and 8: norms of what they are sent 5 and 13, of uploads 10 and 26.1."""
+    sent, each = torch.tensor([3.0, 4.0]), torch.tensor([[0.0], [12.0]])
+    uploads = Weighted(value=torch.tensor([[10.0, 0.0], [26.1, 0.0]]), weight=torch.full((2,), 1e9))
+    request = Request.to(Call("local_update", (sent,), 0, 0, 0.1), [7, 8], 0, scatter=(each,))
+    beside = torch.ones(2, dtype=torch.int64), torch.zeros(2, 0)  # whole numbers, and nothing at all
+    assert list(too_large(request, Answer((uploads, *beside), (), ()), 2.0)) == [8]
+    assert list(too_large(request, Answer((uploads, torch.tensor([0.0, 1e3])), (), ()), 20.0)) == [8]
+    assert not too_large(request, Answer(uploads, (), ()), 3.0)
+    little = Request.to(Call("local_update", (), 0, 0, 0.1), [7, 8], 0)
+    assert list(too_large(little, Answer(uploads, (), ()), 20.0)) == [8]  # sent nothing: 1
+    for value in (float("inf"), float("nan"), 1e300):
+        huge = Weighted(value=torch.full((2, 2), value, dtype=torch.float64), weight=torch.ones(2))
+        assert list(too_large(request, Answer(huge, (), ()), 1e9)) == [7, 8]
+
+
+def test_a_bound_is_a_positive_number() -> None:
+    with pytest.raises(SettingError, match="norm_bound must be > 0, got 0"):
+        RunSettings(norm_bound=0.0)

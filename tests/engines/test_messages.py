@@ -30,7 +30,7 @@ from fedloom.engines.population import Population
 from fedloom.engines.rehearsal import Rehearsals
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import Service, answer_of, request_bytes
-from fedloom.engines.transport import pack, part, shapes_of, unpack
+from fedloom.engines.transport import pack, part, shapes_of, summed, unpack
 from fedloom.testing.in_process import Keeping
 from fedloom.testing.messages import Messages
 from tiny import federation, linear, mlp
@@ -51,7 +51,7 @@ def asked(method: str = "local_update", sent: Any = None, client: int = 2, round
     weights = population().models["net"].init(0)
     call = Call(method, (weights,) if sent is None else sent, round, more.pop("exchange", 0), 0.1)
     own = tree.stack([Runtime(population(), FedAvg(local=LOCAL)).fresh(client)])
-    return request_bytes(Request.to(call, [client], 0), 1, part(call.broadcast), more.get("state", own))
+    return request_bytes(Request.to(call, [client], 0), 1, (1, part(call.broadcast)), more.get("state", own))
 
 
 def problem(data: bytes) -> str:
@@ -141,7 +141,7 @@ def test_a_broadcast_that_was_not_sent_is_missed() -> None:
 
 
 def test_any_bytes_get_an_answer() -> None:
-    ours, rng, sound = service(), Random(0), asked()
+    ours, rng, sound = service(), Random(0), asked()[4:]
     for _ in range(1500):
         data = bytearray(sound)
         for _ in range(rng.choice((1, 1, 2, 8))):
@@ -156,7 +156,7 @@ def test_any_bytes_get_an_answer() -> None:
                     data[at:at] = rng.randbytes(rng.randrange(1, 9))
             if not data:
                 data = bytearray(b"\0")
-        assert "problem" in unpack(ours(bytes(data))).head
+        assert "problem" in unpack(ours(summed(bytes(data)))).head
 
 
 # ---- upward
@@ -223,11 +223,14 @@ def test_any_bytes_of_an_answer_are_refused_or_taken_whole() -> None:
     request = Request.to(Call("local_update", (people.models["net"].init(0),), 0, 0, 0.1), [2], 0)
     sound = service()(asked())
     want = engine.accept(sound, request)[1].upload
+    with pytest.raises(CodecError, match="the message was damaged on its way"):
+        engine.accept(sound[:-1] + bytes([sound[-1] ^ 1]), request)
+    sound = sound[4:]
     for _ in range(1500):
         data = bytearray(sound)
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         try:
-            got = engine.accept(bytes(data), request)[1].upload
+            got = engine.accept(summed(bytes(data)), request)[1].upload
         except FedloomError:
             continue
         taken += 1

@@ -9,11 +9,14 @@ from typing import Any
 
 import launching
 import pytest
+import torch
 
 from fedloom import RunSettings, run
 from fedloom.algorithms import FedAvg
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import RankError, SettingError
 from fedloom.engines import communication
+from fedloom.engines.ranks import _LOCAL as LOCAL_NUMBERS
+from fedloom.engines.ranks import own_device
 from tiny import LOCAL, federation, mlp
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
@@ -29,7 +32,9 @@ ALGORITHMS = ("fedavg", "scaffold", "fedfomo", "kt_pfl", "dense", "apfl_ni")
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", LAUNCH)
 def test_the_bits_of_the_loop(transport: str) -> None:
-    """Also: who is late is left out and its late answer dropped, and ranks of different jobs find each other out."""
+    """Also those of a stack; who is late, or answers twice, damaged or absurd, changes nothing; and ranks of different
+    jobs find each other out.
+    """
     found = launching.ended(LAUNCH[transport]([PROGRAM, transport, *ALGORITHMS]))
     said = "".join(text for _, text in found)
     assert {status for status, _ in found} == {0}, said
@@ -62,6 +67,28 @@ def test_killed_ranks(transport: str, victim: str, tmp_path: Path) -> None:
     assert killed == 1
 
 
+@pytest.mark.parametrize(
+    ("device", "environment", "want"),
+    [
+        ("cpu", {"LOCAL_RANK": "3"}, "cpu"),
+        ("cuda:1", {"LOCAL_RANK": "3"}, "cuda:1"),
+        ("cuda", {"LOCAL_RANK": "1"}, "cuda:1"),
+        ("cuda", {"OMPI_COMM_WORLD_LOCAL_RANK": "3"}, "cuda:1"),
+        ("cuda", {"SLURM_LOCALID": "2"}, "cuda:0"),
+        ("cuda", {}, "cuda:0"),
+    ],
+)
+def test_each_rank_has_a_gpu_of_its_own_where_there_are_two(
+    device: str, environment: dict[str, str], want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in LOCAL_NUMBERS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert own_device(torch.device(device)) == torch.device(want)
+
+
 # ---- what is refused
 
 
@@ -72,6 +99,26 @@ def test_ranks_must_be_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(SettingError, match="there is one: launch them"):
         run(FedAvg(local=LOCAL), federation(), mlp, settings)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(SettingError, match=r"find each other by RANK .*, and MASTER_ADDR is not set: set all four"):
+        run(FedAvg(local=LOCAL), federation(), mlp, settings)
+    monkeypatch.setenv("RANK", "one")
+    with pytest.raises(
+        SettingError, match=r"RANK is a whole number that is at least 0, got 'one': set RANK \(0 of the"
+    ):
+        run(FedAvg(local=LOCAL), federation(), mlp, settings)
+
+
+def test_ranks_that_cannot_be_connected_hear_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("Gloo connectFullMesh failed with ... Connection refused, remote=[127.0.0.1]:3972")
+
+    monkeypatch.setattr("torch.distributed.init_process_group", refused)
+    with pytest.raises(
+        RankError, match=r"could not be connected \(Gloo connect.* and GLOO_SOCKET_IFNAME=eth0 the network"
+    ):
+        communication.GlooManager()
 
 
 def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +128,7 @@ def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_deadline_is_for_clients_in_other_processes() -> None:
-    with pytest.raises(SettingError, match="deadline must be > 0 seconds or None"):
+    with pytest.raises(SettingError, match="deadline must be > 0"):
         RunSettings(deadline=0)
     settings = RunSettings(rounds=1, cohort_size=2, engine="loop", deadline=1.0)
     with pytest.raises(SettingError, match="this run has the engine loop: use engine = 'workers', 'gloo' or 'mpi'"):

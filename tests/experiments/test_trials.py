@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, read_settings
-from fedloom.experiments.search_space import Range
 from fedloom.experiments.trials import LAST, MEASURES, TEST_MEASURES, Sweep, Trial
 
 LR = {"local.lr": [0.01, 0.1, 0.5]}
@@ -107,28 +107,60 @@ def test_a_grid_is_the_product_of_its_lists(base: Experiment) -> None:
     assert {t.status for t in sweep.trials} == {"waiting"}
 
 
-def test_random_trials_follow_the_seed_alone(base: Experiment) -> None:
-    space = {"local.lr": Range("log", 1e-3, 1), "local.epochs": Range("int", 1, 3), "model": ["mlp", "logistic"]}
+SPACE = {"local.lr": "log:0.001:1", "local.epochs": "int:1:3", "model": ["mlp", "logistic"]}
 
-    def drawn(seed: int, random: int, space: Any = space) -> list[dict[str, Any]]:
-        return [dict(t.settings) for t in Sweep(base, space, random=random, seed=seed).trials]
 
-    twenty = drawn(0, 20)
-    assert twenty == drawn(0, 20) != drawn(1, 20)
-    assert drawn(0, 7) == twenty[:7]  # more draws begin with the same
-    assert [t["local.lr"] for t in drawn(0, 7, {"local.lr": space["local.lr"]})] == [t["local.lr"] for t in twenty[:7]]
-    rates = [t["local.lr"] for t in twenty]
-    assert all(1e-3 <= r <= 1 and float(f"{r:.4g}") == r for r in rates)
-    assert sum(r < 0.0316 for r in rates) in range(5, 16)  # half of them below the middle of the exponents
+class Judged:
+    """Runs nothing: the nearer a trial's rate is to 0.1, the better."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
+        self.count += 1
+        score = -abs(np.log10(job.described["local"]["lr"]) + 1)  # type: ignore[index]
+        return History(algorithm="FedAvg", metrics=[{"round": 1, "val_accuracy": score}])
+
+
+def searched(base: Experiment, folder: Path, space: Any = SPACE, **more: Any) -> list[dict[str, Any]]:
+    return [dict(t.settings) for t in Sweep(base, space, **more).run(folder, train=Judged())]
+
+
+def test_a_search_follows_its_seed_and_scores_alone(base: Experiment, tmp_path: Path) -> None:
+    twenty = searched(base, tmp_path / "a", search=20)
+    assert twenty == searched(base, tmp_path / "b", search=20)
+    assert twenty != searched(base, tmp_path / "c", search=20, seed=1)
+    assert searched(base, tmp_path / "d", search=7) == twenty[:7]
+    assert all(1e-3 <= t["local.lr"] <= 1 for t in twenty)
     assert {t["local.epochs"] for t in twenty} == {1, 2, 3}
     assert {t["model"] for t in twenty} == {"mlp", "logistic"}
 
 
-def test_random_trials_differ_from_one_another(base: Experiment) -> None:
-    sweep = Sweep(base, {"local.epochs": Range("int", 1, 4)}, random=4)
-    assert {t.settings["local.epochs"] for t in sweep.trials} == {1, 2, 3, 4}
-    with pytest.raises(SettingError, match="5 different trials are wanted, but 500 draws gave 4: widen the ranges or"):
-        Sweep(base, {"local.epochs": Range("int", 1, 4)}, random=5)
+def test_a_search_goes_where_good_trials_were(base: Experiment, tmp_path: Path) -> None:
+    rates = [t["local.lr"] for t in searched(base, tmp_path / "s", {"local.lr": "log:1e-6:1e4"}, search=40)]
+    far = [abs(np.log10(rate) + 1) for rate in rates]
+    assert np.mean(far[10:]) < np.mean(far[:10])  # the first ten are picked at random
+
+
+def test_settings_that_come_again_are_not_run_again(base: Experiment, tmp_path: Path) -> None:
+    judged = Judged()
+    trials = Sweep(base, {"local.epochs": [1, 2]}, search=6).run(tmp_path / "s", train=judged)
+    assert judged.count == 2
+    assert [t.status for t in trials].count("done") == 2
+    again = next(t for t in trials if t.status != "done")
+    assert again.status == f"as {next(t.name for t in trials if t.settings == again.settings)}"
+    assert [row["status"] for row in rows(tmp_path / "s")] == [t.status for t in trials]
+
+
+def test_a_trial_that_fails_does_not_end_a_search(base: Experiment, tmp_path: Path) -> None:
+    trials = Sweep(base, {"local.lr": [1e38, 0.1]}, search=4).run(tmp_path / "s")
+    assert {t.settings["local.lr"]: t.score is None for t in trials} == {1e38: True, 0.1: False}
+
+
+def test_without_optuna(base: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SettingError, match=r"a search needs Optuna .*: pip install 'fedloom\[search\]'"):
+        Sweep(base, SPACE, search=2)
 
 
 # ---- the score and the choice
@@ -243,15 +275,14 @@ def test_an_interrupted_sweep_goes_on_bit_for_bit(place: str, round: int, base: 
     base = base.changed("run.checkpoint_every", 2)  # rounds between checkpoints are computed again
 
     def sweep() -> Sweep:
-        return Sweep(base, {"local.lr": Range("log", 1e-3, 1)}, seeds=[0, 1], random=3)
+        return Sweep(base, {"local.lr": "log:0.001:1"}, seeds=[0, 1], search=3)
 
     whole = sweep().run(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         sweep().run(tmp_path / "cut", train=interrupting(place, round))
     assert not (tmp_path / "cut/best.json").exists()
-    number = int(place[6:9])
-    if number:
-        assert [r["status"] for r in rows(tmp_path / "cut")] == ["done"] * number + ["waiting"] * (3 - number)
+    if number := int(place[6:9]):
+        assert [r["status"] for r in rows(tmp_path / "cut")] == ["done"] * number
     rounds: list[tuple[str, int]] = []
 
     def counting(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
@@ -262,20 +293,20 @@ def test_an_interrupted_sweep_goes_on_bit_for_bit(place: str, round: int, base: 
     assert min(rounds, default=(place, 0))[0] >= place  # what was finished is not computed again
 
 
-def test_a_finished_random_sweep_may_draw_more(base: Experiment, tmp_path: Path) -> None:
-    space = {"local.lr": Range("log", 1e-3, 1)}
-    few = Sweep(base, space, random=2).run(tmp_path / "s")
+def test_a_finished_search_may_become_longer(base: Experiment, tmp_path: Path) -> None:
+    space = {"local.lr": "log:0.001:1"}
+    few = Sweep(base, space, search=2).run(tmp_path / "s")
     computed = []
 
     def train(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
         return job.run(directory, resume=resume, on_round=lambda h: computed.append(name))
 
-    more = Sweep(base, space, random=3).run(tmp_path / "s", resume=True, train=train)
+    more = Sweep(base, space, search=3).run(tmp_path / "s", resume=True, train=train)
     assert more[:2] == few
     assert set(computed) == {"trial-002/seed-0"}
-    assert json.loads((tmp_path / "s/sweep.json").read_text())["random"] == 3
-    with pytest.raises(SettingError, match=re.escape("random was 3 and is 2")):
-        Sweep(base, space, random=2).run(tmp_path / "s", resume=True)
+    assert json.loads((tmp_path / "s/sweep.json").read_text())["search"] == 3
+    with pytest.raises(SettingError, match=re.escape("search was 3 and is 2")):
+        Sweep(base, space, search=2).run(tmp_path / "s", resume=True)
 
 
 @pytest.mark.parametrize(
@@ -367,8 +398,14 @@ def test_a_measure_that_is_lost_in_the_end_is_no_score(base: Experiment, tmp_pat
     ("more", "message"),
     [
         ({"space": {}}, "a sweep needs at least one setting to vary (--over local.lr=0.01,0.1)"),
-        ({"space": {"local.lr": []}}, "local.lr needs a list of values or a range, got []"),
-        ({"space": {"local.lr": "0.1"}}, "local.lr needs a list of values or a range, got '0.1'"),
+        (
+            {"space": {"local.lr": []}},
+            "local.lr needs a list of values or a range log:LOW:HIGH, uniform:LOW:HIGH or int:LOW:HIGH, got []",
+        ),
+        (
+            {"space": {"local.lr": "0.1"}},
+            "local.lr needs a list of values or a range log:LOW:HIGH, uniform:LOW:HIGH or int:LOW:HIGH, got '0.1'",
+        ),
         (
             {"space": {"local.lr": [0.1, "0.10"]}},
             "each choice of settings is named once, got local.lr = 0.1 again; drop",
@@ -391,14 +428,21 @@ def test_a_measure_that_is_lost_in_the_end_is_no_score(base: Experiment, tmp_pat
         ({"by": "val_acuracy"}, "a sweep chooses by one of val_accuracy, train_loss, "),
         ({"seeds": []}, "a sweep needs at least one seed, each once, got []"),
         ({"seeds": [1, 1]}, "a sweep needs at least one seed, each once, got [1, 1]"),
-        ({"random": 0}, "random must be in 1..10,000, got 0"),
+        ({"search": 0}, "search must be in 1..10,000 trials, got 0"),
         (
-            {"space": {"local.lr": Range("log", 0.1, 1)}},
-            "local.lr = log:0.1:1 is drawn from: say how many trials (--random 20), or list values",
+            {"space": {"local.lr": "log:0.1:1"}},
+            "local.lr = log:0.1:1 is searched: say how many trials (--search 20), or list values",
         ),
+        ({"search": 2, "space": {"local.lr": "log:1"}}, "local.lr needs a range log:LOW:HIGH, uniform:LOW:HIGH or"),
+        ({"search": 2, "space": {"local.lr": "log:a:1"}}, "local.lr needs a range log:LOW:HIGH, uniform:LOW:HIGH or"),
+        ({"search": 2, "space": {"local.lr": "log:0:1"}}, "local.lr needs a range log:LOW:HIGH, uniform:LOW:HIGH or"),
+        ({"search": 2, "space": {"local.lr": "log:1:0.1"}}, "local.lr needs a range log:LOW:HIGH, uniform:LOW:HIGH"),
+        ({"search": 2, "space": {"local.epochs": "int:1:2.5"}}, "local.epochs needs a range log:LOW:HIGH, uniform:LO"),
+        ({"search": 2, "space": {"local.epochs": "uniform:1:2"}}, "local.epochs must be of type int, got "),
+        ({"search": 2, "space": {"local.lr": "uniform:-1:1"}}, "lr must be > 0, got -1.0"),
         (
             {"space": {"local.epochs": range(1, 201), "local.steps": range(1, 101)}},
-            "a sweep has at most 10,000 trials, got 20,000: draw some of them (--random 20)",
+            "a sweep has at most 10,000 trials, got 20,000: search among them (--search 20)",
         ),
         (
             {"space": {"data.val_fraction": [0.2, 0]}},
@@ -419,7 +463,7 @@ def test_a_wrong_sweep_is_refused(more: dict[str, Any], message: str) -> None:
         ("data.partition", ["iid", "shards:50"], "every class needs an example for each of its 100 shards"),
         ("run.cohort_size", [3, 7], "cohort_size = 7 is larger than the federation of 6 clients"),
         ("model", ["logistic", "lenet"], "a convolutional network needs images"),
-        ("run.chunk", [1, 0], "chunk must be >= 1 or None"),
+        ("run.chunk", [1, 0], "chunk must be >= 1, got 0"),
     ],
 )
 def test_what_does_not_fit_the_data_shows_before_the_first_trial(

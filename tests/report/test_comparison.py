@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,10 @@ import pytest
 from made import made_run
 
 from fedloom.coordinator import History
-from fedloom.report import comparison, sentences, write_report
+from fedloom.report import comparison, figures, sentences, write_report
 from fedloom.report.grouping import read_methods
 from fedloom.report.methods import Method
-from fedloom.report.several_seeds import readings
+from fedloom.report.several_seeds import paired, readings
 
 
 def run_of(folder: Path, accuracies: list[float], algorithm: str = "fedavg", seed: int = 0) -> None:
@@ -33,12 +34,15 @@ def test_the_headline_by_hand(tmp_path: Path) -> None:
     run_of(tmp_path / "0", [0.1, 0.5], seed=0)
     run_of(tmp_path / "1", [0.1, 0.7], seed=1)
     table = comparison.headline(methods(tmp_path))
-    ((label, runs, accuracy, mb, seconds, evaluation),) = table.rows
+    ((label, accuracy, mb, seconds, evaluation),) = table.rows
     costs = ["mb_per_round", "seconds_per_round", "evaluation_seconds_per_round"]
-    assert [c.name for c in table.columns] == ["method", "runs", "global_accuracy", *costs]
-    assert (label, runs) == ("fedavg", 2)
+    assert [c.name for c in table.columns] == ["method", "global_accuracy", *costs]
+    assert label == "fedavg"
     assert (accuracy.mean, accuracy.std) == (pytest.approx(0.6), pytest.approx(math.sqrt(0.02)))
     assert (mb.mean, seconds.mean, evaluation.mean) == (1.0, pytest.approx(0.501), pytest.approx(0.25))
+    run_of(tmp_path / "2", [0.1, 0.7], "fedntd")
+    table = comparison.headline(methods(tmp_path))
+    assert [row[-1] for row in table.rows] == [2, 1]  # runs, where methods have not the same number of them
 
 
 def test_long_runs_also_have_the_mean_of_their_last_rounds(tmp_path: Path) -> None:
@@ -125,7 +129,9 @@ def test_accuracies_are_read_in_five_ways(tmp_path: Path) -> None:
         *(f"{kind}_accuracy_{way}" for kind in ("global", "personal") for way in ("last", "tail", "best", "mean")),
     ]
     assert "optimistic" in found.columns[3].heading
-    assert found.columns[2].heading == "global, mean of last 2, %"
+    assert (found.columns[2].heading, found.columns[2].group) == ("mean of last 2", "global accuracy, %")
+    assert found.groups == [("", 1), ("global accuracy, %", 4), ("personal accuracy, %", 4)]
+    assert found.begins == [1, 5]
     history = History.read(tmp_path / "a")
     for name in names[1:]:
         kind, _, way = name.rpartition("_")
@@ -175,3 +181,79 @@ def test_names_of_classes_and_clients_are_on_the_page(tmp_path: Path) -> None:
     page = write_report(tmp_path, tmp_path / "page").read_text(encoding="utf-8")
     assert "north" in page
     assert "$dog" in page
+
+
+def test_alone_is_alone_on_the_same_data(tmp_path: Path) -> None:
+    for source in ("one", "two"):
+        data = {"source": source, "partition": "shards:2", "clients": 6}
+        made_run(tmp_path / source / "fedavg", "fedavg", settings={"data": data})
+        made_run(
+            tmp_path / source / "local", "local_only", settings={"data": {**data, "newer": 1}}, level=len(source) / 9
+        )
+        judged = tmp_path / source / "local/metrics.jsonl"
+        judged.write_text(judged.read_text().replace('"0": ', f'"{source}": '))  # a client that the other has not
+    found = {
+        run.folder: (comparison.alone(run, all_), run) for all_ in [methods(tmp_path)] for m in all_ for run in m.runs
+    }
+    assert "one" in found["one/fedavg"][0]
+    assert "two" in found["two/fedavg"][0]
+    assert found["one/local"][0] == found["two/local"][0] == {}
+    assert comparison.gains(found["one/fedavg"][1], methods(tmp_path / "two")) == []
+
+
+def test_what_clients_gain_over_training_alone_by_hand(tmp_path: Path) -> None:
+    for name, by_client in {"pfedsd": [0.9, 0.5, 0.7, 0.2], "local_only": [0.5, 0.5, 0.6, 0.5]}.items():
+        folder = made_run(tmp_path / name, name)
+        record = {"round": 0, "personal_by_client": {str(k): a for k, a in enumerate(by_client)}}
+        (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    every = methods(tmp_path)
+    (own,) = (m for m in every if not m.alone)
+    assert comparison.gains(own.first, every) == pytest.approx([-0.3, 0.0, 0.1, 0.4])
+    table = comparison.gained(every)
+    assert table is not None
+    assert table.texts() == [["pfedsd", "50.0", "25.0", "+5.0", "-30.0", "+40.0", "4"]]
+    assert comparison.gained([own]) is None
+    figure = figures.gain(every)
+    assert figure is not None
+    axes = figure.axes[0]
+    dots = {line.get_gid(): line.get_xdata() for line in axes.lines}
+    np.testing.assert_allclose(dots[f"dots.{own.number}"], [-30, 0, 10, 40], atol=1e-9)
+    np.testing.assert_allclose(dots[f"median.{own.number}"], [5])
+    np.testing.assert_allclose(dots[None], [0, 0])
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["pfedsd"]
+    low, high = axes.get_xlim()
+    assert low < -30 < 40 < high < 60
+    assert figures.gain([own]) is None
+
+
+def test_maps_of_classes_are_means_over_seeds(tmp_path: Path) -> None:
+    tables = {0: [[0.0, 0.2, None], [0.4, 0.9, None]], 1: [[0.2, 0.4, None], [0.6, 0.1, None], [1.0, 1.0, None]]}
+    for seed, table in tables.items():
+        folder = made_run(tmp_path / str(seed), seed=seed, rounds=1)
+        lines = [{"round": t, "class_accuracy": row} for t, row in enumerate(table)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (method,) = methods(tmp_path)
+    rounds, mean = figures.class_accuracy(method)
+    assert rounds == [0, 1]
+    np.testing.assert_allclose(mean, [[0.1, 0.3, np.nan], [0.5, 0.5, np.nan]])
+    figure = figures.class_map(method)
+    assert figure is not None
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array().filled(np.nan), mean.T * 100)
+    assert sentences.weakest(method) == "Lowest at the end: class 0, 50.0 %."
+
+
+def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
+    ends = {"fedavg": (0.5, 0.7), "fedntd": (0.6, 0.78), "moon": (0.2, 0.2)}
+    for name, values in ends.items():
+        for seed, end in enumerate(values):
+            run_of(tmp_path / name / str(seed), [0.1, end], name, seed)
+    said = next(sentences.findings(methods(tmp_path)))
+    gap = paired(*(m for m in methods(tmp_path)[1::-1]), "global_accuracy", "last")
+    assert gap is not None
+    assert said == (
+        "Global accuracy is highest with fedntd: 69.0 ± 12.7 %; the runner-up, fedavg, has 60.0 ± 14.1 (+9.0 points "
+        f"over 2 common seeds, 95 % interval {100 * gap.low:+.1f} to {100 * gap.high:+.1f}, which leaves open which is "
+        "better)."
+    )
+    one = next(sentences.findings([replace(m, runs=m.runs[:1]) for m in methods(tmp_path)]))
+    assert one == "Global accuracy is highest with fedntd: 60.0 %; the runner-up, fedavg, has 50.0."

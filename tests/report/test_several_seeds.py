@@ -117,7 +117,9 @@ def test_papers_notebooks_and_spreadsheets() -> None:
     runs = made() | {"fed_x & $y$ <b>": [history("x", s, [0.1, 0.2]) for s in range(3)]}
     found = summary(runs)
     tex = found.latex()
-    assert r"fed\_x \& \$y\$ <b> & 3 & 20.0 & 20.0 & 15.0 \\" in tex
+    assert r"fed\_x \& \$y\$ \textless{}b\textgreater{} & 3 & 20.0 & 20.0 & 15.0 \\" in tex
+    assert r"\shortstack[r]{best on test\\(optimistic)}" in tex
+    assert r"FedNTD & +3.3 [$-$1.8, 8.5] \\" in tex
     assert r"FedNTD & 3 & \textbf{58.3 $\pm$ 3.8} &" in tex
     assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 3
     assert "| FedNTD | 3 | **58.3 ± 3.8** |" in found.markdown()

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 from pathlib import Path
 
 import pytest
 from made import made_run
 
 from fedloom.algorithms import ALGORITHMS
+from fedloom.report import style
 from fedloom.report.grouping import read_methods
-from fedloom.report.style import COLOURS, colour, dashes, even_step, looks
+from fedloom.report.style import COLOURS, FAINT, INK, at_night, colour, contrast, dashes, even_step, ink, looks
 
-COMPARED = ["fedavg", "fedprox", "scaffold", "fednova", "moon", "fedcurv", "fedntd"]
+COMPARED = ["fedavg", "fedprox", "scaffold", "pfedsd", "fedntd", "moon", "local_only", "fednova", "fedcurv", "fedper"]
+LIGHT, DARK = "#ffffff", "#1c2027"  # the grounds of figures
 
 
-def test_methods_that_papers_compare_have_colours_of_their_own() -> None:
-    found = dict(zip(COMPARED, looks(COMPARED), strict=True))
-    assert {colour(number) for number in found.values()} == set(COLOURS)
-    for name, number in found.items():
-        assert looks([name]) == [number]
-        assert looks(["pfedsd", "fedavgm", name])[2] == number  # whoever else is there
-        for other in ALGORITHMS:
-            if other != name:
-                assert looks([other, name])[1] == number
+def test_every_algorithm_has_a_colour_of_its_own_whoever_else_is_there() -> None:
+    names = [*ALGORITHMS]
+    found = dict(zip(names, looks(names), strict=True))
+    assert len({colour(number) for number in found.values()}) == len(names)
+    assert all(dashes(found[name]) == "-" for name in COMPARED)
+    draw = random.Random(0)
+    for name in names:
+        others = draw.sample([*names, "mine", "theirs"], 12)
+        assert looks([*others, name])[-1] == found[name] or name in others
+        assert looks([name]) == [found[name]]
 
 
 @pytest.mark.parametrize("name", ["fednova-released", "FedNova", "out/fednova/seed-1", "fednova lr=0.1", "fednova (2)"])
@@ -36,20 +41,53 @@ def test_a_longer_name_is_another_algorithm(name: str) -> None:
     assert looks([name]) == looks(["fedntd_mse"]) != looks(["fedntd"])
 
 
-def test_the_first_of_an_algorithm_has_its_colour_and_others_what_is_left() -> None:
-    found = looks(["fedprox mu=0.1", "mine", "fedprox mu=1.0", "fedavg"])
-    assert (found[0], found[3]) == (*looks(["fedprox"]), *looks(["fedavg"]))
-    assert len({colour(number) for number in found}) == 4
+def test_colours_go_by_names_and_not_by_order() -> None:
+    names = ["fedprox mu=0.1", "mine", "fedprox mu=1.0", "fedavg", "\ud800"]
+    found = dict(zip(names, looks(names), strict=True))
+    assert (found["fedprox mu=0.1"], found["fedavg"]) == (*looks(["fedprox"]), *looks(["fedavg"]))
+    assert len({colour(number) for number in found.values()}) == len(names)
+    for order in itertools.permutations(names):
+        assert looks(order) == [found[name] for name in order]
+    assert looks(["mine"]) == [found["mine"]]  # in another report too
 
 
 def test_no_two_share_a_colour_while_there_are_others_nor_ever_all_of_their_look() -> None:
-    names = [*ALGORITHMS, "mine", "theirs", "fedavg", "fedavg"]
+    names = [*ALGORITHMS, "mine", "theirs", "fedavg", "fedavg", *(f"own_{i}" for i in range(60))]
     draw = random.Random(0)
-    for count in (*range(1, 23), len(names)):
+    for count in (*range(1, 23), len(COLOURS), len(names)):
         some = draw.sample(names, count)
         found = looks(some)
         assert len({colour(number) for number in found}) == min(count, len(COLOURS)), some
         assert len({(colour(number), str(dashes(number))) for number in found}) == count, some
+
+
+def test_contrast_by_hand() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)  # WebAIM's checker
+
+
+def test_words_and_lines_have_contrast_by_day_and_at_night() -> None:
+    for number in range(len(COLOURS)):
+        assert contrast(ink(number), LIGHT) >= 4.5
+        assert contrast(at_night(number), DARK) >= 4.5
+    assert ink(COLOURS.index("#0072B2")) == "#0072b2"  # dark enough as it is
+    assert len({at_night(number) for number in range(len(COLOURS))}) == len(COLOURS)
+    assert min(contrast(INK, LIGHT), contrast(FAINT, LIGHT)) >= 4.5
+
+
+def test_the_style_sheet_has_contrast_in_both_modes() -> None:
+    css = (Path(style.__file__).parent / "page.css").read_text()
+    modes = [dict(re.findall(r"--([a-z-]+): (#\w{6})", part)) for part in css.split("@media", 2)[:2]]
+    assert len(modes[0]) == len(modes[1]) >= 11
+    for mode in modes:
+        for ground in (mode["ground"], mode["card"]):
+            for words in ("ink", "soft", "link"):
+                assert contrast(mode[words], ground) >= 4.5, words
+            assert contrast(mode["worst"], ground) >= 3
+        assert contrast(mode["warn"], mode["warn-ground"]) >= 4.5
+    assert modes[1]["card"] == DARK
+    for neutral in (INK, FAINT, style.GRID, style.WORST):
+        assert f'="{neutral}"]' in css
 
 
 def test_methods_keep_their_colours_in_another_report(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import io
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -52,7 +55,7 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
+        if not {"style", "script"} & set(self.open):
             self.words.append(data)
 
     @property
@@ -87,12 +90,43 @@ def test_a_page_is_well_formed_and_stands_on_its_own(comparison: Path) -> None:
         if name in ("href", "xlink:href"):
             inside = value.startswith("#") and value[1:] in ids
             assert inside or (element == "image" and value.startswith("data:image/png;base64,")), value[:80]
-        assert name != "src"
+        assert name not in ("src", "style")
         assert not name.startswith("on")
         assert all(target[1:] in ids for target in re.findall(r"url\(([^)]*)\)", value))
     raw = (comparison / "report/report.html").read_text(encoding="utf-8")
-    assert "<script" not in raw
-    assert set(re.findall(r"https?://[^\"' ]+", raw)) <= {"http://www.w3.org/1999/xlink"}  # a namespace, no address
+    assert raw.startswith("<!DOCTYPE html>\n<html lang=")
+    namespaces = {"http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"}
+    assert set(re.findall(r"https?://[^\"' ]+", raw)) <= namespaces  # and no address
+
+
+def test_the_policy_allows_the_pages_own_style_and_script_by_hash(comparison: Path) -> None:
+    raw = (comparison / "report/report.html").read_text(encoding="utf-8")
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', raw)
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert rules["img-src"] == "data:"
+    for kind in ("style", "script"):
+        (text,) = re.findall(rf"<{kind}>(.*?)</{kind}>", raw, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert rules[f"{kind}-src"] == f"'sha256-{digest}'"
+        assert raw.count(f"<{kind}") == 1
+
+
+def test_headings_are_in_order_and_tables_say_what_their_heads_are_of(comparison: Path) -> None:
+    raw = (comparison / "report/report.html").read_text(encoding="utf-8")
+    levels = [int(level) for level in re.findall(r"<h([1-6])", raw)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(below - above <= 1 for above, below in itertools.pairwise(levels))
+    heads = re.findall(r"<th( [^>]*)?>", raw)
+    assert heads
+    assert all(re.search(r'scope="(col|row|colgroup)"', head) for head in heads)
+    assert re.search(r'<th scope="colgroup" class="group" colspan="4">global accuracy, %</th>', raw)
+
+
+def test_tables_begin_with_what_is_looked_for_first(comparison: Path) -> None:
+    text = read(comparison / "report/report.html").text
+    assert "Summary accuracy, % a round method global personal worst tenth" in text
 
 
 def test_every_figure_is_described_and_lies_beside_the_page(comparison: Path) -> None:
@@ -124,14 +158,23 @@ def test_the_summary_says_what_ran(comparison: Path) -> None:
     text = read(comparison / "report/report.html").text
     assert "2 methods on made_up" in text
     assert "Compared: fedavg and pfedsd, 2 seeds each, on 6 clients (shards s=2). 4 rounds of 2 clients each" in text
-    assert re.search(r"Global accuracy is highest with pfedsd: [\d.]+ ± [\d.]+ %; fedavg has [\d.]+ ± [\d.]+\.", text)
+    found = re.search(
+        r"Global accuracy is highest with pfedsd: ([\d.]+) ± [\d.]+ %; the runner-up, fedavg, has ([\d.]+) ± [\d.]+ "
+        r"\(([+-][\d.]+) points over 2 common seeds, 95 % interval ([+-][\d.]+) to ([+-][\d.]+)(, which leaves open)?",
+        text,
+    )
+    assert found
+    first, second, more, low, high = map(float, found.groups()[:5])
+    assert (low < 0 < high) == (found[6] is not None)
+    assert low + high == pytest.approx(2 * more, abs=0.21)
+    assert more == pytest.approx(first - second, abs=0.11)
     assert "Line: mean over seeds; band: lowest to highest over seeds." in text
     assert "low battery 8 50.0 1" in text  # times, share of those asked, different clients
 
 
 def test_two_seeds_have_a_band_and_one_has_none(comparison: Path, tmp_path: Path) -> None:
     def filled(name: Path) -> int:
-        return name.read_text().count("FillBetweenPolyCollection")
+        return name.read_text().count('<g id="band.')
 
     assert filled(comparison / "report/figures/train_loss.svg") == 2
     write_report(comparison / "fedavg/seed-0", tmp_path)
@@ -187,14 +230,15 @@ def test_text_from_files_is_escaped_everywhere(tmp_path: Path) -> None:
     for i in range(2):
         folder = tmp_path / f"run{i}"
         settings: dict[str, Any] = {"data": {"source": evil, "<img src=x>": evil, "partition": evil, "clients": evil}}
-        made_run(folder, f"{evil}{i}", settings={**settings, "model": evil}, failed={"<b>": evil})
+        made_run(folder, f"{evil}{i}", settings={**settings, "model": evil}, failed={"<q>": evil})
         manifest = (folder / "manifest.json").read_text()
         manifest = manifest.replace("shards s=2", "<i>p</i>").replace("2.8", "<u>v</u>").replace("it was", "<s>e</s>")
         (folder / "manifest.json").write_text(manifest)
     page = read(write_report(tmp_path, tmp_path / "out"))
     raw = (tmp_path / "out/report.html").read_text(encoding="utf-8")
-    for bad in ("<script", "<img", "<b>", "<i>", "<u>", "<s>", "\x07"):
+    for bad in ("<script>alert", "<img", "<q>", "<i>", "<u>", "<s>", "\x07"):
         assert bad not in raw, bad
+    assert raw.count("<script") == 1
     assert '<script>alert("1")</script> & $x^2$' in page.text
     for svg in (tmp_path / "out/figures").glob("*.svg"):
         ElementTree.parse(svg)
@@ -273,7 +317,7 @@ def test_many_methods_have_a_legend_and_different_lines(tmp_path: Path) -> None:
     svg = (report.parent / "figures/global_accuracy.svg").read_text()
     assert all(f" method_{i}<" in svg for i in range(10))
     looks = re.findall(
-        r'class="swatch".*?stroke="(#\w+)" stroke-width="3"( stroke-dasharray="[^"]+")?/>', report.read_text()
+        r'class="swatch".*?stroke-width="3" (stroke="#\w+")( stroke-dasharray="[^"]+")?/>', report.read_text()
     )
     assert len(set(looks)) == 10
 

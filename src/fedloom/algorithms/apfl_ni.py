@@ -32,11 +32,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
-from fedloom.core.choices import Count, Ge, Le, NonNegative, Positive, WholeNumber
+from fedloom.core.choices import Count, NonNegative, Positive, WholeNumber
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.decomposition import decompose, effective, units

@@ -28,11 +28,12 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Gt, Lt
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
-from fedloom.core.choices import Gt, Lt, NonNegative
+from fedloom.core.choices import NonNegative
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError

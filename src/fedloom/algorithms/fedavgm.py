@@ -17,8 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from annotated_types import Ge, Lt
+
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import Ge, Lt, Positive
+from fedloom.core.choices import Positive
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.model import Model

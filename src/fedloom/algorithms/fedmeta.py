@@ -31,11 +31,12 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from annotated_types import Gt, Lt
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
-from fedloom.core.choices import Count, Gt, Lt, Positive
+from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.derivatives import hessian_times, mean_gradient

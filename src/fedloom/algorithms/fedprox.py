@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch
-from fedloom.core.choices import Ge, Lt, NonNegative
+from fedloom.core.choices import NonNegative
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError

@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from fedloom.core.averaging import Averaging
 from fedloom.core.batches import Batch
-from fedloom.core.choices import Ge, Le, NonNegative, Positive
+from fedloom.core.choices import NonNegative, Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.losses import distillation, not_true

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from fedloom.cli.options import experiments
 from fedloom.core.errors import SettingError
@@ -69,15 +69,31 @@ def fetch(args: argparse.Namespace, console: Console) -> int:
     """Download a data set's published files."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def advance(file: str, received: int, total: int | None) -> None:
-            if file not in tasks:
-                tasks[file] = bar.add_task(escape(file), total=total)
-            bar.update(tasks[file], completed=received, total=total)
-
-        paths = download(args.name, args.folder, progress=advance)
+        paths = download(args.name, args.folder, progress=lambda file: _Bar(bar, file))
     for path in paths:
         console.print(str(path), markup=False, soft_wrap=True)
     console.print(f"train on it with --data {args.name}:{args.folder}", markup=False, soft_wrap=True)
     return 0
+
+
+class _Bar:
+    """One file's bar, as `download` fills it."""
+
+    def __init__(self, bar: Progress, file: str) -> None:
+        self.bar, self.task = bar, bar.add_task(escape(file), total=None)
+
+    @property
+    def total(self) -> float:
+        return self.bar.tasks[self.task].total or 0
+
+    @total.setter
+    def total(self, count: float) -> None:
+        self.bar.update(self.task, total=count or None)
+
+    def update(self, count: int) -> None:
+        self.bar.advance(self.task, count)
+
+    def reset(self) -> None:
+        self.bar.reset(self.task)
+
+    def close(self) -> None: ...

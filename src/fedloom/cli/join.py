@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedloom.core.errors import SettingError
 from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
-from fedloom.engines.communication import communication, rank_here
+from fedloom.engines.communication import communication, meeting_point, rank_here
 from fedloom.engines.fleet import TRUSTED
 from fedloom.engines.service import LIMIT
 
@@ -25,7 +25,8 @@ def join(args: argparse.Namespace, console: Console) -> int:
     go_on = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
     monitor = system_monitor() if begin.any or go_on.any else Reading
     member = Membership(args.data, Path(args.state), args.model, monitor=monitor, begin=begin, go_on=go_on)
-    console.print(f"device {member.id}, examples of {args.data}", soft_wrap=True)
+    where = meeting_point(args.transport)
+    console.print(f"device {member.id}, examples of {args.data}; waiting for the server at {where}", soft_wrap=True)
     manager = communication(args.transport)
     manager.limit = LIMIT
     if take_part(manager, member):

@@ -1,4 +1,4 @@
-"""`fedloom new`: data, model and settings of one's own, as files to change."""
+"""`fedloom new`: data, model and settings of one's own, as files to change; `fedloom schema`: what settings may say."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from fedloom.core.errors import SettingError
 from fedloom.core.output import publish
 
+SCHEMA = Path(__file__).with_name("settings.schema.json")
 _FILES = {
     "my_data.py": '''\
 """The examples. Replace `examples` by your own; everything else follows its shapes."""
@@ -46,6 +47,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
 ''',
     "settings.toml": """\
+#:schema settings.schema.json
 # fedloom run --settings settings.toml --out runs/first      docs/settings.md lists every key
 algorithm = "fedavg"
 model = "my_model:network"
@@ -71,9 +73,10 @@ cohort_size = 5
 def write(args: argparse.Namespace, console: Console) -> int:
     """Write the files, and say what to do with them."""
     folder = Path(args.directory)
-    if there := [name for name in _FILES if (folder / name).exists()]:
+    files = {**_FILES, SCHEMA.name: SCHEMA.read_text(encoding="utf-8")}
+    if there := [name for name in files if (folder / name).exists()]:
         raise SettingError(f"nothing is overwritten, and {folder} has {', '.join(there)}: name another directory")
-    for name, text in _FILES.items():
+    for name, text in files.items():
         console.print(str(publish(folder, name, text.encode("utf-8"))), markup=False, soft_wrap=True)
     lines = (
         f"cd {folder}",
@@ -83,4 +86,10 @@ def write(args: argparse.Namespace, console: Console) -> int:
     )
     for line in lines:
         console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def schema(args: argparse.Namespace, console: Console) -> int:
+    """Print the JSON schema of settings files."""
+    print(SCHEMA.read_text(encoding="utf-8"), end="")
     return 0

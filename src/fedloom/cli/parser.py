@@ -135,6 +135,7 @@ def parser() -> argparse.ArgumentParser:
     shell.add_argument("shell", choices=("bash", "zsh", "fish"), help='eval "$(fedloom completion bash)"')
     own = command("new", "write data, model and settings of your own, as files to change", "new.write")
     own.add_argument("directory", type=directory, help="where my_data.py, my_model.py and settings.toml go")
+    command("schema", "print the JSON schema of settings files, for editors", "new.schema")
     check = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
     check.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
     return made
@@ -149,11 +150,14 @@ def _sweep(command: Any) -> None:
     add(
         "--over", action="append", default=[], metavar="KEY=VALUES",
         help="a setting by its name in a settings file (local.lr), or the algorithm's own (beta), and its values: "
-        "V1,V2,...; or 'V1|V2' where values hold commas; or, with --random, log:LOW:HIGH, uniform:LOW:HIGH or "
+        "V1,V2,...; or 'V1|V2' where values hold commas; or, with --search, log:LOW:HIGH, uniform:LOW:HIGH or "
         "int:LOW:HIGH; repeatable: all combinations",
     )  # fmt: skip
-    add("--random", type=int, metavar="N", help="so many random choices instead of all combinations")
-    add("--draw-seed", type=int, default=0, metavar="N", help="of the random choices (default: 0)")
+    add(
+        "--search", type=int, metavar="N",
+        help="so many trials instead of all combinations, each picked by Optuna by what those before gave",
+    )  # fmt: skip
+    add("--search-seed", type=int, default=0, metavar="N", help="of the search (default: 0)")
     add(
         "--by", default=validation, metavar="NAME",
         help=f"what to choose by: {', '.join(INDEX['measures'])} (default: {validation}, the only one that spares the "

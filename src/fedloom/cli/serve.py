@@ -13,14 +13,15 @@ from rich.console import Console
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import check_free
 from fedloom.core.errors import SettingError
-from fedloom.engines.communication import communication, rank_here
+from fedloom.engines.communication import communication, meeting_point, rank_here
 from fedloom.engines.fleet import TRUSTED, Audit, RankFleet
-from fedloom.engines.reception import receive
+from fedloom.engines.reception import hand_out, receive
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, named_code, read_settings
+from fedloom.experiments.experiment import DataSettings, Experiment, named_code, read_settings
 from fedloom.report import comparison_table
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
+_OF_SERVER = {"public_source", "public", "public_labels"}
 
 
 def serve(args: argparse.Namespace, console: Console) -> int:
@@ -34,15 +35,22 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         check_free(out)
         if registry.exists():
             raise SettingError(f"{registry} names the devices of another run: go on with it (--resume), or remove it")
-    if args.test:
-        catalogue.data(args.test)  # a wrong name shows before devices are asked
+    d = experiment.data
+    for source in (args.test, d.public_source):
+        if source:
+            catalogue.data(source)  # a wrong name shows before devices are asked
     out.mkdir(parents=True, exist_ok=True)
+    console.print(f"waiting for all devices at {meeting_point(args.transport)}", soft_wrap=True)
     fleet = RankFleet(communication(args.transport), Audit(out / "audit.jsonl"))
     with closing(fleet):
+        told = experiment.with_all({f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}).described()
         found = receive(
-            fleet, registry, experiment.described(), experiment.model.split(","), test=args.test, cap=args.most_examples
-        )
+            fleet, registry, told, experiment.model.split(","), test=args.test, cap=args.most_examples,
+            public=d.public_source is not None,
+        )  # fmt: skip
         job = experiment.changed("data.source", f"devices:{registry.resolve()}").job()
+        if job.federation.public is not None:
+            hand_out(fleet, job.federation.public, labels=d.public_labels)
         job = dataclasses.replace(job, fleet=fleet)
         console.print(f"{len(fleet.there())} of {len(found.devices)} devices are there; audit log: {fleet.audit.path}")
         introduce(job.federation, job.population.models, job.settings, console)
@@ -59,17 +67,20 @@ def settings_of(described: dict[str, Any]) -> Experiment:
         SettingError: it says something of the clients' examples or of new clients, which devices bring, or that only
             a simulation can do.
     """
-    if wrong := sorted(set(described.get("data", {})) - _OF_DEVICES):
+    if wrong := sorted(set(described.get("data", {})) - _OF_DEVICES - _OF_SERVER):
         raise SettingError(
             f"devices bring their own examples, so data.{wrong[0]} has no meaning here: leave it out; of [data] there "
-            f"are {', '.join(sorted(_OF_DEVICES))}"
+            f"are {', '.join(sorted(_OF_DEVICES | _OF_SERVER))}"
         )
     experiment = Experiment.of(described)
     kind, run = catalogue.kind(experiment.algorithm), experiment.run
     own = named_code(described)
     for forbidden, why in (
         (kind.pooled, f"{experiment.algorithm} trains on the examples of all in one place"),
-        (kind.needs_public, f"{experiment.algorithm} needs public examples, which devices do not have"),
+        (
+            experiment.data.public_source is None and (kind.needs_public or experiment.data.public),
+            "public examples are the server's, which data.public_source names",
+        ),
         (bool(own), f"devices import no code that a server names, such as {', '.join(own)}"),
         (experiment.start is not None, "start names a file that devices lack"),
         (experiment.clients.new is not None, "clients.new judges by training that devices are not asked for"),

@@ -16,7 +16,7 @@ from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
 from fedloom.core.terminal import table
-from fedloom.experiments.search_space import Range
+from fedloom.experiments.search import is_range
 from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import LAST, Sweep, Trial
 from fedloom.report import Whole
@@ -31,13 +31,14 @@ def sweep(args: argparse.Namespace, console: Console) -> int:
     if args.out is None:
         raise SettingError("a sweep keeps its trials in a directory; name it with --out DIR")
     asked = Sweep(
-        base, _space(args.over), by=args.by, seeds=seeds(args.seeds, base), random=args.random, seed=args.draw_seed
+        base, _space(args.over), by=args.by, seeds=seeds(args.seeds, base), search=args.search, seed=args.search_seed
     )
     for text in args.track:
         tracker(text)  # a wrong name shows before any work
     tried: list[Trial] = []
     begun = False
-    whole = Whole([trial.experiment.run.rounds for trial in asked.trials for _ in asked.seeds or ()])
+    rounds = [trial.experiment.run.rounds for trial in asked.trials] or [base.run.rounds] * asked.count
+    whole = Whole([count for count in rounds for _ in asked.seeds or ()])
 
     def run(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
         nonlocal begun
@@ -51,7 +52,7 @@ def sweep(args: argparse.Namespace, console: Console) -> int:
         if trial.score is None:
             console.print(f"{trial.name} {trial.status}", markup=False, soft_wrap=True)
 
-    console.print(f"sweep: {len(asked.trials)} trials of {len(asked.seeds or ())} runs, chosen by {args.by}")
+    console.print(f"sweep: {asked.count} trials of {len(asked.seeds or ())} runs, chosen by {args.by}")
     try:
         asked.run(args.out, resume=args.resume, on_trial=note, train=run)
     finally:  # where the sweep is interrupted, what was tried is still worth a look
@@ -61,9 +62,9 @@ def sweep(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _space(over: Sequence[str]) -> dict[str, Sequence[str] | Range]:
+def _space(over: Sequence[str]) -> dict[str, Sequence[str] | str]:
     """What --over says."""
-    out: dict[str, Sequence[str] | Range] = {}
+    out: dict[str, Sequence[str] | str] = {}
     for text in over:
         key, equals, values = text.partition("=")
         parts = values.split("|" if "|" in values else ",")
@@ -71,7 +72,7 @@ def _space(over: Sequence[str]) -> dict[str, Sequence[str] | Range]:
             raise SettingError(f"--over takes KEY=V1,V2,... or KEY=log:LOW:HIGH, got {text!r}")
         if key in out:
             raise SettingError(f"--over names each setting once, got {key} again; give its values together")
-        out[key] = Range.read(values) or parts
+        out[key] = values if is_range(values) else parts
     return out
 
 
@@ -94,11 +95,15 @@ def _show(asked: Sweep, tried: Sequence[Trial], out: Path, console: Console) -> 
         numbers = [trial.score, *[trial.std] * several]
         numbers += [trial.measures.get(name) for name in ("global_accuracy", "personal_accuracy")]
         cells = ["-" if number is None else f"{number:.4f}" for number in numbers]
-        made.add_row(trial.name, *(escape(str(value)) for value in trial.settings.values()), *cells)
+        made.add_row(
+            trial.name,
+            *(escape(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in trial.settings.values()),
+            *cells,
+        )
     console.print()
     console.print(made)
     lines = [f"trials: {out / 'sweep.csv'}"]
-    if len(tried) == len(asked.trials):
+    if len(tried) == asked.count:
         best = ranked[0]
         measured = [
             f"{name.replace('_', ' ')} {best.measures[name]:.4f}" for name in _SHOWN_MEASURES if name in best.measures
@@ -110,6 +115,6 @@ def _show(asked: Sweep, tried: Sequence[Trial], out: Path, console: Console) -> 
             f"once more: fedloom run --settings {shlex.quote(str(out / 'best.json'))}",
         ]
     else:
-        lines.append(f"{len(tried)} of {len(asked.trials)} trials are done; go on with the same command and --resume")
+        lines.append(f"{len(tried)} of {asked.count} trials are done; go on with the same command and --resume")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from rich.console import Console
 
 from fedloom.coordinator import reading
 from fedloom.core import files
@@ -130,7 +131,7 @@ class History:
 
         Args:
             names: as `series` has them.
-            ax: where to draw; without it, axes of a new figure.
+            ax: where to draw; without it, axes of a new figure, which a notebook shows.
 
         Returns:
             The axes, to change or to save: `history.plot().figure.savefig("run.png")`.
@@ -146,7 +147,13 @@ class History:
         for name in shown or ("global_accuracy",):
             if not len(self.series(name)):
                 raise self._unmeasured(name)
-        axes = Figure(figsize=(6.4, 3.6), layout="constrained").add_subplot() if ax is None else ax
+        axes = ax
+        if axes is None and Console().is_jupyter:
+            from matplotlib import pyplot
+
+            _, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+        elif axes is None:
+            axes = Figure(figsize=(6.4, 3.6), layout="constrained").add_subplot()
         for name in shown:
             rounds = [m["round"] for m in self.metrics if m.get(name) is not None]
             axes.plot(rounds, self.series(name), label=f"{self.algorithm}: {name.replace('_', ' ')}")

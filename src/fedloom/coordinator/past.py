@@ -31,15 +31,15 @@ class Past:
         # all states in memory: nothing that is computed here may reach the run's files
         self.job = replace(job, settings=replace(job.settings, state_memory_mib=None))
         self.files = RunDirectory(directory)
-        self.rounds = Coordinator(self.job, self.files)
-        self.files.compare(self.rounds.facts())
+        self.coordinator = Coordinator(self.job, self.files)
+        self.files.compare(self.coordinator.facts())
 
     def replay(self, round: int) -> Replay:
         """As `Job.replay`."""
         if round < 1:
             raise SettingError(f"rounds to replay count from 1, got {round}")
-        with self.rounds.threads():
-            return Replay(round, *self.rounds.replay(self.files, round), self.job.population)
+        with self.coordinator.threads():
+            return Replay(round, *self.coordinator.replay(self.files, round), self.job.population)
 
     def by_epoch(self, round: int) -> list[dict[int, Weights]]:
         """Each client's model after 1, 2, ... E local epochs of a past round; the last are those of `replay`.
@@ -74,18 +74,18 @@ class Past:
 
     def judged(self, round: int) -> dict[int, float]:
         """Accuracy of the personal models after a past round on what their clients hold out; of all who took part."""
-        engine = self.rounds.engine
-        with self.rounds.threads():
+        engine = self.coordinator.engine
+        with self.coordinator.threads():
             self._stand_after(round)
-            found = engine.judge(self.rounds.state[1], sorted(engine.clients), round)
+            found = engine.judge(self.coordinator.state[1], sorted(engine.clients), round)
         return {k: right / total for k, (right, total) in found.items() if total}
 
     def _again(self, round: int, changes: Sequence[Mapping[str, Any]]) -> list[dict[int, Weights]]:
         """What clients trained in a past round, with each of some changes to the algorithm's settings."""
-        engine = self.rounds.engine
-        with self.rounds.threads():
+        engine = self.coordinator.engine
+        with self.coordinator.threads():
             self._stand_after(round - 1)
-            clients, server = self.rounds.cohort(round - 1), self.rounds.state[1]
+            clients, server = self.coordinator.cohort(round - 1), self.coordinator.state[1]
             kept = {k: engine.states[k] for k in clients if k in engine.states}
             out = list[dict[int, Weights]]()
             for changed in changes:
@@ -104,12 +104,12 @@ class Past:
         return out
 
     def _stand_after(self, round: int) -> None:
-        if self.rounds.state[1] and self.rounds.state[0] == round:
+        if self.coordinator.state[1] and self.coordinator.state[0] == round:
             return
         if round in self.files.checkpoints.rounds():
-            self.rounds.load(self.files, round)
+            self.coordinator.load(self.files, round)
         else:
-            self.rounds.replay(self.files, round)
+            self.coordinator.replay(self.files, round)
 
 
 def _with(algorithm: Algorithm[Any, Any], changed: Mapping[str, Any]) -> Algorithm[Any, Any]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -60,7 +61,7 @@ def progress(
     """
     whole = whole or Whole([rounds])
     whole.begun += 1
-    if console.is_jupyter:  # one line that is written over, which needs no widgets
+    if console.is_jupyter:  # one line that changes, which needs no widgets
         every = 0.0
     if console.is_jupyter or not console.is_terminal:
         yield _lines(console, label, rounds, whole, every, clock)
@@ -97,16 +98,22 @@ def _lines(
     console: Console, label: str, rounds: int, whole: Whole, every: float, clock: Callable[[], float]
 ) -> Callable[[History], None]:
     start = shown = clock()
+    line: Any = None  # of a notebook's cell
 
     def show(history: History) -> None:
-        nonlocal shown
+        nonlocal shown, line
         now, done = clock(), len(history.metrics) - 1
-        if now - shown >= every and done < rounds:
+        if now - shown >= every and (done < rounds or console.is_jupyter):
             shown = now
             left, said = (now - start) / done * (rounds - done), whole.said(done)
             text = f"{label}: round {done} of {rounds}, {_newest(history)}, {_duration(left)} left{said and '; '}{said}"
             if console.is_jupyter:
-                print(f"\r{text:<{_WIDE}}", end="", flush=True)
+                from IPython.display import display
+
+                if line is None:
+                    line = display({"text/plain": text}, raw=True, display_id=True)
+                else:
+                    line.update({"text/plain": text}, raw=True)
             else:
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
 

@@ -83,6 +83,7 @@ class Coordinator:
             deadline=settings.deadline,
             faults=job.faults,
             on_nonfinite=settings.on_nonfinite,
+            norm_bound=settings.norm_bound,
             counts_states=settings.stateless,
             judges_trained=settings.per_client and not algorithm.pooled,
         )

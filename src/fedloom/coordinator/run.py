@@ -167,24 +167,24 @@ class Job:
             begun = resume and files.begun
             if not begun:
                 check_free(directory)  # since the first look, another process may have been here
-            rounds = Coordinator(self, files if begun else None)
+            coordinator = Coordinator(self, files if begun else None)
             if begun:
-                files.compare(rounds.facts())
-            rounds.states_in(files.checkpoints.clients)
+                files.compare(coordinator.facts())
+            coordinator.states_in(files.checkpoints.clients)
             if begun and (files.checkpoints.rounds() or at is not None):
-                rounds.go_on(files, at)
-                files.update(rounds.documents())
+                coordinator.go_on(files, at)
+                files.update(coordinator.documents())
             else:
-                files.begin(rounds.documents())
-            return rounds.go(files, on_start, on_round)
+                files.begin(coordinator.documents())
+            return coordinator.go(files, on_start, on_round)
 
     def _serve(self) -> History:
         """At a rank that computes clients: until the run is over, of which it has no numbers."""
         self.check()
-        rounds = Coordinator(self)
-        assert isinstance(rounds.engine, Ranks)
-        rounds.engine.serve()
-        return rounds.history
+        coordinator = Coordinator(self)
+        assert isinstance(coordinator.engine, Ranks)
+        coordinator.engine.serve()
+        return coordinator.history
 
     @enough_memory()
     def branch(
@@ -203,12 +203,12 @@ class Job:
         check_free(directory)
         self.check()
         files = RunDirectory(source)
-        rounds = Coordinator(self, files)
-        files.compare(rounds.facts(), branch=True)
-        checkpoint = rounds.restore(files, at, budget=0)  # what does not fit this algorithm shows here
+        coordinator = Coordinator(self, files)
+        files.compare(coordinator.facts(), branch=True)
+        checkpoint = coordinator.restore(files, at, budget=0)  # what does not fit this algorithm shows here
         for client in checkpoint.clients:
-            _ = rounds.engine.states[client]
-        files.branch(checkpoint, Path(directory), rounds.documents())
+            _ = coordinator.engine.states[client]
+        files.branch(checkpoint, Path(directory), coordinator.documents())
         return checkpoint.round
 
     @enough_memory()
@@ -220,10 +220,10 @@ class Job:
             StorageError: a file of the run is damaged.
         """
         files = RunDirectory(directory)
-        rounds = Coordinator(self, files)
-        files.compare(rounds.facts())
-        with rounds.threads():
-            return Replay(round, *rounds.replay(files, round), self.population)
+        coordinator = Coordinator(self, files)
+        files.compare(coordinator.facts())
+        with coordinator.threads():
+            return Replay(round, *coordinator.replay(files, round), self.population)
 
     @enough_memory()
     def restore(self, directory: str | os.PathLike[str], round: int | None = None) -> Restored:
@@ -234,10 +234,10 @@ class Job:
             StorageError: there is no such checkpoint, or it is damaged.
         """
         files = RunDirectory(directory)
-        rounds = Coordinator(self, files)
-        files.compare(rounds.facts())
-        rounds.restore(files, round)
-        return Restored(*rounds.state, rounds.engine)
+        coordinator = Coordinator(self, files)
+        files.compare(coordinator.facts())
+        coordinator.restore(files, round)
+        return Restored(*coordinator.state, coordinator.engine)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge
 
 from fedloom.coordinator.history import lower_is_better
-from fedloom.core.choices import Known, check_choices
+from fedloom.core.choices import Count, Known, Positive, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.engines.choose import CompilationName, EngineName
 
@@ -45,51 +46,43 @@ class RunSettings(Known):
     `deadline`: seconds that the clients of an exchange have to answer, where they are in other processes or elsewhere;
     who has not answered by then is left out of the round, and named in its record. None: as long as it takes.
 
-    `engine`, `compilation`, `chunk` (clients stacked at a time), `bf16` (automatic mixed precision in local training),
-    `device`, `dtype`, `threads` (of PyTorch, for this run; None leaves them as they are): results may differ with them
-    in the last bits. `on_nonfinite`: at a loss, an upload or a server state that is NaN or infinite, "stop" or go
-    on ("refuse"): without that client, with the server state before.
+    `engine`, `compilation`, `chunk` (clients stacked at a time; given, ranks stack as well), `bf16` (automatic mixed
+    precision in local training), `device`, `dtype`, `threads` (of PyTorch, for this run; None leaves them as they are):
+    results may differ with them in the last bits. `on_nonfinite`: at a loss, an upload or a server state that is NaN or
+    infinite, "stop" or go on ("refuse"): without that client, with the server state before.
+
+    `norm_bound`: an upload whose norm is more than so many times the norm of what its client was sent (or than so many,
+    where that is below 1) is refused: its client is lost to the round. None: any that is finite is taken.
     """
 
-    rounds: int = 30
-    cohort_size: int = 10
-    spares: int = 0
-    seed: int = 0
+    rounds: Count = 30
+    cohort_size: Count = 10
+    spares: WholeNumber = 0
+    seed: WholeNumber = 0
     monitor: Monitor = "global_accuracy"
     target: float | None = None
-    patience: int | None = None
-    eval_every: int = 1
-    panel: int = 1000
+    patience: Count | None = None
+    eval_every: Count = 1
+    panel: Count = 1000
     per_client: bool = False
-    checkpoint_every: int = 1
-    keep_every: int = 10
-    state_memory_mib: float | None = None
+    checkpoint_every: Count = 1
+    keep_every: Count = 10
+    state_memory_mib: Annotated[float, Ge(1)] | None = None
     stateless: bool = False
     engine: EngineName = "auto"
-    workers: int | None = None
-    deadline: float | None = None
+    workers: Count | None = None
+    deadline: Positive | None = None
     compilation: CompilationName = "auto"
-    chunk: int | None = None
+    chunk: Count | None = None
     bf16: bool = False
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
-    threads: int | None = None
+    threads: Count | None = None
     on_nonfinite: Literal["stop", "refuse"] = "stop"
+    norm_bound: Positive | None = None
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for name in ("workers", "threads", "patience", "state_memory_mib"):
-            value = getattr(self, name)
-            if value is not None and not value >= 1:
-                raise SettingError(f"{name} must be >= 1 or None ({_NONE[name]}), got {value}")
-        if self.deadline is not None and not self.deadline > 0:
-            raise SettingError(f"deadline must be > 0 seconds or None (as long as it takes), got {self.deadline}")
-        for name in ("rounds", "cohort_size", "eval_every", "panel", "checkpoint_every", "keep_every"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be >= 1, got {getattr(self, name)}")
-        for name in ("seed", "spares"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"{name} must be >= 0, got {getattr(self, name)}")
         if self.target is not None and self.monitor.endswith("accuracy") and not 0 <= self.target <= 1:
             share = f": write {self.target / 100:g} for {self.target:g} %" if 1 < self.target <= 100 else ""
             raise SettingError(f"target of {self.monitor} is a share in [0, 1], got {self.target:g}{share}")
@@ -119,11 +112,3 @@ class RunSettings(Known):
             if len(values) - 1 - best >= self.patience:
                 return f"{name} did not improve on {values[best]:.4g} in {self.patience} measurements"
         return None
-
-
-_NONE = {
-    "workers": "one for each core",
-    "threads": "as they are",
-    "patience": "never stop early",
-    "state_memory_mib": "all in memory",
-}

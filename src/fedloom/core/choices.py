@@ -5,47 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import math
-import operator
 import sys
 from collections.abc import Mapping
-from numbers import Integral, Real
 from types import MappingProxyType, NoneType
-from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Optional, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+from annotated_types import Ge, Gt
+from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
 
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import meant
-
-
-@dataclasses.dataclass(frozen=True)
-class Ge:
-    """Beside the type of a setting, `Annotated[float, Ge(0)]`: at least `bound`."""
-
-    bound: float
-    sign = ">="
-    holds = staticmethod(operator.ge)
-
-
-class Gt(Ge):
-    """Greater than `bound`."""
-
-    sign = ">"
-    holds = staticmethod(operator.gt)
-
-
-class Le(Ge):
-    """At most `bound`."""
-
-    sign = "<="
-    holds = staticmethod(operator.le)
-
-
-class Lt(Ge):
-    """Less than `bound`."""
-
-    sign = "<"
-    holds = staticmethod(operator.lt)
-
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
@@ -113,35 +83,84 @@ def check(value: Any, kind: Any, name: str) -> None:
     Raises:
         SettingError: it is of another type; `name` says what the value is for.
     """
-    several = get_args(kind)
-    if NoneType in several:
-        others = [k for k in several if k is not NoneType]
-        if value is not None and len(others) == 1:
-            check(value, others[0], name)
-    elif get_origin(kind) is Annotated:
-        check(value, several[0], name)
-        bounds = [bound for bound in several[1:] if isinstance(bound, Ge)]
-        if not all(bound.holds(value, bound.bound) for bound in bounds):
-            rule = " and ".join(f"{bound.sign} {bound.bound}" for bound in bounds)
-            raise SettingError(f"{name} must be {rule}, got {value!r}")
-    elif get_origin(kind) is Literal:
-        if value not in several:
-            raise SettingError(f"{name} must be one of {', '.join(map(str, several))}, got {value!r}")
-    elif get_origin(kind) is tuple:
-        each = several[:1] * len(value) if several[1:] == (...,) and isinstance(value, tuple) else several
-        if not isinstance(value, tuple) or len(value) != len(each):
-            count = "values" if several[1:] == (...,) else f"{len(several)} values"
-            raise SettingError(f"{name} must be a tuple of {count}, got {value!r}")
-        for part, its in zip(value, each, strict=True):
-            check(part, its, name)
-    elif (
-        kind is not Any
-        and isinstance(kind, type)
-        and get_origin(kind) is None
-        and not getattr(kind, "_is_protocol", False)
+    read(value.item() if isinstance(value, np.generic) else value, kind, name)
+
+
+def read(value: Any, kind: Any, name: str, text: bool = False) -> Any:
+    """The value as this type has it, from a number or tuple of Python, or (`text`) from what a person has typed.
+
+    Raises:
+        SettingError: it is of another type; `name` says what the value is for.
+    """
+    if (
+        get_origin(kind) is tuple
+        and isinstance(value, tuple)
+        and len(each := part_types(kind, len(value))) == len(value)
     ):
-        fits: Any = {int: Integral, float: Real}.get(kind, kind)
-        if not isinstance(value, fits) or (isinstance(value, bool) and kind in (int, float)):
-            raise SettingError(f"{name} must be of type {kind.__name__}, got {value!r}")
-        if kind is float and not math.isfinite(float(value)):
-            raise SettingError(f"{name} must be finite, got {value!r}")
+        return tuple(read(part, its, name, text) for part, its in zip(value, each, strict=True))
+    try:
+        return _adapter(kind).validate_python(value, strict=not text)
+    except ValidationError as error:
+        raise SettingError(f"{name} must be {_rule(error, kind)}, got {error.errors()[0]['input']!r}") from None
+
+
+def part_types(kind: Any, count: int) -> tuple[Any, ...]:
+    """The types of a tuple's parts; of one that may be of any length, for `count` parts."""
+    several = get_args(kind)
+    return several[:1] * count if ... in several else several
+
+
+def without_none(kind: Any) -> Any:
+    """The type beside None, or the type itself."""
+    several = get_args(kind)
+    return next(k for k in several if k is not NoneType) if NoneType in several else kind
+
+
+def settable(kind: Any) -> bool:
+    """Whether words can give a value of this type."""
+    each = [k for k in get_args(kind) if k not in (NoneType, ...)]
+    if get_origin(kind) is Annotated:
+        return settable(each[0])
+    if get_origin(kind) is tuple:
+        return all(map(settable, each))
+    if NoneType in get_args(kind):
+        return len(each) == 1 and settable(each[0])
+    return get_origin(kind) is Literal or kind in (bool, int, float, str)
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    closed = _closed(kind)
+    return TypeAdapter(closed, config=ConfigDict(allow_inf_nan=False) if closed is kind else None)
+
+
+def _closed(kind: Any) -> Any:
+    """The type as pydantic is to check it: an object by its class alone, and what is neither by nothing."""
+    if settable(kind):
+        return kind
+    if NoneType in get_args(kind) and len(get_args(kind)) == 2:
+        return Optional[_closed(without_none(kind))]  # noqa: UP045  # of what is made here
+    plain = isinstance(kind, type) and kind is not Any and not getattr(kind, "_is_protocol", False)
+    return Annotated[kind, InstanceOf()] if plain and get_origin(kind) is None else Any  # type: ignore[type-arg]
+
+
+_TYPES = {"int": "int", "float": "float", "bool": "bool", "string": "str"}
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
+def _rule(error: ValidationError, kind: Any) -> str:
+    """What a value must be, in the words of all settings."""
+    what: Any = error.errors()[0]
+    kind = without_none(kind)
+    if what["type"] == "finite_number":
+        return "finite"
+    if what["type"] == "literal_error":
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if what["type"] == "is_instance_of":
+        return f"of type {what['ctx']['class']}"
+    if known := _TYPES.get(what["type"].partition("_")[0]):
+        return f"of type {known}"
+    if get_origin(kind) is Annotated:
+        bounds = [pair for bound in get_args(kind)[1:] for pair in dataclasses.asdict(bound).items()]
+        return " and ".join(f"{_SIGNS[side]} {at}" for side, at in bounds)
+    return f"a tuple of {'' if ... in get_args(kind) else f'{len(get_args(kind))} '}values"

@@ -160,7 +160,7 @@ def _paths(value: Tree, everything: bool = False) -> list[tuple[str, torch.Tenso
     skipped = {
         p
         for prefix, maybe in _maybes(value)
-        if not bool(maybe.present)
+        if not maybe.present.any()  # of a stack: for nobody
         for p, _ in leaves
         if p.startswith(prefix + ".value")
     }
@@ -173,7 +173,7 @@ def _optional(like: Tree, tensors: dict[str, torch.Tensor]) -> set[str]:
     names = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(like)[0]]
     for prefix, _ in _maybes(like):  # outer ones first: what is in an absent Maybe has no flag of its own
         flag = tensors.get(prefix + ".present")
-        if flag is not None and not bool(flag):
+        if flag is not None and not flag.any():
             out.update(n for n in names if n.startswith(prefix + ".value"))
     return out
 

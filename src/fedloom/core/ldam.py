@@ -27,10 +27,11 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedloom.core.batches import Batch
-from fedloom.core.choices import Ge, Gt, Lt, Positive, check_choices
+from fedloom.core.choices import Positive, check_choices
 from fedloom.core.task import Classification
 
 

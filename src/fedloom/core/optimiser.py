@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedloom.core import tree
-from fedloom.core.choices import Count, Ge, Gt, Known, Le, Lt, NonNegative, Positive, check_choices
+from fedloom.core.choices import Count, Known, NonNegative, Positive, check_choices
 from fedloom.core.errors import SettingError
 
 T = TypeVar("T")

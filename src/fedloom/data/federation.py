@@ -109,7 +109,8 @@ class Federation:
         for client, counts in enumerate(self.counts()[:_SHOWN]):
             name = self.partition.clients[client] if self.partition.clients else client
             cells = [
-                f'<td style="background:rgba(0,114,178,{n / max(1, counts.max()):.2f})">{n:,}</td>' for n in counts
+                f'<td style="background:rgba(0,114,178,{0.6 * n / max(1, counts.max()):.2f})">{n:,}</td>'
+                for n in counts
             ]
             rows.append([f"<th>{escape(str(name))}</th>", *cells, f"<td>{counts.sum():,}</td>"])
         more = f"<p>and {self.num_clients - _SHOWN:,} more clients</p>" if self.num_clients > _SHOWN else ""

@@ -57,13 +57,12 @@ class Controller(Service):
             busy = DeclinedError("it is busy with another request")
             return sealed(pack({"problem": problem(busy), "from": self.name}, {}), self.token)
         try:
-            self._answers: int | None = None
             return sealed(super().__call__(data), self.token)
         finally:
             self._free.release()
 
     def stamp(self) -> dict[str, Any]:
-        return {"from": self.name, "number": self._answers}
+        return {**super().stamp(), "from": self.name}
 
     def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
         data = unsealed(data, self.token, self.limit)
@@ -84,7 +83,7 @@ class Controller(Service):
         """Raise RefusedError unless the caller may ask this of this device now."""
         if head.get("to") != self.name or head.get("clients") != [self.runtime.population.first]:
             raise RefusedError(f"the request is for {head.get('to')!r:.80}, and this is device {self.name}")
-        number, round, durable = (integer(head, name) for name in ("broadcast", "round", "durable"))
+        number, round, durable = (integer(head, name) for name in ("number", "round", "durable"))
         exchange = head.get("exchange")
         if number <= self._number:
             raise RefusedError(f"request {number} was sent twice, or is older than {self._number}")

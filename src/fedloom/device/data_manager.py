@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedloom.core.errors import SettingError
-from fedloom.data import Federation, Partition, by_lists, federate
+from fedloom.data import Dataset, Federation, Partition, by_lists, federate
 from fedloom.engines.registration import Registration
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings
@@ -15,12 +15,12 @@ from fedloom.experiments.experiment import DataSettings
 
 class DataManager:
     """The examples of one device: `source` is what `fedloom run --data` takes, or a folder with one such file or with
-    images. `settings`: those of the server, which say how many are held out and how they are changed while training.
-    Where the source has test examples of its own, these are what the device's model is judged by.
+    images; or what `loaded` made of it. `settings`: those of the server, which say how many are held out and how they
+    are changed while training. Where the source has test examples of its own, by these the device's model is judged.
     """
 
-    def __init__(self, source: str, settings: DataSettings, seed: int) -> None:
-        self.federation = _federation(source, settings, seed)
+    def __init__(self, source: str | Dataset, settings: DataSettings, seed: int) -> None:
+        self.federation = _federation(loaded(source) if isinstance(source, str) else source, settings, seed)
 
     def registration(self, id: str, model: str = "") -> Registration:
         """What the server hears of them."""
@@ -36,8 +36,13 @@ class DataManager:
         )
 
 
-def _federation(source: str, d: DataSettings, seed: int) -> Federation:
-    found = catalogue.normalise(d.normalise, catalogue.numbered(catalogue.data(_named(source)), d.classes))
+def loaded(source: str) -> Dataset:
+    """The examples of a source, as they are stored."""
+    return catalogue.data(_named(source))
+
+
+def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
+    found = catalogue.normalise(d.normalise, catalogue.numbered(source, d.classes))
     held_out, train, own = found.held_out, found.train, found.test
     if held_out is None and own is not None:
         train, held_out = found._replace(owners=None).merged().train, np.arange(len(train) + len(own)) >= len(train)
@@ -55,6 +60,8 @@ def _named(source: str) -> str:
     """A folder by the file in it, or as a folder of images."""
     folder = Path(source)
     if not folder.is_dir():
+        if "/" in source and ":" not in source and not folder.exists():
+            raise SettingError(f"--data names a file, a folder or data by name, and there is no {source}: name another")
         return source
     files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".csv"))
     if len(files) > 1:

@@ -6,6 +6,7 @@ import json
 import secrets
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import torch
 
 from fedloom.core import files
 from fedloom.core.errors import RankError, RefusedError, SettingError
+from fedloom.data import Federation
 from fedloom.device.controller import Controller
-from fedloom.device.data_manager import DataManager
+from fedloom.device.data_manager import DataManager, loaded
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
 from fedloom.engines.communication import CLOSED, CommunicationManager
 from fedloom.engines.population import Population
 from fedloom.engines.processes import threads
+from fedloom.engines.reception import handed_out
 from fedloom.engines.registration import checked_id
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
@@ -44,20 +47,28 @@ class Membership:
         go_on: Limits | None = None,
     ) -> None:
         self.source, self.folder, self.model = source, folder, model
+        self._examples = loaded(source)  # a wrong name shows before it has joined
         self.monitor, self.begin, self.go_on = monitor, begin, go_on
         self.id = own_id(folder)
         self.controller: Controller | None = None
         self.over = False
         self.why_leaving: str | None = None
         self._asked: dict[str, Any] = {}
+        self._taken: dict[str, Any] | None = None  # what the server has said, before public examples come
 
     def __call__(self, data: bytes) -> bytes:
-        """The answer to a message: first the server's settings, then whether it takes this device, then requests."""
+        """The answer to a message: first the server's settings, then whether it takes this device, then public examples
+        where there are some, then requests.
+        """
         if self.controller is not None:
             if data == CLOSED:
                 self.over = True
                 return CLOSED
             return self.controller(data)
+        if self._taken is not None:
+            public, labels = handed_out(data, self.data.federation.train)
+            self._join(self._taken, replace(self.data.federation, public=public, public_labels=labels))
+            return b"{}"
         said = json.loads(data)
         if "settings" in said:
             self._asked = said
@@ -66,7 +77,10 @@ class Membership:
             return json.dumps(vars(registration)).encode()
         if said.get("refused") is not None:
             raise RefusedError(f"the server does not take this device: {said['refused']}")
-        self._join(said)
+        if said.get("public"):
+            self._taken = said
+        else:
+            self._join(said, self.data.federation)
         return b"{}"
 
     def _prepare(self, said: dict[str, Any]) -> None:
@@ -75,14 +89,14 @@ class Membership:
             raise SettingError(f"a device imports no code that a server names, and its settings say {own[0]!r}")
         experiment = Experiment.of(said["settings"])
         self.experiment = experiment
-        self.data = DataManager(self.source, experiment.data, experiment.partition_seed)
+        self.data = DataManager(self._examples, experiment.data, experiment.partition_seed)
         self.models = experiment.models(self.data.federation.train)
 
-    def _join(self, said: dict[str, Any]) -> None:
+    def _join(self, said: dict[str, Any], federation: Federation) -> None:
         e, chosen = self.experiment, {said["model"]: self.models[said["model"]]}
         algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
         population = Population(
-            self.data.federation, chosen, task=catalogue.task(e.task), seed=e.run.seed,
+            federation, chosen, task=catalogue.task(e.task), seed=e.run.seed,
             dtype=getattr(torch, e.run.dtype), first=int(said["client"]),
         )  # fmt: skip
         runtime = Runtime(

@@ -55,7 +55,8 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     """
     if name == "loop":
         return Loop, "asked for"
-    if (others := {"gloo": Gloo, "mpi": MPI, "devices": Devices}).keys() & {name}:
+    others: dict[str, type[Engine]] = {"gloo": Gloo, "mpi": MPI, "devices": Devices}
+    if name in others:
         return others[name], "asked for"
     on_cpu = population.device.type == "cpu"
     hindrance = why_no_fork() if on_cpu else f"the device is {population.device}, which processes cannot share"

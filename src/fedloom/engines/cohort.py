@@ -18,7 +18,7 @@ from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.types import Failure, Weights
 from fedloom.engines.accounting import of_new_states, of_states
-from fedloom.engines.finite import mean_losses, not_finite
+from fedloom.engines.finite import mean_losses, not_finite, too_large
 from fedloom.engines.message import Answer, Call, Request, Seen
 from fedloom.engines.runtime import models_in
 
@@ -205,6 +205,9 @@ class AskedCohort:
                         self._note_states(request, states, answer)
                     engine.states.offer(request.clients, states, (self.round, number))
                     bad = not_finite(request, states, answer, stop=engine.on_nonfinite == "stop")
+                    if engine.norm_bound is not None:
+                        bad = too_large(request, answer, engine.norm_bound) | bad
+                    engine.refused(bad, self.round)
                     lost.update(bad)
                     good = [i for i, k in enumerate(request.clients) if k not in bad]
                     there = [request.clients[i] for i in good]

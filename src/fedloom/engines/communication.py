@@ -23,30 +23,19 @@ from typing import Any, Literal, cast
 import torch
 import torch.distributed as dist
 
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import RankError, SettingError
 
 Transport = Literal["gloo", "mpi"]
 FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires between all ranks
 CLOSED = b""  # a message and its answer: nothing more is asked
 LARGEST = 16 << 30  # bytes of a message, unless said otherwise
 PATIENCE = 5.0  # seconds that an end waits for a rank
+_PLACE = "RANK (0 of the server, then 1, 2, ...), WORLD_SIZE (how many), MASTER_ADDR and MASTER_PORT (of the server)"
 PAUSES = (0.0001, 0.002)  # seconds between two looks for messages over MPI: the first, the longest
 
 
-class CommunicationManager(ABC):
-    """Messages between ranks, as bytes.
-
-    `rank`: of this process, from 0. `size`: how many ranks there are. `at_work`: whether an engine is in the middle of
-    its work here, so that others wait in vain for a process that ends now. `limit`: bytes of a message; a rank that
-    sends more is gone, and nothing is allocated for what it sends.
-    """
-
-    rank: int
-    size: int
-    at_work = False
-    limit = LARGEST
-
-    # ---- at rank 0
+class Wires(ABC):
+    """This end of wires to processes that answer each message by one of theirs; processes have numbers."""
 
     @abstractmethod
     def post(self, rank: int, message: bytes) -> None:
@@ -58,7 +47,21 @@ class CommunicationManager(ABC):
 
     @abstractmethod
     def take(self, rank: int) -> memoryview:
-        """The oldest answer of a rank that was not taken; `EOFError` if the rank is gone."""
+        """The oldest answer of a rank that was not taken, valid until the next `post`; `EOFError` if it is gone."""
+
+
+class CommunicationManager(Wires):
+    """Messages between ranks, as bytes; the wires are those of rank 0.
+
+    `rank`: of this process, from 0. `size`: how many ranks there are. `at_work`: whether an engine is in the middle of
+    its work here, so that others wait in vain for a process that ends now. `limit`: bytes of a message; a rank that
+    sends more is gone, and nothing is allocated for what it sends.
+    """
+
+    rank: int
+    size: int
+    at_work = False
+    limit = LARGEST
 
     def dismiss(self, ranks: Collection[int], late: Collection[int]) -> list[int]:
         """Tell ranks that it is over, and wait until those that are not `late` have heard of it: those that are gone.
@@ -98,7 +101,13 @@ class GlooManager(CommunicationManager):
 
     def __init__(self) -> None:
         if not dist.is_initialized():
-            dist.init_process_group("gloo", timeout=FOREVER)
+            try:
+                dist.init_process_group("gloo", timeout=FOREVER)
+            except RuntimeError as error:
+                raise RankError(
+                    f"the ranks could not be connected ({str(error).strip()[:300]}): MASTER_ADDR names a host that all "
+                    "of them reach, and GLOO_SOCKET_IFNAME=eth0 the network interface of each by which it is reached"
+                ) from None
             group = dist.group.WORLD
         else:
             group = dist.new_group(backend="gloo", timeout=FOREVER)
@@ -273,14 +282,34 @@ def rank_here(transport: Transport) -> int:
         rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
         launch = "mpirun -np 3 fedloom run ..."
     else:
-        rank, size = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE"))
-        launch = "torchrun --nproc-per-node=3 -m fedloom run ..."
+        rank, size = (_number(name) for name in ("RANK", "WORLD_SIZE"))
+        launch = (
+            "torchrun --nproc-per-node=3 -m fedloom run ..., or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for "
+            "each, as it does"
+        )
+        missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if size > 1 and missing:
+            raise SettingError(
+                f"ranks over Gloo find each other by {_PLACE}, and {missing[0]} is not set: set all four"
+            )
     if size < 2:
         raise SettingError(
             f"engine = {transport!r} needs at least 2 ranks, of which rank 0 is the server, and there "
             f"{'is one' if size else 'are none'}: launch them by {launch}"
         )
     return rank
+
+
+def meeting_point(transport: Transport) -> str:
+    """Where ranks find each other, in words."""
+    return "MPI" if transport == "mpi" else f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "0")
+    if not text.isdecimal():
+        raise SettingError(f"{name} is a whole number that is at least 0, got {text!r}: set {_PLACE}")
+    return int(text)
 
 
 def only_computes(engine: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -73,16 +73,15 @@ class Devices(Engine):
                 out[k] = self._failed(k, error, round)
         return out
 
+    def refused(self, clients: Mapping[int, str], round: int) -> None:
+        for k, why in clients.items():
+            self._failed(k, RefusedError(why), round)
+
     def _asked(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         if self.watch is not None:
             raise SettingError("a round of devices cannot be computed again: their examples are not here")
         requests = {k: self.request(call, [k], send) for k in clients}
-        waiting = set(clients)
         for k, answer in self._exchange(requests, call.broadcast):
-            if k not in waiting:
-                self._failed(k, RefusedError("it has answered before"), call.round)
-                continue
-            waiting.remove(k)
             try:
                 found = self._taken(requests[k], self._open(k, answer))
             except FedloomError as error:
@@ -129,7 +128,7 @@ class Devices(Engine):
             own = self.stack([k]) if self.counts_states and made is not None else None
             beside = {"to": name, "durable": round if self.durable is None else self.durable}
             clients[name] = k
-            messages[name] = sealed(request_bytes(request, number, made, own, **beside), fleet.tokens[name])
+            messages[name] = sealed(request_bytes(request, number, (number, made), own, **beside), fleet.tokens[name])
         for name, answer in fleet.ask(messages, self.deadline):
             yield clients[name], answer
 

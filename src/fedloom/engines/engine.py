@@ -38,6 +38,7 @@ class Engine(ABC):
     of clients. `counts_states`: whether clients' states travel with the messages, and are counted. `judges_trained`:
     whether what a client has trained is judged where it was trained. `on_nonfinite`: "stop" raises NonFiniteError,
     "refuse" treats the client as failed and leaves its state as it was; the same for the server's own state.
+    `norm_bound`: of an upload, in multiples of the norm of what its client was sent; a larger one is refused.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Engine(ABC):
         deadline: float | None = None,
         faults: Faults | None = None,
         on_nonfinite: Literal["stop", "refuse"] = "stop",
+        norm_bound: float | None = None,
         counts_states: bool = False,
         judges_trained: bool = False,
         programs: Programs | None = None,
@@ -77,7 +79,7 @@ class Engine(ABC):
         self.population, self.algorithm = population, algorithm
         self.compilation, self.bf16, self.chunk, self.chunks_given = compilation, bf16, chunk, chunks
         self.workers, self.deadline, self.faults, self.on_nonfinite = workers, deadline, faults, on_nonfinite
-        self.counts_states, self.judges_trained = counts_states, judges_trained
+        self.norm_bound, self.counts_states, self.judges_trained = norm_bound, counts_states, judges_trained
         self._bills: dict[str, Bill] = {}
         self.runtime = Runtime(
             population, algorithm, stacked=self.stacked, compilation=compilation, bf16=bf16, programs=programs
@@ -147,8 +149,8 @@ class Engine(ABC):
         return type(self)(
             self.population, algorithm, compilation=self.compilation, bf16=self.bf16, chunk=self.chunk,
             chunks=self.chunks_given, workers=self.workers, deadline=self.deadline, faults=self.faults,
-            on_nonfinite=self.on_nonfinite, counts_states=self.counts_states, judges_trained=self.judges_trained,
-            programs=self.runtime.programs,
+            on_nonfinite=self.on_nonfinite, norm_bound=self.norm_bound, counts_states=self.counts_states,
+            judges_trained=self.judges_trained, programs=self.runtime.programs,
         )  # fmt: skip
 
     def open(self) -> None:  # noqa: B027  # most need nobody
@@ -158,6 +160,9 @@ class Engine(ABC):
         """Those of some clients who would not take part in a round, and why."""
         reasons = {} if self.faults is None else {k: self.faults(round, 0, k) for k in clients}
         return {k: why for k, why in reasons.items() if why == "declined"}
+
+    def refused(self, clients: Mapping[int, str], round: int) -> None:  # noqa: B027  # the record of the round says it
+        """Told of clients whose answers hold numbers that cannot be, and why."""
 
     def close(self) -> None:  # noqa: B027  # most have started nothing
         """End what the engine has started; it can be used again."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from fedloom.engines.communication import PATIENCE, CommunicationManager
 
 TRUSTED = "for trusted networks only: nothing is encrypted here, and whoever reaches the server's port may join"
+_STALE = 8  # answers of one device that are dropped before a request
 _LONGEST = 300  # characters of what a device says, in the audit log
 
 
@@ -100,7 +101,7 @@ class RankFleet(Fleet):
 
     def ask(self, requests: Mapping[str, bytes], deadline: float | None) -> Iterator[tuple[str, memoryview | Lost]]:
         end = None if deadline is None else time.monotonic() + deadline
-        self._drop_late(0.0)
+        self._drop_stale()
         waited: dict[int, str] = {}
         for name, message in requests.items():
             rank = self.ranks.get(name)
@@ -125,16 +126,19 @@ class RankFleet(Fleet):
 
     def close(self) -> None:
         """Tell those that are there that it is over."""
-        self._drop_late(0.0)
+        self._drop_stale()
         for rank in self.manager.dismiss(list(self.ranks.values()), self._late):
             self._left(rank)
         self.ranks.clear()
 
-    def _drop_late(self, seconds: float) -> None:
-        for rank in self.manager.wait(list(self._late), seconds) if self._late else ():
-            name = self._late.pop(rank)
-            if self._take(rank) is not None:
-                self.audit("late", name, "its answer came after the deadline, and was dropped")
+    def _drop_stale(self) -> None:
+        """What has come before a request is sent is no answer to it. Of a device that never stops, some is left."""
+        for _ in range(_STALE):
+            for rank in self.manager.wait(list(self.ranks.values()), 0.0):
+                name = next(name for name, its in self.ranks.items() if its == rank)
+                why = "came after the deadline" if self._late.pop(rank, None) else "came twice, or unasked"
+                if self._take(rank) is not None:
+                    self.audit("late", name, f"its answer {why}, and was dropped")
 
     def _take(self, rank: int) -> memoryview | None:
         try:

@@ -5,36 +5,23 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 
-from fedloom.core.errors import ClientError
+from fedloom.core.errors import ClientError, CodecError, EngineWarning
+from fedloom.engines.communication import Wires
 from fedloom.engines.engine import Engine, Send
 from fedloom.engines.message import JUDGING, Answer, Call, Request
 from fedloom.engines.service import answer_of, request_bytes
-from fedloom.engines.transport import part, unpack
+from fedloom.engines.transport import Message, part, unpack
 
-TRIES = 3  # how often a client is asked whose process died
+TRIES = 3  # how often a client is asked whose process died, or whose answer was damaged
 
-
-class Peer(Protocol):
-    """Another process, at this end of the wire. It answers one message after the other."""
-
-    def send(self, message: bytes) -> None:
-        """Ask; `EOFError` if the process is gone."""
-
-    def receive(self) -> memoryview:
-        """The answer, which stays until the next request; `EOFError` if the process is gone."""
-
-    @property
-    def epitaph(self) -> str:
-        """What a process that is gone died of."""
-
-
-P = TypeVar("P", bound=Peer)
+Share = tuple[int, ...]  # clients that are asked at once
 Found = tuple[Request, Any, Answer]
 
 
@@ -49,61 +36,67 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Processes(Engine, Generic[P]):
+class Processes(Engine):
     """`loop` on one thread, in several processes; the same bits whatever their number.
 
     Each is sent a client's state with the request and sends it back: any client can go to any of them. The largest go
-    first, each to whoever is free. Where one dies its client is asked again, of another.
+    first, each to whoever is free; or `together` so many of one architecture, as a stack. Where a process dies, or an
+    answer is damaged, the clients are asked again. Answers bear the numbers of their requests, so one that comes late,
+    or twice, is dropped.
     """
+
+    together = 1
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._calls = itertools.count()
-        self._holds: dict[P, int] = {}  # the number of the newest broadcast that a process has
-        self._overdue: set[P] = set()  # whose answer nobody waits for any more
+        self._calls, self._numbers = itertools.count(), itertools.count()
+        self._holds: dict[int, int] = {}  # the number of the newest broadcast that a process has
+        self._overdue: dict[int, int] = {}  # processes whose answer nobody waits for any more: to which request
+
+    @property
+    @abstractmethod
+    def wires(self) -> Wires:
+        """To the processes, by their numbers."""
 
     @abstractmethod
-    def idle(self, count: int) -> list[P] | None:
+    def idle(self, count: int) -> list[int] | None:
         """Up to `count` processes without work, begun where they are not there; None: clients are computed here."""
 
     @abstractmethod
-    def ready(self, peers: Sequence[P], timeout: float | None) -> Sequence[P]:
-        """Those that have answered or are gone; waits for the first of them, but not longer than so many seconds."""
+    def replaced(self, process: int) -> tuple[str, list[int]]:
+        """A process is gone: what it died of, and the one that takes its place, if there is one."""
 
     @abstractmethod
-    def replaced(self, peer: P) -> P | None:
-        """A process is gone: the one that takes its place, if there is one."""
-
-    @abstractmethod
-    def left(self, peer: P) -> bool:
+    def left(self, process: int) -> bool:
         """Nobody waits for a process's answer any more: whether it will come all the same, and must be dropped."""
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[Found]:
-        peers = None if self.watch is not None else self.idle(len(clients))  # what a replay looks at does not travel
-        if peers is None:
-            for k in clients:
+        shares = [tuple(clients[i : i + self.together]) for i in range(0, len(clients), self.together)]
+        processes = None if self.watch is not None else self.idle(len(shares))  # what is replayed does not travel
+        if processes is None:
+            for share in shares:
                 with threads(1):
-                    found = self.ask(call, [k], send)
+                    found = self.ask(call, share, send)
                 yield found
             return
         with threads(1):  # also for what the caller does with an answer: threads that are done spin, on cores in use
-            yield from in_order(clients, self._there(call, clients, send, peers))
+            yield from in_order([share[0] for share in shares], self._there(call, shares, send, processes))
 
-    def _there(self, call: Call, clients: Sequence[int], send: Send, free: list[P]) -> Iterator[Found]:
+    def _there(self, call: Call, shares: Sequence[Share], send: Send, free: list[int]) -> Iterator[Found]:
         """Answers as they come."""
-        sizes, number, broadcast = self.population.sizes, next(self._calls), part(call.broadcast)
-        left, tries = sorted(clients, key=lambda k: (sizes[k], -k)), dict.fromkeys(clients, 0)
-        busy: dict[P, Request] = {}
+        sizes, sent, broadcast = self.population.sizes, next(self._calls), part(call.broadcast)
+        left = sorted(shares, key=lambda share: (sizes[list(share)].sum(), -share[0]))
+        tries = dict.fromkeys(shares, 0)
+        busy: dict[int, tuple[int, Request]] = {}
         found: list[Found] = []
         end = None if call.exchange == JUDGING or self.deadline is None else time.monotonic() + self.deadline
         try:
             while left or busy or found:
                 while left and free:
-                    peer, request = free.pop(), self.request(call, [left.pop()], send)
-                    news = broadcast if self._holds.get(peer) != number else None
-                    self._holds[peer], busy[peer] = number, request
-                    with contextlib.suppress(EOFError):  # seen below, where its wire ends
-                        peer.send(request_bytes(request, number, news, self.stack(request.clients)))
+                    process, number, request = free.pop(), next(self._numbers), self.request(call, left.pop(), send)
+                    news = sent, broadcast if self._holds.get(process) != sent else None
+                    self._holds[process], busy[process] = sent, (number, request)
+                    self.wires.post(process, request_bytes(request, number, news, self.stack(request.clients)))
                 yield from found  # once the others have work again
                 found = []
                 if left and not busy:  # whoever had work is gone
@@ -112,51 +105,70 @@ class Processes(Engine, Generic[P]):
                         continue
                 waited_for = [*busy, *self._overdue]
                 if left and not waited_for:
-                    raise self._forsaken(left[-1], call)
+                    raise self._forsaken(left[-1][0], call)
                 timeout = None if end is None else max(0.0, end - time.monotonic())
-                ready = self.ready(waited_for, timeout) if busy or left else ()
-                for peer in ready:
-                    request_of = busy.pop(peer, None)
-                    self._overdue.discard(peer)
+                ready = self.wires.wait(waited_for, timeout) if busy or left else ()
+                for process in ready:
+                    number, asked = busy[process] if process in busy else (self._overdue[process], None)
+                    message, why = None, ""
                     try:
-                        data = peer.receive()
+                        message = _opened(self.wires.take(process), number, self.population.device)
+                        if message is None:
+                            continue  # the newest is still to be answered
+                        new = [process]
                     except EOFError:
-                        free += [] if (new := self._succeeded(peer, request_of, tries)) is None else [new]
-                        left += [] if request_of is None else request_of.clients
+                        died, new = self.replaced(process)
+                        why = f"its process died ({died}; lower workers if memory is short)"
+                    except CodecError as error:
+                        new, why = [process], f"{error} (a network that does so often cannot be used)"
+                        self._holds.pop(process, None)  # the broadcast may have been damaged
+                    free += new
+                    busy.pop(process, None)
+                    self._overdue.pop(process, None)
+                    if asked is None:  # it was late, and of no use
                         continue
-                    free.append(peer)
-                    if request_of is not None:  # else it is late, and of no use
-                        found.append((request_of, *answer_of(unpack(data), request_of)))
+                    if message is None:
+                        self._again(asked, why, tries)
+                        left.append(asked.clients)
+                    else:
+                        found.append((asked, *answer_of(message, asked)))
                 if end is not None and not ready and time.monotonic() >= end:
-                    late = [*(request.clients[0] for request in busy.values()), *left]
-                    self.lost.update(dict.fromkeys(late, f"no answer within {self.deadline:g} s"))
+                    late = [*(request.clients for _, request in busy.values()), *left]
+                    reason = f"no answer within {self.deadline:g} s"
+                    self.lost.update(dict.fromkeys(itertools.chain.from_iterable(late), reason))
                     break
         finally:  # what is still computed belongs to nobody
-            self._overdue.update(peer for peer in busy if self.left(peer))
+            self._overdue.update({process: number for process, (number, _) in busy.items() if self.left(process)})
 
-    def _succeeded(self, peer: P, request: Request | None, tries: dict[int, int]) -> P | None:
-        """Who takes the place of a process that is gone."""
-        epitaph = peer.epitaph
-        new = self.replaced(peer)
-        self._holds.pop(peer, None)
-        if request is not None:
-            (k,) = request.clients
-            tries[k] += 1
-            if tries[k] >= TRIES:
-                raise ClientError(
-                    f"the process that computed it died {TRIES} times ({epitaph}): lower workers if memory is short",
-                    client=k,
-                    round=request.call.round + 1,
-                )
-        return new
+    def _again(self, request: Request, why: str, tries: dict[Share, int]) -> None:
+        """A client has to be asked again; `ClientError` if it was asked often enough."""
+        share = request.clients
+        tries[share] += 1
+        if tries[share] >= TRIES:
+            raise ClientError(f"asked {TRIES} times in vain: {why}", client=share[0], round=request.call.round + 1)
+        who = f"client {share[0]} is" if len(share) == 1 else f"clients {', '.join(map(str, share))} are"
+        warnings.warn(f"{who} asked again: {why}", EngineWarning, stacklevel=2)
 
     def _forsaken(self, client: int, call: Call) -> ClientError:
         what = "no process is left that could compute it: go on with --resume, as many as there are now"
         return ClientError(what, client=client, round=call.round + 1)
 
 
+def _opened(data: memoryview, number: int, device: torch.device) -> Message | None:
+    """The answer to the request of this number; None: to another, so that it came late or twice.
+
+    Raises:
+        CodecError: it was damaged on its way, or what it answers was.
+    """
+    message = unpack(data, device=device)
+    said = message.head.get("number")
+    if said is None:
+        raise CodecError("a request could not be read")
+    return message if said == number else None
+
+
 def in_order(clients: Sequence[int], found: Iterator[Found]) -> Iterator[Found]:
-    """Answers in the order of `clients`, each as soon as those before it are there; without those that are lost."""
+    """Answers in the order of `clients`, the first of each, as soon as those before are there; without the lost."""
     there: dict[int, Found] = {}
     for k in clients:
         while k not in there and (answer := next(found, None)) is not None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+from dataclasses import replace
 from typing import Any, ClassVar
+
+import torch
 
 from fedloom.core.errors import RankError, SettingError
 from fedloom.engines.communication import CLOSED, CommunicationManager, Transport, communication
@@ -15,62 +18,49 @@ from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import Service
 
 HEAD = b"#"  # of an answer that says which job a rank runs
+# The number of a rank on its host, as torchrun, Open MPI, MPICH and Slurm say it.
+_LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 
-class Rank:
-    """A rank that computes clients, as rank 0 sees it."""
-
-    epitaph = "its wire ended"
-
-    def __init__(self, manager: CommunicationManager, number: int) -> None:
-        self.manager, self.number = manager, number
-
-    def send(self, message: bytes) -> None:
-        self.manager.post(self.number, message)
-
-    def receive(self) -> memoryview:
-        self.manager.wait([self.number], None)
-        return self.manager.take(self.number)
-
-
-class Ranks(Processes[Rank]):
+class Ranks(Processes):
     """All ranks make the same engine; rank 0 opens it and asks, and the others `serve` until it is closed.
 
     Where it is not open, as for a replay, clients are computed here: the bits are the same. A rank that is lost is not
-    replaced: over Gloo the run goes on with those that are left, over MPI the job ends.
+    replaced: over Gloo the run goes on with those that are left, over MPI the job ends. With a `chunk` a rank computes
+    so many clients as a stack, with the bits of `stacked` on one thread and this chunk.
     """
 
     transport: ClassVar[Transport]
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.ranks: list[Rank] | None = None  # those that are left, once the engine is open
+    def __init__(self, *args: Any, chunk: int | None = None, **settings: Any) -> None:
+        self.stacked, self.together = chunk is not None, chunk or 1
+        super().__init__(*args, chunk=chunk, **settings)
+        self.ranks: list[int] | None = None  # those that are left, once the engine is open
+
+    @property
+    def wires(self) -> CommunicationManager:
+        return communication(self.transport)
 
     def open(self) -> None:
-        manager = communication(self.transport)
-        manager.at_work = True
-        self._agree([Rank(manager, number) for number in range(1, manager.size)])
+        self.wires.at_work = True
+        self._agree()
 
-    def idle(self, count: int) -> list[Rank] | None:
+    def idle(self, count: int) -> list[int] | None:
         if self.ranks is None:
             return None
         return [rank for rank in self.ranks if rank not in self._overdue][:count]
 
-    def ready(self, peers: Sequence[Rank], timeout: float | None) -> Sequence[Rank]:
-        there = communication(self.transport).wait([rank.number for rank in peers], timeout)
-        return [rank for rank in peers if rank.number in there]
+    def replaced(self, process: int) -> tuple[str, list[int]]:
+        self.ranks = [rank for rank in self.ranks or () if rank != process]
+        return f"rank {process} is gone, {len(self.ranks)} are left", []
 
-    def replaced(self, peer: Rank) -> None:
-        self.ranks = [rank for rank in self.ranks or () if rank is not peer]
-
-    def left(self, peer: Rank) -> bool:
+    def left(self, process: int) -> bool:
         return True
 
     def close(self) -> None:
         """Let go of the others, and wait until those that are not late have heard of it."""
         if self.ranks:
-            late = [rank.number for rank in self._overdue]
-            communication(self.transport).dismiss([rank.number for rank in self.ranks], late)
+            self.wires.dismiss(self.ranks, self._overdue)
         self.ranks = None
         self._overdue.clear()  # whoever opens it again drops what is late first
         self._holds.clear()
@@ -82,15 +72,16 @@ class Ranks(Processes[Rank]):
             RankError: rank 0 is gone.
             SettingError: it runs another job.
         """
-        manager = communication(self.transport)
+        manager = self.wires
         try:
             asked = json.loads(bytes(manager.receive()))
             manager.at_work = True
             mine = self._about()
             manager.answer(HEAD + mine.encode())
+            people = replace(self.population, device=own_device(self.population.device))
             runtime = Runtime(
-                self.population, self.algorithm, compilation=asked["compilation"], bf16=asked["bf16"],
-                programs=self.runtime.programs,
+                people, self.algorithm, stacked=asked["stacked"], compilation=asked["compilation"],
+                bf16=asked["bf16"], programs=self.runtime.programs,
             )  # fmt: skip
             service = Service(runtime, trusted=True)
             with threads(1):
@@ -106,16 +97,16 @@ class Ranks(Processes[Rank]):
 
     # ---- whether all ranks run the same job
 
-    def _agree(self, ranks: list[Rank]) -> None:
+    def _agree(self) -> None:
         """Begin with those that are there, which must run this job."""
-        mine = self._about()
-        about = {"about": mine, "compilation": self.compilation, "bf16": self.bf16}
-        for rank in ranks:
-            rank.send(json.dumps(about).encode())
-        found: dict[Rank, str] = {}
-        for rank in ranks:
+        mine, wires = self._about(), self.wires
+        about = {"about": mine, "stacked": self.stacked, "compilation": self.compilation, "bf16": self.bf16}
+        for rank in range(1, wires.size):
+            wires.post(rank, json.dumps(about).encode())
+        found: dict[int, str] = {}
+        for rank in range(1, wires.size):
             with contextlib.suppress(EOFError):
-                while (answer := bytes(rank.receive()))[:1] != HEAD:  # late, to an engine before this one
+                while (answer := bytes(_next(wires, rank)))[:1] != HEAD:  # late, to an engine before this one
                     pass
                 found[rank] = answer[1:].decode()
         self.ranks = list(found)
@@ -148,6 +139,19 @@ class MPI(Ranks):
 
     name = "mpi"
     transport = "mpi"
+
+
+def own_device(device: torch.device) -> torch.device:
+    """The GPU of this rank where `device` names none: by its number on its host, in turn where there are fewer."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    here = next((os.environ[name] for name in _LOCAL if name in os.environ), "0")
+    return torch.device("cuda", int(here) % torch.cuda.device_count())
+
+
+def _next(wires: CommunicationManager, rank: int) -> memoryview:
+    wires.wait([rank], None)
+    return wires.take(rank)
 
 
 def _compare(mine: str, theirs: str) -> None:

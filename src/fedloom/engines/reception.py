@@ -1,4 +1,4 @@
-"""How devices come to a run: they are told what it asks for, register, and get a number and a token."""
+"""How devices come to a run: they are told what it asks for, register, get a number, a token and public examples."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.errors import RefusedError
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import CodecError, RefusedError
+from fedloom.data import Examples, Normalise
 from fedloom.engines.fleet import RankFleet
 from fedloom.engines.registration import CAP, Registration, Registry
 from fedloom.engines.service import LIMIT
+from fedloom.engines.transport import pack, short, unpack
 
 _MOST = 1 << 22  # bytes of a registration
 
@@ -24,10 +29,12 @@ def receive(
     *,
     test: str = "",
     cap: int = CAP,
+    public: bool = False,
 ) -> Registry:
     """Register the devices at all ranks in the file `path`, or admit those that it names, and tell each its number.
 
-    `models`: the architectures that devices may have. `cap`: examples that count of one device.
+    `models`: the architectures that devices may have. `cap`: examples that count of one device. `public`: whether
+    public examples follow, see `hand_out`.
 
     Raises:
         SettingError: no device could be registered, or they hold examples that are not alike.
@@ -59,12 +66,44 @@ def receive(
         client = fleet.names.index(one.id)
         fleet.ranks[one.id] = rank
         own = registry.devices[client]
-        said = {"client": client, "model": own.model, "token": fleet.tokens[one.id]}
+        said = {"client": client, "model": own.model, "token": fleet.tokens[one.id], "public": public}
         fleet.tell(rank, json.dumps(said).encode())
         fleet.audit("joined", one.id, client=client, examples=sum(own.train), model=own.model)
     for rank, why in refused.items():
         fleet.tell(rank, json.dumps({"refused": why}).encode())
     return registry
+
+
+def hand_out(fleet: RankFleet, public: Examples, *, labels: bool) -> None:
+    """Send the devices that are there the public examples, and their labels where these are to be known."""
+    n = public.normalise
+    head = {"normalise": [n.mean, n.std, n.scale], "labels": labels}
+    message = pack(head, {"x": public.x} | ({"y": public.y} if labels else {}))
+    for rank in list(fleet.ranks.values()):
+        fleet.tell(rank, message)
+
+
+def handed_out(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Examples, bool]:
+    """(public examples, whether their labels are known) of what the server has sent; alike to a device's own.
+
+    Raises:
+        RefusedError: they are not, or it is no such message.
+    """
+
+    def check(head: dict[str, Any], name: str, part: Any) -> None:
+        kinds = {"x": (like.x.dtype, like.shape), "y": (torch.int64, ())}
+        if name not in kinds or not isinstance(part, Tensor) or (part.dtype, tuple(part.shape[1:])) != kinds[name]:
+            raise CodecError(f"they must be {like.x.dtype} of {like.shape}, got {name[:80]!r}: {short(part)}")
+
+    try:
+        message = unpack(data, check=check, limit=limit)
+        mean, std, scale = message.head["normalise"]
+        x, labels = message.parts["x"], message.head["labels"] is True
+        y = message.parts["y"] if labels else torch.zeros(len(x), dtype=torch.int64)
+        made = Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
+        return Examples(x, y, like.num_classes, made, "public examples"), labels
+    except (CodecError, KeyError, TypeError, ValueError) as error:
+        raise RefusedError(f"these are no public examples for this device: {error}") from None
 
 
 def _read(data: bytes) -> Registration:

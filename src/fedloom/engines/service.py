@@ -39,9 +39,11 @@ class Service:
     ) -> None:
         self.runtime, self.keeper, self.trusted, self.limit = runtime, keeper, trusted, limit
         self._broadcast: tuple[int, Any] = (-1, ())  # the newest, by its number
+        self._answers: int | None = None  # the number of the request that is being answered, once it is known
 
     def __call__(self, data: bytes | memoryview) -> bytes:
         """The answer to a message; a request that is refused is answered by why."""
+        self._answers = None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -54,11 +56,13 @@ class Service:
 
     def stamp(self) -> dict[str, Any]:
         """What every answer says beside."""
-        return {}
+        return {"number": self._answers}
 
     def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
-        message = unpack(data) if self.trusted else unpack(data, check=self._check, limit=self.limit)
-        request, keeper = self._request(message), self.keeper
+        check, limit = (None, None) if self.trusted else (self._check, self.limit)
+        message = unpack(data, check=check, limit=limit, device=self.runtime.population.device)
+        self._answers, keeper = message.head.get("number"), self.keeper
+        request = self._request(message)
         states = message.parts.get("state", ()) if keeper is None else tree.stack([keeper.state(request.accepted[0])])
         states, answer = self.runtime.answer(request, states)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
@@ -120,17 +124,19 @@ class Service:
             check_argument(value, annotation, own, f"{name}[{i}]")
 
 
-def request_bytes(request: Request, number: int, broadcast: Part | None, state: Any, **beside: Any) -> bytes:
-    """A request as bytes. `broadcast`: its part, None where the other end has it by its `number`. `state`: stacked;
-    None where clients keep theirs. `beside`: what else its head says.
+def request_bytes(
+    request: Request, number: int, broadcast: tuple[int, Part | None], state: Any, **beside: Any
+) -> bytes:
+    """A request as bytes. `number`: which the answer will bear. `broadcast`: its own number, and its part, None where
+    the other end has it. `state`: stacked; None where clients keep theirs. `beside`: what else its head says.
     """
     call = request.call
     head = {
         "method": call.method, "round": call.round, "exchange": call.exchange, "rate": call.rate, "judged": call.judged,
-        "clients": request.clients, "keys": request.keys, "accepted": request.accepted, "broadcast": number,
-        **beside,
+        "clients": request.clients, "keys": request.keys, "accepted": request.accepted,
+        "number": number, "broadcast": broadcast[0], **beside,
     }  # fmt: skip
-    given = {"broadcast": broadcast, "state": state, "scatter": request.scatter or None}
+    given = {"broadcast": broadcast[1], "state": state, "scatter": request.scatter or None}
     return pack(head, {name: value for name, value in given.items() if value is not None})
 
 

@@ -2,17 +2,21 @@
 
 A message is a head, which is JSON, and parts, which are trees of tensors:
 
-    4 bytes: length of the head | head: numbers, names, and of each part its structure and length | parts: safetensors
+    4 bytes: CRC-32 of what follows | 4 bytes: length of the head | head: numbers, names, and of each part its structure
+    and length | parts: safetensors
 
 The structure of a part is read before its tensors are: shapes and types are compared with what was asked for, and the
-whole with a limit, before anything is allocated. No code travels, and nothing but tensors, numbers and names.
+whole with a limit, before anything is allocated. No code travels, and nothing but tensors, numbers and names. The sum
+finds what was damaged on its way between parts of one program; strangers have a seal.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,9 +44,13 @@ def pack(head: Mapping[str, Any], parts: Mapping[str, Any]) -> bytes:
     made = {name: value if isinstance(value, Part) else part(value) for name, value in parts.items()}
     lengths = {name: sum(map(len, each.chunks)) for name, each in made.items()}
     text = json.dumps({"head": head, "parts": lengths}).encode()
-    return b"".join(
-        [len(text).to_bytes(4, "little"), text, *(chunk for each in made.values() for chunk in each.chunks)]
-    )
+    return summed(len(text).to_bytes(4, "little"), text, *(chunk for each in made.values() for chunk in each.chunks))
+
+
+def summed(*chunks: bytes) -> bytes:
+    """Bytes behind their CRC-32."""
+    check = functools.reduce(lambda so_far, chunk: zlib.crc32(chunk, so_far), chunks, 0)
+    return b"".join([check.to_bytes(4, "little"), *chunks])
 
 
 @dataclass(frozen=True)
@@ -64,9 +72,11 @@ def unpack(
     """The message in some bytes; `check` sees the structure of each part before its tensors are made.
 
     Raises:
-        CodecError: they are no message, more than `limit` bytes, or hold what `check` refuses.
+        CodecError: they are no message, more than `limit` bytes, damaged, or hold what `check` refuses.
     """
     head, lengths, rest = _opened(data, limit)
+    if zlib.crc32(memoryview(data)[4:]) != int.from_bytes(data[:4], "little"):
+        raise CodecError("the message was damaged on its way")
     if min(lengths.values(), default=0) < 0 or sum(lengths.values()) != len(rest):
         raise CodecError(f"the message is cut or padded: parts of {sum(lengths.values())} bytes in {len(rest)}")
     parts, start = {}, 0
@@ -89,7 +99,7 @@ def _opened(data: bytes | memoryview, limit: int | None) -> tuple[dict[str, Any]
     """(head, bytes of each part, the parts) of a message."""
     if limit is not None and len(data) > limit:
         raise CodecError(f"a message of {len(data)} bytes, and at most {limit} are taken: raise the limit or send less")
-    text, rest = _counted(data)
+    text, rest = _counted(memoryview(data)[4:])
     outer = _json(text)
     try:
         return dict(outer["head"]), {str(name): int(n) for name, n in outer["parts"].items()}, rest

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Collection
 from multiprocessing.connection import wait
 from typing import Any
 
 from fedloom.engines.child import Child
+from fedloom.engines.communication import Wires
 from fedloom.engines.processes import Processes
 from fedloom.engines.service import Service
 
@@ -17,7 +20,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Workers(Processes[Child]):
+class Children(dict[int, Child], Wires):
+    """Forked processes by number, and the wires to them."""
+
+    def post(self, rank: int, message: bytes) -> None:
+        with contextlib.suppress(EOFError):  # seen by `take`
+            self[rank].send(message)
+
+    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
+        there = wait([self[rank].pipe for rank in ranks], timeout)
+        return [rank for rank in ranks if self[rank].pipe in there]
+
+    def take(self, rank: int) -> memoryview:
+        return self[rank].receive()
+
+
+class Workers(Processes):
     """Processes that are forked at the first exchange, with all data in memory that is shared until somebody writes.
 
     One that dies is replaced.
@@ -27,39 +45,40 @@ class Workers(Processes[Child]):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.children: list[Child] = []
+        self.children, self._made = Children(), itertools.count()
 
-    def idle(self, count: int) -> list[Child] | None:
+    @property
+    def wires(self) -> Wires:
+        return self.children
+
+    def idle(self, count: int) -> list[int] | None:
         count = min(self.workers or cores(), count)
         if count == 1:
             return None
         while len(self.children) < count:
-            self.children.append(self._fork())
-        return self.children[:count]
+            self._fork()
+        return list(self.children)[:count]
 
-    def ready(self, peers: Sequence[Child], timeout: float | None) -> Sequence[Child]:
-        there = wait([child.pipe for child in peers], timeout)
-        return [child for child in peers if child.pipe in there]
+    def replaced(self, process: int) -> tuple[str, list[int]]:
+        why = self.children[process].epitaph
+        self._forget(process)
+        return why, [self._fork()]
 
-    def replaced(self, peer: Child) -> Child:
-        self._forget(peer)
-        self.children.append(self._fork())
-        return self.children[-1]
-
-    def left(self, peer: Child) -> bool:
-        peer.process.kill()  # in the middle of its work
-        self._forget(peer)
+    def left(self, process: int) -> bool:
+        self.children[process].process.kill()  # in the middle of its work
+        self._forget(process)
         return False
 
-    def _fork(self) -> Child:
+    def _fork(self) -> int:
         _ = self.population.prepared  # made once, before there are several processes
-        return Child(Service(self.runtime, trusted=True))
+        number = next(self._made)
+        self.children[number] = Child(Service(self.runtime, trusted=True))
+        return number
 
-    def _forget(self, child: Child) -> None:
-        self.children.remove(child)
-        self._holds.pop(child, None)
-        child.close()
+    def _forget(self, process: int) -> None:
+        self._holds.pop(process, None)
+        self.children.pop(process).close()
 
     def close(self) -> None:
         while self.children:
-            self._forget(self.children[-1])
+            self._forget(next(reversed(self.children)))

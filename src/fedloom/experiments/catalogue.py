@@ -17,7 +17,7 @@ from torch import nn
 from fedloom.algorithms import ALGORITHMS
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
-from fedloom.core.choices import field_types
+from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
 from fedloom.core.ldam import LDAM
 from fedloom.core.naming import by_python_name, meant
@@ -51,7 +51,7 @@ from fedloom.data.download import DOWNLOADS
 from fedloom.data.formats import FormatError
 from fedloom.data.sources import SOURCES
 from fedloom.experiments.parts import parts, with_parts
-from fedloom.experiments.words import coerce, settable
+from fedloom.experiments.words import coerce
 from fedloom.models import MODELS, build
 
 DATA = "fashion_mnist_small"
@@ -381,6 +381,12 @@ def public(source: str, like: Examples, count: int, seed: int) -> Examples:
         raise SettingError(f"data.public takes 0 (all) to {len(found)} of the examples of {source}, got {count}")
     rows = generator(seed, "public").permutation(len(found))[: count or len(found)]
     return dataclasses.replace(found.select(np.sort(rows)), normalise=like.normalise)
+
+
+def public_of_server(source: str, like: Examples, count: int, seed: int, normalised: str) -> Examples:
+    """The same where the clients' examples are elsewhere: networks see them as the source or `normalised` says."""
+    own = normalise(normalised, data(source)).train.normalise
+    return public(source, dataclasses.replace(like, normalise=own), count, seed)
 
 
 def cut(dataset: Dataset, count: int, seed: int) -> Dataset:

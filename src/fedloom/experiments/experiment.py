@@ -10,7 +10,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.directory import RunDirectory
@@ -18,7 +20,7 @@ from fedloom.coordinator.newcomers import WAYS, NewClients, Way
 from fedloom.coordinator.run import Job
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import check_choices
+from fedloom.core.choices import Count, WholeNumber, check_choices
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.core.naming import meant
@@ -32,6 +34,8 @@ from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.samplers import sampler
 from fedloom.experiments.weights_file import load_weights
 from fedloom.experiments.words import coerce
+
+Share = Annotated[float, Ge(0), Lt(1)]  # of examples: 0.2 is one in five
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,29 +61,21 @@ class DataSettings:
 
     source: str = catalogue.DATA
     merge: bool = False
-    classes: int = 0
-    examples: int = 0
+    classes: WholeNumber = 0
+    examples: WholeNumber = 0
     normalise: str = "source"
     partition: str = "shards:2"
-    clients: int = 100
-    partition_seed: int | None = None
-    test_fraction: float = 0.2
-    val_fraction: float = 0.0
-    public: int = 0
+    clients: Count = 100
+    partition_seed: WholeNumber | None = None
+    test_fraction: Share = 0.2
+    val_fraction: Share = 0.0
+    public: WholeNumber = 0
     public_source: str | None = None
     public_labels: bool = False
     augment: str = "none"
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.clients < 1:
-            raise SettingError(f"clients must be >= 1, got {self.clients}")
-        for name in ("test_fraction", "val_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"{name} must be in [0, 1), got {getattr(self, name)}: 0.2 is one in five")
-        for name in ("classes", "examples", "partition_seed", "public"):
-            if (getattr(self, name) or 0) < 0:
-                raise SettingError(f"{name} must be >= 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,10 +264,15 @@ class Experiment:
         d, seed = self.data, self.partition_seed
         if d.source.startswith("devices:"):
             registry = Registry.read(Path(d.source.removeprefix("devices:")))
-            if not registry.test:
-                return registry.federation()
-            own = catalogue.numbered(catalogue.data(registry.test), len(registry.devices[0].train))
-            return registry.federation(catalogue.normalise(d.normalise, own).test)
+            test = None
+            if registry.test:
+                own = catalogue.numbered(catalogue.data(registry.test), len(registry.devices[0].train))
+                test = catalogue.normalise(d.normalise, own).test
+            whole = registry.federation(test)
+            if d.public_source is None:
+                return whole
+            given = catalogue.public_of_server(d.public_source, whole.train, d.public, seed, d.normalise)
+            return dataclasses.replace(whole, public=given, public_labels=d.public_labels)
         dataset, public = self.dataset() if found is None else found
         if public is not None and d.public_source is None and d.partition.startswith("lists"):
             raise SettingError(
@@ -382,6 +383,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
         raise SettingError(f"{path} is not well-formed: {error}") from None
     if not isinstance(found, dict):
         raise SettingError(f"{path} must hold settings by name, got {type(found).__name__}")
+    found.pop("$schema", None)  # what editors check it by
     return found
 
 

@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from fedloom.core.choices import field_types
+from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import meant
 from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser
-from fedloom.experiments.words import coerce, settable
+from fedloom.experiments.words import coerce
 
 P = TypeVar("P")
 

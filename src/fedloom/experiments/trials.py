@@ -8,7 +8,7 @@ import math
 import os
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,10 +24,9 @@ from fedloom.core import files
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, StorageError
 from fedloom.core.naming import meant
 from fedloom.core.output import as_csv
-from fedloom.core.random import generator
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
-from fedloom.experiments.search_space import Range
+from fedloom.experiments.search import RANGES, Search, ends, is_range
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
 VALIDATION = "val_accuracy"
@@ -44,7 +43,6 @@ TEST_MEASURES = (
 MEASURES = (VALIDATION, "train_loss", *TEST_MEASURES)
 
 _MOST = 10_000  # trials
-_TRIES = 100  # draws for each trial that is wanted
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Trial:
         number: of the trial, from 0.
         settings: those that the sweep varies.
         experiment: all settings.
-        status: "waiting", "done" or "failed: why".
+        status: "waiting", "done", "as trial-003" (the same settings, not run again) or "failed: why".
         score: mean over the seeds of the mean of the sweep's measure over its last three measurements.
         std: standard deviation (n - 1) of the score over the seeds, None with one seed.
         measures: each measure, taken in the same rounds in the same way.
@@ -68,6 +66,11 @@ class Trial:
     score: float | None = None
     std: float | None = None
     measures: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def what(self) -> str:
+        """All settings as a text, the same for the same settings."""
+        return json.dumps(plain(self.experiment.described()), sort_keys=True)
 
     @property
     def name(self) -> str:
@@ -83,26 +86,26 @@ class Train(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """`base` with every choice of settings in `space`: the product of the lists, or `random` draws.
+    """`base` with every choice of settings in `space`: the product of the lists, or `search` trials that Optuna picks.
 
     Attributes:
         base: the experiment that is varied.
-        space: values, or a `Range` to draw from, by setting as in a settings file (`local.lr`, `fedntd.beta`, or
-            `beta` for the algorithm's own).
+        space: values by setting as in a settings file (`local.lr`, `fedntd.beta`, or `beta` for the algorithm's own); a
+            list, or in a search also a range, `log:0.001:1`, `uniform:0:1` or `int:1:5`.
         by: the measure to choose by.
         seeds: each trial is run with all of them (default: that of `base`).
-        random: so many draws instead of the product.
-        seed: of the draws; more draws with the same seed begin with the same trials.
+        search: so many trials, each picked by what those before gave, instead of the product (`experiments.search`).
+        seed: of the search; a longer one with the same seed begins with the same trials.
 
     Raises:
-        SettingError: a setting or a value is wrong in any trial, two trials are the same, or `by` is not measured.
+        SettingError: a setting or a value is wrong, two trials are the same, or `by` is not measured.
     """
 
     base: Experiment
-    space: Mapping[str, Sequence[Any] | Range]
+    space: Mapping[str, Sequence[Any] | str]
     by: str = VALIDATION
     seeds: Sequence[int] | None = None
-    random: int | None = None
+    search: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -115,13 +118,9 @@ class Sweep:
             raise SettingError(
                 f"a sweep chooses by one of {', '.join(MEASURES)}, got {self.by!r}{meant(self.by, MEASURES)}"
             )
-        ranges = {key: values for key, values in self.space.items() if isinstance(values, Range)}
-        if self.random is None and ranges:
-            key, drawn = next(iter(ranges.items()))
-            raise SettingError(f"{key} = {drawn} is drawn from: say how many trials (--random 20), or list values")
-        if self.random is not None and not 1 <= self.random <= _MOST:
-            raise SettingError(f"random must be in 1..{_MOST:,}, got {self.random:,}")
-        for trial in self.trials:
+        if self.search is not None and not 1 <= self.search <= _MOST:
+            raise SettingError(f"search must be in 1..{_MOST:,} trials, got {self.search:,}")
+        for trial in self._shown:
             if self.by == VALIDATION and not trial.experiment.data.val_fraction:
                 raise SettingError(
                     f"{VALIDATION} is measured on validation examples, and data.val_fraction is 0: hold some out with "
@@ -135,25 +134,26 @@ class Sweep:
                 stacklevel=3,
             )
 
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return len(self.trials) if self.search is None else self.search
+
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """Every trial, before it is run."""
+        """Every trial of the product, before it is run; () of a search, which picks them as it goes."""
+        if self.search is not None:
+            return ()
+        for key, values in self.space.items():
+            if is_range(values):
+                raise SettingError(f"{key} = {values} is searched: say how many trials (--search 20), or list values")
+        if (count := math.prod(map(len, self.space.values()))) > _MOST:
+            raise SettingError(f"a sweep has at most {_MOST:,} trials, got {count:,}: search among them (--search 20)")
         found: dict[str, Trial] = {}
-        for picked in self._picks():
-            experiment = self.base.with_all(picked)
-            described = experiment.described()
-            settings = {key: flat(described).get(key) for key in picked}
-            trial = Trial(len(found), plain(settings), experiment)
-            same = found.setdefault(json.dumps(plain(described), sort_keys=True), trial)
-            if same is not trial and self.random is None:
+        for values in itertools.product(*self.space.values()):
+            trial = self._trial(len(found), dict(zip(self.space, values, strict=True)))
+            if found.setdefault(trial.what, trial) is not trial:
                 raise SettingError(f"each choice of settings is named once, got {_said(trial)} again; drop the repeats")
-            if len(found) == self.random:
-                break
-        if self.random is not None and len(found) < self.random:
-            raise SettingError(
-                f"{self.random} different trials are wanted, but {_TRIES * self.random:,} draws gave {len(found)}: "
-                "widen the ranges or draw fewer"
-            )
         return tuple(found.values())
 
     def run(
@@ -168,8 +168,8 @@ class Sweep:
 
         sweep.json (what was asked for) is written before the first trial, sweep.csv (one row per trial) after each,
         best.json (settings of the best trial, as a settings file) after the last. `resume`: go on with the sweep that
-        is there, bit for bit; it may have got more random draws. `on_trial` is called after each trial, `train` runs
-        a job.
+        is there, bit for bit; a search may have become longer. `on_trial` is called after each trial, `train` runs a
+        job.
 
         Raises:
             SettingError: the settings of a trial contradict each other or the data, `directory` holds a sweep or a run,
@@ -179,16 +179,24 @@ class Sweep:
         folder, federations = Path(directory), Federations()
         asked = self._asked()
         self._check_fits(folder, asked, resume)
-        for trial in self.trials:  # what is wrong with any of them shows before the first is run
+        for trial in self._shown:  # what is wrong with any of them shows before the first is run
             self._check(trial, federations)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot write in {folder}: {error.strerror}; name another directory") from error
         files.write(folder, "sweep.json", (json.dumps(asked, indent=2) + "\n").encode())
-        trials = list(self.trials)
-        for number, trial in enumerate(trials):
-            trials[number] = self._tried(trial, folder, federations, resume, train or _run)
+        search, trials, tried = self._search(), list(self.trials), dict[str, Trial]()
+        for number in range(self.count):
+            if search is not None:
+                trials.append(self._trial(number, search.pick()))
+            trial = trials[number]
+            if (same := tried.get(trial.what)) is not None:
+                trials[number] = replace(same, number=number, status=f"as {same.name}")
+            else:
+                trials[number] = tried[trial.what] = self._tried(trial, folder, federations, resume, train or _run)
+            if search is not None:
+                search.learn(trials[number].score)
             files.write(folder, "sweep.csv", self._table(trials).encode())
             if on_trial is not None:
                 on_trial(trials[number])
@@ -205,10 +213,10 @@ class Sweep:
 
     # ---- which trials
 
-    def _named(self) -> dict[str, Sequence[Any] | Range]:
+    def _named(self) -> dict[str, Sequence[Any] | str]:
         """The space by full names of settings."""
         own, known = label(self.base.algorithm), flat(self.base.described())
-        out: dict[str, Sequence[Any] | Range] = {}
+        out: dict[str, Sequence[Any] | str] = {}
         for given, values in self.space.items():
             key = given if Experiment.knows(given) or given.startswith(f"{own}.") else f"{own}.{given}"
             close = [k for k in known if k.endswith(f".{given}")]
@@ -219,29 +227,28 @@ class Sweep:
                 raise SettingError(f"a sweep chooses between settings of one algorithm, not by {key}: {remedy}")
             if key in out:
                 raise SettingError(f"each setting is named once, got {key} again")
-            if isinstance(values, str) or (not isinstance(values, Range) and not len(values)):
-                raise SettingError(f"{key} needs a list of values or a range, got {values!r}")
+            if not len(values) or (isinstance(values, str) and not is_range(values)):
+                raise SettingError(f"{key} needs a list of values or a range {RANGES}, got {values!r}")
             out[key] = values
         if not out:
             raise SettingError("a sweep needs at least one setting to vary (--over local.lr=0.01,0.1)")
         return out
 
-    def _picks(self) -> Iterator[dict[str, Any]]:
-        """Values by setting, trial after trial."""
-        if self.random is None:
-            lists = [values for values in self.space.values() if not isinstance(values, Range)]
-            if (count := math.prod(map(len, lists))) > _MOST:
-                raise SettingError(
-                    f"a sweep has at most {_MOST:,} trials, got {count:,}: draw some of them (--random 20)"
-                )
-            yield from (dict(zip(self.space, values, strict=True)) for values in itertools.product(*lists))
-            return
-        for number in range(_TRIES * self.random):
-            picked: dict[str, Any] = {}
-            for key, values in self.space.items():  # by (number, key): neither more draws nor more keys change a value
-                rng = generator(self.seed, "sweep", number, key)
-                picked[key] = values.draw(rng) if isinstance(values, Range) else values[int(rng.integers(len(values)))]
-            yield picked
+    def _search(self) -> Search | None:
+        return None if self.search is None else Search(self.space, self.seed, not lower_is_better(self.by))
+
+    @cached_property
+    def _shown(self) -> Sequence[Trial]:
+        """Trials that show what is wrong: all, or of a search each listed value and both ends of each range."""
+        if self._search() is None:  # which checks ranges
+            return self.trials
+        shown = {key: ends(key, values) if is_range(values) else values for key, values in self.space.items()}
+        return [self._trial(0, {key: value}) for key, values in shown.items() for value in values]
+
+    def _trial(self, number: int, picked: Mapping[str, Any]) -> Trial:
+        experiment = self.base.with_all(picked)
+        described = flat(experiment.described())
+        return Trial(number, plain({key: described.get(key) for key in picked}), experiment)
 
     def _runs(self, trial: Trial) -> dict[str, Experiment]:
         """The experiment for each seed, by the place of its run."""
@@ -268,15 +275,14 @@ class Sweep:
     # ---- what is in the directory
 
     def _asked(self) -> dict[str, Any]:
-        space = {k: str(v) if isinstance(v, Range) else list(v) for k, v in self.space.items()}
         found: dict[str, Any] = plain(
             {
                 "format": 1,
                 "base": self.base.described(),
-                "space": space,
+                "space": {key: values if is_range(values) else list(values) for key, values in self.space.items()},
                 "by": self.by,
                 "seeds": self.seeds,
-                "random": self.random,
+                "search": self.search,
                 "seed": self.seed,
                 "trials": {trial.name: trial.settings for trial in self.trials},
             }
@@ -290,15 +296,12 @@ class Sweep:
                 raise SettingError(
                     f"{folder} already holds a sweep; continue it (--resume) or choose another directory"
                 )
-            for trial in self.trials:
-                for place in self._runs(trial):
-                    check_free(folder / place)
             return
         if not (stored := reading.mapping(folder / "sweep.json")):
             return  # it was never begun
         old, new = flat(stored), flat(asked)
-        if isinstance(old.get("random"), int) and self.random is not None and old["random"] <= self.random:
-            new = {k: v for k, v in new.items() if k in old or not k.startswith("trials.")} | {"random": old["random"]}
+        if isinstance(old.get("search"), int) and self.search is not None and old["search"] <= self.search:
+            new["search"] = old["search"]
         unfit = [key for key in {**old, **new} if old.get(key) != new.get(key)]
         if unfit:
             changes = [f"{k} was {json.dumps(old.get(k))} and is {json.dumps(new.get(k))}" for k in unfit[:5]]

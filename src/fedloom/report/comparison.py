@@ -11,8 +11,8 @@ import numpy as np
 
 from fedloom.coordinator.history import newest
 from fedloom.report.grouping import differences
-from fedloom.report.methods import Method, Run, evaluation_seconds, is_local_only, training_seconds
-from fedloom.report.number_table import Column, Table, amount, percent, whole
+from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, training_seconds
+from fedloom.report.number_table import Column, Table, amount, percent, signed, whole
 from fedloom.report.printable import class_names, client_names, part, printable
 
 
@@ -20,37 +20,37 @@ def headline(methods: Sequence[Method]) -> Table:
     """Where each method ended and what it cost: mean over its finished runs."""
     many = newest(min(run.rounds for m in methods for run in m.counted))
     measured = [
-        Column("global_accuracy", "global accuracy, %", percent, "high"),
-        Column(f"global_accuracy_last_{many}", f"the same, mean of last {many} rounds, %", percent, "high"),
+        Column("global_accuracy", "global", percent, "high", "accuracy, %"),
+        Column("personal_accuracy", "personal", percent, "high", "accuracy, %"),
+        Column("personal_worst_tenth", "worst tenth", percent, "high", "accuracy, %"),
+        Column(f"global_accuracy_last_{many}", f"global, mean of last {many}", percent, "high", "accuracy, %"),
         Column("forgetting", "forgetting, points", percent, "low"),
-        Column("personal_accuracy", "personal accuracy, %", percent, "high"),
-        Column("personal_worst_tenth", "worst tenth, %", percent, "high"),
-        Column("better_than_global", "clients better off than with the global model, %", percent, "high"),
-        Column("new_global_accuracy", "new clients, global model, %", percent, "high"),
-        Column("new_fine_tuned_accuracy", "new clients, fine-tuned, %", percent, "high"),
-        Column("new_personalised_accuracy", "new clients, personalised, %", percent, "high"),
+        Column("new_global_accuracy", "global model", percent, "high", "new clients, %"),
+        Column("new_fine_tuned_accuracy", "fine-tuned", percent, "high", "new clients, %"),
+        Column("new_personalised_accuracy", "personalised", percent, "high", "new clients, %"),
+        Column("better_than_global", "than with the global model", percent, "high", "clients better off, %"),
     ]
     cells: list[list[Any]] = []
     for m in methods:
         row: list[Any] = [m.last(c.name) for c in measured]
-        row[1] = m.last("global_accuracy", many)
+        row[3] = m.last("global_accuracy", many)
         better = m.spread(lambda run: better_than_alone(run, methods))
-        cells.append([m.label, len(m.counted), *row, better, *map(m.spread, (megabytes, seconds, evaluation))])
+        cells.append([m.label, *row, better, *map(m.spread, (megabytes, seconds, evaluation)), len(m.counted)])
     columns = [
         Column("method", "method"),
-        Column("runs", "runs", whole),
         *measured,
-        Column("better_than_local_only", "clients better off than alone, %", percent, "high"),
-        Column("mb_per_round", "MB a round", amount, "low"),
-        Column("seconds_per_round", "seconds a round, training", amount, "low"),
-        Column("evaluation_seconds_per_round", "seconds a round, evaluation", amount),
+        Column("better_than_local_only", "than alone", percent, "high", "clients better off, %"),
+        Column("mb_per_round", "MB", amount, "low", "a round"),
+        Column("seconds_per_round", "s, training", amount, "low", "a round"),
+        Column("evaluation_seconds_per_round", "s, evaluation", amount, group="a round"),
+        Column("runs", "runs", whole),
     ]
     kept = [
         i
         for i, c in enumerate(columns)
         if any(row[i] is not None for row in cells)
-        and (many > 1 or c is not measured[1])
-        and (c.name != "runs" or any(len(m.counted) > 1 for m in methods))
+        and (many > 1 or c is not measured[3])
+        and (c.name != "runs" or len({len(m.counted) for m in methods}) > 1)
     ]
     rows = [[row[i] for i in kept] for row in cells]
     return Table("summary", [columns[i] for i in kept], rows, [m.number for m in methods])
@@ -59,17 +59,51 @@ def headline(methods: Sequence[Method]) -> Table:
 def alone(run: Run, methods: Sequence[Method]) -> dict[str, float]:
     """What each client reaches without the others: of the local-only run beside `run`, by client; empty without one.
 
-    That is the one of the same seed, on clients of the same numbers.
+    That is the one of the same seed and data, on clients of the same numbers.
     """
+    if is_local_only(run.history.algorithm):
+        return {}
     beside = [r for m in methods for r in m.counted if is_local_only(r.history.algorithm)]
-    return next((last_judged(r) for r in beside if r.seed == run.seed and r.folder != run.folder), {})
+    return next((last_judged(r) for r in beside if r.seed == run.seed and r.same_data(run)), {})
+
+
+def gains(run: Run, methods: Sequence[Method]) -> list[float]:
+    """What each client's personal model has more than local-only training, rising; empty without such a run."""
+    mine, theirs = last_judged(run), alone(run, methods)
+    return sorted(mine[k] - theirs[k] for k in mine.keys() & theirs.keys())
+
+
+def all_gains(method: Method, methods: Sequence[Method]) -> Floats:
+    """What each client's personal model has more than local-only training, of all counted runs together."""
+    return np.array([gain for run in method.counted for gain in gains(run, methods)], np.float64)
+
+
+def gained(methods: Sequence[Method]) -> Table | None:
+    """How many clients of each method have more than alone, and how much; None without local-only runs beside them."""
+    rows: list[list[Any]] = []
+    numbers = []
+    for m in methods:
+        values = all_gains(m, methods)
+        if n := len(values):
+            better, worse = float((values > 0).sum() / n), float((values < 0).sum() / n)
+            rows.append([m.label, better, worse, float(np.median(values)), float(values.min()), float(values.max()), n])
+            numbers.append(m.number)
+    columns = [
+        Column("method", "method"),
+        Column("better", "better off than alone", percent, "high", "clients, %"),
+        Column("worse", "worse off", percent, "low", "clients, %"),
+        Column("median", "median client", signed, "high", "gain, points"),
+        Column("least", "least", signed, "high", "gain, points"),
+        Column("most", "most", signed, "high", "gain, points"),
+        Column("clients", "clients of all runs", whole),
+    ]
+    return Table("gains", columns, rows, numbers) if rows else None
 
 
 def better_than_alone(run: Run, methods: Sequence[Method]) -> float | None:
     """The share of clients whose personal model is more accurate than local-only training; None without such a run."""
-    mine, theirs = last_judged(run), alone(run, methods)
-    both = mine.keys() & theirs.keys()
-    return sum(mine[k] > theirs[k] for k in both) / len(both) if both else None
+    found = gains(run, methods)
+    return sum(gain > 0 for gain in found) / len(found) if found else None
 
 
 def last_judged(run: Run) -> dict[str, float]:
@@ -126,9 +160,9 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
     for level in levels:
         tag, at = f"{round(100 * level)}", f"{round(100 * level)} %"
         columns += [
-            Column(f"rounds_to_{tag}", f"{at}: rounds", whole, "low"),
-            Column(f"mb_to_{tag}", "MB", amount, "low"),
-            Column(f"seconds_to_{tag}", "seconds", amount, "low"),
+            Column(f"rounds_to_{tag}", "rounds", whole, "low", at),
+            Column(f"mb_to_{tag}", "MB", amount, "low", at),
+            Column(f"seconds_to_{tag}", "seconds", amount, "low", at),
         ]
     rows: list[list[Any]] = []
     for m in having:

@@ -15,7 +15,7 @@ from fedloom.coordinator import History
 from fedloom.coordinator.history import newest
 from fedloom.core.terminal import table
 from fedloom.report.methods import evaluation_seconds, training_seconds
-from fedloom.report.number_table import Table
+from fedloom.report.number_table import Table, two_lines
 
 
 class _Column(NamedTuple):
@@ -51,17 +51,8 @@ class _Fitted:
 def fitted(title: str, found: Table) -> ConsoleRenderable:
     """A table of numbers for a terminal: where that is too narrow, columns go, the last first."""
     first, *others = zip(found.columns, zip(*found.texts(), strict=True), strict=True)
-    columns = [_Column(_two_lines(c.heading), list(cells), i) for i, (c, cells) in enumerate(others)]
+    columns = [_Column(two_lines(c.heading), list(cells), i) for i, (c, cells) in enumerate(others)]
     return _Fitted(title, list(first[1]), columns)
-
-
-def _two_lines(heading: str) -> str:
-    """A heading that is as narrow as it can be with two lines."""
-    words = heading.split()
-    return min(
-        (" ".join(words[:i]) + "\n" + " ".join(words[i:]) for i in range(1, len(words) + 1)),
-        key=lambda text: max(map(len, text.split("\n"))),
-    ).strip()
 
 
 def comparison_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:

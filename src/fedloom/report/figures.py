@@ -7,9 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedloom.report.comparison import all_gains, last_judged
 from fedloom.report.methods import Curve, Floats, Method
 from fedloom.report.printable import class_names
-from fedloom.report.style import FAINT, HALF, INK, WIDE, canvas, colour, dashes, drawing, even_step, label_ends, plain
+from fedloom.report.style import (
+    FAINT,
+    HALF,
+    INK,
+    WIDE,
+    WORST,
+    canvas,
+    colour,
+    dashes,
+    drawing,
+    even_step,
+    label_ends,
+    plain,
+)
+from fedloom.report.sweeps import Swept, order, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,12 +84,11 @@ def together(method: Method, series: Mapping[str, str], ylabel: str) -> Figure |
 
 
 def class_map(method: Method) -> Figure | None:
-    """Accuracy of the global model by class and round, of the method's first run; None where it was not measured."""
-    metrics = [m for m in method.first.history.metrics if m.get("class_accuracy") is not None]
-    if not metrics:
+    """Accuracy of the global model by class and round, mean over seeds; None where it was not measured."""
+    rounds, mean = class_accuracy(method)
+    if not rounds:
         return None
-    table = np.array([[np.nan if a is None else a for a in m["class_accuracy"]] for m in metrics]).T * 100
-    rounds = [m["round"] for m in metrics]
+    table = mean.T * 100
     classes = len(table)
     with drawing():
         figure, axes = canvas((HALF[0], min(5.5, 1.5 + 0.19 * classes)))
@@ -95,37 +109,64 @@ def class_map(method: Method) -> Figure | None:
     return figure
 
 
+def class_accuracy(method: Method) -> tuple[list[int], Floats]:
+    """The rounds in which every counted run has accuracies by class, and their means over runs, [T, C]."""
+    found = [
+        {
+            m["round"]: [np.nan if a is None else a for a in m["class_accuracy"]]
+            for m in run.history.metrics
+            if m.get("class_accuracy") is not None
+        }
+        for run in method.counted
+    ]
+    classes = {len(row) for by_round in found for row in by_round.values()}
+    rounds = sorted(set.intersection(*map(set, found))) if len(classes) == 1 else []
+    return rounds, np.array([np.mean([by_round[t] for by_round in found], 0) for t in rounds], np.float64)
+
+
 def personal(methods: Sequence[Method]) -> Figure | None:
     """Accuracy of each client's model at the end, a row per method; None where it was not measured."""
-    found = [(m, values) for m in methods if len(values := last_personal(m))]
+    found = [(m, values * 100) for m in methods if len(values := last_personal(m))]
     if not found:
         return None
+    return _rows(found, "accuracy of a client's model on its own held-out examples (%)", (-1, 101))
+
+
+def gain(methods: Sequence[Method]) -> Figure | None:
+    """What each client has more than alone at the end, a row per method; None without local-only runs beside them."""
+    found = [(m, values * 100) for m in methods if len(values := all_gains(m, methods))]
+    if not found:
+        return None
+    every = np.concatenate([values for _, values in found])
+    low, high = min(-5.0, every.min()), max(5.0, every.max())
+    room = 0.02 * (high - low)
+    figure = _rows(found, "personal accuracy, less that of local-only training (points)", (low - room, high + room))
+    figure.axes[0].axvline(0, color=FAINT, lw=1, zorder=1)
+    return figure
+
+
+def _rows(found: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[float, float]) -> Figure:
+    """A row per method: a dot per client, the middle half, the median and the mean of the worst tenth."""
     with drawing():
         figure, axes = canvas((WIDE[0], 1.1 + 0.52 * len(found)))
         for row, (method, values) in enumerate(found):
+            n = method.number
             dots = values
             if len(values) > MOST_POINTS:
                 dots = np.quantile(values, (np.arange(MOST_POINTS) + 0.5) / MOST_POINTS)
-            spread = (np.arange(len(dots)) * 0.618034) % 1 - 0.5  # even, and the same every time
-            axes.plot(
-                dots * 100,
-                row + 0.5 * spread,
-                "o",
-                ms=3.4,
-                mew=0,
-                alpha=0.35,
-                color=colour(method.number),
-                clip_on=False,
-            )
-            quarter, median, three = np.quantile(values, (0.25, 0.5, 0.75)) * 100
-            axes.plot([quarter, three], [row, row], color=INK, lw=1.4, zorder=3)
-            axes.plot([median], [row], "o", ms=7, mfc="white", mec=INK, mew=1.4, zorder=4, clip_on=False)
-            tenth = np.sort(values)[: max(1, len(values) // 10)].mean() * 100
-            axes.plot([tenth], [row], "|", ms=17, mec="#B91C1C", mew=2.4, zorder=5, clip_on=False)
+            height = row + 0.5 * ((np.arange(len(dots)) * 0.618034) % 1 - 0.5)  # even, and the same every time
+            look: dict[str, Any] = {"ms": 4, "mew": 0, "alpha": 0.5, "color": colour(n), "clip_on": False}
+            axes.plot(dots, height, "o", gid=f"dots.{n}", **look)
+            quarter, median, three = np.quantile(values, (0.25, 0.5, 0.75))
+            tenth = np.sort(values)[: max(1, len(values) // 10)].mean()
+            ring: dict[str, Any] = {"ms": 7, "mfc": "white", "mec": INK, "mew": 1.4, "clip_on": False}
+            axes.plot([quarter, three], [row, row], color=INK, lw=1.4, zorder=3, gid=f"half.{n}")
+            axes.plot([median], [row], "o", zorder=4, gid=f"median.{n}", **ring)
+            axes.plot([tenth], [row], "|", ms=17, mec=WORST, mew=2.4, zorder=5, clip_on=False, gid=f"tenth.{n}")
         axes.set_yticks(range(len(found)), [plain(_short(m.label)) for m, _ in found])
         axes.set_ylim(len(found) - 0.5, -0.5)
-        axes.set_xlim(-1, 101)
-        axes.set_xlabel("accuracy of a client's model on its own held-out examples (%)")
+        axes.set_xlim(*limits)
+        axes.set_xlabel(xlabel)
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
         axes.spines["left"].set_visible(False)
@@ -133,22 +174,49 @@ def personal(methods: Sequence[Method]) -> Figure | None:
     return figure
 
 
+def sweep(over: Swept, name: str) -> Figure:
+    """The results of a sweep over one of its settings; lines join trials that have all others alike."""
+    ticks = sorted({t.settings[name] for t in over.trials}, key=order)
+    others = [", ".join(f"{short(k)}={v}" for k, v in t.settings.items() if k != name) for t in over.trials]
+    groups: dict[str, list[tuple[float, float]]] = {label: [] for label in sorted(others)}
+    apart = min(0.1, 0.5 / len(groups))  # so that bars of neighbours do not hide each other
+    with drawing():
+        figure, axes = canvas()
+        for (m, own, result), other in zip(over.trials, others, strict=True):
+            x = ticks.index(own[name]) + apart * (list(groups).index(other) - (len(groups) - 1) / 2)
+            y, n = result.mean * 100, m.number
+            groups[other].append((x, y))
+            if not np.isnan(result.std):
+                half = result.std * 100
+                axes.plot([x, x], [y - half, y + half], color=colour(n), lw=1.2, alpha=0.6, gid=f"half.{n}")
+            axes.plot([x], [y], "o", ms=6.5, mew=0, color=colour(n), zorder=3, clip_on=False, gid=f"dots.{n}")
+        lines = {label: sorted(points) for label, points in groups.items() if len(points) > 1}
+        for points in lines.values():
+            axes.plot(*zip(*points, strict=True), color=FAINT, lw=1, zorder=2)
+        axes.set_xticks(range(len(ticks)), [plain(_short(tick)) for tick in ticks])
+        axes.set_xlim(-0.4, len(ticks) - 0.6)
+        axes.set_xlabel(plain(name))
+        axes.set_ylabel("accuracy (%)")
+        axes.margins(y=0.1)
+        axes.tick_params(colors=FAINT)
+        if len(lines) <= _MOST_LABELS:
+            label_ends(axes, [(*points[-1], None, label) for label, points in lines.items() if label])
+    return figure
+
+
 def last_personal(method: Method) -> Floats:
     """Accuracy of every judged client at its run's last judgement, of all counted runs together."""
-    values: list[float] = []
-    for run in method.counted:
-        judged = [m["personal_by_client"] for m in run.history.metrics if m.get("personal_by_client")]
-        values += judged[-1].values() if judged else ()
-    return np.array(values, np.float64)
+    return np.array([a for run in method.counted for a in last_judged(run).values()], np.float64)
 
 
 def _line(
     axes: Axes, x: Floats, curve: Curve, scale: float, number: int, banded: bool, label: str | None = None
 ) -> None:
     if banded:
-        axes.fill_between(x, curve.low * scale, curve.high * scale, color=colour(number), alpha=0.13, linewidth=0)
+        look: dict[str, Any] = {"color": colour(number), "alpha": 0.13, "linewidth": 0}
+        axes.fill_between(x, curve.low * scale, curve.high * scale, gid=f"band.{number}", **look)
     dot = "o" if len(x) == 1 else ""
-    line = {"color": colour(number), "linestyle": dashes(number), "label": label}
+    line = {"color": colour(number), "linestyle": dashes(number), "label": label, "gid": f"line.{number}"}
     axes.plot(x, curve.mean * scale, marker=dot, markersize=4, **line)
 
 

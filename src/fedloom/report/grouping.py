@@ -49,7 +49,8 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
         groups.setdefault(run.key(), []).append(run)
     ordered = [sorted(group, key=lambda run: -1 if run.seed is None else run.seed) for group in groups.values()]
     labels = _labels(ordered)
-    numbers = looks([_algorithm(group[0]) or label for label, group in zip(labels, ordered, strict=True)])
+    names = [" ".join(dict.fromkeys([group[0].algorithm, label])) for label, group in zip(labels, ordered, strict=True)]
+    numbers = looks(names)
     methods = [
         Method(label, number, tuple(group)) for label, number, group in zip(labels, numbers, ordered, strict=True)
     ]
@@ -77,7 +78,7 @@ def _within(history: History) -> bool:
 
 def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     """The algorithm; where that leaves twins, what differs in their settings if it is little, or the folder."""
-    names = [_algorithm(run) for run, *_ in groups]
+    names = [run.algorithm for run, *_ in groups]
     out = []
     for name, group in zip(names, groups, strict=True):
         twins = [other for other, n in zip(groups, names, strict=True) if n == name]
@@ -95,11 +96,6 @@ def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
             out.append(folders.pop() if len(folders) == 1 else name)
     out = [label or "run" for label in out]
     return [label if out.count(label) == 1 else f"{label} ({out[: i + 1].count(label)})" for i, label in enumerate(out)]
-
-
-def _algorithm(run: Run) -> str:
-    """As the settings name it, or the class of one from Python; "" where nothing is known."""
-    return printable(str(run.history.settings.get("algorithm") or run.history.algorithm))
 
 
 def _method_folder(folder: str) -> str:

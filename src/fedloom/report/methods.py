@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fedloom.coordinator import RunSettings
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.core.errors import SettingError
-from fedloom.report.printable import flat_settings, part
+from fedloom.report.printable import flat_settings, part, printable
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,6 +47,11 @@ class Run:
     def rows(self) -> list[Record]:
         """What was measured, as one flat record for each round."""
         return self.history.rows()
+
+    @property
+    def algorithm(self) -> str:
+        """As the settings name it, or the class of one from Python; "" where nothing is known."""
+        return printable(str(self.history.settings.get("algorithm") or self.history.algorithm))
 
     @property
     def seed(self) -> int | None:
@@ -82,7 +87,7 @@ class Run:
         """False only if the settings asked for more rounds than there are, and no rule ended the run."""
         return self.planned is None or self.rounds >= self.planned or self.stopped is not None
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, str]:
         """What was asked for, flat: `local.lr` -> "0.01"; from the manifest where the settings do not name a model."""
         s, m = self.history.settings, self.history.manifest
@@ -100,6 +105,15 @@ class Run:
         if isinstance(own, dict) and not own.keys() & known.keys():
             known = {key: value for key, value in known.items() if value is not own} | own
         return dict(flat_settings(known))
+
+    @cached_property
+    def data(self) -> dict[str, str]:
+        """The facts about its data and who holds them."""
+        return {k: v for k, v in self.facts.items() if k.startswith(("data.", "federation."))}
+
+    def same_data(self, other: Run) -> bool:
+        """Whether two runs say nothing different of their data. A setting that one does not know is no difference."""
+        return all(self.data[name] == other.data[name] for name in self.data.keys() & other.data.keys())
 
     def key(self) -> str:
         """The same text for runs that differ in their seed only; the folder's where nothing is known."""

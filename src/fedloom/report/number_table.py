@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -29,12 +30,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `name` in the CSV, `heading` on the page, and how a number is written there."""
+    """One column: `name` in the CSV, `heading` on the page, there below `group`, and how a number is written there."""
 
     name: str
     heading: str
     show: Callable[[float], str] | None = None  # None: text
     best: Literal["high", "low"] | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,16 @@ class Table:
     columns: Sequence[Column]
     rows: list[list[Any]]
     numbers: list[int] = field(default_factory=list)  # of the method in each row, for its colour
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """What stands above the headings: groups of neighbouring columns, and of how many."""
+        return [(name, len(list(of))) for name, of in itertools.groupby(c.group for c in self.columns)]
+
+    @property
+    def begins(self) -> list[int]:
+        """The columns that begin a group, or what follows one; none where there are no groups."""
+        return list(itertools.accumulate(span for _, span in self.groups))[:-1]
 
     def csv(self) -> str:
         """The table as CSV with every number in full; a Spread becomes three columns, an Interval four."""
@@ -82,18 +94,22 @@ class Table:
             [rf"\textbf{{{_tex(cell)}}}" if k in best[i] else _tex(cell) for i, cell in enumerate(cells)]
             for k, cells in enumerate(self.texts())
         ]
-        lines = [" & ".join(row) + r" \\" for row in [[_tex(c.heading) for c in self.columns], *rows]]
+        heads = [r"\shortstack[r]{" + _tex(two_lines(c.heading)).replace("\n", r"\\") + "}" for c in self.columns]
+        lines = [" & ".join(row) + r" \\" for row in [heads, *rows]]
         body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
         kinds = "l" + "r" * (len(self.columns) - 1)
         return (
-            f"\\begin{{table}}\n\\centering\n\\caption{{{_tex(caption)}}}\n\\begin{{tabular}}{{{kinds}}}\n{body}\n"
+            f"\\begin{{table}}\n\\centering\n\\small\n\\caption{{{_tex(caption)}}}\n\\smallskip\n\\begin{{tabular}}{{{kinds}}}\n{body}\n"
             "\\end{tabular}\n\\end{table}\n"
         )
 
     def html(self) -> str:
         """The table in plain HTML, for a notebook."""
-        head = "".join(f"<th>{escape(c.heading)}</th>" for c in self.columns)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.texts())
+        head = "".join(f'<th scope="col">{escape(c.heading)}</th>' for c in self.columns)
+        body = "".join(
+            f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+            for first, *cells in self.texts()
+        )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def text(self, value: Any, column: Column) -> str:
@@ -128,12 +144,28 @@ def _tex(text: str) -> str:
     """Text as LaTeX has it."""
     special = {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
     special |= {"^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
-    return "".join(special.get(c, c) for c in text)
+    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", "".join(special.get(c, c) for c in text))
+
+
+def two_lines(heading: str) -> str:
+    """A heading that is as narrow as it can be with two lines."""
+    words = heading.split()
+    return min(
+        (" ".join(words[:i]) + "\n" + " ".join(words[i:]) for i in range(1, len(words) + 1)),
+        key=lambda text: max(map(len, text.split("\n"))),
+    ).strip()
 
 
 def percent(value: float) -> str:
     """A share as a percentage without its sign: 0.7085 -> 70.9 (-0.0 is 0.0)."""
     return f"{round(100 * value, 1) + 0.0:.1f}"
+
+
+def signed(value: float) -> str:
+    """Points with their sign: +3.1, -0.4; 0.0 has none."""
+    text = percent(value)
+    return text if text.startswith("-") or text == "0.0" else f"+{text}"
 
 
 def amount(value: float, like: float | None = None) -> str:

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.experiments.trials import LAST
 from fedloom.report.comparison import total_seconds
-from fedloom.report.figures import MOST_BANDS
+from fedloom.report.figures import MOST_BANDS, class_accuracy
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method, Spread
-from fedloom.report.number_table import amount, percent, whole
+from fedloom.report.number_table import amount, percent, signed, whole
 from fedloom.report.printable import class_names, part, printable
+from fedloom.report.several_seeds import paired
+from fedloom.report.sweeps import CHOSEN_BY, Swept
 
 CURVES = {  # heading, label of the axis, caption
     "global_accuracy": ("Global accuracy", "accuracy (%)", "The global model on the global test set. "),
@@ -119,26 +122,49 @@ def findings(methods: Sequence[Method]) -> Iterator[str]:
         ("personal_accuracy", "Personal accuracy", True, "%"),
         ("personal_worst_tenth", "Of the worst-served tenth of clients, personal accuracy", True, "%"),
     ):
-        found = [(m.label, s) for m in methods if (s := m.last(name)) is not None]
+        found = [(m, s) for m in methods if (s := m.last(name)) is not None]
         if not found:
             continue
         found.sort(key=lambda item: -item[1].mean if high else item[1].mean)
-        (first, best), (last, worst) = found[0], found[-1]
+        first, best = found[0]
         if len(methods) == 1:
             yield f"{what} ends at {_value(best)} {unit}."
         elif len(found) == 1:
-            yield f"{what} was measured for {first} only: {_value(best)} {unit}."
-        elif percent(best.mean) == percent(worst.mean):
+            yield f"{what} was measured for {first.label} only: {_value(best)} {unit}."
+        elif percent(best.mean) == percent(found[-1][1].mean):
             yield f"{what} is {percent(best.mean)} {unit} with every method."
         else:
-            ends = "is highest" if high else "is lowest"
-            yield f"{what} {ends} with {first}: {_value(best)} {unit}; {last} has {_value(worst)}."
+            ends, (second, next_best) = "is highest" if high else "is lowest", found[1]
+            yield (
+                f"{what} {ends} with {first.label}: {_value(best)} {unit}; the runner-up, {second.label}, has "
+                f"{_value(next_best)}{_ahead(first, second, name)}."
+            )
     if len(methods) > 1:
         fewest = min(len(m.counted) for m in methods)
         if fewest == 1:
             yield "Some methods ran with one seed only: differences between them may be chance."
         elif fewest < 5:
             yield f"With {fewest} seeds, differences of the size of a standard deviation may be chance."
+
+
+def _ahead(first: Method, second: Method, name: str) -> str:
+    """How far the best is from the runner-up, seed by seed; "" where they do not share two seeds."""
+    gap = paired(first, second, name, "last")
+    if gap is None:
+        return ""
+    verdict = ", which leaves open which is better" if gap.low <= 0 <= gap.high else ""
+    span = f"95 % interval {signed(gap.low)} to {signed(gap.high)}"
+    return f" ({signed(gap.mean)} points over {gap.count} common seeds, {span}{verdict})"
+
+
+def chosen(sweep: Swept) -> str:
+    """Which trial is best, by what, and what it is ahead of."""
+    (best, second, *_), what = sweep.trials, CHOSEN_BY[sweep.by]
+    caution = "" if sweep.by == "val_accuracy" else " This was chosen by test examples, which is optimistic."
+    return (
+        f"Best of {len(sweep.trials)} by {what} (mean of the last {LAST}): {best.method.label}, "
+        f"{_value(best.result)} %; the runner-up, {second.method.label}, has {_value(second.result)}.{caution}"
+    )
 
 
 def ending(methods: Sequence[Method], name: str) -> str:
@@ -174,8 +200,9 @@ def absent(methods: Sequence[Method], name: str) -> str:
 
 
 def weakest(method: Method) -> str:
-    """A sentence on the classes that end lowest, and how many were better once."""
-    table = method.first.history.per_class
+    """A sentence on the classes that end lowest, mean over seeds, and how many were better once."""
+    rounds, table = class_accuracy(method)
+    table = table[[t > 0 for t in rounds]]
     if not len(table):
         return "Before training only."
     last, best = table[-1], np.nanmax(np.where(np.isnan(table), -1, table), axis=0)
@@ -199,12 +226,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if not hours else f"{hours:,} h {left} min"
 
 
-def file_name(what: str, place: int, method: Method) -> str:
-    """A name of a file that tells the method, of letters, digits and underscores whatever its label is.
+def file_name(what: str, place: int, label: str) -> str:
+    """A name of a file that tells a label, of letters, digits and underscores whatever that is.
 
     `place`: among the methods, from 1.
     """
-    label = re.sub(r"[^a-z0-9]+", "_", method.label.lower()).strip("_")[:40]
+    label = re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")[:40]
     return f"{what}_{place}" + (f"_{label}" if label else "")
 
 

@@ -199,10 +199,8 @@ def readings(methods: Sequence[Method], kinds: Sequence[str]) -> Table | None:
         for way, heading in WAYS.items():
             found = [reading_of(m, kind, way, many) for m in methods]
             if any(spread is not None for spread in found) and (way != "tail" or many > 1):
-                title = (
-                    heading.format(many=many) if len(kinds) == 1 else f"{_KINDS[kind]}, {heading.format(many=many)}, %"
-                )
-                columns.append(Column(f"{kind}_{way}", title, percent, "high"))
+                group = f"{_KINDS[kind]} accuracy, %" if len(kinds) > 1 else ""
+                columns.append(Column(f"{kind}_{way}", heading.format(many=many), percent, "high", group))
                 cells.append(found)
     if not columns:
         return None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import itertools
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
+from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +22,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by colour-blind readers; without yellow, which is too light for a line
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colours, told apart by colour-blind readers; without yellow, which is too light for a line. Then, each
+# as far from those before it as can be (in OKLab; seen without red or green cones too), with 3:1 to white.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#96004B", "#005A00", "#9678FF",
+    "#692D96", "#B43C96", "#875A4B", "#005A69", "#874BD2", "#4B7800", "#969600", "#B40F00", "#3C96B4", "#D24B69",
+    "#004BC3", "#2D7878", "#C38769", "#784B78", "#1E78F0", "#A569C3", "#FF5A78", "#966987", "#783C2D", "#96784B",
+    "#B42D5A", "#1E9600", "#3C96F0", "#695A00", "#B44B00", "#0F694B", "#004B87", "#A50F78", "#D269E1", "#962DA5",
+)  # fmt: skip
 DASHES: tuple[Any, ...] = (
     "-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (10, 1.6)),
 )  # fmt: skip
-# as many as colours: the methods that papers compare most; each has a colour that no other of them has
-_COMPARED = {"fedavg", "fedprox", "fednova", "fedcurv", "scaffold", "moon", "fedntd"}
-_OWN = {name.replace("_", ""): i for i, name in enumerate(sorted(ALGORITHMS, key=lambda name: name not in _COMPARED))}
-INK, FAINT, GRID = "#1f2328", "#6b7280", "#e5e7eb"
-HALF, WIDE = (5.2, 3.5), (10.6, 3.9)  # inches
+# the methods that papers compare most have the clearest colours, and solid lines
+_COMPARED = (
+    "fedavg", "fedprox", "scaffold", "pfedsd", "fedntd", "moon", "local_only", "fednova", "fedcurv", "fedper",
+)  # fmt: skip
+_OWN = {name.replace("_", ""): i for i, name in enumerate((*_COMPARED, *sorted({*ALGORITHMS} - {*_COMPARED})))}
+_SVG = "{http://www.w3.org/2000/svg}"
+ElementTree.register_namespace("", _SVG[1:-1])
+ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+INK, FAINT, GRID, WORST = "#1f2328", "#6b7280", "#e5e7eb", "#b91c1c"
+HALF, WIDE = (4.6, 3.2), (10.6, 3.9)  # inches
+
+_NIGHT = "#1c2027"  # the ground of figures in dark mode
 
 _STYLE = {
     "figure.facecolor": "white",
@@ -58,6 +74,7 @@ _STYLE = {
     "lines.solid_capstyle": "round",
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "path.simplify": False,  # what is under the pointer is read from the path
     "svg.fonttype": "none",
     "svg.hashsalt": "fedloom",
 }
@@ -88,31 +105,32 @@ def canvas(size: tuple[float, float] = HALF) -> tuple[Figure, Axes]:
 
 
 def looks(names: Sequence[str]) -> list[int]:
-    """Numbers for `colour` and `dashes`, different ones, of methods that are compared: by algorithm, then by place.
+    """Numbers for `colour` and `dashes`, different ones, of methods that are compared: by their names, in any order.
 
-    An algorithm of this package has the same colour in every comparison, unless one that is compared more often has
-    it there. Names may be those of runs: fednova-released, mine/fedntd/seed-1. A second method of an algorithm, and
-    others, get the colours that are left.
+    An algorithm of this package has its own colour in every comparison. Names may be those of runs: fednova-released,
+    mine/fedntd/seed-1. Of several methods of an algorithm, the first by name has it; they and others get colours by a
+    hash of their names, or the next that are free.
     """
     places = [_place(name) for name in names]
+    order = sorted(range(len(names)), key=lambda i: names[i])
     found: dict[int, int] = {}
-    used = [0] * len(COLOURS)
-    for i in sorted(range(len(names)), key=lambda i: (places[i], i)):
-        own = places[i] % len(COLOURS)
-        if places[i] < len(_OWN) and not used[own]:
-            found[i], used[own] = own, 1
-    for i in range(len(names)):
+    for i in order:
+        if (place := places[i]) is not None and place not in found.values():
+            found[i] = place
+    rare = len(COLOURS) - len(_COMPARED)
+    for i in order:
         if i not in found:
-            free = min(range(len(COLOURS)), key=lambda c: (used[c], c))
-            found[i] = free + used[free] * len(COLOURS)
-            used[free] += 1
+            start = int.from_bytes(hashlib.blake2b(names[i].encode("utf-8", "replace"), digest_size=8).digest()) % rare
+            turn = [len(_COMPARED) + (start + k) % rare for k in range(rare)] + list(range(len(_COMPARED)))
+            laps = (lap * len(COLOURS) + n for lap in itertools.count() for n in turn)
+            found[i] = next(n for n in laps if n not in found.values())
     return [found[i] for i in range(len(names))]
 
 
-def _place(name: str) -> int:
-    """Of the algorithm that a method's name names first, or the one after all."""
+def _place(name: str) -> int | None:
+    """The number of the algorithm that a method's name names first; None where it names none."""
     words = (word.replace("_", "") for word in re.split(r"[^a-z0-9_]+", name.lower()))
-    return next((_OWN[word] for word in words if word in _OWN), len(_OWN))
+    return next((_OWN[word] for word in words if word in _OWN), None)
 
 
 def colour(number: int) -> str:
@@ -121,8 +139,41 @@ def colour(number: int) -> str:
 
 
 def dashes(number: int) -> Any:
-    """The line style of a method: another one where the colours begin again."""
-    return DASHES[number // len(COLOURS) % len(DASHES)]
+    """The line style of a method."""
+    return DASHES[number // len(_COMPARED) % len(DASHES)]
+
+
+def ink(number: int | None) -> str:
+    """The colour of words about a method: its own, as dark as reading takes; None: of words about anything."""
+    return INK if number is None else _legible(colour(number), "#ffffff", 0)
+
+
+def at_night(number: int) -> str:
+    """The colour of a method and of words about it in dark mode."""
+    return _legible(colour(number), _NIGHT, 255)
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours, 1 to 21 (WCAG 2)."""
+    lights = []
+    for text in (one, other):
+        parts = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in _rgb(text))]
+        lights.append(0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] + 0.05)
+    return max(lights) / min(lights)
+
+
+def _legible(text: str, ground: str, towards: int) -> str:
+    """A colour, mixed with black (0) or white (255) until its contrast is 4.5."""
+    mixed = text
+    for step in range(1, 21):
+        if contrast(mixed, ground) >= 4.5:
+            break
+        mixed = "#" + "".join(f"{round(c + (towards - c) * step / 20):02x}" for c in _rgb(text))
+    return mixed.lower()
+
+
+def _rgb(text: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(text[1:]))
 
 
 def even_step(span: int) -> int:
@@ -136,7 +187,7 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, float, int, str]]) -> None:
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, int | None, str]]) -> None:
     """Name lines where they end, (x, y, number, label) each, in their colours and without overlap."""
     if not ends:
         return
@@ -157,9 +208,10 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, int, str]]) -> Non
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
-            color=colour(number),
+            color=ink(number),
             fontsize=9.5,
             annotation_clip=False,
+            gid=None if number is None else f"label.{number}",
         )
 
 
@@ -184,15 +236,61 @@ def rendered(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
     return out.getvalue()
 
 
-def inline(svg: bytes, name: str, description: str) -> str:
-    """An SVG for the inside of a page: no prologue, no metadata, names of its own, a description (escaped already)."""
-    text = svg.decode("utf-8")
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    used = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', text))
-    text = text.replace("fill: #ffffff", "fill: none", 1)  # the page has a ground of its own
-    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
-    text = re.sub(r'(xlink:href="|url\()#', rf"\1#{name}-", text)
-    box = re.search(r'viewBox="[^"]*"', text)
-    head = f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {box and box[0]} role="img" aria-label="{description}">'
-    return head + text[text.index(">") + 1 :].strip()
+def inline(svg: bytes, name: str, description: str, more: Mapping[str, str] | None = None) -> str:
+    """An SVG for the inside of a page: no style but in attributes, which the page's style sheet overrides.
+
+    What is drawn with gid="line.3" has data-part="line" and data-method="3". `description` is for those who do not see
+    it, `more` are attributes of the svg.
+    """
+    root = ElementTree.fromstring(svg)
+    link = "{http://www.w3.org/1999/xlink}href"
+    used = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', svg.decode("utf-8")))
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):
+                parent.remove(child)
+    for path in root.iterfind(f".//{_SVG}defs/{_SVG}path"):
+        path.attrib.pop("style", None)  # of a marker: it looks as its uses do, where the page's style sheet reaches
+    for e in root.iter():
+        for attribute, value in _presentation(e.attrib.pop("style", "")):
+            e.set(attribute, value)
+        if part := re.fullmatch(r"([a-z]+)\.(\d+)", own := e.attrib.pop("id", "")):
+            e.set("data-part", part[1])
+            e.set("data-method", part[2])
+        elif own in used:
+            e.set("id", f"{name}-{own}")
+        if e.get(link, "").startswith("#"):
+            e.set(link, f"#{name}-{e.get(link, '')[1:]}")
+        if "clip-path" in e.attrib:
+            e.set("clip-path", e.attrib["clip-path"].replace("url(#", f"url(#{name}-"))
+        if "d" in e.attrib:
+            e.set("d", re.sub(r"(\.\d{4})\d+", r"\1", " ".join(e.attrib["d"].split())))
+        e.tail = None
+        e.text = e.text if e.tag in (f"{_SVG}text", f"{_SVG}tspan") else None
+    shape = {"stroke-linejoin": "round", "role": "img", "aria-label": description, "viewBox": root.get("viewBox", "")}
+    root.attrib.clear()
+    root.attrib.update(shape | dict(more or {}))
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _presentation(style: str) -> Iterator[tuple[str, str]]:
+    """The declarations of a style attribute, as attributes of their own; fonts but for their size are the page's."""
+    for declaration in filter(None, style.split(";")):
+        name, _, value = (word.strip() for word in declaration.partition(":"))
+        if name == "font":  # before matplotlib 3.11: 10px 'DejaVu Sans', sans-serif
+            yield "font-size", next(iter(re.findall(r"[\d.]+px", value)), "10px")
+        elif name != "font-family":
+            yield name, value
+
+
+def scales(figure: Figure) -> dict[str, str]:
+    """Where the values of a drawn figure's axes are in its SVG: two places and their values, of x and of y."""
+    axes = figure.axes[0]
+    box, (width, height) = axes.get_position(), figure.get_size_inches() * 72
+    x = (box.x0 * width, box.x1 * width, *axes.get_xlim())
+    y = ((1 - box.y0) * height, (1 - box.y1) * height, *axes.get_ylim())
+    return {
+        "data-x": " ".join(f"{v:.8g}" for v in x),
+        "data-y": " ".join(f"{v:.8g}" for v in y),
+        "data-unit": axes.get_xlabel(),
+    }

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedloom.core.errors import SettingError
 from fedloom.core.output import below, publish
+from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
 from fedloom.report.grouping import read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
-from fedloom.report.page import Page, findings, notes
 from fedloom.report.printable import class_names, client_names
 from fedloom.report.several_seeds import Summary, partitions, readings, seeds
+from fedloom.report.sweeps import CHOSEN_BY, sweeps
+
+if TYPE_CHECKING:
+    from fedloom.report.page import Drawn, Page
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _MOST_FEDERATIONS = 4  # drawn, where methods have different ones
+_MOST_MAPS = 6  # of accuracy by class, before the others are folded
 
 _ENDS = ("global_accuracy", "personal_accuracy", "personal_worst_tenth")  # whose caption says who ends highest
 
@@ -30,7 +35,7 @@ def write_report(directories: Paths, out: str | os.PathLike[str] | None = None) 
     """Write report.html about every run below some directories, and beside it all figures and tables.
 
     Runs whose settings differ in the seed only become one method: a mean and the range over seeds. The page needs no
-    network, no script and no other file. The same runs give the same bytes.
+    network and no other file, and its script only adds to it. The same runs give the same bytes.
 
     Args:
         directories: one or several folders: a run, or folders with runs below them.
@@ -55,8 +60,13 @@ def write_report(directories: Paths, out: str | os.PathLike[str] | None = None) 
 
 
 def _page(methods: Sequence[Method], remarks: Sequence[str]) -> Page:
-    page = Page(sentences.title(methods))
-    _summary(page, methods, remarks)
+    from fedloom.report.page import Page  # with jinja2, which no other command loads
+
+    labels = {m.number: m.label for m in methods}
+    findings = list(sentences.findings(methods))
+    page = Page(sentences.title(methods), labels, sentences.introduction(methods), remarks, findings)
+    _summary(page, methods)
+    _sweeps(page, methods)
     _targets(page, methods)
     _curves(page, methods)
     _cost(page, methods)
@@ -68,13 +78,8 @@ def _page(methods: Sequence[Method], remarks: Sequence[str]) -> Page:
     return page
 
 
-def _summary(page: Page, methods: Sequence[Method], remarks: Sequence[str]) -> None:
+def _summary(page: Page, methods: Sequence[Method]) -> None:
     page.section("summary", "Summary")
-    page.text("fedloom report", "eyebrow")
-    page.add(f"<h1>{escape(page.title)}</h1>")
-    page.text(sentences.introduction(methods), "lead")
-    page.add(notes(remarks))
-    page.add(findings(list(sentences.findings(methods))))
     several = any(len(m.counted) > 1 for m in methods)
     over = f"mean ± standard deviation over {seeds(methods)}, {partitions(methods)}; " if several else ""
     marked = " Bold: the best mean of a column, which is no test of significance." if len(methods) > 1 else ""
@@ -102,6 +107,25 @@ def _summary(page: Page, methods: Sequence[Method], remarks: Sequence[str]) -> N
         )
 
 
+def _sweeps(page: Page, methods: Sequence[Method]) -> None:
+    """Sections only where there is a sweep: what is no sweep misses none."""
+    for place, sweep in enumerate(sweeps(methods), 1):
+        again = f"-{place}" * (place > 1)
+        page.section(f"sweep{again}", f"Sweep of {sweep.trials[0].method.first.algorithm}")
+        page.text(sentences.chosen(sweep))
+        spread = ", ± standard deviation over seeds" * any(t.result.count > 1 for t in sweep.trials)
+        page.table(sweep.table(place), f"Trials, best first, by the mean of the last {LAST} measurements{spread}.")
+        drawn = []
+        for name in sweep.names:
+            caption = f"{CHOSEN_BY[sweep.by].capitalize()} by {name}: a dot per trial{spread}."
+            if len(sweep.names) > 1:
+                caption += " Lines join trials that have all other settings alike."
+            drawn.append(
+                page.figure(figures.sweep(sweep, name), sentences.file_name("sweep", place, name), name, caption)
+            )
+        page.grid(*drawn)
+
+
 def _targets(page: Page, methods: Sequence[Method]) -> None:
     page.section("targets", "Cost of reaching an accuracy")
     mean = "; mean over seeds" if any(len(m.counted) > 1 for m in methods) else ""
@@ -117,10 +141,9 @@ def _targets(page: Page, methods: Sequence[Method]) -> None:
             table,
             "The first round that reaches the accuracy, and what all clients had moved (down and up) and computed "
             f"until then, without evaluation{mean}.{dash}",
-            groups=range(1, len(table.columns), 3),
         )
     if not shown:
-        page.text("Not shown: no run rose above the accuracy that it started with.", "missing")
+        page.missing("Not shown: no run rose above the accuracy that it started with.")
 
 
 def _curves(page: Page, methods: Sequence[Method]) -> None:
@@ -128,18 +151,17 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
     if len(methods) > 1:
         _grid(page, methods, ["global_accuracy", "personal_accuracy", "train_loss", "global_loss"])
         return
-    figure = figures.together(
-        methods[0], {name: label for name, (label, _) in sentences.SERIES.items()}, "accuracy (%)"
-    )
+    series = {name: label for name, (label, _) in sentences.SERIES.items()}
+    figure = figures.together(methods[0], series, "accuracy (%)")
     if figure is None:
-        page.text("Accuracies are not shown: none was measured.", "missing")
+        page.missing("Accuracies are not shown: none was measured.")
     else:
         meanings = [
             f"{label.capitalize()}: {text}" for n, (label, text) in sentences.SERIES.items() if methods[0].curve(n)
         ]
-        page.add(
-            page.figure(figure, "accuracy", "Accuracy", f"{'; '.join(meanings)}.{sentences.band(methods)}", wide=True)
-        )
+        caption = f"{'; '.join(meanings)}.{sentences.band(methods)}"
+        names = dict(enumerate(series.values()))
+        page.grid(page.figure(figure, "accuracy", "Accuracy", caption, wide=True, names=names, digits=1))
     _grid(page, methods, ["train_loss", "global_loss"])
 
 
@@ -155,47 +177,44 @@ def _cost(page: Page, methods: Sequence[Method]) -> None:
     ):
         figure = figures.curves(methods, metric, label, x=x) if measured else None
         if figure is None:
-            page.text(f"{name} against {x} is not shown: no run has measured both.", "missing")
+            page.missing(f"{name} against {x} is not shown: no run has measured both.")
             continue
         remarks = sentences.absent(methods, metric) + sentences.band(methods)
         caption = f"{name} against {cost}. Further left is cheaper.{remarks}"
-        drawn.append(page.figure(figure, f"{metric}_by_{x}", heading, caption))
-    page.grid(drawn)
+        drawn.append(page.figure(figure, f"{metric}_by_{x}", heading, caption, digits=1))
+    page.grid(*drawn)
 
 
 def _classes(page: Page, methods: Sequence[Method]) -> None:
     page.section("classes", "Classes: learned and forgotten")
-    drawn = [(i, m, figure) for i, m in enumerate(methods, 1) if (figure := figures.class_map(m)) is not None]
-    if drawn:
-        lowest = ", in the run of the lowest seed" if any(len(m.counted) > 1 for _, m, _ in drawn) else ""
+    several, maps = len(methods) > 1, []
+    for place, m in enumerate(methods, 1):
+        if (figure := figures.class_map(m)) is not None:
+            name, method = sentences.file_name("classes", place, m.label), m.number if several else None
+            heading = m.label if several else "By class"
+            maps.append(page.figure(figure, name, heading, sentences.weakest(m), method=method))
+    if maps:
+        mean = ", mean over seeds" if any(len(m.counted) > 1 for m in methods) else ""
         page.text(
-            f"Accuracy of the global model by class and round{lowest}. A row that turns light is a class that was "
+            f"Accuracy of the global model by class and round{mean}. A row that turns light is a class that was "
             f"forgotten; a row that stays dark is remembered.{sentences.absent(methods, 'global_accuracy')}"
         )
-        several = len(methods) > 1
-        maps = [
-            page.figure(
-                figure, sentences.file_name("classes", i, m), m.label if several else "By class", sentences.weakest(m)
-            )
-            for i, m, figure in drawn
-        ]
     else:
-        maps = []
-        page.text("Accuracy by class is not shown: no run has measured it (it takes a global model).", "missing")
-    if len(methods) == 1:
+        page.missing("Accuracy by class is not shown: no run has measured it (it takes a global model).")
+    if not several:
         _grid(page, methods, ["forgetting"], beside=maps)
-    else:
-        page.grid(maps)
-        _grid(page, methods, ["forgetting", "in_local_accuracy", "out_local_accuracy"])
+        return
+    page.grid(*maps[:_MOST_MAPS])
+    if rest := maps[_MOST_MAPS:]:
+        page.fold(f"{len(rest)} more methods", *rest)
+    _grid(page, methods, ["forgetting", "in_local_accuracy", "out_local_accuracy"])
 
 
 def _clients(page: Page, methods: Sequence[Method]) -> None:
     page.section("clients", "Clients: how evenly they are served")
     figure = figures.personal(methods)
     if figure is None:
-        page.text(
-            "Personal accuracies are not shown: no run has measured them (it takes held-out examples).", "missing"
-        )
+        page.missing("Personal accuracies are not shown: no run has measured them (it takes held-out examples).")
         return
     seeds = " (of all seeds together)" if any(len(m.counted) > 1 for m in methods) else ""
     caption = (
@@ -204,22 +223,36 @@ def _clients(page: Page, methods: Sequence[Method]) -> None:
     )
     if any(len(figures.last_personal(m)) > figures.MOST_POINTS for m in methods):
         caption += f" Of more than {figures.MOST_POINTS} clients, as many quantiles."
-    page.add(page.figure(figure, "personal_by_client", "Accuracy of each client's model", caption, wide=True))
+    page.grid(page.figure(figure, "personal_by_client", "Accuracy of each client's model", caption, wide=True))
     page.keep(comparison.personal(methods))
+    table = comparison.gained(methods)
+    if table is not None and (figure := figures.gain(methods)) is not None:
+        caption = (
+            f"A dot per client{seeds}: the accuracy of its model, less that of the one that it trains alone with the "
+            "same seed. Right of 0 it gains from the others. Bar, ring and red line as above."
+        )
+        heading = "What each client gains over training alone"
+        page.grid(page.figure(figure, "gain_by_client", heading, caption, wide=True))
+        page.table(table, "The same in numbers.")
+    elif len(methods) > 1:
+        page.missing("Gains over training alone are not shown: no local_only run has data and seed of another method.")
     if len(methods) > 1:
         _grid(page, methods, ["personal_worst_tenth", "personal_std"])
 
 
 def _federation(page: Page, methods: Sequence[Method]) -> None:
     page.section("federation", "Who holds which classes")
-    different: dict[str, Method] = {}
+    different: list[Method] = []
+    seen: set[str] = set()
     for m in methods:
-        data = {k: v for k, v in m.first.facts.items() if k.startswith(("data.", "federation.")) and "seed" not in k}
-        if m.first.history.federation.get("shown"):
-            different.setdefault(repr(sorted(data.items())), m)
+        told = {k: v for k, v in m.first.data.items() if "seed" not in k}
+        same = {repr(sorted(told.items())), repr(m.first.history.federation.get("train"))}
+        if m.first.history.federation.get("shown") and not same & seen:
+            different.append(m)
+        seen |= same
     if not different:
-        page.text("Not shown: no run has a federation.json.", "missing")
-    for i, m in enumerate(list(different.values())[:_MOST_FEDERATIONS]):
+        page.missing("Not shown: no run has a federation.json.")
+    for i, m in enumerate(different[:_MOST_FEDERATIONS]):
         f = m.first.history.federation
         counts, named = np.array(f["train"], np.int64), client_names(f)
         clients = [named.get(k, str(k)) for k in f["shown"]]
@@ -228,14 +261,11 @@ def _federation(page: Page, methods: Sequence[Method]) -> None:
             caption += " This is the run of the lowest seed; others may divide the examples otherwise."
         name = "federation" if i == 0 else f"federation_{i + 1}"
         heading = sentences.partition_of(m) or "Examples by client and class"
-        page.add(
-            page.figure(
-                draw_federation(counts, clients=clients, classes=class_names(f)), name, heading, caption, wide=True
-            )
-        )
+        figure = draw_federation(counts, clients=clients, classes=class_names(f))
+        page.grid(page.figure(figure, name, heading, caption, wide=True))
         page.keep(comparison.examples(name, f))
     if len(different) > _MOST_FEDERATIONS:
-        page.text(f"{len(different) - _MOST_FEDERATIONS} more federations are not drawn.", "missing")
+        page.missing(f"{len(different) - _MOST_FEDERATIONS} more federations are not drawn.")
 
 
 def _failures(page: Page, methods: Sequence[Method]) -> None:
@@ -259,22 +289,15 @@ def _settings(page: Page, methods: Sequence[Method]) -> None:
     if shared:
         page.listing(shared)
     else:
-        page.text("The runs have no settings in common, or did not record any.", "missing")
+        page.missing("The runs have no settings in common, or did not record any.")
     page.section("runs", "Runs, engines and versions")
     facts, versions = comparison.facts(methods)
     alike = f" All of them with {versions}." if versions else ""
     page.table(facts, f"Each run, how it was computed and what it took.{alike}")
     page.keep(comparison.rounds(methods))
-    names = ", ".join(sorted(name.removeprefix("tables/") for name in page.files if name.endswith(".csv")))
-    page.add(
-        "<footer><p>Beside this page: every figure as PNG and SVG in <code>figures/</code>, every table in full "
-        f"precision in <code>tables/</code>: {escape(names)}. <code>rounds.csv</code> has every measured number of "
-        "every round; <code>summary.tex</code>, <code>summary.md</code> and <code>summary.csv</code> are for papers."
-        "</p></footer>"
-    )
 
 
-def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, beside: Sequence[str] = ()) -> None:
+def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, beside: Sequence[Drawn] = ()) -> None:
     """Figures of numbers over rounds, `beside` others, or a line about why there is none."""
     drawn, missing = list(beside), []
     for name in names:
@@ -286,7 +309,7 @@ def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, beside
         if name in _ENDS and len(methods) > 1:
             caption += sentences.ending(methods, name)
         caption = caption.rstrip() + sentences.absent(methods, name) + sentences.band(methods)
-        drawn.append(page.figure(figure, name, heading, caption))
-    page.grid(drawn)
+        drawn.append(page.figure(figure, name, heading, caption, digits=3 if name.endswith("loss") else 1))
+    page.grid(*drawn)
     for sentence in missing:
-        page.text(sentence, "missing")
+        page.missing(sentence)

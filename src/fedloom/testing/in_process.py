@@ -7,35 +7,68 @@ import itertools
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedloom.core.errors import FedloomError
 from fedloom.data import Partition
 from fedloom.device import Controller, ModelManager
+from fedloom.engines.communication import CommunicationManager
 from fedloom.engines.devices import Devices
-from fedloom.engines.fleet import Audit, Fleet, Lost
+from fedloom.engines.fleet import Audit, RankFleet
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 
 
-class InProcess(Fleet):
-    """`devices`: what answers, by name, in the order of client numbers; a name without one is not there."""
+class InProcess(CommunicationManager):
+    """Rank 0's end of wires to what answers in this process: the i-th is at rank i + 1. One that returns None does not
+    answer, one that raises `EOFError` or an error of fedloom's is gone.
+    """
 
-    def __init__(self, devices: Mapping[str, Callable[[bytes], bytes] | None], audit: Audit | None = None) -> None:
-        self.devices, self.audit = dict(devices), audit or Audit()
-        self.names = tuple(devices)
-        self.tokens = {name: f"token of {name}" for name in self.names}
+    def __init__(self, answering: Sequence[Callable[[bytes], bytes | None]]) -> None:
+        self.answering, self.rank, self.size = list(answering), 0, len(answering) + 1
+        self.found: dict[int, deque[bytes]] = {rank: deque() for rank in range(1, self.size)}
+        self.gone: dict[int, str] = {}  # and what it died of
 
-    def there(self) -> Collection[str]:
-        return [name for name, device in self.devices.items() if device is not None]
+    def post(self, rank: int, message: bytes) -> None:
+        try:
+            answer = self.answering[rank - 1](message)
+        except (EOFError, FedloomError) as error:
+            self.gone[rank] = str(error)
+            return
+        if answer is not None:
+            self.found[rank].append(answer)
 
-    def ask(self, requests: Mapping[str, bytes], deadline: float | None) -> Iterator[tuple[str, memoryview | Lost]]:
-        for name, message in requests.items():
-            device = self.devices[name]
-            yield name, Lost("it is not there") if device is None else memoryview(device(message))
+    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
+        return [rank for rank in ranks if self.found[rank] or rank in self.gone]
+
+    def take(self, rank: int) -> memoryview:
+        if not self.found[rank]:
+            raise EOFError
+        return memoryview(self.found[rank].popleft())
+
+    def receive(self) -> memoryview:
+        raise NotImplementedError("this is rank 0")
+
+    def answer(self, message: bytes) -> None:
+        raise NotImplementedError("this is rank 0")
+
+
+def fleet_of(devices: Mapping[str, Callable[[bytes], bytes]], audit: Audit | None = None) -> RankFleet:
+    """Devices of this process that have joined, by name, in the order of client numbers."""
+    fleet = RankFleet(InProcess([*devices.values()]), audit or Audit())
+    fleet.names, fleet.tokens = tuple(devices), {name: token_of(name) for name in devices}
+    fleet.ranks = {name: rank for rank, name in enumerate(devices, 1)}
+    return fleet
+
+
+def token_of(name: str) -> str:
+    """Of a device of this process."""
+    return f"token of {name}"
 
 
 def alone(population: Population, client: int) -> Population:
@@ -62,7 +95,7 @@ class Keeping(Devices):
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.controllers: dict[int, Controller] = {}
         names = [f"device {k}" for k in range(self.population.num_clients)]
-        self.fleet = InProcess({name: self._device(k) for k, name in enumerate(names)})
+        self.fleet = fleet_of({name: self._device(k) for k, name in enumerate(names)})
 
     def _device(self, client: int) -> Callable[[bytes], bytes]:
         """Made when it is asked first."""

@@ -46,7 +46,7 @@ class Messages(Engine):
             self.child = Child(self.service())
         (k,) = request.clients
         try:
-            self.child.send(request_bytes(request, self.sent, broadcast, self.stack([k])))
+            self.child.send(request_bytes(request, self.sent, (self.sent, broadcast), self.stack([k])))
             return self.child.receive()
         except EOFError:
             what = f"the process of the clients died ({self.child.epitaph})"

@@ -35,6 +35,7 @@ class Images(NamedTuple):
     classes: tuple[int, ...]
     mu: float  # of FedProx
     personal: int  # last layers that FedPer leaves to each client
+    pfedme: dict[str, float]  # its rates, as its authors' commands have them for MNIST and for CIFAR-10
 
 
 SCENARIOS = {"pfedsd-a": Scenario(20, (0.6, 1.0), 100), "pfedsd-b": Scenario(100, (0.1,), 200)}
@@ -45,11 +46,12 @@ ABOUT = {
 _FASHION = {"source": "fashion_mnist", "normalise": "0.5/0.5"}
 _CIFAR10 = {"source": "cifar10", "normalise": "0.4914,0.4822,0.4465/0.2023,0.1994,0.201"}
 _CIFAR100 = {"source": "cifar100", "normalise": "0.5071,0.4867,0.4408/0.2675,0.2565,0.2761"}
+_GREY, _COLOUR = {"alpha_p": 0.09, "eta": 0.005}, {"alpha_p": 0.01, "eta": 0.01}
 DATA = {
-    "fmnist": Images(_FASHION, "pfedsd_fmnist_cnn", (2, 4), 0.001, 2),
-    "fmnist14k": Images({**_FASHION, "examples": 14_000}, "pfedsd_fmnist_cnn", (2, 4), 0.001, 2),
-    "cifar10": Images(_CIFAR10, "lenet", (2, 4), 0.01, 1),
-    "cifar100": Images(_CIFAR100, "pfedsd_cifar100_cnn", (20, 40), 0.001, 1),
+    "fmnist": Images(_FASHION, "pfedsd_fmnist_cnn", (2, 4), 0.001, 2, _GREY),
+    "fmnist14k": Images({**_FASHION, "examples": 14_000}, "pfedsd_fmnist_cnn", (2, 4), 0.001, 2, _GREY),
+    "cifar10": Images(_CIFAR10, "lenet", (2, 4), 0.01, 1, _COLOUR),
+    "cifar100": Images(_CIFAR100, "pfedsd_cifar100_cnn", (20, 40), 0.001, 1, _COLOUR),
 }
 BETAS = (0.1, 0.5, 1.0)
 
@@ -64,7 +66,7 @@ def methods(images: Images) -> dict[str, Method]:
         "lg_fedavg": Method("lg_fedavg", {**uniform, "global_modules": "last:2", "pretrain_rounds": 0}),
         "pfedme": Method(
             "pfedme",
-            {**uniform, "lam": 15.0, "K": 5, "alpha_p": 0.09, "eta": 0.005, "mu2": 0.001, "beta": 1.0},
+            {**uniform, "lam": 15.0, "K": 5, "mu2": 0.001, "beta": 1.0, **images.pfedme},
             {"local.epochs": 1},
             caveat="its settings in the paper are lost: those of its own authors' code, on one epoch of batches of 64, "
             "which with K = 5 takes as many gradients as five epochs of the others",

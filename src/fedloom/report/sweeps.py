@@ -1,0 +1,90 @@
+"""Sweeps among the methods of a report: trials of one algorithm with other settings, and what they came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedloom.experiments.trials import LAST
+from fedloom.report.grouping import differences
+from fedloom.report.methods import Method, Spread
+from fedloom.report.number_table import Column, Table, percent
+
+_FEWEST = 3  # trials
+CHOSEN_BY = {  # the first that all trials have measured
+    "val_accuracy": "validation accuracy",
+    "global_accuracy": "global accuracy",
+    "personal_accuracy": "personal accuracy",
+}
+
+
+class Trial(NamedTuple):
+    """A method of a sweep: the settings in which trials differ, and what it came to."""
+
+    method: Method
+    settings: dict[str, str]
+    result: Spread
+
+
+class Swept(NamedTuple):
+    """Trials of an algorithm, best first. `by`: which number their results are, a key of `CHOSEN_BY`."""
+
+    by: str
+    trials: list[Trial]
+
+    @property
+    def names(self) -> list[str]:
+        """The settings in which trials differ."""
+        return list(self.trials[0].settings)
+
+    def table(self, place: int) -> Table:
+        """A row for each trial: its settings, and accuracies as `fedloom sweep` takes them. `place`: from 1."""
+        measured = [name for name in CHOSEN_BY if any(t.method.has(name) for t in self.trials)]
+        settings = [Column(name, short(name)) for name in self.names]
+        columns = [Column("trial", "trial"), *settings]
+        columns += [Column(name, f"{CHOSEN_BY[name]}, %", percent, "high") for name in measured]
+        rows = [
+            [t.method.label, *t.settings.values(), *(t.method.last(name, LAST) for name in measured)]
+            for t in self.trials
+        ]
+        numbers = [t.method.number for t in self.trials]
+        return Table("sweep" if place == 1 else f"sweep_{place}", columns, rows, numbers)
+
+
+def sweeps(methods: Sequence[Method]) -> list[Swept]:
+    """Every algorithm of which three or more methods, on the same data, have a result.
+
+    Results are validation accuracies where all have measured them. A setting that one does not know is not varied.
+    """
+    groups: dict[str, list[Method]] = {}
+    for m in methods:
+        groups.setdefault(m.first.algorithm, []).append(m)
+    found = []
+    for group in groups.values():
+        by = next((name for name in CHOSEN_BY if all(m.last(name, LAST) is not None for m in group)), None)
+        _, own = differences(group)
+        varied = [name for name in own[0] if all(name in settings for settings in own)]
+        if len(group) < _FEWEST or by is None or not varied or "data.source" in varied:
+            continue
+        trials = [
+            Trial(m, {name: settings[name] for name in varied}, result)
+            for m, settings in zip(group, own, strict=True)
+            if (result := m.last(by, LAST)) is not None
+        ]
+        found.append(Swept(by, sorted(trials, key=lambda trial: -trial.result.mean)))
+    return found
+
+
+def short(name: str) -> str:
+    """The last part of a setting's name: lr of local.lr."""
+    return name.rpartition(".")[2]
+
+
+def order(value: str) -> tuple[bool, float, str]:
+    """A key that sorts values of a setting: numbers by size, then words."""
+    try:
+        number = float(value)
+    except ValueError:
+        return True, 0.0, value
+    return math.isnan(number), number, value
