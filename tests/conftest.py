@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,16 @@ def golden(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_each() -> None:
-    """Tests run side by side on few cores."""
+def _alike_wherever() -> None:
+    """A test begins alike whatever ran before it: which tests share a process depends on how fast they are.
+
+    One thread, since tests run side by side on few cores; global generators at their beginning, from which networks
+    take weights that a test makes without a seed.
+    """
     torch.set_num_threads(1)
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
 
 
 @pytest.fixture(scope="session")
