@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 
+import fedloom as fl
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.random import fold_in, uniform
-from fedloom.core.types import Weights
+from fedloom.core.types import Weights, replace
+from fedloom.evaluate import classify
 
 
 def batch(x: Tensor, padding: int = 0, key: int = 7) -> Batch:
@@ -400,3 +402,53 @@ def test_dropout_inside_a_function_is_found() -> None:
 def test_governed_dropout_is_no_draw() -> None:
     model = Model(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)))
     model.check_randomness(model.init(0), torch.ones(3, 4))
+
+
+class Viewing(nn.Module):
+    """A convolution and a linear layer of what it returns, `flat` by view or by flatten; notes what it is given."""
+
+    def __init__(self, channels: int, flat: str) -> None:
+        super().__init__()
+        self.conv, self.head, self.flat = nn.Conv2d(channels, 6, 3), nn.Linear(6 * 9, 4), flat
+        self.by_pixels: list[bool] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.by_pixels.append(x.stride(1) == 1)  # the channels of a pixel beside each other
+        x = torch.relu(self.conv(x))
+        return self.head(x.view(len(x), -1) if self.flat == "view" else x.flatten(1))
+
+
+@pytest.mark.parametrize("engine", ["loop", "workers", "stacked"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_forward_may_view_what_a_convolution_returns(channels: int, engine: Any) -> None:
+    """Which channels_last, the layout of folds and evaluation, does not admit: the numbers are those of a flatten."""
+    rng = np.random.default_rng(0)
+    data = fl.from_arrays(rng.normal(size=(80, channels, 5, 5)).astype(np.float32), np.arange(80) % 4)
+    federation = fl.federate(data, fl.iid(data.y, 4, seed=0), test=data)
+    settings = fl.RunSettings(rounds=2, cohort_size=4, engine=engine, compilation="trace")
+    local = fl.Local(epochs=2, batch_size=8, optimiser=fl.SGD(lr=0.1))
+    viewed, flattened = (
+        fl.run(fl.FedAvg(local=local), federation, lambda flat=flat: Viewing(channels, flat), settings)
+        for flat in ("view", "flatten")
+    )
+    assert viewed.last("global_loss") == pytest.approx(flattened.last("global_loss"), abs=1e-6)
+    assert viewed.last("personal_accuracy") == pytest.approx(flattened.last("personal_accuracy"), abs=0.03)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_lie_by_pixels_wherever_the_forward_takes_them(channels: int) -> None:
+    data = fl.from_arrays(np.zeros((9, channels, 5, 5), np.float32), np.arange(9) % 4)
+    for flat, expected in (("flatten", True), ("view", False)):
+        module = Viewing(channels, flat)
+        model = Model(module)
+        seen = model._frozen.by_pixels
+        classify(model, model.init(0), fl.Classification(), data)
+        assert seen[-1] is expected
+        x = data.x.clone(memory_format=torch.channels_last)
+        assert model(model.init(0), x).shape == (9, 4)
+        assert seen[-1] is expected
+        assert model.features(model.init(0), x, "conv").shape == (9, 54)
+        assert model.moments(model.init(0), x)[0].shape == (9, 4)
+        trained = model._training.by_pixels
+        model.train(model.init(0), replace(batch(x), x=x))
+        assert trained[-1] is expected

@@ -67,6 +67,7 @@ class Model:
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
         self.has_statistics = any(m.running_mean is not None for m in norms)  # running ones, which `moments` are like
+        self._by_pixels: dict[torch.Size, bool] = {}  # see `_laid_out`
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
         self._called_training = _Called(self._training)
         self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
@@ -134,8 +135,10 @@ class Model:
         BatchNorm that keeps no running statistics uses those of the rows of x that `mask` [B] calls real. None: all of
         them; inside a fold, `batch.x` has the mask of its batch, and any other input beside padding needs one.
         """
-        with self.evaluation(self._real_rows(x, mask)):
-            return functional_call(self._frozen, _tensors(weights), (x,))  # type: ignore[no-any-return]
+        real = self._real_rows(x, mask)
+        tensors, x = self._laid_out(_tensors(weights), x)
+        with self.evaluation(real):
+            return functional_call(self._frozen, tensors, (x,))  # type: ignore[no-any-return]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -157,8 +160,9 @@ class Model:
         self, weights: Weights, x: Tensor, name: str = "features", mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Logits [B, C] in evaluation mode, and what `features` says, of the same pass."""
-        tensors = {f"module.{n}": t for n, t in _tensors(weights).items()}
-        with self.evaluation(self._real_rows(x, mask)):
+        real = self._real_rows(x, mask)
+        tensors, x = self._laid_out({f"module.{n}": t for n, t in _tensors(weights).items()}, x)
+        with self.evaluation(real):
             return functional_call(self._tapped_frozen, tensors, (x, name))  # type: ignore[no-any-return]
 
     def evaluation(self, mask: Tensor | None = None) -> contextlib.AbstractContextManager[Any]:
@@ -176,6 +180,40 @@ class Model:
                 "which rows are real, model(weights, x, mask=batch.mask) or mask=torch.ones(len(x), dtype=torch.bool)"
             )
         return at_hand[1]
+
+    def _laid_out(self, tensors: dict[str, Tensor], x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The same tensors, with images and kernels in the layout that the forward takes.
+
+        On a CPU folds and evaluation give them as channels_last, which is faster for convolutions and which nearly
+        every layer takes; `x.view(len(x), -1)` of what a convolution returns does not.
+        """
+        if x.ndim != 4 or x.device.type != "cpu" or not self.has_convolutions or self._takes_channels_last(x):
+            return tensors, x
+        # not contiguous(), which leaves the strides of a single channel as they are
+        plain: Callable[[Tensor], Tensor] = lambda t: t.clone(memory_format=torch.contiguous_format)  # noqa: E731
+        return {n: plain(t) if t.ndim == 4 else t for n, t in tensors.items()}, plain(x)
+
+    def _takes_channels_last(self, like: Tensor) -> bool:
+        """Tried once for each shape, on two empty images; what fails then, and why, shows with the other layout."""
+        shape = like.shape[1:]
+        if shape not in self._by_pixels:
+            self._by_pixels[shape] = True  # in the pass that tries it
+            with torch.no_grad():
+                real = torch.ones(2, dtype=torch.bool)
+                x = _by_pixels(torch.zeros((2, *shape), dtype=like.dtype))
+                key = torch.zeros((), dtype=torch.int64)
+                weights = Weights(
+                    params={
+                        n: _by_pixels(torch.ones(p.shape, dtype=like.dtype)) for n, p in self._frozen.named_parameters()
+                    },
+                    buffers={n: torch.ones(b.shape, dtype=b.dtype) for n, b in self._frozen.named_buffers()},
+                )
+                try:
+                    self(weights, x, mask=real)
+                    self.train(weights, Batch(x=x, y=real.long(), mask=real, key=key, full=True))
+                except Exception:
+                    self._by_pixels[shape] = False
+        return self._by_pixels[shape]
 
     def check_randomness(self, weights: Weights, x: Tensor) -> None:
         """Raise SettingError if a pass over x draws random numbers that no seed of a client governs, however deep."""
@@ -211,9 +249,9 @@ class Model:
         if self._drawing is not None:
             raise SettingError(UNGOVERNED.format(self._drawing))
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
-        tensors = {f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}
+        tensors, x = self._laid_out({f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}, batch.x)
         with TrainingCall(batch) as call:
-            out = functional_call(module, tensors, (batch.x, *args))
+            out = functional_call(module, tensors, (x, *args))
         return out, Params({n: call.moved.get(id(b), b) for n, b in buffers.items()})
 
     def moments(self, weights: Weights, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
@@ -221,7 +259,7 @@ class Model:
 
         What DENSE's L_BN (eq. 3) and DeepInversion compare with the layer's running statistics. Differentiable in x.
         """
-        tensors = _tensors(weights)
+        tensors, x = self._laid_out(_tensors(weights), x)
         names = {id(t): n.removesuffix("running_mean").rstrip(".") for n, t in tensors.items()}
         with RecordMoments(names) as call:
             logits = functional_call(self._frozen, tensors, (x,))
@@ -240,6 +278,10 @@ def _generators() -> tuple[Any, ...]:
     """Where the global generators stand that a network may draw from."""
     legacy: Any = np.random.get_state()
     return torch.get_rng_state().tolist(), random.getstate(), legacy[1].tolist(), legacy[2:]
+
+
+def _by_pixels(t: Tensor) -> Tensor:
+    return t.clone(memory_format=torch.channels_last) if t.ndim == 4 else t
 
 
 def _tensors(weights: Weights) -> dict[str, Tensor]:

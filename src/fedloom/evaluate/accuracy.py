@@ -121,7 +121,7 @@ def _pass(
         for start in range(0, len(examples), batch_size):
             rows = slice(start, start + batch_size)
             x = examples.normalise(examples.x[rows].to(device), dtype)
-            x = x.contiguous(memory_format=torch.channels_last) if images else x
+            x = x.clone(memory_format=torch.channels_last) if images else x  # contiguous() passes grey ones by
             y = examples.y[rows].to(device)
             logits = predict(x)
             batch = Batch(x=x, y=y, mask=_ones(y), key=torch.zeros((), dtype=torch.int64), full=True)

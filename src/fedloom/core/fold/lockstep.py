@@ -225,7 +225,7 @@ class _Lockstep:
         if self.batches.augment is not None:
             x = self.batches.augment(x, batch.key)
         if self.memory is not None:
-            x = x.contiguous(memory_format=self.memory)
+            x = x.clone(memory_format=self.memory)  # contiguous() passes grey images by
         mask = None if batch.full else batch.mask
         with torch.no_grad():
             told = {n: at_batch(x, mask, t.fn, *t.context, x).detach() for n, t in lazy.items()}
