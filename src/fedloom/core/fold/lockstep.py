@@ -253,8 +253,10 @@ class _Lockstep:
         kept = self.run.programs
         try:
             if self.compilation == "compile" and kept.compiler_works:
-                compiled = torch.compile(self._trace(kind, args, "compile"), fullgraph=True, dynamic=False)
-                compiled(*_copied(kind, args))
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # of the compiler's own
+                    compiled = torch.compile(self._trace(kind, args, "compile"), fullgraph=True, dynamic=False)
+                    compiled(*_copied(kind, args))
                 return compiled
         except Exception as error:
             kept.compiler_works = False
