@@ -255,8 +255,9 @@ class _Lockstep:
             if self.compilation == "compile" and kept.compiler_works:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # of the compiler's own
-                    compiled = torch.compile(self._trace(kind, args, "compile"), fullgraph=True, dynamic=False)
-                    compiled(*_copied(kind, args))
+                    graph = self._trace(kind, args, "compile")
+                    compiled = torch.compile(graph, fullgraph=True, dynamic=False, options=_AS_WRITTEN)
+                    self._check(kind, args, compiled)
                 return compiled
         except Exception as error:
             kept.compiler_works = False
@@ -270,6 +271,20 @@ class _Lockstep:
             return None
         return traced
 
+    def _check(self, kind: tuple[int, bool], args: Sequence[Tensor], compiled: Callable[..., Any]) -> None:
+        """Raise ArithmeticError unless the compiled step computes what the step does, up to rounding."""
+        here, there = _copied(kind, args), _copied(kind, args)
+        compiled(*here)
+        self._compute(*kind, there)
+        for before, mine, theirs in [*zip(args, here, there, strict=True)][: kind[0]]:
+            moved, error = (torch.nan_to_num((theirs - t).double()).norm() for t in (before, mine))
+            # of how far the step moves this tensor; and where that is little, of its rounding
+            if error > (0.3 if self.run.bf16 else 0.03) * moved + 1e-6 * torch.nan_to_num(theirs.double()).norm():
+                raise ArithmeticError(
+                    f"the compiled step moves a tensor of shape {list(theirs.shape)} otherwise: it is off by "
+                    f"{float(error):.2g} in a move of {float(moved):.2g}"
+                )
+
     def _trace(self, kind: tuple[int, bool], args: Sequence[Tensor], form: Compilation) -> Callable[..., Any]:
         from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -281,6 +296,11 @@ class _Lockstep:
         finally:
             tracing.reset(token)
         return graph.forward
+
+
+# The compiler's patterns take torch.add(a @ b, c, alpha=s) for a @ b + c, as the weight decay of a linear layer:
+# https://github.com/pytorch/pytorch/issues/167313 and its kin, with torch 2.13
+_AS_WRITTEN: dict[str, str | int | bool | Callable[..., Any]] = {"pattern_matcher": False}
 
 
 def _copied(kind: tuple[int, bool], args: Sequence[Tensor]) -> list[Tensor]:
