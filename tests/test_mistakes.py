@@ -71,6 +71,19 @@ class Attending(nn.Module):
         return out
 
 
+def sized(width: int) -> nn.Module:
+    """A network as a function that wants to know its width."""
+    return nn.Linear(width, 2)
+
+
+def new_rows(**columns: Any) -> Any:
+    """Other rows of a prepared table of ages and towns."""
+    table = pd.DataFrame({"age": [30.0, None, 50.0], "town": ["Oslo", "Rome", "Rome"], "kind": ["a", "b", "a"]})
+    preparation = fl.from_frame(table, label="kind", prepare="standard", test_fraction=0).train.preparation
+    assert preparation is not None
+    return preparation.new_rows(pd.DataFrame(columns))
+
+
 TABLE = pd.DataFrame({"age": [30.0, None], "town": ["Oslo", "Rome"], "kind": ["a", "b"]})
 PYTHON = {
     # data
@@ -146,6 +159,12 @@ PYTHON = {
         "got age, town, kind",
         "did you mean 'kind'",
     ),
+    "new rows without a column": Mistake(
+        lambda: new_rows(age=[30.0]), "must have the columns 'age', 'town'", "none called 'town'", "name them as in"
+    ),
+    "new rows with words for numbers": Mistake(
+        lambda: new_rows(age=["1.030,5"], town=["Oslo"]), "'age' must hold numbers", "got '1.030,5'", "decimal=','"
+    ),
     # training
     "an optimiser's class": Mistake(
         lambda: fl.Local(optimiser=torch.optim.Adam),
@@ -200,6 +219,9 @@ PYTHON = {
         "without arguments",
         "got Linear, which needs in_features, out_features",
         "lambda: Linear(...)",
+    ),
+    "a function that needs arguments": Mistake(
+        lambda: run(model=sized), "without arguments", "got sized, which needs width", "lambda: sized(...)"
     ),
     "a model of another width": Mistake(
         lambda: run(model=nn.Linear(5, 2)), "do not take the data, 4 in 2 classes", "2x4 and 5x2", "logits (N, 2)"
@@ -268,6 +290,12 @@ WARNED = {
         "class 2",
         "number the labels of both alike",
     ),
+    "a class that most examples have": Mistake(
+        lambda: run(federation=clients(train(y=(np.arange(24) > 20).astype(int)), test_fraction=0)),
+        "accuracy says little",
+        "87.5% of those that train in class 0",
+        "look at class_accuracy",
+    ),
     "a penalty of 0": Mistake(lambda: fl.FedProx(mu=0.0), "mu = 0", "mu = 0", "FedAvg"),
 }
 COMMANDS = {
@@ -278,6 +306,44 @@ COMMANDS = {
     "two algorithms to run": Mistake("run fedavg fedprox", "unrecognized arguments", "fedprox", "fedloom compare"),
     "a misspelt choice": Mistake("run fedavg --engine staked", "invalid choice", "'staked'", "did you mean 'stacked'"),
     "a misspelt algorithm": Mistake("run fedavgg", "unknown algorithm", "'fedavgg'", "did you mean 'fedavg'"),
+    "an algorithm by another library's name": Mistake(
+        "run PerAvg", "unknown algorithm", "'PerAvg'", "did you mean 'per_fedavg'"
+    ),
+    "an algorithm of another library": Mistake(
+        "run FedRep", "one that `fedloom algorithms` lists", "got 'FedRep'", "docs/coming-from.md says what comes near"
+    ),
+    "half an algorithm": Mistake(
+        "run mistaken:Half", "must say what init", "'mistaken:Half' without init", "derive it from fedloom.FedAvg"
+    ),
+    "a file's name as module": Mistake(
+        "run parts/mistaken.py:Half", "is module:name, without .py", "'parts/mistaken.py:Half'", "parts.mistaken:Half"
+    ),
+    "a network that needs arguments": Mistake(
+        "run fedavg --data own.npz --partition iid --clients 4 --model mistaken:Sized",
+        "without arguments",
+        "got Sized, which needs num_classes",
+        "name a function that returns one",
+    ),
+    "a share as cohort": Mistake(
+        "run fedavg --cohort 0.5", "run.cohort_size must be of type int", "got '0.5'", "not a share of it"
+    ),
+    "a client in the place of a probability": Mistake(
+        "run fedavg --lost list:3", "clients.lost must be of type float", "got 'list:3'", "such as 0.1"
+    ),
+    "clients of PFLlib": Mistake(
+        "run fedavg --data 0.npz", "must hold x_train", "is missing among data", "docs/coming-from.md shows"
+    ),
+    "a folder as data": Mistake("run fedavg --data several", "is read as NAME:FOLDER", "'several'", "images:several"),
+    "a partition cut short": Mistake(
+        "run fedavg --data own.npz --partition dir:0.1", "unknown partition", "'dir:0.1'", "did you mean 'dirichlet'"
+    ),
+    "a word for gaps, and dates": Mistake(
+        "run fedavg --data visits.csv?label=kind&prepare=standard",
+        "must be numbers, or a few different words",
+        "'age' with 'k.A.' in line 5; 'day' with 30 different dates such as '01.02.2020', more than 20",
+        "name words that mean a gap (gaps=k.A.), name those that hold categories (categories=NAME), make numbers of "
+        "dates",
+    ),
     "a misspelt model": Mistake(
         "run fedavg --data own.npz --clients 4 --partition iid --model lenett",
         "unknown model",
@@ -365,6 +431,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("mistakes")
     np.savez(here / "own.npz", x_train=X, y_train=Y, x_test=X, y_test=Y)
     (here / "table.csv").write_text("age,kind\n30,a\n40,b\n")
+    days = [f"{i + 4},{i + 1:02d}.02.2020,{'ab'[i % 2]}" for i in range(30)]
+    days[3] = days[3].replace("7,", "k.A.,", 1)
+    (here / "visits.csv").write_text("\n".join(["age,day,kind", *days]))
+    np.savez(here / "0.npz", data=np.array({"x": X, "y": Y}, object))
+    (here / "mistaken.py").write_text(
+        "import fedloom as fl\nfrom torch import nn\n\n"
+        "class Half(fl.Algorithm):\n    def train(self): ...\n\n"
+        "class Sized(nn.Linear):\n    def __init__(self, num_classes): super().__init__(4, num_classes)\n"
+    )
     (here / "bad.toml").write_text("[run]\nround = 3\n")
     for algorithm in (fl.FedAvg(), fl.FedProx(mu=0.1)):
         settings = fl.RunSettings(rounds=1, cohort_size=2, threads=1, engine="loop", compilation="none")

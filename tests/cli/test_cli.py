@@ -166,8 +166,8 @@ def test_the_seed_repeats_a_run(own: str, capsys: pytest.CaptureFixture[str], tm
         ((16, 16), "uint8", "1 x 16 x 16", "lenet"),
         ((16, 16, 3), "uint8", "3 x 16 x 16", "lenet"),
         ((3, 8, 8), "float32", "3 x 8 x 8", "small_bn"),
-        ((6,), "float32", "6", "mlp"),
-        ((6,), "float64", "6", "logistic"),
+        ((6,), "float32", "6 features", "mlp"),
+        ((6,), "float64", "6 features", "logistic"),
     ],
 )
 def test_own_arrays(
@@ -358,7 +358,7 @@ def test_a_directory_with_a_run_is_refused_before_any_work(
     out = tmp_path / "runs"
     assert call(capsys, "run", "fedntd", *QUICK, "--data", own, "--out", str(out / "fedntd"))[0] == 0
     said = error(capsys, "compare", "fedavg", "fedntd", *QUICK, "--data", own, "--out", str(out))
-    assert said.startswith(f"{out / 'fedntd'} already holds a run; continue it (resume), choose another directory")
+    assert said.startswith(f"{out / 'fedntd'} already holds a run; continue it (resume; a whole comparison: the same")
     assert not (out / "fedavg").exists()
     assert "is a file; name a directory" in error(capsys, "run", "fedavg", *QUICK, "--data", own, "--out", own)
 

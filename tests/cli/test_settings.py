@@ -152,7 +152,7 @@ def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]
     done(capsys, "compare fedavg own:Mine --settings mine.toml --out b")
     assert settings("a")["Mine"]["aggregation"] == settings("b/Mine")["Mine"]["aggregation"] == "uniform"
     assert "Mine" not in settings("b/fedavg")
-    assert done(capsys, "data show --settings mine.toml").startswith("arrays, 5; iid; ")
+    assert done(capsys, "data show --settings mine.toml").startswith("arrays, 5 features; iid; ")
     Path("mine.toml").write_text('algorithm = "own:Mine"\n' + TINY + "[Mine]\nagregation = 1\n")
     assert refused(capsys, "run --settings mine.toml") == (
         "mine.toml: Mine has no setting 'agregation' (did you mean 'aggregation'?); it has aggregation, buffers, shared"
@@ -289,7 +289,7 @@ def test_a_table_says_how_its_columns_are_named(capsys: pytest.CaptureFixture[st
     said = refused(capsys, "run fedavg --data t.csv")
     assert said.startswith("t.csv: the header must be distinct names with 'label' and a feature, got a, b, kind: ")
     assert said.endswith(
-        "; what columns are is said as t.csv?label=y&client=c&split=s&drop=a,b&categories=d&prepare=standard"
+        "; what columns are is said as t.csv?label=y&client=c&split=s&drop=a,b&categories=d&gaps=none&prepare=standard"
     )
     few = "--clients 4 --cohort 2 --rounds 1 --partition iid --model logistic"
     assert "t, 48 training and 12 test" in done(capsys, f"run fedavg --data t.csv?label=kind {few}")
@@ -440,7 +440,7 @@ def test_a_tracker_gets_every_run(capsys: pytest.CaptureFixture[str], monkeypatc
 
 def test_data_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     out = done(capsys, "data show --settings tiny.toml --partition shards:1 --shown 3 --out held.svg")
-    assert out.splitlines()[0] == "arrays, 5; shards s=1; training examples by class"
+    assert out.splitlines()[0] == "arrays, 5 features; shards s=1; training examples by class"
     assert out.splitlines()[-1] == "figure: held.svg"
     assert Path("held.svg").read_text().lstrip().startswith("<?xml")
     out = done(capsys, "data sources")

@@ -80,8 +80,12 @@ def test_what_was_killed_before_its_first_record_is_resumed(tmp_path: Path, caps
     assert main(["verify", str(out)]) == 0
     assert capsys.readouterr().out == f"{out}: whole; killed before its first checkpoint\n"
     assert main(["run", "fedavg", *QUICK, "--out", str(out)]) == 2  # and says the same
-    assert "already holds a run; continue it (resume)" in " ".join(capsys.readouterr().err.split())
+    assert "already holds a run; continue it (resume;" in " ".join(capsys.readouterr().err.split())
+    capsys.readouterr()
     assert main(["resume", str(out)]) == 0
+    assert "--resume" not in capsys.readouterr().out  # what is resumed is the run that was named
+    assert main(["resume", str(out.parent)]) == 0
+    assert "starts the others too, with --resume" in capsys.readouterr().out
     assert (out / "metrics.jsonl").read_bytes() == metrics
 
 

@@ -236,8 +236,11 @@ def test_words_among_numbers_and_too_many_words(tmp_path: Path) -> None:
     rows = [f"{i},n{i},{i % 2}" for i in range(1200)]
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["age,name,y", *rows, "old,x,1", "young,x,0"]), encoding="utf-8")
-    message = r"'age' with 'old' in line 1202 and 1 more; 'name' with 1,201 different words, more than 601: "
-    with pytest.raises(ValueError, match=message + r"name those that hold categories \(categories=NAME\), mend"):
+    message = (
+        r"'age' with 'old' in line 1202 and 1 more; 'name' with 1,201 different words such as 'n0', more than 601: "
+        r"name words that mean a gap \(gaps=old\), name those that hold categories \(categories=NAME\), mend"
+    )
+    with pytest.raises(ValueError, match=message):
         read_csv(path, label="y", prepare="standard")
     path.write_text("code,y\n0150,0\n1,1\n0150,0\n", encoding="utf-8")
     coded = read_csv(path, label="y", categories=["code"], prepare="standard", test_fraction=0).train
@@ -271,3 +274,60 @@ def test_what_words_say_of_a_table(tmp_path: Path) -> None:
     prepared = catalogue.data(f"{path}?label=k&prepare=standard").train
     with pytest.raises(fl.core.errors.SettingError, match="public examples of a prepared table are rows of it"):
         catalogue.public(f"{path}?label=k", prepared, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (["66.981,87", "950,20", "1.250", ""], [66981.87, 950.2, 1250.0, np.nan]),  # one cell tells what 1.250 is
+        (["950,20", "1,5", "7", "66.981,87"], [950.2, 1.5, 7.0, 66981.87]),
+        (["66,981.87", "1,250", "-12", "?"], [66981.87, 1250.0, -12.0, np.nan]),
+        (["1.234.567", "12", "k.A.", "-1.000"], [1234567.0, 12.0, np.nan, -1000.0]),
+        (["66.981", "1.250", "950,5", "2"], [66.981, 1.25, 950.5, 2.0]),  # nothing tells
+    ],
+)
+def test_marks_that_part_thousands_are_told_by_the_whole_column(
+    tmp_path: Path, cells: list[str], numbers: list[float]
+) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{cell};{i};{i % 2}" for i, cell in enumerate(cells)]
+    path.write_text("\n".join(["income;n;y", *rows]), encoding="cp1252")
+    found = read_csv(path, label="y", prepare="standard", gaps=["k.A."], test_fraction=0).train.preparation
+    assert found is not None
+    np.testing.assert_array_equal(found.frame["income"].to_numpy(), numbers)
+    assert list(found.frame) == ["income", "n"]
+    assert found.facts.get("thousands", {}).keys() == ({"income"} if 66.981 not in numbers else set())
+
+
+def test_marks_that_fit_no_rule_are_no_numbers(tmp_path: Path) -> None:
+    for cells in (["66.98,87", "1.250,5"], ["66.981,87", "1,250.50"], ["1.2.3", "1.250,5"]):
+        path = tmp_path / "t.csv"
+        path.write_text("\n".join(["income;y", *(f"{cell};{i}" for i, cell in enumerate(cells))]), encoding="utf-8")
+        with pytest.raises(ValueError, match=f"'income' with '{cells[0]}' in line 2"):
+            read_csv(path, label="y", test_fraction=0)
+
+
+def test_new_rows_are_prepared_as_those_that_trained() -> None:
+    table = households(400)
+    train = from_frame(table, label="bought", drop=["id", "part"], prepare="standard", test_fraction=0).train
+    assert train.preparation is not None
+    again = table[["town", "part", "income", "age"]].iloc[::-1]  # another order, and a column more
+    np.testing.assert_array_equal(train.preparation.new_rows(again), train.x.numpy()[::-1])
+    unseen = pd.DataFrame({"age": [40], "income": ["?"], "town": ["Bergen"]})
+    expected = from_frame(table, label="bought", drop=["id", "part"], prepare="standard", test_fraction=0).train
+    made = train.preparation.new_rows(unseen)[0]
+    assert made[list(expected.columns).index("income")] == pytest.approx(
+        (table["income"].median() - table["income"].fillna(table["income"].median()).mean())
+        / table["income"].fillna(table["income"].median()).std(ddof=0),
+        abs=1e-6,
+    )
+    assert made[-3:].tolist() == [0, 0, 0]  # no town that it knows
+
+
+def test_new_rows_have_words_as_a_table_spells_them() -> None:
+    table = pd.DataFrame({"code": [150.0, 1.0, np.nan, 150.0], "y": [0, 1, 0, 1]})
+    train = from_frame(table, label="y", categories=["code"], prepare="standard", test_fraction=0).train
+    assert train.preparation is not None
+    assert train.columns == ("code_1", "code_150", "code_missing")
+    for codes in ([150, 1], [150.0, 1.0], ["150", " 1"]):
+        assert train.preparation.new_rows(pd.DataFrame({"code": codes})).tolist() == [[0, 1, 0], [1, 0, 0]]

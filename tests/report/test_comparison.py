@@ -177,9 +177,15 @@ def test_names_of_classes_and_clients_are_on_the_page(tmp_path: Path) -> None:
     personal = comparison.personal([method])
     assert personal is not None
     assert [row[4:6] for row in personal.rows] == [["0", "north"], ["1", "south\ufffd"]]
+    named = comparison.named_clients([method])
+    assert named is not None
+    own = History.read(folder).metrics[-1]["personal_by_client"]
+    assert [(row[0], row[1].mean) for row in named.rows] == [("north", own["0"]), ("south\ufffd", own["1"])]
+    assert [c.name for c in named.columns] == ["client", method.label]
     assert "class cat" in sentences.weakest(method) or "class $dog" in sentences.weakest(method)
     page = write_report(tmp_path, tmp_path / "page").read_text(encoding="utf-8")
     assert "north" in page
+    assert "Each client by its name" in page
     assert "$dog" in page
 
 
@@ -257,3 +263,21 @@ def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
     )
     one = next(sentences.findings([replace(m, runs=m.runs[:1]) for m in methods(tmp_path)]))
     assert one == "Global accuracy is highest with fedntd: 60.0 %; the runner-up, fedavg, has 50.0."
+
+
+def test_only_few_clients_with_names_are_a_table(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", clients=2, classes=3)
+    assert comparison.named_clients(methods(tmp_path)) is None  # numbers alone
+    federation = json.loads((folder / "federation.json").read_text())
+    everybody = list(range(41))
+    federation |= {"clients": 41, "shown": everybody, "client_names": [f"c{k}" for k in everybody]}
+    federation |= {"train": [[1, 1, 1]] * 41, "test": None}
+    (folder / "federation.json").write_text(json.dumps(federation))
+    record = {"round": 0, "personal_by_client": {str(k): 0.5 for k in everybody}}
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    assert comparison.named_clients(methods(tmp_path)) is None
+    record["personal_by_client"] = {str(k): k / 40 for k in (2, 0)}  # of those that were judged
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    table = comparison.named_clients(methods(tmp_path))
+    assert table is not None
+    assert [(row[0], row[1].mean) for row in table.rows] == [("c0", 0.0), ("c2", 0.05)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from fedloom.core.errors import SettingError
 from fedloom.report import FederationTable, draw_federation, heterogeneity
 
 
-def shown(counts: np.ndarray, width: int = 80, **more: int) -> str:
+def shown(counts: np.ndarray, width: int = 80, **more: Any) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(FederationTable(counts, **more))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
@@ -63,6 +64,14 @@ def test_nothing_is_wider_than_the_terminal(width: int, clients: int, classes: i
     assert len({len(line) for line in [lines[0], *rows]}) == 1  # all columns stand under their heading
     assert max(map(len, lines)) <= width
     assert "…" not in out
+
+
+def test_clients_have_their_names() -> None:
+    counts = np.array([[30, 0], [5, 5], [1, 1]])
+    lines = shown(counts, 60, shown=2, names=("Köln\x1b[31m", "St. Anna und St. Elisabeth", "Ulm")).splitlines()
+    assert [line.split()[-3:] for line in lines[1:3]] == [["30", "·", "30"], ["5", "5", "10"]]
+    assert lines[1].strip().startswith("Köln\ufffd[31m ")
+    assert lines[2].startswith("St. Anna und St. El… ")
 
 
 def test_of_many_classes_neighbours_share_a_cell() -> None:

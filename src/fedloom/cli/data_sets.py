@@ -27,7 +27,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
     (experiment,) = experiments(args, ["fedavg"], sections=("data", "run"))  # whatever algorithm the file is for
     federation = experiment.federation()
     train, counts = federation.train, federation.counts()
-    shape = " x ".join(map(str, train.shape))
+    shape = " x ".join(map(str, train.shape)) + " features" * (len(train.shape) == 1)
     console.print(f"{train.name}, {shape}; {federation.partition.name}; training examples by class", markup=False)
     if train.classes:
         called = ", ".join(f"{c} {name}" for c, name in enumerate(train.classes[:_NAMED]))
@@ -38,8 +38,10 @@ def show(args: argparse.Namespace, console: Console) -> int:
         console.print(f"{facts['fitted_on']:,} training rows prepare the columns:", highlight=False)
         columns = facts["columns"]
         for name, what in columns.items() if isinstance(columns, dict) else [("all", columns)]:
+            shown = facts.get("thousands", {}).get(name)
+            what = f"thousands parted, as in {shown}; {what}" if shown else what
             console.print(f"  {name}: {what}", markup=False, highlight=False, soft_wrap=True)
-    console.print(FederationTable(counts, shown=args.shown))
+    console.print(FederationTable(counts, shown=args.shown, names=federation.partition.clients))
     if args.out is not None:
         kind = Path(args.out).suffix.lower()
         if kind not in (".png", ".svg"):

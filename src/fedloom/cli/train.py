@@ -94,6 +94,9 @@ def resume(args: argparse.Namespace, console: Console) -> int:
             results.append((name, train(name, job, console, place, resume=True, at=args.at)))
     finally:
         _show(results, args.directory, console)
+    if Path(args.directory) not in runs:
+        text = "went on with every run that had begun; the command that made them starts the others too, with --resume"
+        console.print(text, markup=False, soft_wrap=True)
     return 0
 
 
@@ -154,7 +157,7 @@ def train(
 def introduce(federation: Federation, models: Mapping[str, Model], settings: RunSettings, console: Console) -> None:
     """Print what is about to run: data, clients, models."""
     train, test, sizes = federation.train, federation.test, federation.partition.sizes
-    shape = " x ".join(map(str, train.shape))
+    shape = " x ".join(map(str, train.shape)) + " features" * (len(train.shape) == 1)
     span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     lines = (
         f"data: {train.name.removesuffix(' train')}, {len(train):,} training and {len(test or ()):,} test examples "

@@ -46,7 +46,8 @@ def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> N
         raise SettingError(f"{folder} is a file; name a directory, new or without a run")
     if any(files.there(folder / name) for name in ("metrics.jsonl", "manifest.json")):
         raise SettingError(
-            f"{folder} already holds a run; continue it (resume), choose another directory, or move it away"
+            f"{folder} already holds a run; continue it (resume; a whole comparison: the same command with --resume), "
+            "choose another directory, or move it away"
         )
     checkpoints = folder / "checkpoints"
     if files.there(checkpoints) and any(here for _, _, here in files.walk(checkpoints)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -394,16 +393,5 @@ def _models(model: Models) -> dict[str, Model]:
                 f"model must be a module or a function that makes one, got {_said(m)}: pass lambda: "
                 "fedloom.models.build('mlp', examples.shape, examples.num_classes), or a module of your own"
             )
-        if isinstance(m, type) and (missing := _arguments(m)):
-            raise SettingError(
-                f"a class as model must be made without arguments, got {m.__name__}, which needs {', '.join(missing)}: "
-                f"pass lambda: {m.__name__}(...)"
-            )
     made = {n: m if isinstance(m, Model) else Model(m, name=n or None) for n, m in given.items()}
     return {n or m.name: m for n, m in made.items()}
-
-
-def _arguments(kind: type) -> list[str]:
-    """The arguments without which a class makes no object."""
-    own = list(inspect.signature(kind).parameters.values())
-    return [p.name for p in own if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -101,7 +101,9 @@ def read(value: Any, kind: Any, name: str, text: bool = False) -> Any:
     try:
         return _adapter(kind).validate_python(value, strict=not text)
     except ValidationError as error:
-        raise SettingError(f"{name} must be {_rule(error, kind)}, got {error.errors()[0]['input']!r}") from None
+        rule = _rule(error, kind)
+        remedy = _REMEDIES.get(rule, "") if text else ""
+        raise SettingError(f"{name} must be {rule}, got {error.errors()[0]['input']!r}{remedy}") from None
 
 
 def part_types(kind: Any, count: int) -> tuple[Any, ...]:
@@ -145,6 +147,11 @@ def _closed(kind: Any) -> Any:
 
 
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "string": "str"}
+_REMEDIES = {
+    "of type int": ": write one whole number, such as 3; of what is counted, not a share of it",
+    "of type float": ": write one number, such as 0.1",
+    "of type bool": ": write true or false",
+}
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ class Model:
             module = copy.deepcopy(build)
             self._build: Callable[[], nn.Module] = lambda: module
         else:
+            if missing := _arguments(build):
+                called = getattr(build, "__name__", type(build).__name__)
+                raise SettingError(
+                    f"a class or function as model must make it without arguments, got {called}, which needs "
+                    f"{', '.join(missing)}: pass lambda: {called}(...), or name a function that returns one"
+                )
             self._build, module = build, _seeded(build, 0)
             if away := next((str(p.device) for p in module.parameters() if p.device.type != "cpu"), None):
                 raise SettingError(
@@ -264,6 +271,16 @@ class Model:
         with RecordMoments(names) as call:
             logits = functional_call(self._frozen, tensors, (x,))
         return logits, call.moments
+
+
+def _arguments(build: Callable[[], nn.Module]) -> list[str]:
+    """The arguments without which a class or function makes nothing."""
+    try:
+        own = list(inspect.signature(build).parameters.values())
+    except ValueError:  # of what is no Python nobody knows
+        return []
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [p.name for p in own if p.default is p.empty and p.kind in named]
 
 
 @own_defaults()

@@ -13,9 +13,16 @@ from fedloom.core.errors import SettingError
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'x'?)", or nothing where no known word is close."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    """ " (did you mean 'x'?)", or nothing where no known word is close. PerAvg is close to per_fedavg."""
+    bare = {plain(name): name for name in known}
+    close = difflib.get_close_matches(plain(word), bare, n=1, cutoff=0.7)
+    close = close or [name for name in bare if len(word) > 2 and name.startswith(plain(word))]
+    return f" (did you mean {bare[close[0]]!r}?)" if close else ""
+
+
+def plain(word: str) -> str:
+    """The letters and digits of a name, in lower case."""
+    return "".join(filter(str.isalnum, word)).lower()
 
 
 def by_python_name(text: str, what: str) -> Any:
@@ -25,6 +32,11 @@ def by_python_name(text: str, what: str) -> Any:
         SettingError: there is no such module or name.
     """
     module, _, name = text.partition(":")
+    if module.endswith(".py"):
+        raise SettingError(
+            f"{what} is module:name, without .py and with dots for slashes, got {text!r}: write "
+            f"{module[:-3].strip('./').replace('/', '.')}:{name}"
+        )
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -21,6 +21,7 @@ _TRIED = 16  # which a model is tried on
 # Gradient descent on one feature of this root mean square leaves the usual learning rate of 0.01 at the edge of
 # stability: the curvature of cross-entropy is up to 900 / 4, and 2 / 225 < 0.01.
 _LARGE = 30.0
+_MOST = 0.8  # of the examples in one class: beyond, accuracy says little
 _LAYERS = {
     *("linear", "matmul", "__matmul__", "mm", "conv1d", "conv2d", "conv3d", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     *("embedding", "embedding_bag", "multi_head_attention_forward"),
@@ -47,7 +48,17 @@ def _check_labels(federation: Federation) -> None:
     seen = np.unique(y[federation.partition.indices])
     if len(seen) == 1:
         _warn(f"all training examples have label {seen[0]}: every model learns to say so; give examples of two classes")
-    elif federation.test is not None:
+        return
+    counts = np.bincount(y[federation.partition.indices], minlength=1)
+    if (share := counts.max() / max(1, counts.sum())) > _MOST:
+        names = federation.train.classes
+        most = f"{counts.argmax()} ({names[counts.argmax()]})" if names else f"{counts.argmax()}"
+        _warn(
+            f"accuracy says little where one class has most examples, got {share:.1%} of those that train in class "
+            f"{most}, so that a model which always says so is right that often: look at class_accuracy, at its mean "
+            "over classes, or at the area under the curve (docs/data.md, Rare classes)"
+        )
+    if federation.test is not None:
         unseen = ~np.isin(tested := federation.test.y.cpu().numpy(), seen)
         if unseen.any():
             _warn(

@@ -57,7 +57,14 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]
             members = archive.namelist()
             missing = [name for name in names if f"{name}.npy" not in members]
             if missing:
-                raise FormatError(f"{path} must hold {', '.join(names)}; {', '.join(missing)} is missing")
+                there = [name.removesuffix(".npy") for name in members]
+                remedy = "write them with numpy.savez"
+                if there == ["data"]:
+                    remedy += "; clients as PFLlib writes them are read as docs/coming-from.md shows"
+                raise FormatError(
+                    f"{path} must hold {', '.join(names)}; {', '.join(missing)} is missing among "
+                    f"{', '.join(there)[:100] or 'nothing'}: {remedy}"
+                )
             return {name: _member(path, name, archive) for name in names}
     except FormatError:
         raise

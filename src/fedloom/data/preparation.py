@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}  # words that mean a gap
 _MOST_NAMED = 20  # categories of a column that facts name
+
+
+def spelt(value: Any) -> str:
+    """A value of a data frame as a table would have it: 3.0, which pandas makes of 3 beside a gap, is 3."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if whole or isinstance(value, bool | np.bool_) else value).strip()
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +106,37 @@ class Preparation:
         except AttributeError:
             names = ()
         return np.ascontiguousarray(x, np.float32), names
+
+    def new_rows(self, frame: Any) -> npt.NDArray[np.float32]:
+        """Features (N, D) of other rows, as the fitted transformer makes them: what a trained model predicts from.
+
+        `frame`: a pandas DataFrame with the columns that were features, in any order; others are left out.
+
+        Raises:
+            ValueError: a column is not there, or holds words in place of numbers.
+        """
+        import pandas as pd
+
+        if lacks := [name for name in self.frame.columns if name not in frame.columns]:
+            raise ValueError(
+                f"new rows must have the columns {', '.join(map(repr, self.frame.columns))}, got none called "
+                f"{', '.join(map(repr, lacks))}: name them as in the table that was trained on"
+            )
+        columns = {}
+        for name, seen in self.frame.items():
+            given = frame[name].reset_index(drop=True)
+            given = given.where(~given.isin(MISSING))
+            if seen.dtype.kind == "f":
+                columns[name] = pd.to_numeric(given, errors="coerce").astype(np.float64)
+                if (words := columns[name].isna() & given.notna()).any():
+                    raise ValueError(
+                        f"column {name!r} must hold numbers, as in the table that was trained on, got "
+                        f"{given[words.idxmax()]!r}: read it with decimal=',', thousands='.' or na_values=[...]"
+                    )
+            else:
+                cells = [np.nan if gap else spelt(v) for v, gap in zip(given, given.isna(), strict=True)]
+                columns[name] = pd.Series(cells, dtype=object)
+        return self.features(Preparation(pd.DataFrame(columns), self.transformer))[0]
 
 
 def _described(made: Any, frame: Any) -> dict[str, str] | str:

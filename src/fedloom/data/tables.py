@@ -22,14 +22,18 @@ from fedloom.data.examples import Dataset, from_arrays
 from fedloom.data.formats import FormatError, refuse
 from fedloom.data.partition import pooled
 from fedloom.data.partition import split as hold_out
-from fedloom.data.preparation import Preparation
+from fedloom.data.preparation import MISSING, Preparation, spelt
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
-_MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}
+_GROUPED = [  # 66.981,87 and 66,981.87: what whole columns must look like, what tells it from a decimal mark, the marks
+    (re.compile(rf"[+-]?[0-9]{{1,3}}(\{mark}[0-9]{{3}})*(\{point}[0-9]+)?|[+-]?[0-9]+(\{point}[0-9]+)?"), mark, point)
+    for mark, point in ((".", ","), (",", "."))
+]
+_DATE = re.compile(r"[0-9]{1,4}([-./])[0-9]{1,2}\1[0-9]{1,4}([ T].*)?")
 _SEPARATORS = ",;\t|"
 _MOST_CATEGORIES = 1000  # of a column, and in at least two rows each on average: more are names of things
 _FEW = 20  # which any column may have
@@ -44,6 +48,7 @@ def read_csv(
     split: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
+    gaps: Sequence[str] = (),
     prepare: Any = None,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -51,8 +56,9 @@ def read_csv(
     """Return the rows of a table in a text file as feature vectors (N, D) float32, in file order.
 
     Its first line names the columns. The separator (comma, semicolon, tab or bar; behind semicolons 3,5 is a number)
-    and the encoding (UTF-8, UTF-16 with its mark, else Windows-1252) are recognised. Classes are the values of the
-    label column in sorted order, numerically if all are integers; an integer has one spelling.
+    and the encoding (UTF-8, UTF-16 with its mark, else Windows-1252) are recognised, and so are thousands' marks in a
+    column where some cell has both marks, 66.981,87 or 66,981.87, or one twice (1.234.567). Classes are the values of
+    the label column in sorted order, numerically if all are integers; an integer has one spelling.
 
     Columns that are not named here are features. Without `prepare` they hold numbers, as they are. With it, columns of
     words and gaps (empty cells, NA, N/A, NaN, null and ?) are features too, by scikit-learn (`fedloom[tables]`). It is
@@ -66,6 +72,7 @@ def read_csv(
             marked in `held_out`, to judge their clients on.
         drop: columns that are left out.
         categories: columns of numbers that are names, such as postcodes; prepared as words.
+        gaps: more words that mean a gap, such as "k.A.".
         prepare: "standard": numbers are standardised, gaps are the median, words become one column of 0 and 1 each; or
             a transformer of scikit-learn, which is given a data frame of the features.
         test_fraction: without `split`, the part of all rows that becomes the test set, in [0, 1): stratified by class,
@@ -81,8 +88,11 @@ def read_csv(
         raise FormatError(f"there is no file {str(path)!r}; give the path of a .csv file with a header line")
     named, drop, categories = _roles((label, client, split), drop, categories)
     text = _Text.recognised(path, [*named, *drop], categories)
+    text = replace(text, gaps=frozenset([gaps] if isinstance(gaps, str) else gaps))
     read = _read(text, set(named) | set(categories), set(drop))
-    said = {"separator": text.separator, "encoding": text.encoding, "dropped": list(drop)}
+    said: dict[str, Any] = {"separator": text.separator, "encoding": text.encoding, "dropped": list(drop)}
+    if read.grouped:
+        said["thousands"] = read.grouped
     return _dataset(path, read, (label, client, split), path.stem, prepare, said, test_fraction, seed)
 
 
@@ -100,6 +110,8 @@ def from_frame(
     name: str = "frame",
 ) -> Dataset:
     """Return the rows of a pandas data frame as feature vectors (N, D) float32; arguments are those of `read_csv`.
+
+    Gaps are NaN and None.
 
     Columns of numbers and of true and false are numbers, those of objects, text and categories are words.
 
@@ -120,7 +132,7 @@ def from_frame(
         elif values.dtype.kind in "mMc":
             bad[column] = f"{column!r} with {values.dtype} values"
         else:
-            read.words[column] = ["" if gap else _spelt(v) for v, gap in zip(values, values.isna(), strict=True)]
+            read.words[column] = ["" if gap else spelt(v) for v, gap in zip(values, values.isna(), strict=True)]
     return _dataset(
         place, read, (label, client, split), name, prepare, {"dropped": list(drop)}, test_fraction, seed, bad
     )
@@ -141,6 +153,7 @@ class _Read:
     lines: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     counted: str = "line"  # what `lines` are
     mixed: dict[str, tuple[int, str, int]] = field(default_factory=dict)  # row, word, count: where numbers should be
+    grouped: dict[str, str] = field(default_factory=dict)  # columns with thousands' marks, and a cell that has them
 
     def at(self, row: int) -> str:
         return f"{self.counted} {self.lines[row]}"
@@ -197,7 +210,7 @@ def _frame(read: _Read) -> Any:
     except ImportError:
         raise ValueError("to prepare a table takes pandas: pip install 'fedloom[tables]'") from None
     words = {
-        name: pd.Series([np.nan if cell in _MISSING else cell for cell in cells], dtype=object)
+        name: pd.Series([np.nan if cell in MISSING else cell for cell in cells], dtype=object)
         for name, cells in read.words.items()
     }
     return pd.DataFrame({**{name: pd.Series(values) for name, values in read.numbers.items()}, **words})
@@ -239,7 +252,7 @@ def _check_header(path: Path, header: Sequence[str], others: Sequence[str], feat
 def _check_columns(path: Path, read: _Read, prepared: bool, bad: Mapping[str, str]) -> None:
     """Refuse columns that cannot be features, all in one message; `bad`: what is wrong with some of them already."""
     found = dict(bad)
-    fills = False  # whether to prepare them is a remedy
+    fills = dates = False  # whether to prepare them is a remedy, and to count days
     for name, (row, word, count) in read.mixed.items():
         found[name] = f"{name!r} with {word[:60]!r} in {read.at(row)}" + f" and {count - 1} more" * (count > 1)
     for name, values in read.numbers.items():
@@ -255,21 +268,31 @@ def _check_columns(path: Path, read: _Read, prepared: bool, bad: Mapping[str, st
             found[name] = f"{name!r} with {gaps.sum()} missing, first in {read.at(int(gaps.argmax()))}"
             fills = True
     for name, cells in read.words.items():
-        kinds = set(cells) - _MISSING
+        kinds = set(cells) - MISSING
         if not prepared:
-            row = next((i for i, cell in enumerate(cells) if cell not in _MISSING), 0)
+            row = next((i for i, cell in enumerate(cells) if cell not in MISSING), 0)
             found.setdefault(name, f"{name!r} with {cells[row][:60]!r} in {read.at(row)}")
             fills = True
         elif not kinds:
             found.setdefault(name, f"{name!r} with nothing")
         elif len(kinds) > (most := min(_MOST_CATEGORIES, max(_FEW, len(cells) // 2))):
-            found.setdefault(name, f"{name!r} with {len(kinds):,} different words, more than {most:,}")
+            dates |= (is_date := all(map(_DATE.fullmatch, kinds)))
+            what = "dates" if is_date else "words"
+            found.setdefault(
+                name, f"{name!r} with {len(kinds):,} different {what} such as {min(kinds)[:60]!r}, more than {most:,}"
+            )
     if not found:
         return
     listed = "; ".join([*found.values()][:_SHOWN]) + f"; and {len(found) - _SHOWN} more" * (len(found) > _SHOWN)
     rule = "columns of features must be numbers" + ", or a few different words" * prepared
     remedies = ["prepare them (prepare=standard makes numbers of words and fills gaps)"] * fills
-    remedies += ["name those that hold categories (categories=NAME)"] * (prepared and bool(read.mixed))
+    if prepared and read.mixed:
+        word = next(iter(read.mixed.values()))[1]
+        remedies += [
+            f"name words that mean a gap (gaps={word[:60]})",
+            "name those that hold categories (categories=NAME)",
+        ]
+    remedies += ["make numbers of dates, such as days since the first (pandas, then fedloom.from_frame)"] * dates
     refuse(path, rule, listed, ", ".join([*remedies, "mend them"]) + f", or leave them out: drop={','.join(found)}")
 
 
@@ -284,6 +307,7 @@ class _Text:
     encoding: str
     separator: str
     header: tuple[str, ...]
+    gaps: frozenset[str] = frozenset()  # words that mean one, beside those that always do
 
     @classmethod
     def recognised(cls, path: Path, others: Sequence[str], features: Sequence[str]) -> _Text:
@@ -309,7 +333,8 @@ class _Text:
                     if len(row) != len(self.header):
                         rule = f"line {reader.line_num} must have {len(self.header)} cells"
                         refuse(self.path, rule, len(row), f"quote cells that hold {self.separator!r}")
-                    yield reader.line_num, [cell.strip() for cell in row]
+                    cells = [cell.strip() for cell in row]
+                    yield reader.line_num, ["" if cell in self.gaps else cell for cell in cells]
         except csv.Error as error:
             refuse(self.path, "the file must be a table as text", error, "write it again as CSV in UTF-8")
 
@@ -364,25 +389,42 @@ def _read(text: _Text, as_words: set[str], dropped: set[str]) -> _Read:
     read = _Read(words=words, lines=np.array(lines, np.int64))
     late: dict[str, list[str]] = {}
     for k, i in enumerate(features):
-        first, word, count = met.get(i, (0, "", 0))
+        name, (first, word, count) = text.header[i], met.get(i, (0, "", 0))
         if count and int((~np.isnan(matrix[:, k])).sum()) >= count:
-            read.mixed[text.header[i]] = (first - 1, word, count)
-        elif count:
-            late[text.header[i]] = []
-            continue
-        read.numbers[text.header[i]] = matrix[:, k]
+            read.mixed[name] = (first - 1, word, count)
+        if count and (name not in read.mixed or any(form.fullmatch(word) for form, *_ in _GROUPED)):
+            late[name] = []
+        if not count or name in read.mixed:
+            read.numbers[name] = matrix[:, k]
     if late:
         again = [(cells, text.header.index(name), dict[str, str]()) for name, cells in late.items()]
         for _, row in text.rows():
             for cells, i, known in again:  # one text for equal cells
                 cells.append(known.setdefault(row[i], row[i]))
-    read.words |= late
+    for name, cells in late.items():
+        if (found := _ungrouped(cells)) is not None:
+            read.numbers[name], read.grouped[name] = found
+            read.mixed.pop(name, None)
+        elif name not in read.mixed:
+            read.words[name] = cells
+    read.numbers = {name: read.numbers[name] for name in text.header if name in read.numbers}
     return read
+
+
+def _ungrouped(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], str] | None:
+    """The numbers in a column where marks part thousands, and a cell that shows it; None: none does, or not all fit."""
+    filled = set(cells) - MISSING
+    for form, mark, point in _GROUPED:
+        shown = [cell for cell in filled if cell.count(mark) > 1 or (mark in cell and point in cell)]
+        if shown and all(map(form.fullmatch, filled)):
+            known = {cell: float(cell.replace(mark, "").replace(point, ".")) for cell in filled}
+            return np.array([known.get(cell, np.nan) for cell in cells]), min(shown)
+    return None
 
 
 def _number_or_note(text: _Text, cell: str, met: list[Any], row: int) -> float:
     """The number in a cell, NaN where there is none; `met` are the row of the first word, it, and how many."""
-    if cell in _MISSING:
+    if cell in MISSING:
         return np.nan
     try:
         return text.number(cell)
@@ -394,12 +436,6 @@ def _number_or_note(text: _Text, cell: str, met: list[Any], row: int) -> float:
 
 
 # ---- labels and parts
-
-
-def _spelt(value: Any) -> str:
-    """A value of a data frame as a table would have it: 3.0, which pandas makes of 3 beside a gap, is 3."""
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if whole or isinstance(value, bool | np.bool_) else value).strip()
 
 
 def _is_number(cell: str) -> bool:

@@ -13,7 +13,7 @@ from fedloom.core.errors import NonFiniteError
 from fedloom.core.types import Weighted
 from fedloom.engines.message import Answer, Request
 
-REMEDY = "; a lower rate or clipping may help"
+REMEDY = "; a lower rate (local.lr, or rates that the method has of its own) or clipping (local.clip) may help"
 
 
 def mean_losses(request: Request, answer: Answer) -> dict[int, float]:

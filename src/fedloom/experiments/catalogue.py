@@ -20,7 +20,7 @@ from fedloom.core.augment import Augment
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
 from fedloom.core.ldam import LDAM
-from fedloom.core.naming import by_python_name, meant
+from fedloom.core.naming import by_python_name, meant, plain
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
 from fedloom.core.task import SVM, Classification, Hinge, Task, check_task
@@ -66,6 +66,25 @@ TASKS: dict[str, Callable[[], Task]] = {
 
 # ---- algorithms
 
+# Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.
+_NOT_HERE = {
+    *(
+        "ditto",
+        "fedrep",
+        "fedbabu",
+        "fedrod",
+        "fedbn",
+        "fedamp",
+        "fedphp",
+        "fedala",
+        "fedproto",
+        "feddistill",
+        "fedgen",
+    ),
+    *("fedkd", "fml", "fedgh", "fedpcl", "fedcp", "gpfl", "fedpac", "fedcac", "fedgc", "fedas", "feddbe", "fedavgdbe"),
+    *("fedmtl", "mocha", "apple", "fedadam", "fedyogi", "fedadagrad", "fedlc", "fedlaw"),
+}
+
 
 def label(name: str) -> str:
     """The name under which an algorithm's settings and results stand: without the module of one from outside."""
@@ -81,6 +100,11 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
             "algorithm 'apfl' may mean that of Ni, Shen and Zhang (2022, decomposed weights) or that of Deng, Kamani "
             "and Mahdavi (2020, mixed models): write apfl_ni for the first; the second is not there"
         )
+    if plain(name) in _NOT_HERE:
+        raise SettingError(
+            f"an algorithm is one that `fedloom algorithms` lists or your own as module:Class, got {name!r}, which is "
+            "not built in: docs/coming-from.md says what comes near, docs/algorithms.md how to write it"
+        )
     if ":" not in name:
         raise SettingError(
             f"unknown algorithm {name!r}{meant(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}, "
@@ -89,6 +113,12 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
     found = by_python_name(name, "algorithm")
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise SettingError(f"algorithm {name!r} must be a class derived from fedloom.Algorithm, got {found!r}")
+    if lacks := sorted(getattr(found, "__abstractmethods__", ())):
+        raise SettingError(
+            f"an algorithm must say what init, a client's work and a round are, got {name!r} without "
+            f"{', '.join(lacks)}: write {'it' if len(lacks) == 1 else 'them'}, or derive it from fedloom.FedAvg, which "
+            "has them"
+        )
     return found
 
 
@@ -198,6 +228,12 @@ def data(source: str) -> Dataset:
         )
     if source in SOURCES:
         raise SettingError(f"data {source!r} needs the folder with its files: {source}:FOLDER")
+    if Path(source).is_dir():
+        raise SettingError(
+            f"a folder is read as NAME:FOLDER, where NAME says what is in it, got {source!r}: write images:{source} "
+            "for {train,test}/<class>/*.png; `fedloom data sources` lists the others; of clients that another library "
+            "has written: docs/coming-from.md"
+        )
     raise SettingError(
         f"unknown data {source!r}{meant(name, [DATA, *SOURCES])}; there are {DATA}, original files as NAME:FOLDER "
         f"with one of {', '.join(SOURCES)}, FILE.npz, FILE.csv, huggingface:NAME, and your own as module:name"
@@ -220,12 +256,12 @@ def _unknown_module(name: str) -> bool:
     return not Path(f"{name.partition('.')[0]}.py").exists() and find_spec(name.partition(".")[0]) is None
 
 
-_ARGUMENTS = {"label": str, "client": str, "split": str, "prepare": str, "drop": list, "categories": list}
+_ARGUMENTS = {"label": str, "client": str, "split": str, "prepare": str, "drop": list, "categories": list, "gaps": list}
 
 
 def _table(path: str, written: str | None) -> Dataset:
     """A table, with the arguments that stand behind its path."""
-    form = f"{path}?label=y&client=c&split=s&drop=a,b&categories=d&prepare=standard"
+    form = f"{path}?label=y&client=c&split=s&drop=a,b&categories=d&gaps=none&prepare=standard"
     given: dict[str, Any] = {}
     for pair in [] if written is None else written.split("&"):
         key, _, value = pair.partition("=")

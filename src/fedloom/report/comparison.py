@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from fedloom.report.grouping import differences
 from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, training_seconds
 from fedloom.report.number_table import Column, Table, amount, percent, signed, whole
 from fedloom.report.printable import class_names, client_names, part, printable
+
+_MOST_NAMED = 40  # clients in a table
 
 
 def headline(methods: Sequence[Method]) -> Table:
@@ -283,6 +285,22 @@ def personal(methods: Sequence[Method]) -> Table | None:
                 rows.append([*of, accuracy, without.get(client)])
     names = ("method", "run", "seed", "round", "client", "name", "accuracy", "local_only")
     return Table("personal", [Column(name, name) for name in names], rows) if rows else None
+
+
+def named_clients(methods: Sequence[Method]) -> Table | None:
+    """Accuracy of each client that has a name by each method; None where none has, or too many to be read."""
+
+    def of(client: int) -> Callable[[Run], float | None]:
+        return lambda run: last_judged(run).get(str(client))
+
+    runs = [run for m in methods for run in m.counted]
+    called = {k: name for run in runs for k, name in client_names(run.history.federation).items()}
+    judged = [k for k in sorted(called) if any(str(k) in last_judged(run) for run in runs)]
+    if not 0 < len(judged) <= _MOST_NAMED:
+        return None
+    columns = [Column("client", "client"), *(Column(m.label, m.label, percent, group="accuracy, %") for m in methods)]
+    rows = [[called[k], *(m.spread(of(k)) for m in methods)] for k in judged]
+    return Table("clients", columns, rows)
 
 
 def examples(name: str, federation: dict[str, Any]) -> Table:

@@ -13,6 +13,7 @@ from rich.style import Style
 from rich.text import Text
 
 from fedloom.core.errors import SettingError
+from fedloom.report.printable import printable
 from fedloom.report.style import FAINT, INK, WIDE, canvas, drawing, plain
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Counts = npt.NDArray[np.int64]  # examples by client and class, [N, C]
 
 _BLOCK = 1 << 16  # clients at a time, so that a million of them cost no second table of floats
+_LONGEST = 20  # letters of a client's name
 _MOST_CIRCLES = 30  # classes; beyond, circles are too small to compare
 _LIGHT, _DARK = (222, 235, 247), (8, 48, 107)
 _BARS, _BLOCKS = " ▁▂▃▄▅▆▇█", "░▒▓█"
@@ -70,18 +72,20 @@ class FederationTable:
     Args:
         counts: examples by client and class, [N, C]; ten clients or a million.
         shown: how many clients have a row, the first ones.
+        names: what the clients are called; nothing if they have numbers alone.
 
     Raises:
         SettingError: `counts` is no such table, or it is empty.
     """
 
-    def __init__(self, counts: Counts, shown: int = 20) -> None:
+    def __init__(self, counts: Counts, shown: int = 20, names: Sequence[str] = ()) -> None:
         self.counts, self.shown, self.facts = _checked(counts), shown, heterogeneity(counts)
+        self.names = [printable(name, _LONGEST) for name in names]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         top = self.counts[: self.shown]
         classes = self.counts.shape[1]
-        name = max(6, len(f"{len(top) - 1:,}"))
+        name = max(6, len(f"{len(top) - 1:,}"), *(len(called) for called in self.names[: self.shown]))
         number = max(4, len(f"{top.max(initial=0):,}") + 1)
         total = max(5, len(f"{top.sum(1).max(initial=0):,}"))
         room = options.max_width - name - total - 3
@@ -101,7 +105,7 @@ class FederationTable:
             heading.append(label.rjust(width) if written else label.ljust(width * min(step, len(edges) - i)))
         yield Text.assemble((f"{heading.plain[: name + 1 + width * len(edges)]}{'all'.rjust(total + 2)}", "bold"))
         for client, row in enumerate(cells.tolist()):
-            line = Text(f"{client:,}".rjust(name) + " ")
+            line = Text((self.names[client] if self.names else f"{client:,}").rjust(name) + " ")
             for count in row:
                 if not count:
                     line.append("·".rjust(width), "dim")

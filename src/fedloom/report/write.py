@@ -225,6 +225,8 @@ def _clients(page: Page, methods: Sequence[Method]) -> None:
         caption += f" Of more than {figures.MOST_POINTS} clients, as many quantiles."
     page.grid(page.figure(figure, "personal_by_client", "Accuracy of each client's model", caption, wide=True))
     page.keep(comparison.personal(methods))
+    if (named := comparison.named_clients(methods)) is not None:
+        page.table(named, "Each client by its name: the accuracy of its model on what it holds out.")
     table = comparison.gained(methods)
     if table is not None and (figure := figures.gain(methods)) is not None:
         caption = (
