@@ -4,7 +4,7 @@
 
 SIGKILL at a random moment, of `fedloom serve` or of one `fedloom join`. Killed servers, once for all: metrics.jsonl has
 the bytes of a run of the loop. Killed devices, each time: it has the global numbers of the loop that loses whom its
-record names.
+record names, and the server's state has the bits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "device"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 
 import launching
+import runs
 import test_serve
 from test_serve import commands, gloo, lines
 
+from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.experiments.experiment import Experiment, read_settings
 
 ROUNDS = 40
@@ -76,9 +79,9 @@ def devices(kills: int) -> list[str]:
             folder = Path(name)
             federation = test_serve.written(folder, ROUNDS)
             found = killed(folder, random.choice((1, 2)), random.randrange(ROUNDS - 5), [0, 1])
-            count += any(status == -signal.SIGKILL for status, _ in found)
             records = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
             lost = {(m["round"] - 1, int(k)) for m in records[1:] for k in m["failed"]}
+            count += bool(lost)  # else the run was done before
             if found[0][0] or len(records) != ROUNDS + 1:
                 wrong.append(f"the server did not go on: {found[0]}")
                 continue
@@ -88,6 +91,10 @@ def devices(kills: int) -> list[str]:
             history = dataclasses.replace(job, faults=faults).run()
             for got, want in zip(records[1:], history.metrics[1:], strict=True):
                 wrong += [f"round {got['round']}: {n} differs" for n in GLOBAL if got.get(n) != want.get(n)]
+            files = RunDirectory(folder / "out")
+            files.checkpoints.identity = identity(files.document("manifest"))
+            server = files.checkpoints.server(files.checkpoint(), history.server)
+            wrong += [] if runs.same(server, history.server) else ["the server's state differs in the end"]
     print(f"device {count} kills, {len(wrong)} wrong", *wrong, sep="\n  ", flush=True)
     return wrong
 
