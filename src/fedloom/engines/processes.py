@@ -71,10 +71,11 @@ class Processes(Engine):
         """Nobody waits for a process's answer any more: whether it will come all the same, and must be dropped."""
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[Found]:
-        shares = [tuple(clients[i : i + self.together]) for i in range(0, len(clients), self.together)]
+        here = [tuple(clients[i : i + self.together]) for i in range(0, len(clients), self.together)]
+        shares = call.sums or here
         processes = None if self.watch is not None else self.idle(len(shares))  # what is replayed does not travel
         if processes is None:
-            for share in shares:
+            for share in here:
                 with threads(1):
                     found = self.ask(call, share, send)
                 yield found
@@ -96,7 +97,8 @@ class Processes(Engine):
                     process, number, request = free.pop(), next(self._numbers), self.request(call, left.pop(), send)
                     news = sent, broadcast if self._holds.get(process) != sent else None
                     self._holds[process], busy[process] = sent, (number, request)
-                    self.wires.post(process, request_bytes(request, number, news, self.stack(request.clients)))
+                    own, summed = self.stack(request.clients), bool(call.sums)
+                    self.wires.post(process, request_bytes(request, number, news, own, summed=summed))
                 yield from found  # once the others have work again
                 found = []
                 if left and not busy:  # whoever had work is gone
