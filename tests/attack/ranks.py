@@ -148,12 +148,14 @@ def freeze(transport: str, times: int, seed: int, folder: Path, rounds: int = 60
     while lost < times and time.monotonic() < until:
         cut, runs_made = folder / f"cut{runs_made}", runs_made + 1
         log = cut / "metrics.jsonl"
-        while lines(log) <= rounds and time.monotonic() < until:
+        while lines(log) <= rounds:
             launched = Launched(transport, rounds, cut, DEADLINE)
-            while launched.running() and lines(log) <= rounds:
+            while True:
                 seen = lines(log) + rng.randrange(1, 12)
                 while launched.running() and lines(log) <= min(seen, rounds - 2):
                     time.sleep(0.002)
+                if lines(log) > rounds - 2 or not launched.running() or time.monotonic() > until:
+                    break  # frozen again and again it would never come to its end
                 time.sleep(rng.random() * 0.05)
                 rank = rng.choice((1, 2))
                 if launched.kill(rank, signal.SIGSTOP):
