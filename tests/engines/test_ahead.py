@@ -120,6 +120,7 @@ def test_all_that_waits_at_a_late_process_is_lost() -> None:
     engine.deadline = None
     same(loop.round(want, EVERYBODY, 1), engine.round(server, EVERYBODY, 1), "two late answers were dropped")
     assert not engine._overdue
+    assert engine.slots.most == [2, 2]  # nothing new before both were done
 
 
 @pytest.mark.parametrize("process", [1, 2])
