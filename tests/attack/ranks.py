@@ -1,14 +1,21 @@
-"""Ranks that are killed: over Gloo the run goes on without one that computes, and any run goes on with --resume.
+"""Ranks that are killed or frozen: over Gloo the run goes on without one that computes, and any run goes on with
+--resume.
 
     python tests/attack/ranks.py --kills 20
 
 SIGKILL, of a rank that computes clients or of rank 0, at a random moment. In the end metrics.jsonl must have the bytes
 of a run of the loop that was left alone, and what rank 0 leaves behind must let the others end by themselves.
+
+SIGSTOP, of a rank that computes, until the deadline of its clients has passed; then it is woken or killed. They are
+lost. In the end the failures that metrics.jsonl names are given to the loop as `faults`: all its numbers, the
+server's state and every client's must have the bits of the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import random
 import signal
@@ -26,40 +33,50 @@ import launching
 import runs
 from kills import lines
 
-CASES = (("gloo", "rank"), ("gloo", "server"), ("mpi", "rank"), ("mpi", "server"))
+from fedloom import Job
+
+CASES = [(transport, victim) for transport in ("gloo", "mpi") for victim in ("rank", "server", "frozen")]
 ALGORITHM = "pfedsd"
+DEADLINE = 0.5  # seconds, where ranks are frozen
 
 
-def run(transport: str, rounds: int, directory: str) -> None:
+def job(engine: str, rounds: int, deadline: float | None = None) -> Job:
+    """The run; as one with a deadline it is judged at its end, since who is judged has no deadline."""
+    made = runs.job(ALGORITHM, engine, rounds)
+    every = 1 if deadline is None else rounds
+    return dataclasses.replace(made, settings=dataclasses.replace(made.settings, deadline=deadline, eval_every=every))
+
+
+def run(transport: str, rounds: int, directory: str, deadline: float | None) -> None:
     """One rank's part."""
     runs.quiet()
     from fedloom.engines.communication import rank_here
 
     rank: Any = rank_here(transport)  # type: ignore[arg-type]
     Path(f"{directory}-{rank}.pid").write_text(str(os.getpid()))
-    runs.job(ALGORITHM, transport, rounds).run(directory, resume=True)
+    job(transport, rounds, deadline).run(directory, resume=True)
 
 
-def of_gloo(rank: int, port: int, rounds: int, directory: str) -> None:
+def of_gloo(rank: int, port: int, rounds: int, directory: str, deadline: float | None) -> None:
     os.environ.update(launching.environment(rank, 3, port))
-    run("gloo", rounds, directory)
+    run("gloo", rounds, directory, deadline)
 
 
 class Launched:
     """Three ranks of a run."""
 
-    def __init__(self, transport: str, rounds: int, directory: Path) -> None:
+    def __init__(self, transport: str, rounds: int, directory: Path, deadline: float | None = None) -> None:
         self.directory = directory
         for file in directory.parent.glob("*.pid"):
             file.unlink()
         if transport == "gloo":
             port = launching.free_port()
             fork = runs.forkserver().Process
-            self.processes = [fork(target=of_gloo, args=(r, port, rounds, str(directory))) for r in range(3)]
+            self.processes = [fork(target=of_gloo, args=(r, port, rounds, str(directory), deadline)) for r in range(3)]
             for process in self.processes:
                 process.start()
         else:
-            program = [__file__, "--run", transport, str(rounds), str(directory)]
+            program = [__file__, "--run", transport, str(rounds), str(directory), str(deadline or 0)]
             self.processes = launching.mpi(program)
 
     def running(self) -> bool:
@@ -69,13 +86,13 @@ class Launched:
     def status(process: Any) -> int | None:
         return process.poll() if hasattr(process, "poll") else process.exitcode  # type: ignore[no-any-return]
 
-    def kill(self, rank: int) -> bool:
-        """Whether there was still one to kill."""
+    def kill(self, rank: int, by: int = signal.SIGKILL) -> bool:
+        """Send a rank a signal: whether it was still there."""
         file = Path(f"{self.directory}-{rank}.pid")
         if not file.exists() or not self.running():
             return False
         try:
-            os.kill(int(file.read_text() or 0) or os.getpid() + (1 << 30), signal.SIGKILL)
+            os.kill(int(file.read_text() or 0) or os.getpid() + (1 << 30), by)
         except (ProcessLookupError, OverflowError):
             return False
         return True
@@ -97,7 +114,7 @@ def attack(transport: str, victim: str, kills: int, seed: int, folder: Path, rou
     """(how often a rank was killed, what went wrong)."""
     rng, wrong, killed = random.Random(f"{seed} {transport} {victim}"), list[str](), 0
     cut, whole = folder / "cut", folder / "whole"
-    runs.job(ALGORITHM, "loop", rounds).run(whole)
+    job("loop", rounds).run(whole)
     want, deadline = (whole / "metrics.jsonl").read_bytes(), time.monotonic() + 300 + 60 * kills
     survives = (transport, victim) == ("gloo", "rank")
     while killed < kills and time.monotonic() < deadline:
@@ -124,23 +141,85 @@ def attack(transport: str, victim: str, kills: int, seed: int, folder: Path, rou
     return killed, wrong
 
 
+def freeze(transport: str, times: int, seed: int, folder: Path, rounds: int = 60) -> tuple[int, list[str]]:
+    """(how often clients were lost since their rank was frozen, what went wrong)."""
+    rng, wrong, lost, runs_made = random.Random(f"{seed} {transport} frozen"), list[str](), 0, 0
+    until = time.monotonic() + 300 + 60 * times
+    while lost < times and time.monotonic() < until:
+        cut, runs_made = folder / f"cut{runs_made}", runs_made + 1
+        log = cut / "metrics.jsonl"
+        while lines(log) <= rounds:
+            launched = Launched(transport, rounds, cut, DEADLINE)
+            while True:
+                seen = lines(log) + rng.randrange(1, 12)
+                while launched.running() and lines(log) <= min(seen, rounds - 2):
+                    time.sleep(0.002)
+                if lines(log) > rounds - 2 or not launched.running() or time.monotonic() > until:
+                    break  # frozen again and again it would never come to its end
+                time.sleep(rng.random() * 0.05)
+                rank = rng.choice((1, 2))
+                if launched.kill(rank, signal.SIGSTOP):
+                    time.sleep(DEADLINE * rng.choice((0.5, 1.5, 3)))
+                    after = rng.choice((signal.SIGCONT, signal.SIGCONT, signal.SIGCONT, signal.SIGKILL))
+                    launched.kill(rank, after)
+                    if after == signal.SIGKILL:  # one is left, or the job ends
+                        break
+            status = launched.end(300)
+            if None in status:
+                wrong.append(f"a rank did not end by itself: {status}")
+            if transport == "gloo" and status[0] != 0:
+                wrong.append(f"the server did not go on: {status}")
+                break
+        found, mistakes = as_faults(transport, cut, rounds)
+        lost, wrong = lost + found, wrong + mistakes
+    return lost, wrong
+
+
+def as_faults(transport: str, directory: Path, rounds: int) -> tuple[int, list[str]]:
+    """(in how many rounds somebody was lost, in what the loop that loses the same clients differs)."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    failed = {(m["round"] - 1, int(k)): why for m in records[1:] for k, why in m["failed"].items()}
+    found = len({t for (t, _), why in failed.items() if why.startswith("no answer within")})
+    got = job(transport, rounds, DEADLINE).restore(directory)
+    alone = job("loop", rounds, DEADLINE)
+    settings = dataclasses.replace(alone.settings, deadline=None)
+    reference = dataclasses.replace(alone, settings=settings, faults=lambda t, e, k: failed.get((t, k)))
+    loop = directory.parent / f"loop-{directory.name}"
+    want = reference.run(loop)
+    same = {
+        name: (directory / name).read_bytes() == (loop / name).read_bytes()
+        for name in ("metrics.jsonl", "clients.jsonl")
+    }
+    same["the server's state"] = runs.same(got.server, want.server)
+    same["clients' states"] = runs.same(dict(got.engine.clients), dict(want.clients))
+    return found, [f"{what} differs from the loop that loses the same" for what, ok in same.items() if not ok]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="of each transport and victim")
+    parser.add_argument("--kills", type=int, default=20, help="of each case; where frozen, rounds that lose clients")
+    parser.add_argument("--only", nargs="*", choices=[*map("-".join, CASES)], help="cases")
     parser.add_argument("--rounds", type=int, default=60, help="of each run")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run", nargs=3, metavar=("TRANSPORT", "ROUNDS", "DIR"), help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=4, metavar=("TRANSPORT", "ROUNDS", "DIR", "SECONDS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     if args.run:
-        run(args.run[0], int(args.run[1]), args.run[2])
+        run(args.run[0], int(args.run[1]), args.run[2], float(args.run[3]) or None)
         return 0
     bad = 0
     for transport, victim in CASES:
-        with tempfile.TemporaryDirectory() as folder:
-            killed, wrong = attack(transport, victim, args.kills, args.seed, Path(folder), args.rounds)
-        bad += len(wrong) + (killed < args.kills)
-        print(f"{transport:5} {victim:7} {killed:4} kills, {len(wrong)} wrong", *wrong, sep="\n  ", flush=True)
+        if args.only and f"{transport}-{victim}" not in args.only:
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            if victim == "frozen":
+                count, wrong = freeze(transport, args.kills, args.seed, folder, args.rounds)
+            else:
+                count, wrong = attack(transport, victim, args.kills, args.seed, folder, args.rounds)
+        bad += len(wrong) + (count < args.kills)
+        what = "rounds that lost clients" if victim == "frozen" else "kills"
+        print(f"{transport:5} {victim:7} {count:4} {what}, {len(wrong)} wrong", *wrong, sep="\n  ", flush=True)
     return int(bad > 0)
 
 

@@ -78,11 +78,13 @@ def job(name: str, engine: str, rounds: int, seed: int = 0) -> Job:
     return Job(algorithm=algorithm(name), federation=data, model=models, settings=settings, faults=faults, new=new)
 
 
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees have the same bits."""
+    return all(torch.equal(s, t) for s, t in zip(tree.leaves(a), tree.leaves(b), strict=True))
+
+
 def same_end(a: History, b: History) -> bool:
     """Whether two runs ended with the same bits: server, every client's state, every metric."""
-
-    def same(x: Any, y: Any) -> bool:
-        return all(torch.equal(s, t) for s, t in zip(tree.leaves(x), tree.leaves(y), strict=True))
 
     states = sorted(a.clients) == sorted(b.clients) and all(same(a.clients[k], b.clients[k]) for k in a.clients)
     return states and same(a.server, b.server) and a.metrics == b.metrics and a.per_client == b.per_client

@@ -4,7 +4,7 @@
 
 SIGKILL at a random moment, of `fedloom serve` or of one `fedloom join`. Killed servers, once for all: metrics.jsonl has
 the bytes of a run of the loop. Killed devices, each time: it has the global numbers of the loop that loses whom its
-record names.
+record names, and the server's state has the bits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "device"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 
 import launching
+import runs
 import test_serve
 from test_serve import commands, gloo, lines
 
+from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.experiments.experiment import Experiment, read_settings
 
 ROUNDS = 40
@@ -41,7 +44,7 @@ def killed(folder: Path, victim: int, after: int, order: list[int], *more: str) 
         time.sleep(0.002)
     time.sleep(random.random() * 0.2)
     ranks[victim].send_signal(signal.SIGKILL)
-    return launching.ended(ranks, 120)
+    return launching.ended(ranks, 300)
 
 
 def servers(kills: int) -> list[str]:
@@ -54,7 +57,10 @@ def servers(kills: int) -> list[str]:
         while count < kills:
             at = lines(log)
             more = ["--resume"] if at else []
-            found = killed(folder, 0, min(at + random.randrange(4), ROUNDS - 2), order, *more)
+            if at > ROUNDS - 2:  # a server that is killed before it is there leaves devices that wait for one
+                found = launching.ended(gloo(commands(folder, order, *more)), 300)
+            else:
+                found = killed(folder, 0, min(at + random.randrange(4), ROUNDS - 2), order, *more)
             count += found[0][0] == -signal.SIGKILL
             wrong += [text for status, text in found[1:] if status not in (0, 2)]
             order.reverse()
@@ -76,9 +82,9 @@ def devices(kills: int) -> list[str]:
             folder = Path(name)
             federation = test_serve.written(folder, ROUNDS)
             found = killed(folder, random.choice((1, 2)), random.randrange(ROUNDS - 5), [0, 1])
-            count += any(status == -signal.SIGKILL for status, _ in found)
             records = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
             lost = {(m["round"] - 1, int(k)) for m in records[1:] for k in m["failed"]}
+            count += bool(lost)  # else the run was done before
             if found[0][0] or len(records) != ROUNDS + 1:
                 wrong.append(f"the server did not go on: {found[0]}")
                 continue
@@ -88,6 +94,10 @@ def devices(kills: int) -> list[str]:
             history = dataclasses.replace(job, faults=faults).run()
             for got, want in zip(records[1:], history.metrics[1:], strict=True):
                 wrong += [f"round {got['round']}: {n} differs" for n in GLOBAL if got.get(n) != want.get(n)]
+            files = RunDirectory(folder / "out")
+            files.checkpoints.identity = identity(files.document("manifest"))
+            server = files.checkpoints.server(files.checkpoint(), history.server)
+            wrong += [] if runs.same(server, history.server) else ["the server's state differs in the end"]
     print(f"device {count} kills, {len(wrong)} wrong", *wrong, sep="\n  ", flush=True)
     return wrong
 

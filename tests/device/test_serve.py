@@ -162,6 +162,7 @@ def test_over_mpi(tmp_path: Path) -> None:
         ({"model": "small:Tiny"}, "devices import no code that a server names, such as small:Tiny"),
         ({"start": "w.pt"}, "start names a file that devices lack"),
         ({"clients": {"new": "2"}}, "clients.new judges by training"),
+        ({"run": {"partial_sums": 2}}, "run.partial_sums is for ranks, and each device answers for itself"),
         ({"run": {"per_client": True}}, "run.per_client asks devices for more than they give"),
         ({"run": {"engine": "loop"}}, "run.engine = 'loop' computes clients"),
         ({"run": {"compilation": "trace"}}, "run.compilation = 'trace' is for a simulation"),

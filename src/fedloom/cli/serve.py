@@ -84,6 +84,7 @@ def settings_of(described: dict[str, Any]) -> Experiment:
         (bool(own), f"devices import no code that a server names, such as {', '.join(own)}"),
         (experiment.start is not None, "start names a file that devices lack"),
         (experiment.clients.new is not None, "clients.new judges by training that devices are not asked for"),
+        (run.partial_sums is not None, "run.partial_sums is for ranks, and each device answers for itself"),
         (run.per_client, "run.per_client asks devices for more than they give"),
         (
             run.engine not in ("auto", "devices"),

@@ -84,6 +84,7 @@ class Coordinator:
             faults=job.faults,
             on_nonfinite=settings.on_nonfinite,
             norm_bound=settings.norm_bound,
+            partial_sums=settings.partial_sums,
             counts_states=settings.stateless,
             judges_trained=settings.per_client and not algorithm.pooled,
         )

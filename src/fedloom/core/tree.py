@@ -94,6 +94,36 @@ class WeightedMean:
         for total, node in zip(self._nodes, nodes, strict=True):
             total.add(node.value, node.weight)
 
+    def merge(self, other: WeightedMean) -> None:
+        """Add the sums of another, in float64."""
+        if not other:
+            return
+        if not self:
+            self._nodes, self._spec = other._nodes, other._spec
+            return
+        if len(other._nodes) != len(self._nodes):
+            raise StackingError(_UNLIKE)
+        for total, more in zip(self._nodes, other._nodes, strict=True):
+            total.merge(more)
+
+    def sums(self) -> tuple[Tree, list[str]]:
+        """(the uploads' tree with sums in the place of values, the types of the values' leaves): what travels."""
+        values = [Weighted(unflatten(s.sums, s.spec), torch.tensor(s.weight, dtype=torch.float64)) for s in self._nodes]
+        return unflatten(values, self._spec), [str(d).removeprefix("torch.") for s in self._nodes for d in s.dtypes]
+
+    @classmethod
+    def of(cls, sums: Tree, types: Sequence[str]) -> WeightedMean:
+        """That of which `sums` gave these two."""
+        made, left = cls(), [getattr(torch, name) for name in types]
+        nodes, made._spec = flatten(sums, is_leaf=lambda n: isinstance(n, Weighted))
+        for node in nodes:
+            one = _Sum()
+            one.sums, one.spec = flatten(node.value)
+            one.weight, one.dtypes = float(node.weight), left[: len(one.sums)]
+            del left[: len(one.sums)]
+            made._nodes.append(one)
+        return made
+
     def __bool__(self) -> bool:
         """Whether anything was added."""
         return self._spec is not None
@@ -136,6 +166,13 @@ class _Sum:
             else:
                 self.sums[n] = torch.maximum(self.sums[n], v.amax(0))
         self.weight += sum(shares)
+
+    def merge(self, other: _Sum) -> None:
+        if other.spec != self.spec or any(s.shape != t.shape for s, t in zip(self.sums, other.sums, strict=True)):
+            raise StackingError(_UNLIKE)
+        pairs = zip(self.sums, other.sums, strict=True)
+        self.sums = [s + t if s.is_floating_point() else torch.maximum(s, t) for s, t in pairs]
+        self.weight += other.weight
 
     def mean(self) -> Tree:
         if self.weight == 0.0:

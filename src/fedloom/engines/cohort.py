@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.client import Public
 from fedloom.core.cohort import Predict, Reduction, Replies, Scatter
-from fedloom.core.errors import NobodyAnswered, StackingError
+from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.types import Failure, Weights
 from fedloom.engines.accounting import of_new_states, of_states
-from fedloom.engines.finite import mean_losses, not_finite, too_large
+from fedloom.engines.finite import mean_losses, not_finite, refused, too_large
 from fedloom.engines.message import Answer, Call, Request, Seen
 from fedloom.engines.runtime import models_in
 
@@ -154,6 +155,11 @@ class AskedCohort:
         self.engine.to_judge[name] = predict
 
     def gather(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Replies[Any]:
+        if self.engine.partial_sums is not None:
+            raise SettingError(
+                f"partial_sums = {self.engine.partial_sums} is for uploads of which only the mean is used, and "
+                f"{type(self.engine.algorithm).__name__} needs each: leave partial_sums out"
+            )
         values: dict[int, Any] = {}
         failed: dict[int, str] = {}
         for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
@@ -163,11 +169,30 @@ class AskedCohort:
 
     def reduce(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Reduction:
         total, failed, there = tree.WeightedMean(), dict[int, str](), set[int]()
-        for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
-            total.add(uploads)
+        sums = [tree.WeightedMean() for _ in self._parts]
+        place = {k: i for i, part in enumerate(self._parts) for k in part}
+        for ids, uploads in self._exchange(fn, broadcast, scatter, failed, self._parts):
             there.update(ids)
+            if isinstance(uploads, tree.WeightedMean):
+                sums[place[ids[0]]].merge(uploads)
+            elif sums:
+                for i, k in enumerate(ids):
+                    sums[place[k]].add(tree.take(uploads, slice(i, i + 1)))
+            else:
+                total.add(uploads)
+        for each in sums:
+            total.merge(each)
         cohort = self._with(self._enough(fn, there, at_least))
         return Reduction(cohort=cohort, total=total, failed=_failures(failed))
+
+    @property
+    def _parts(self) -> list[tuple[int, ...]]:
+        """Whose uploads are added up together; a function of who was asked, whoever answers."""
+        count = self.engine.partial_sums
+        if count is None:
+            return []
+        cut = [np.array_split(sorted(group.clients), count) for group in self.groups]
+        return [tuple(part.tolist()) for parts in cut for part in parts if len(part)]
 
     def _enough(self, fn: Callable[..., Any], there: Collection[int], at_least: int) -> tuple[int, ...]:
         """Who answered, in the order of the cohort; ends the round where these are too few of those that were asked."""
@@ -177,13 +202,18 @@ class AskedCohort:
         return tuple(k for k in self.clients if k in there)
 
     def _exchange(
-        self, fn: Callable[..., Any], broadcast: tuple[Any, ...], scatter: Scatter, failed: dict[int, str]
+        self,
+        fn: Callable[..., Any],
+        broadcast: tuple[Any, ...],
+        scatter: Scatter,
+        failed: dict[int, str],
+        parts: Sequence[Sequence[int]] = (),
     ) -> Iterator[tuple[Sequence[int], Any]]:
         """(clients, stacked uploads) of those who answer, in order of client number within each architecture.
 
         The order, and with it every sum, does not depend on the order of the cohort. A client's new state is tentative
         until its answer is accepted; where architectures differ, until all have answered, since uploads that have no
-        common mean are refused before any state moves.
+        common mean are refused before any state moves. `parts`: of the clients, whose uploads may come as their sum.
         """
         engine, number = self.engine, max((self.exchanges.get(k, 0) for k in self.clients), default=0)
         name, rate = self._name(fn), engine.algorithm.local.rate(self.round)
@@ -200,13 +230,13 @@ class AskedCohort:
                     lost.update({k: why for k, why in reasons.items() if why is not None})
                     order = [k for k in order if reasons[k] is None]
                 engine.lost = lost
+                asked = [tuple(k for k in part if k in order) for part in parts]
+                call = replace(call, sums=tuple(part for part in asked if part))
                 for request, states, answer in engine.answers(call, order, send) if order else ():
                     if engine.counts_states:
                         self._note_states(request, states, answer)
                     engine.states.offer(request.clients, states, (self.round, number))
-                    bad = not_finite(request, states, answer, stop=engine.on_nonfinite == "stop")
-                    if engine.norm_bound is not None:
-                        bad = too_large(request, answer, engine.norm_bound) | bad
+                    bad = self._refused(request, states, answer)
                     engine.refused(bad, self.round)
                     lost.update(bad)
                     good = [i for i, k in enumerate(request.clients) if k not in bad]
@@ -215,7 +245,9 @@ class AskedCohort:
                         engine.states.accept(there)
                     accepted.extend(there)
                     self._note(request, states, answer, good)
-                    if good:
+                    if good and answer.summed is not None:
+                        yield there, answer.summed.total
+                    elif good:
                         index = torch.tensor(good, device=engine.population.device)
                         yield there, answer.upload if not bad else tree.take(answer.upload, index)
             engine.states.accept(accepted)
@@ -223,6 +255,17 @@ class AskedCohort:
             engine.states.drop_offers()
         failed.update(lost)
         engine.traffic.failed.extend(_failures(lost))
+
+    def _refused(self, request: Request, states: Any, answer: Answer) -> dict[int, str]:
+        """Clients whose answers hold numbers that cannot be, and why."""
+        engine, summed, large = self.engine, answer.summed, dict[int, str]()
+        wrong = not_finite(request, states, answer) if summed is None else summed.wrong
+        bad = refused(request, wrong, stop=engine.on_nonfinite == "stop")
+        if summed is not None:
+            large.update(summed.large)
+        elif engine.norm_bound is not None:
+            large = too_large(request, answer, engine.norm_bound)
+        return large | bad
 
     def _name(self, fn: Callable[..., Any]) -> str:
         """The name by which a method is sent: one of the run's own algorithm, marked @on_client."""
@@ -257,12 +300,13 @@ class AskedCohort:
         """Count what moved, and show a replay what happened; a refused upload has been sent all the same."""
         engine, ids, n = self.engine, request.clients, len(request.clients)
         engine.last = answer
-        engine.traffic.losses.update(mean_losses(request, answer))
+        summed = answer.summed
+        engine.traffic.losses.update(mean_losses(request, answer) if summed is None else summed.losses)
         if answer.after is not None:
             engine.traffic.after.update({ids[i]: tree.take(answer.after, i) for i in good})
         bill = engine.bill(request.call.method)
         engine.traffic.count("down", ids, bill.of_request(request.call.broadcast, request.scatter, n))
-        engine.traffic.count("up", ids, bill.of_uploads(answer.upload, n))
+        engine.traffic.count("up", ids, bill.of_uploads(answer.upload, n) if summed is None else summed.up)
         if engine.watch is None:
             return
         lead, trained = answer.trained or (0, ())

@@ -9,6 +9,7 @@ for networks whose every machine is trusted.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import queue
@@ -95,8 +96,8 @@ class CommunicationManager(Wires):
 class GlooManager(CommunicationManager):
     """Over Gloo, in the process group that torchrun's environment describes, or in the one that there is.
 
-    At rank 0 a thread for each rank sends a message and waits for the answer, so that neither a rank that hangs nor one
-    that dies keeps the others from being heard.
+    For each rank at the other end a thread sends and another receives: neither a rank that hangs nor one that dies
+    keeps the others from being heard, and what is computed waits neither for the next message nor for the last answer.
     """
 
     def __init__(self) -> None:
@@ -112,19 +113,24 @@ class GlooManager(CommunicationManager):
         else:
             group = dist.new_group(backend="gloo", timeout=FOREVER)
         self.group, self.rank, self.size = group, dist.get_rank(), dist.get_world_size()
-        self._found: dict[int, deque[memoryview]] = {}  # answers by rank
+        others = range(1, self.size) if self.rank == 0 else [0]
+        self._found: dict[int, deque[memoryview]] = {rank: deque() for rank in others}  # what has come, by rank
         self._gone: set[int] = set()
         self._news = threading.Condition()
-        self._posted: dict[int, queue.SimpleQueue[bytes | None]] = {}  # messages that are to be sent, by rank
-        self._threads: list[threading.Thread] = []
-        for rank in range(1, self.size) if self.rank == 0 else ():
-            self._posted[rank], self._found[rank] = queue.SimpleQueue(), deque()
-            self._threads.append(threading.Thread(target=self._carry, args=(rank,), daemon=True))
-            self._threads[-1].start()
+        self._out: dict[int, queue.SimpleQueue[bytes | None]] = {rank: queue.SimpleQueue() for rank in others}
+        self._due: dict[int, queue.SimpleQueue[bool]] = {rank: queue.SimpleQueue() for rank in others}
+        self._ahead = False  # whether the next message of rank 0 is being received while this one is answered
+        self._posts, self._ears = (
+            [threading.Thread(target=work, args=(rank,), daemon=True) for rank in others]
+            for work in (self._send_all, self._hear)
+        )
+        for thread in (*self._posts, *self._ears):
+            thread.start()
         atexit.register(self._end)
 
     def post(self, rank: int, message: bytes) -> None:
-        self._posted[rank].put(message)
+        self._out[rank].put(message)
+        self._due[rank].put(True)
 
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
         with self._news:
@@ -141,30 +147,54 @@ class GlooManager(CommunicationManager):
         return bool(self._found[rank]) or rank in self._gone
 
     def receive(self) -> memoryview:
-        return self._receive(0)
+        if not self._ahead:
+            self._due[0].put(True)
+        self._ahead = False
+        self.wait([0], None)
+        message = self.take(0)
+        if len(message):  # another follows, if only to say that it is over
+            self._due[0].put(True)
+            self._ahead = True
+        return message
 
     def answer(self, message: bytes) -> None:
-        self._send(0, message)
+        if 0 in self._gone:
+            raise EOFError("rank 0 is gone")
+        self._out[0].put(message)
 
-    def _carry(self, rank: int) -> None:
-        """The thread of a rank."""
-        while rank not in self._gone and (message := self._posted[rank].get()) is not None:
-            try:
+    def _send_all(self, rank: int) -> None:
+        """The thread that sends to a rank."""
+        with contextlib.suppress(EOFError):
+            while (message := self._out[rank].get()) is not None:
                 self._send(rank, message)
-                found = [self._receive(rank)]
-            except EOFError:
-                found = []
-                self._gone.add(rank)
-            with self._news:
-                self._found[rank] += found
-                self._news.notify_all()
+            return
+        self._lost(rank)
+
+    def _hear(self, rank: int) -> None:
+        """The thread that receives what is due from a rank, and nothing else."""
+        with contextlib.suppress(EOFError):
+            while self._due[rank].get():
+                message = self._receive(rank)
+                with self._news:
+                    self._found[rank].append(message)
+                    self._news.notify_all()
+            return
+        self._lost(rank)
+
+    def _lost(self, rank: int) -> None:
+        with self._news:
+            self._gone.add(rank)
+            self._news.notify_all()
 
     def _end(self) -> None:
-        for messages in self._posted.values():
+        for rank, messages in self._out.items():
             messages.put(None)
-        for thread in self._threads:
+            self._due[rank].put(False)
+        for thread in self._posts:
             thread.join(PATIENCE)
-        if self._gone or any(thread.is_alive() for thread in self._threads):
+        for thread in self._ears:
+            thread.join(0.0 if self._ahead else PATIENCE)
+        if self._gone or any(thread.is_alive() for thread in (*self._posts, *self._ears)):
             # What ends a group waits for its ranks, and wakes a thread that waits in Gloo for a rank that never
             # answered, when there is no interpreter any more: the process would hang or abort. So nothing ends it.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))

@@ -39,6 +39,7 @@ class Engine(ABC):
     whether what a client has trained is judged where it was trained. `on_nonfinite`: "stop" raises NonFiniteError,
     "refuse" treats the client as failed and leaves its state as it was; the same for the server's own state.
     `norm_bound`: of an upload, in multiples of the norm of what its client was sent; a larger one is refused.
+    `partial_sums`: in how many sums uploads are added up before these are; processes send sums then, and no uploads.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Engine(ABC):
         faults: Faults | None = None,
         on_nonfinite: Literal["stop", "refuse"] = "stop",
         norm_bound: float | None = None,
+        partial_sums: int | None = None,
         counts_states: bool = False,
         judges_trained: bool = False,
         programs: Programs | None = None,
@@ -76,7 +78,13 @@ class Engine(ABC):
         for name, count in (("chunk", chunk), ("workers", workers)):
             if count is not None and count < 1:
                 raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")
+        if partial_sums is not None and (self.elsewhere or counts_states):
+            what = (
+                "devices answer each for itself" if self.elsewhere else "stateless clients are asked for their states"
+            )
+            raise SettingError(f"partial_sums = {partial_sums} cannot be, because {what}: leave one of them out")
         self.population, self.algorithm = population, algorithm
+        self.partial_sums = partial_sums
         self.compilation, self.bf16, self.chunk, self.chunks_given = compilation, bf16, chunk, chunks
         self.workers, self.deadline, self.faults, self.on_nonfinite = workers, deadline, faults, on_nonfinite
         self.norm_bound, self.counts_states, self.judges_trained = norm_bound, counts_states, judges_trained
@@ -140,8 +148,9 @@ class Engine(ABC):
 
     def fixed(self) -> dict[str, Any]:
         """What is chosen once for a run because results depend on it in the last bit."""
-        rows = {"rows": self.row_names} if self.row_names else {}
+        rows: dict[str, Any] = {"rows": self.row_names} if self.row_names else {}
         rows |= {"pools": list(self._pools)} if self._pools else {}
+        rows |= {"partial_sums": self.partial_sums} if self.partial_sums else {}
         return {"engine": self.name, "compilation": self.compilation, "bf16": self.bf16, **rows}
 
     def variant(self, algorithm: Algorithm[Any, Any]) -> Engine:
@@ -149,8 +158,8 @@ class Engine(ABC):
         return type(self)(
             self.population, algorithm, compilation=self.compilation, bf16=self.bf16, chunk=self.chunk,
             chunks=self.chunks_given, workers=self.workers, deadline=self.deadline, faults=self.faults,
-            on_nonfinite=self.on_nonfinite, norm_bound=self.norm_bound, counts_states=self.counts_states,
-            judges_trained=self.judges_trained, programs=self.runtime.programs,
+            on_nonfinite=self.on_nonfinite, norm_bound=self.norm_bound, partial_sums=self.partial_sums,
+            counts_states=self.counts_states, judges_trained=self.judges_trained, programs=self.runtime.programs,
         )  # fmt: skip
 
     def open(self) -> None:  # noqa: B027  # most need nobody

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,18 +57,10 @@ def finite(values: Any) -> bool:
     return not sums or bool(torch.stack(sums).isfinite().all())
 
 
-def not_finite(request: Request, states: Any, answer: Answer, stop: bool) -> dict[int, str]:
-    """Clients with losses, uploads or states that are not finite, and where.
-
-    Where the server sent them what is not finite, that is what is said.
-
-    Raises:
-        NonFiniteError: there is one, and `stop`.
-    """
-    ids, call = request.clients, request.call
-    bad: dict[int, tuple[int | None, str]] = {
-        ids[i]: found for i, found in first_bad_loss(answer.losses, answer.steps, len(ids)).items()
-    }
+def not_finite(request: Request, states: Any, answer: Answer) -> dict[int, tuple[int | None, str]]:
+    """Clients with losses, uploads or states that are not finite: (batch, what)."""
+    ids = request.clients
+    bad = {ids[i]: found for i, found in first_bad_loss(answer.losses, answer.steps, len(ids)).items()}
     for kind, values in (("upload", answer.upload), ("state", states)):
         for leaf in tree.leaves(values):
             if leaf.is_floating_point():
@@ -76,6 +68,18 @@ def not_finite(request: Request, states: Any, answer: Answer, stop: bool) -> dic
                 total = leaf.flatten(1).sum(1, dtype=torch.float64) if leaf.ndim > 1 else leaf
                 for i in (~total.isfinite()).nonzero().flatten().tolist():
                     bad.setdefault(ids[i], (None, f"the {kind} is not finite"))
+    return bad
+
+
+def refused(request: Request, bad: Mapping[int, tuple[int | None, str]], stop: bool) -> dict[int, str]:
+    """Clients of whom `not_finite` found something, and what.
+
+    Where the server sent them what is not finite, that is what is said.
+
+    Raises:
+        NonFiniteError: there is one, and `stop`.
+    """
+    call = request.call
     if bad and not finite((call.broadcast, request.scatter)):
         if stop:
             what = f"what it sends to {call.method} is not finite{REMEDY}"

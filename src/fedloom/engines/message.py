@@ -9,12 +9,15 @@ alone. Inside one process a request is passed as it is; `transport` turns it int
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
+from fedloom.core import tree
 from fedloom.core.random import derive
 from fedloom.core.types import Tree, state
 
@@ -36,6 +39,7 @@ class Call:
     exchange: int | str  # how often these clients were asked in this round before, or `JUDGING`
     rate: float  # the round's learning rate
     judged: Judged | None = None  # which rows judge a client, or what it has trained, where that is asked
+    sums: tuple[tuple[int, ...], ...] = ()  # clients whose uploads are added up before they are sent, where they are
 
     @property
     def judges_trained(self) -> bool:
@@ -71,6 +75,14 @@ class Request:
         keys = tuple((derive(seed, "batches", *words, k), derive(seed, "client", *words, k)) for k in clients)
         return cls(call, tuple(clients), keys, tuple(known.get(k) for k in clients), scatter)
 
+    def one(self, place: int) -> Request:
+        """The request to the client at this place alone."""
+        here = slice(place, place + 1)
+        scatter = tree.take(self.scatter, torch.tensor([place]))
+        return replace(
+            self, clients=self.clients[here], keys=self.keys[here], accepted=self.accepted[here], scatter=scatter
+        )
+
 
 @state
 class Seen:
@@ -82,6 +94,17 @@ class Seen:
     loss: Tensor  # [] float64: sum over the rows held out
     trained: Tensor  # [] int64: training rows
     train_loss: Tensor  # [] float64: sum over the training rows
+
+
+@dataclass(frozen=True)
+class Summed:
+    """In the place of K uploads: the sum of those that passed, and what is known of each client."""
+
+    total: tree.WeightedMean
+    wrong: Mapping[int, tuple[int | None, str]]  # not finite: (batch, what)
+    large: Mapping[int, str]  # too large, and how
+    losses: Mapping[int, float]  # means, of those that took a step
+    up: Sequence[Counter[str]]  # bytes by kind
 
 
 @dataclass(frozen=True)
@@ -98,3 +121,4 @@ class Answer:
     batch: int | None = None
     after: Seen | None = None  # how good what it has trained is, where that is asked; leaves [K]
     trained: tuple[int, Any] | None = None  # what a replay looks at: (client axes 0 or 1, carry); never travels
+    summed: Summed | None = None  # then there are neither upload nor losses

@@ -46,6 +46,7 @@ class Processes(Engine):
     """
 
     together = 1
+    ahead = 0  # requests that a process is sent beside the one that it works on
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -71,10 +72,11 @@ class Processes(Engine):
         """Nobody waits for a process's answer any more: whether it will come all the same, and must be dropped."""
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[Found]:
-        shares = [tuple(clients[i : i + self.together]) for i in range(0, len(clients), self.together)]
+        here = [tuple(clients[i : i + self.together]) for i in range(0, len(clients), self.together)]
+        shares = call.sums or here
         processes = None if self.watch is not None else self.idle(len(shares))  # what is replayed does not travel
         if processes is None:
-            for share in shares:
+            for share in here:
                 with threads(1):
                     found = self.ask(call, share, send)
                 yield found
@@ -87,16 +89,18 @@ class Processes(Engine):
         sizes, sent, broadcast = self.population.sizes, next(self._calls), part(call.broadcast)
         left = sorted(shares, key=lambda share: (sizes[list(share)].sum(), -share[0]))
         tries = dict.fromkeys(shares, 0)
-        busy: dict[int, tuple[int, Request]] = {}
+        busy: dict[int, dict[int, Request]] = {}  # what a process has to answer, by number, the oldest first
         found: list[Found] = []
         end = None if call.exchange == JUDGING or self.deadline is None else time.monotonic() + self.deadline
         try:
             while left or busy or found:
-                while left and free:
-                    process, number, request = free.pop(), next(self._numbers), self.request(call, left.pop(), send)
+                while left and (process := self._next(free, busy, len(left))) is not None:
+                    number, request = next(self._numbers), self.request(call, left.pop(), send)
                     news = sent, broadcast if self._holds.get(process) != sent else None
-                    self._holds[process], busy[process] = sent, (number, request)
-                    self.wires.post(process, request_bytes(request, number, news, self.stack(request.clients)))
+                    self._holds[process] = sent
+                    busy.setdefault(process, {})[number] = request
+                    own, summed = self.stack(request.clients), bool(call.sums)
+                    self.wires.post(process, request_bytes(request, number, news, own, summed=summed))
                 yield from found  # once the others have work again
                 found = []
                 if left and not busy:  # whoever had work is gone
@@ -109,22 +113,30 @@ class Processes(Engine):
                 timeout = None if end is None else max(0.0, end - time.monotonic())
                 ready = self.wires.wait(waited_for, timeout) if busy or left else ()
                 for process in ready:
-                    number, asked = busy[process] if process in busy else (self._overdue[process], None)
-                    message, why = None, ""
+                    due: dict[int, Request | None] = {**busy.get(process, {self._overdue.get(process, -1): None})}
+                    number, message, why, new, gone = next(iter(due)), None, "", [process], False
                     try:
-                        message = _opened(self.wires.take(process), number, self.population.device)
-                        if message is None:
-                            continue  # the newest is still to be answered
-                        new = [process]
+                        message = _opened(self.wires.take(process), self.population.device)
+                        number = message.head["number"]
+                        if number not in due:
+                            continue  # it came late or twice, and the newest is still to be answered
                     except EOFError:
-                        died, new = self.replaced(process)
+                        (died, new), gone = self.replaced(process), True
                         why = f"its process died ({died}; lower workers if memory is short)"
                     except CodecError as error:
-                        new, why = [process], f"{error} (a network that does so often cannot be used)"
+                        why = f"{error} (a network that does so often cannot be used)"
                         self._holds.pop(process, None)  # the broadcast may have been damaged
-                    free += new
-                    busy.pop(process, None)
+                    asked = due.pop(number)
+                    if gone:  # what it had not begun is nobody's fault
+                        left += [each.clients for each in due.values() if each is not None]
+                        due.clear()
                     self._overdue.pop(process, None)
+                    busy.pop(process, None)
+                    rest = {n: each for n, each in due.items() if each is not None}
+                    if rest:
+                        busy[process] = rest
+                    else:
+                        free += new
                     if asked is None:  # it was late, and of no use
                         continue
                     if message is None:
@@ -133,12 +145,22 @@ class Processes(Engine):
                     else:
                         found.append((asked, *answer_of(message, asked)))
                 if end is not None and not ready and time.monotonic() >= end:
-                    late = [*(request.clients for _, request in busy.values()), *left]
+                    late = [*(request.clients for each in busy.values() for request in each.values()), *left]
                     reason = f"no answer within {self.deadline:g} s"
                     self.lost.update(dict.fromkeys(itertools.chain.from_iterable(late), reason))
                     break
         finally:  # what is still computed belongs to nobody
-            self._overdue.update({process: number for process, (number, _) in busy.items() if self.left(process)})
+            self._overdue.update({process: max(each) for process, each in busy.items() if self.left(process)})
+
+    def _next(self, free: list[int], busy: dict[int, dict[int, Request]], left: int) -> int | None:
+        """Who is sent a request next: a process without work, or one whose next work can be there when it is done.
+
+        The last go to whoever is done first.
+        """
+        if free:
+            return free.pop()
+        room = (process for process, each in busy.items() if len(each) <= self.ahead)
+        return next(room, None) if left > len(busy) else None
 
     def _again(self, request: Request, why: str, tries: dict[Share, int]) -> None:
         """A client has to be asked again; `ClientError` if it was asked often enough."""
@@ -154,17 +176,17 @@ class Processes(Engine):
         return ClientError(what, client=client, round=call.round + 1)
 
 
-def _opened(data: memoryview, number: int, device: torch.device) -> Message | None:
-    """The answer to the request of this number; None: to another, so that it came late or twice.
+def _opened(data: memoryview, device: torch.device) -> Message:
+    """An answer to some request.
 
     Raises:
         CodecError: it was damaged on its way, or what it answers was.
     """
     message = unpack(data, device=device)
-    said = message.head.get("number")
-    if said is None:
+    said = message.head.get("problem")
+    if message.head.get("number") is None or (isinstance(said, dict) and said.get("kind") == "CodecError"):
         raise CodecError("a request could not be read")
-    return message if said == number else None
+    return message
 
 
 def in_order(clients: Sequence[int], found: Iterator[Found]) -> Iterator[Found]:

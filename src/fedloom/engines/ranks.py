@@ -34,6 +34,8 @@ class Ranks(Processes):
 
     def __init__(self, *args: Any, chunk: int | None = None, **settings: Any) -> None:
         self.stacked, self.together = chunk is not None, chunk or 1
+        if self.stacked and settings.get("partial_sums") is not None:
+            raise SettingError("partial_sums is for clients that are computed one by one: leave it out, or chunk")
         super().__init__(*args, chunk=chunk, **settings)
         self.ranks: list[int] | None = None  # those that are left, once the engine is open
 
@@ -83,7 +85,7 @@ class Ranks(Processes):
                 people, self.algorithm, stacked=asked["stacked"], compilation=asked["compilation"],
                 bf16=asked["bf16"], programs=self.runtime.programs,
             )  # fmt: skip
-            service = Service(runtime, trusted=True)
+            service = Service(runtime, trusted=True, norm_bound=self.norm_bound)
             with threads(1):
                 while message := manager.receive():
                     manager.answer(service(message))
@@ -132,6 +134,7 @@ class Gloo(Ranks):
 
     name = "gloo"
     transport = "gloo"
+    ahead = 1  # or a rank waits for rank 0, which waits for a core; over MPI nothing is received while a rank computes
 
 
 class MPI(Ranks):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fedloom.core import errors, tree
 from fedloom.core.errors import ClientError, CodecError, FedloomError
+from fedloom.engines.accounting import Bill
 from fedloom.engines.admission import check_argument, one_of, parameters
-from fedloom.engines.message import JUDGING, Answer, Call, Request, Version
+from fedloom.engines.finite import mean_losses, not_finite, too_large
+from fedloom.engines.message import JUDGING, Answer, Call, Request, Summed, Version
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.transport import Message, Part, pack, part, same_shapes, shapes_of, unpack
 
@@ -31,13 +34,21 @@ class Service:
     """Answers requests in bytes. A client's state comes with the request and goes back with the answer; or the `keeper`
     of one client has it, whom the next request tells what became of it.
 
-    `trusted`: the other end is a part of this program, so that structures are taken as they come.
+    `trusted`: the other end is a part of this program, so that structures are taken as they come, and clients may be
+    asked for the sum of their uploads. `norm_bound`: as of an engine, for uploads that are summed here.
     """
 
     def __init__(
-        self, runtime: Runtime, *, keeper: Keeper | None = None, trusted: bool = False, limit: int = LIMIT
+        self,
+        runtime: Runtime,
+        *,
+        keeper: Keeper | None = None,
+        trusted: bool = False,
+        limit: int = LIMIT,
+        norm_bound: float | None = None,
     ) -> None:
         self.runtime, self.keeper, self.trusted, self.limit = runtime, keeper, trusted, limit
+        self.norm_bound = norm_bound
         self._broadcast: tuple[int, Any] = (-1, ())  # the newest, by its number
         self._answers: int | None = None  # the number of the request that is being answered, once it is known
 
@@ -64,6 +75,8 @@ class Service:
         self._answers, keeper = message.head.get("number"), self.keeper
         request = self._request(message)
         states = message.parts.get("state", ()) if keeper is None else tree.stack([keeper.state(request.accepted[0])])
+        if self.trusted and message.head.get("summed"):
+            return self._summed(request, states)
         states, answer = self.runtime.answer(request, states)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
         parts |= {} if answer.after is None else {"after": answer.after}
@@ -73,6 +86,26 @@ class Service:
             else:
                 parts["state"] = states
         return {"problem": None, "steps": answer.steps}, parts
+
+    def _summed(self, request: Request, states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The answer of some clients, one after the other, with the sum of their uploads."""
+        total, each, after = tree.WeightedMean(), list[dict[str, Any]](), list[Any]()
+        bill, new = Bill(self.runtime.method(request.call.method)), list[Any]()
+        for i, k in enumerate(request.clients):
+            one, bound = request.one(i), self.norm_bound
+            moved, answer = self.runtime.answer(one, tree.take(states, slice(i, i + 1)))
+            wrong = not_finite(one, moved, answer)
+            large = {} if bound is None else too_large(one, answer, bound)
+            if not (wrong or large):
+                total.add(answer.upload)
+            (up,) = bill.of_uploads(answer.upload, 1)
+            loss = mean_losses(one, answer).get(k)
+            each.append({"wrong": wrong.get(k), "large": large.get(k), "loss": loss, "up": up})
+            new.append(moved)
+            after += [] if answer.after is None else [answer.after]
+        sums, types = total.sums() if total else ((), None)
+        parts = {"total": sums, "state": tree.cat(new)} | ({"after": tree.cat(after)} if after else {})
+        return {"problem": None, "each": each, "types": types}, parts
 
     def _request(self, message: Message) -> Request:
         """What is asked, if it may be: numbers are numbers, clients are ours, the payload is what the method takes."""
@@ -154,6 +187,8 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
         warnings.warn(str(text), _known(str(kind), Warning, errors.EngineWarning), stacklevel=2)
     if message.head.get("problem") is not None:
         raise_problem(message.head["problem"], request)
+    if request.call.sums:
+        return _summed(message, request)
     try:
         steps = tuple(tuple(int(s) for s in each) for each in message.head["steps"])
         answer = Answer(
@@ -169,6 +204,19 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
     return message.parts.get("state", ()), answer
 
 
+def _summed(message: Message, request: Request) -> tuple[Any, Answer]:
+    """(new states, answer) of clients whose uploads came as their sum."""
+    each, types = list(zip(request.clients, message.head["each"], strict=True)), message.head["types"]
+    summed = Summed(
+        tree.WeightedMean() if types is None else tree.WeightedMean.of(message.parts["total"], types),
+        {k: (told["wrong"][0], told["wrong"][1]) for k, told in each if told["wrong"]},
+        {k: told["large"] for k, told in each if told["large"]},
+        {k: told["loss"] for k, told in each if told["loss"] is not None},
+        [Counter(told["up"]) for _, told in each],
+    )
+    return message.parts["state"], Answer((), (), (), after=message.parts.get("after"), summed=summed)
+
+
 def problem(error: Exception) -> dict[str, Any]:
     """An error of a client's as a part of its answer."""
     cause = error.__cause__ if isinstance(error, FedloomError) else error
@@ -179,7 +227,8 @@ def problem(error: Exception) -> dict[str, Any]:
         "what": f"{type(error).__name__}: {error}",
         "trace": trace,
     }
-    return {**found, "batch": error.batch, "what": error.what} if isinstance(error, ClientError) else found
+    about = {"batch": error.batch, "what": error.what, "client": error.client} if isinstance(error, ClientError) else {}
+    return found | about
 
 
 def raise_problem(said: Mapping[str, Any], request: Request) -> None:
@@ -188,7 +237,8 @@ def raise_problem(said: Mapping[str, Any], request: Request) -> None:
         raise CodecError(f"not an answer: a problem is told by name, got {said!r:.80}")
     kind = _known(str(said.get("kind")), FedloomError, ClientError)
     if issubclass(kind, ClientError):
-        who = request.clients[0] if len(request.clients) == 1 else -1
+        who = request.clients[0] if len(request.clients) == 1 else said.get("client")
+        who = who if who in request.clients else -1
         error: FedloomError = kind(
             str(said.get("what")), client=who, round=request.call.round + 1, batch=said.get("batch")
         )

@@ -72,7 +72,7 @@ class Workers(Processes):
     def _fork(self) -> int:
         _ = self.population.prepared  # made once, before there are several processes
         number = next(self._made)
-        self.children[number] = Child(Service(self.runtime, trusted=True))
+        self.children[number] = Child(Service(self.runtime, trusted=True, norm_bound=self.norm_bound))
         return number
 
     def _forget(self, process: int) -> None:
