@@ -213,7 +213,10 @@ def test_an_optimiser_may_be_a_setting_itself() -> None:
             {"local.optimiser.beta": "1"},
             "local.optimiser of kind sgd has no field 'beta'; it has kind, lr, clip, momentum, weight_decay, nesterov",
         ),
-        ({"local.optimiser.lr": "fast"}, "local.optimiser.lr must be of type float, got 'fast'"),
+        (
+            {"local.optimiser.lr": "fast"},
+            "local.optimiser.lr must be of type float, got 'fast': write one number, such as 0.1",
+        ),
         ({"local.optimiser.lr": "-1"}, "lr must be > 0, got -1.0"),
         (
             {"fedbe.distill.optimiser.kind": "rmsprop"},
