@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from fedloom.cli.options import experiments
+from fedloom.cli.train import of_one
 from fedloom.core.errors import SettingError
 from fedloom.core.output import publish
 from fedloom.core.terminal import table
@@ -27,8 +28,9 @@ def show(args: argparse.Namespace, console: Console) -> int:
     (experiment,) = experiments(args, ["fedavg"], sections=("data", "run"))  # whatever algorithm the file is for
     federation = experiment.federation()
     train, counts = federation.train, federation.counts()
-    shape = " x ".join(map(str, train.shape)) + " features" * (len(train.shape) == 1)
-    console.print(f"{train.name}, {shape}; {federation.partition.name}; training examples by class", markup=False)
+    console.print(
+        f"{train.name}, {of_one(train)}; {federation.partition.name}; training examples by class", markup=False
+    )
     if train.classes:
         called = ", ".join(f"{c} {name}" for c, name in enumerate(train.classes[:_NAMED]))
         more = f", and {len(train.classes) - _NAMED} more" if len(train.classes) > _NAMED else ""

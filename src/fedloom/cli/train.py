@@ -16,7 +16,7 @@ from fedloom.coordinator.history import runs_below
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.data import Federation
+from fedloom.data import Examples, Federation
 from fedloom.engines.communication import only_computes
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
@@ -157,17 +157,21 @@ def train(
 def introduce(federation: Federation, models: Mapping[str, Model], settings: RunSettings, console: Console) -> None:
     """Print what is about to run: data, clients, models."""
     train, test, sizes = federation.train, federation.test, federation.partition.sizes
-    shape = " x ".join(map(str, train.shape)) + " features" * (len(train.shape) == 1)
     span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     lines = (
         f"data: {train.name.removesuffix(' train')}, {len(train):,} training and {len(test or ()):,} test examples "
-        f"of {shape}, {federation.num_classes} classes",
+        f"of {of_one(train)}, {federation.num_classes} classes",
         f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
         f"{settings.cohort_size} a round for {settings.rounds} round{'s' * (settings.rounds > 1)}",
         "model: " + ", ".join(f"{name} ({model.num_params:,} parameters)" for name, model in models.items()),
     )
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+
+
+def of_one(examples: Examples) -> str:
+    """What one example is: "3 x 32 x 32", "54 features"."""
+    return " x ".join(map(str, examples.shape)) + " features" * (len(examples.shape) == 1)
 
 
 def _beside(args: argparse.Namespace) -> list[str]:

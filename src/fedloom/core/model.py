@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from fedloom.core.batches import Batch, padded_batch
 from fedloom.core.errors import SettingError, StackingError
+from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.naming import by_python_name
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
 from fedloom.core.types import Params, Weights
@@ -74,7 +75,7 @@ class Model:
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
         self.has_statistics = any(m.running_mean is not None for m in norms)  # running ones, which `moments` are like
-        self._by_pixels: dict[torch.Size, bool] = {}  # see `_laid_out`
+        self._tried: dict[torch.Size, bool] = {}  # see `_laid_out`
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
         self._called_training = _Called(self._training)
         self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
@@ -196,22 +197,20 @@ class Model:
         """
         if x.ndim != 4 or x.device.type != "cpu" or not self.has_convolutions or self._takes_channels_last(x):
             return tensors, x
-        # not contiguous(), which leaves the strides of a single channel as they are
-        plain: Callable[[Tensor], Tensor] = lambda t: t.clone(memory_format=torch.contiguous_format)  # noqa: E731
-        return {n: plain(t) if t.ndim == 4 else t for n, t in tensors.items()}, plain(x)
+        return {n: by_channels(t) if t.ndim == 4 else t for n, t in tensors.items()}, by_channels(x)
 
     def _takes_channels_last(self, like: Tensor) -> bool:
         """Tried once for each shape, on two empty images; what fails then, and why, shows with the other layout."""
         shape = like.shape[1:]
-        if shape not in self._by_pixels:
-            self._by_pixels[shape] = True  # in the pass that tries it
+        if shape not in self._tried:
+            self._tried[shape] = True  # in the pass that tries it
             with torch.no_grad():
                 real = torch.ones(2, dtype=torch.bool)
-                x = _by_pixels(torch.zeros((2, *shape), dtype=like.dtype))
+                x = by_pixels(torch.zeros((2, *shape), dtype=like.dtype))
                 key = torch.zeros((), dtype=torch.int64)
                 weights = Weights(
                     params={
-                        n: _by_pixels(torch.ones(p.shape, dtype=like.dtype)) for n, p in self._frozen.named_parameters()
+                        n: by_pixels(torch.ones(p.shape, dtype=like.dtype)) for n, p in self._frozen.named_parameters()
                     },
                     buffers={n: torch.ones(b.shape, dtype=b.dtype) for n, b in self._frozen.named_buffers()},
                 )
@@ -219,8 +218,8 @@ class Model:
                     self(weights, x, mask=real)
                     self.train(weights, Batch(x=x, y=real.long(), mask=real, key=key, full=True))
                 except Exception:
-                    self._by_pixels[shape] = False
-        return self._by_pixels[shape]
+                    self._tried[shape] = False
+        return self._tried[shape]
 
     def check_randomness(self, weights: Weights, x: Tensor) -> None:
         """Raise SettingError if a pass over x draws random numbers that no seed of a client governs, however deep."""
@@ -295,10 +294,6 @@ def _generators() -> tuple[Any, ...]:
     """Where the global generators stand that a network may draw from."""
     legacy: Any = np.random.get_state()
     return torch.get_rng_state().tolist(), random.getstate(), legacy[1].tolist(), legacy[2:]
-
-
-def _by_pixels(t: Tensor) -> Tensor:
-    return t.clone(memory_format=torch.channels_last) if t.ndim == 4 else t
 
 
 def _tensors(weights: Weights) -> dict[str, Tensor]:

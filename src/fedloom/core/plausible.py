@@ -44,12 +44,11 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task)
 
 
 def _check_labels(federation: Federation) -> None:
-    y = federation.train.y.cpu().numpy()
-    seen = np.unique(y[federation.partition.indices])
+    counts = np.bincount(federation.train.y.cpu().numpy()[federation.partition.indices], minlength=1)
+    seen = np.flatnonzero(counts)
     if len(seen) == 1:
         _warn(f"all training examples have label {seen[0]}: every model learns to say so; give examples of two classes")
         return
-    counts = np.bincount(y[federation.partition.indices], minlength=1)
     if (share := counts.max() / max(1, counts.sum())) > _MOST:
         names = federation.train.classes
         most = f"{counts.argmax()} ({names[counts.argmax()]})" if names else f"{counts.argmax()}"

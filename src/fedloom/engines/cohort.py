@@ -169,9 +169,10 @@ class AskedCohort:
 
     def reduce(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Reduction:
         total, failed, there = tree.WeightedMean(), dict[int, str](), set[int]()
-        sums = [tree.WeightedMean() for _ in self._parts]
-        place = {k: i for i, part in enumerate(self._parts) for k in part}
-        for ids, uploads in self._exchange(fn, broadcast, scatter, failed, self._parts):
+        parts = self._parts()
+        sums = [tree.WeightedMean() for _ in parts]
+        place = {k: i for i, part in enumerate(parts) for k in part}
+        for ids, uploads in self._exchange(fn, broadcast, scatter, failed, parts):
             there.update(ids)
             if isinstance(uploads, tree.WeightedMean):
                 sums[place[ids[0]]].merge(uploads)
@@ -185,7 +186,6 @@ class AskedCohort:
         cohort = self._with(self._enough(fn, there, at_least))
         return Reduction(cohort=cohort, total=total, failed=_failures(failed))
 
-    @property
     def _parts(self) -> list[tuple[int, ...]]:
         """Whose uploads are added up together; a function of who was asked, whoever answers."""
         count = self.engine.partial_sums

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from fedloom.core import tree
@@ -78,10 +77,8 @@ class Request:
     def one(self, place: int) -> Request:
         """The request to the client at this place alone."""
         here = slice(place, place + 1)
-        scatter = tree.take(self.scatter, torch.tensor([place]))
-        return replace(
-            self, clients=self.clients[here], keys=self.keys[here], accepted=self.accepted[here], scatter=scatter
-        )
+        clients, keys, accepted = self.clients[here], self.keys[here], self.accepted[here]
+        return replace(self, clients=clients, keys=keys, accepted=accepted, scatter=tree.take(self.scatter, here))
 
 
 @state

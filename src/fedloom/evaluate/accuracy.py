@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.batches import Batch
+from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.task import Task
 from fedloom.core.types import Weights
@@ -121,7 +122,7 @@ def _pass(
         for start in range(0, len(examples), batch_size):
             rows = slice(start, start + batch_size)
             x = examples.normalise(examples.x[rows].to(device), dtype)
-            x = x.clone(memory_format=torch.channels_last) if images else x  # contiguous() passes grey ones by
+            x = by_pixels(x) if images else x
             y = examples.y[rows].to(device)
             logits = predict(x)
             batch = Batch(x=x, y=y, mask=_ones(y), key=torch.zeros((), dtype=torch.int64), full=True)

@@ -68,22 +68,10 @@ TASKS: dict[str, Callable[[], Task]] = {
 
 # Of other libraries, and often asked for: of these nothing is meant by a name that looks like theirs.
 _NOT_HERE = {
-    *(
-        "ditto",
-        "fedrep",
-        "fedbabu",
-        "fedrod",
-        "fedbn",
-        "fedamp",
-        "fedphp",
-        "fedala",
-        "fedproto",
-        "feddistill",
-        "fedgen",
-    ),
-    *("fedkd", "fml", "fedgh", "fedpcl", "fedcp", "gpfl", "fedpac", "fedcac", "fedgc", "fedas", "feddbe", "fedavgdbe"),
-    *("fedmtl", "mocha", "apple", "fedadam", "fedyogi", "fedadagrad", "fedlc", "fedlaw"),
-}
+    "ditto", "fedrep", "fedbabu", "fedrod", "fedbn", "fedamp", "fedphp", "fedala", "fedproto", "feddistill",
+    "fedgen", "fedkd", "fml", "fedgh", "fedpcl", "fedcp", "gpfl", "fedpac", "fedcac", "fedgc", "fedas",
+    "feddbe", "fedavgdbe", "fedmtl", "mocha", "apple", "fedadam", "fedyogi", "fedadagrad", "fedlc", "fedlaw",
+}  # fmt: skip
 
 
 def label(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,13 +15,14 @@ from fedloom.core.batches import Batch, Batches, Lazy, at_batch
 from fedloom.core.errors import EngineWarning
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Step, tracing, vmap_trees
+from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.random import fold_in
 from fedloom.core.types import replace
 
 
 def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
-    run, memory = current(), _memory_format(batches)
-    work, spec = step.start(tree.map_tree(functools.partial(_own, memory=memory), carry), 0)
+    run, images = current(), _images_on_cpu(batches)
+    work, spec = step.start(tree.map_tree(by_pixels if images else torch.clone, carry), 0)
     count, losses = int(batches.num_steps), []
     rows = batches.examples[batches.order] if count else batches.order
     steps = torch.arange(count, device=batches.key.device)
@@ -36,10 +36,8 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
             losses.append(value)
     run.step = None
     out = step.finish(work, spec)
-    if memory is not None:
-        # laid out as a state from a file is: kernels give other last bits for other strides, a resumed run would too.
-        # (Not contiguous(): it leaves the strides of a single channel as they are.)
-        out = tree.map_tree(lambda t: t.clone(memory_format=torch.contiguous_format), out)
+    if images:  # as a state from a file lies: kernels give other last bits for other strides, a resumed run would too
+        out = tree.map_tree(by_channels, out)
     if losses:
         run.losses.append(torch.stack(losses))
         run.steps.append([count])
@@ -64,7 +62,7 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     def own(t: Tensor, axis: int | None) -> Tensor:
         whole = t.expand(K, *t.shape) if axis is None else t
         if axis is None or is_sorted:  # contiguous: fused kernels run over the memory of the first clients
-            return whole.clone(memory_format=torch.contiguous_format)
+            return by_channels(whole)
         return t.index_select(0, perm)
 
     carry = _map2(own, carry, carry_axes)
@@ -144,7 +142,7 @@ class _Lockstep:
         self, step: Step, spec: Any, series: Sequence[Tensor], batches: Batches, context: Any, axes: Any
     ) -> None:
         self.step, self.spec, self.batches, self.run, self.axes = step, spec, batches, current(), axes
-        self.memory = _memory_format(batches) if axes is None else None
+        self.images = axes is None and _images_on_cpu(batches)
         self.extra, self.extra_spec = tree.flatten((batches.lazy, context))
         if axes is None:
             self.K, self.extra_axes, self.notes_axes = 1, (None,) * len(self.extra), {}
@@ -224,8 +222,8 @@ class _Lockstep:
         x = batch.x
         if self.batches.augment is not None:
             x = self.batches.augment(x, batch.key)
-        if self.memory is not None:
-            x = x.clone(memory_format=self.memory)  # contiguous() passes grey images by
+        if self.images:
+            x = by_pixels(x)
         mask = None if batch.full else batch.mask
         with torch.no_grad():
             told = {n: at_batch(x, mask, t.fn, *t.context, x).detach() for n, t in lazy.items()}
@@ -323,10 +321,5 @@ def _map2(fn: Callable[[Tensor, int | None], Tensor], values: Any, axes: Any) ->
     return tree.unflatten([fn(v, a) for v, a in zip(flat, tree.leaves(axes), strict=True)], spec)
 
 
-def _memory_format(batches: Batches) -> torch.memory_format | None:
-    """channels_last for images on CPU: convolutions reach 96 % of the matrix peak there, 83 % in NCHW."""
-    return torch.channels_last if batches.x.ndim == 4 and batches.x.device.type == "cpu" else None
-
-
-def _own(t: Tensor, memory: torch.memory_format | None) -> Tensor:
-    return t.clone(memory_format=memory) if memory is not None and t.ndim == 4 else t.clone()
+def _images_on_cpu(batches: Batches) -> bool:
+    return batches.x.ndim == 4 and batches.x.device.type == "cpu"
