@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +276,34 @@ def test_what_has_no_epochs_is_refused(tmp_path: Path) -> None:
         Past(made, tmp_path / "pooled").by_step(1, [1])
     with pytest.raises(SettingError, match="count from 1, got 0"):
         Past(made, tmp_path / "pooled").replay(0)
+
+
+class Sleepy(nn.Module):
+    """A client with seven examples to train on takes its time in a process of its own, as long as a file is there."""
+
+    def __init__(self, asleep: Path) -> None:
+        super().__init__()
+        self.net, self.asleep, self.owner = network(), asleep, os.getpid()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and len(x) == 7 and os.getpid() != self.owner and self.asleep.exists():
+            time.sleep(60)
+        return self.net(x)
+
+
+def test_whom_a_run_did_not_wait_for_is_lost_again_in_a_replay(tmp_path: Path) -> None:
+    """Clients 2 and 5 were late in round 2; what is computed again, alone, has the bits of the run."""
+    asleep, out = tmp_path / "asleep", tmp_path / "run"
+    settings = {"engine": "workers", "workers": 4, "deadline": 5.0, "compilation": "none", "checkpoint_every": 4}
+    made = job(PFedSD(local=replace(LOCAL, batch_size=32)), **settings, rounds=4, cohort_size=6)
+    made = replace(made, model=Model(lambda: Sleepy(asleep), name="sleepy"))
+
+    def wake_or_sleep(history: History) -> None:
+        asleep.touch() if len(history.metrics) == 2 else asleep.unlink(missing_ok=True)
+
+    history = made.run(out, on_round=wake_or_sleep)
+    late = dict.fromkeys(["2", "5"], "no answer within 5 s")
+    assert [m["failed"] for m in history.metrics[1:]] == [{}, late, {}, {}]
+    assert sorted(made.replay(out, 2).trained()) == [0, 1, 3, 4]
+    made.replay(out, 3)  # it is compared with what the run wrote down
+    made.replay(out, 4)  # and with its checkpoint

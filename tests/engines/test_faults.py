@@ -16,8 +16,7 @@ from fedloom.coordinator import RunSettings, run
 from fedloom.coordinator.sampler import FixedList
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Digest, Local
-from fedloom.engines.engine import Faults
-from fedloom.engines.faults import Unreliable
+from fedloom.engines.faults import Faults, Unreliable, lost_again
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import Subject
@@ -180,3 +179,32 @@ def test_a_run_that_loses_everybody_goes_on() -> None:
     history = run(FedAvg(), federation(), MLP, settings, faults=Unreliable(lost=1.0))
     assert [len(m["failed"]) for m in history.metrics[1:]] == [6, 6, 6]
     assert len(set(history.series("personal_accuracy"))) == 1
+
+
+def test_a_record_says_at_which_exchange_somebody_failed() -> None:
+    """Where it is not the first."""
+    subject = Subject.of(KTpFL(distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.1)), num_public=13))
+    lost = {(0, 0, 1): "lost", (1, 1, 2): "late", (2, 0, 0): "lost", (2, 1, 3): "late"}
+    settings = RunSettings(rounds=3, cohort_size=len(SIZES), engine="loop")
+    history = run(
+        subject.algorithm, federation(), subject.population().models, settings, faults=lambda *at: lost.get(at)
+    )
+    assert [(m["failed"], m.get("failed_at")) for m in history.metrics[1:]] == [
+        ({"1": "lost"}, None),
+        ({"2": "late"}, {"2": [1]}),
+        ({"0": "lost", "3": "late"}, {"3": [1]}),
+    ]
+
+
+def test_whom_a_run_did_not_wait_for_is_lost_again_in_the_same_exchange() -> None:
+    records = [
+        {"round": 0},
+        {"round": 1, "failed": {"3": "no answer within 5 s", "4": "its numbers are not finite", "5": "lost"}},
+        {"round": 2, "failed": {"1": "no answer within 5 s"}, "failed_at": {"1": [0, 2]}},
+    ]
+    everything = [(t, e, k) for t in range(3) for e in range(3) for k in range(6)]
+    again = lost_again(records, None)
+    assert [at for at in everything if again(*at)] == [(0, 0, 3), (1, 0, 1), (1, 2, 1)]
+    assert again(0, 0, 3) == "no answer within 5 s"
+    both = lost_again(records, lambda *at: "declined" if at == (0, 0, 3) else None)
+    assert [both(*at) for at in everything if both(*at)] == ["declined", *["no answer within 5 s"] * 2]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import launching
 import pytest
@@ -142,3 +144,18 @@ def test_nothing_is_made_for_a_message_that_is_too_large(size: int, monkeypatch:
     monkeypatch.setattr("torch.distributed.recv", lambda tensor, rank, group: tensor.fill_(size))
     with pytest.raises(EOFError, match=f"rank 3 sends {size} bytes, and at most 17179869184 are taken"):
         gloo._receive(3)
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 50])
+def test_over_mpi_a_rank_that_sends_too_much_is_gone(size: int) -> None:
+    comm, status = Mock(), Mock()
+    comm.Iprobe.return_value, status.return_value.Get_count.return_value = True, size
+    mpi, coming = object.__new__(communication.MPIManager), dict[int, Any]()
+    communication.Carried.__init__(mpi, 0, 4)
+    mpi.comm, mpi._status, mpi._bytes, mpi._owed = comm, status, None, Counter({3: 1})
+    mpi._begin(3, coming)
+    assert not coming
+    assert not comm.Irecv.called
+    assert mpi.wait([1, 2, 3], 0.0) == [3]
+    with pytest.raises(EOFError):
+        mpi.take(3)

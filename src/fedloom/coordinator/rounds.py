@@ -27,6 +27,7 @@ from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
+from fedloom.engines.faults import lost_again
 from fedloom.engines.population import pooled
 from fedloom.engines.processes import Processes, threads
 
@@ -150,6 +151,7 @@ class Coordinator:
         nearest = max((t for t in files.checkpoints.rounds() if t < until), default=-1)
         if not self._server or not nearest <= self._round < until:  # else it stands nearer already
             self.load(files, until - 1)
+        self.engine.deadline, self.engine.faults = None, lost_again(wrote, self.job.faults)
         while True:
             seen: list[Exchange] = []
             self.engine.watch = seen.append if self._round + 1 == until else None
@@ -291,10 +293,13 @@ class Coordinator:
     def _traffic(self) -> Record:
         traffic = self.engine.traffic
         failed = {str(f.client): f.reason for f in traffic.failed}
+        at = {k: [f.exchange for f in traffic.failed if str(f.client) == k] for k in failed}
+        at = {k: exchanges for k, exchanges in at.items() if exchanges != [0]}
         losses = [traffic.losses[k] for k in sorted(traffic.losses) if str(k) not in failed]
         refused = "; ".join(f"{name}: {why}" if name else why for name, why in traffic.server_refused.items())
         return {
             "failed": failed,
+            **({"failed_at": at} if at else {}),
             **({"server_refused": refused} if refused else {}),
             "train_loss": mean(losses),
             **({"server_loss": mean(traffic.server_losses.values())} if traffic.server_losses else {}),

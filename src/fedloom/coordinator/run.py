@@ -30,7 +30,8 @@ from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.communication import only_computes
-from fedloom.engines.engine import Engine, Faults
+from fedloom.engines.engine import Engine
+from fedloom.engines.faults import Faults
 from fedloom.engines.fleet import Fleet
 from fedloom.engines.population import Population
 from fedloom.engines.ranks import Ranks

@@ -227,10 +227,13 @@ class Weighted(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """Why a client of the cohort did not answer. A failure is a value, never an exception."""
+    """Why a client of the cohort did not answer in an exchange of a round, from 0. A failure is a value, never an
+    exception.
+    """
 
     client: int
     reason: str
+    exchange: int = 0
 
 
 def replace(value: T, **changes: Any) -> T:

@@ -161,14 +161,14 @@ class AskedCohort:
                 f"{type(self.engine.algorithm).__name__} needs each: leave partial_sums out"
             )
         values: dict[int, Any] = {}
-        failed: dict[int, str] = {}
+        failed: list[Failure] = []
         for ids, uploads in self._exchange(fn, broadcast, scatter, failed):
             values.update({k: tree.take(uploads, i) for i, k in enumerate(ids)})
         there = self._enough(fn, values, at_least)
-        return Replies(cohort=self._with(there), values=[values[k] for k in there], failed=_failures(failed))
+        return Replies(cohort=self._with(there), values=[values[k] for k in there], failed=tuple(failed))
 
     def reduce(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Reduction:
-        total, failed, there = tree.WeightedMean(), dict[int, str](), set[int]()
+        total, failed, there = tree.WeightedMean(), list[Failure](), set[int]()
         parts = self._parts()
         sums = [tree.WeightedMean() for _ in parts]
         place = {k: i for i, part in enumerate(parts) for k in part}
@@ -184,7 +184,7 @@ class AskedCohort:
         for each in sums:
             total.merge(each)
         cohort = self._with(self._enough(fn, there, at_least))
-        return Reduction(cohort=cohort, total=total, failed=_failures(failed))
+        return Reduction(cohort=cohort, total=total, failed=tuple(failed))
 
     def _parts(self) -> list[tuple[int, ...]]:
         """Whose uploads are added up together; a function of who was asked, whoever answers."""
@@ -206,7 +206,7 @@ class AskedCohort:
         fn: Callable[..., Any],
         broadcast: tuple[Any, ...],
         scatter: Scatter,
-        failed: dict[int, str],
+        failed: list[Failure],
         parts: Sequence[Sequence[int]] = (),
     ) -> Iterator[tuple[Sequence[int], Any]]:
         """(clients, stacked uploads) of those who answer, in order of client number within each architecture.
@@ -253,8 +253,8 @@ class AskedCohort:
             engine.states.accept(accepted)
         finally:
             engine.states.drop_offers()
-        failed.update(lost)
-        engine.traffic.failed.extend(_failures(lost))
+        failed += (found := [Failure(k, why, number) for k, why in sorted(lost.items())])
+        engine.traffic.failed += found
 
     def _refused(self, request: Request, states: Any, answer: Answer) -> dict[int, str]:
         """Clients whose answers hold numbers that cannot be, and why."""
@@ -342,7 +342,3 @@ def _one_each(scatter: Any, count: int) -> tuple[Any, ...]:
         if not isinstance(leaf, Tensor) or leaf.shape[:1] != (count,):
             raise StackingError(f"scatter has one entry for {count} clients each, got {getattr(leaf, 'shape', leaf)!r}")
     return scatter
-
-
-def _failures(failed: dict[int, str]) -> tuple[Failure, ...]:
-    return tuple(Failure(k, why) for k, why in sorted(failed.items()))

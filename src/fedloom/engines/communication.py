@@ -17,7 +17,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Literal, cast
 
@@ -93,11 +93,68 @@ class CommunicationManager(Wires):
         """Answer it; `EOFError` if rank 0 is gone."""
 
 
-class GlooManager(CommunicationManager):
+class Carried(CommunicationManager):
+    """Messages are carried by threads: neither a rank that hangs nor one that dies keeps the others from being heard,
+    and what is computed waits neither for the next message nor for the last answer.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.others = range(1, size) if rank == 0 else range(1)
+        self._found: dict[int, deque[memoryview]] = {rank: deque() for rank in self.others}  # what has come, by rank
+        self._gone: set[int] = set()
+        self._news = threading.Condition()
+
+    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
+        with self._news:
+            self._news.wait_for(lambda: any(map(self._is_ready, ranks)), timeout)
+            return [rank for rank in ranks if self._is_ready(rank)]
+
+    def take(self, rank: int) -> memoryview:
+        with self._news:
+            if not self._found[rank]:
+                raise EOFError
+            return self._found[rank].popleft()
+
+    def receive(self) -> memoryview:
+        self.wait([0], None)
+        return self.take(0)
+
+    def answer(self, message: bytes) -> None:
+        if 0 in self._gone:
+            raise EOFError("rank 0 is gone")
+        self._send_later(0, message)
+
+    @abstractmethod
+    def _send_later(self, rank: int, message: bytes) -> None:
+        """Give a message to the thread that sends."""
+
+    def _is_ready(self, rank: int) -> bool:
+        return bool(self._found[rank]) or rank in self._gone
+
+    # ---- in the threads
+
+    def _came(self, rank: int, message: bytearray) -> None:
+        with self._news:
+            self._found[rank].append(memoryview(message))
+            self._news.notify_all()
+
+    def _lost(self, rank: int) -> None:
+        with self._news:
+            self._gone.add(rank)
+            self._news.notify_all()
+
+    def _allowed(self, rank: int, size: int) -> int:
+        """Bytes of a message, before anything is made for it; `EOFError` where they are too many."""
+        if not 0 <= size <= self.limit:
+            raise EOFError(f"rank {rank} sends {size} bytes, and at most {self.limit} are taken")
+        return size
+
+
+class GlooManager(Carried):
     """Over Gloo, in the process group that torchrun's environment describes, or in the one that there is.
 
-    For each rank at the other end a thread sends and another receives: neither a rank that hangs nor one that dies
-    keeps the others from being heard, and what is computed waits neither for the next message nor for the last answer.
+    For each rank at the other end a thread sends and another receives, since both block.
     """
 
     def __init__(self) -> None:
@@ -112,16 +169,13 @@ class GlooManager(CommunicationManager):
             group = dist.group.WORLD
         else:
             group = dist.new_group(backend="gloo", timeout=FOREVER)
-        self.group, self.rank, self.size = group, dist.get_rank(), dist.get_world_size()
-        others = range(1, self.size) if self.rank == 0 else [0]
-        self._found: dict[int, deque[memoryview]] = {rank: deque() for rank in others}  # what has come, by rank
-        self._gone: set[int] = set()
-        self._news = threading.Condition()
-        self._out: dict[int, queue.SimpleQueue[bytes | None]] = {rank: queue.SimpleQueue() for rank in others}
-        self._due: dict[int, queue.SimpleQueue[bool]] = {rank: queue.SimpleQueue() for rank in others}
+        super().__init__(dist.get_rank(), dist.get_world_size())
+        self.group = group
+        self._out: dict[int, queue.SimpleQueue[bytes | None]] = {rank: queue.SimpleQueue() for rank in self.others}
+        self._due: dict[int, queue.SimpleQueue[bool]] = {rank: queue.SimpleQueue() for rank in self.others}
         self._ahead = False  # whether the next message of rank 0 is being received while this one is answered
         self._posts, self._ears = (
-            [threading.Thread(target=work, args=(rank,), daemon=True) for rank in others]
+            [threading.Thread(target=work, args=(rank,), daemon=True) for rank in self.others]
             for work in (self._send_all, self._hear)
         )
         for thread in (*self._posts, *self._ears):
@@ -129,38 +183,21 @@ class GlooManager(CommunicationManager):
         atexit.register(self._end)
 
     def post(self, rank: int, message: bytes) -> None:
-        self._out[rank].put(message)
+        self._send_later(rank, message)
         self._due[rank].put(True)
-
-    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
-        with self._news:
-            self._news.wait_for(lambda: any(map(self._is_ready, ranks)), timeout)
-            return [rank for rank in ranks if self._is_ready(rank)]
-
-    def take(self, rank: int) -> memoryview:
-        with self._news:
-            if not self._found[rank]:
-                raise EOFError
-            return self._found[rank].popleft()
-
-    def _is_ready(self, rank: int) -> bool:
-        return bool(self._found[rank]) or rank in self._gone
 
     def receive(self) -> memoryview:
         if not self._ahead:
             self._due[0].put(True)
         self._ahead = False
-        self.wait([0], None)
-        message = self.take(0)
+        message = super().receive()
         if len(message):  # another follows, if only to say that it is over
             self._due[0].put(True)
             self._ahead = True
         return message
 
-    def answer(self, message: bytes) -> None:
-        if 0 in self._gone:
-            raise EOFError("rank 0 is gone")
-        self._out[0].put(message)
+    def _send_later(self, rank: int, message: bytes) -> None:
+        self._out[rank].put(message)
 
     def _send_all(self, rank: int) -> None:
         """The thread that sends to a rank."""
@@ -174,17 +211,9 @@ class GlooManager(CommunicationManager):
         """The thread that receives what is due from a rank, and nothing else."""
         with contextlib.suppress(EOFError):
             while self._due[rank].get():
-                message = self._receive(rank)
-                with self._news:
-                    self._found[rank].append(message)
-                    self._news.notify_all()
+                self._came(rank, self._receive(rank))
             return
         self._lost(rank)
-
-    def _lost(self, rank: int) -> None:
-        with self._news:
-            self._gone.add(rank)
-            self._news.notify_all()
 
     def _end(self) -> None:
         for rank, messages in self._out.items():
@@ -209,23 +238,21 @@ class GlooManager(CommunicationManager):
         except RuntimeError as error:
             raise EOFError(str(error)) from error
 
-    def _receive(self, rank: int) -> memoryview:
+    def _receive(self, rank: int) -> bytearray:
         size = torch.zeros(1, dtype=torch.int64)
         try:
             dist.recv(size, rank, group=self.group)
-            if not 0 <= int(size) <= self.limit:
-                raise EOFError(f"rank {rank} sends {int(size)} bytes, and at most {self.limit} are taken")
-            data = bytearray(int(size))
+            data = bytearray(self._allowed(rank, int(size)))
             if data:
                 dist.recv(torch.frombuffer(data, dtype=torch.uint8), rank, group=self.group)
         except RuntimeError as error:
             raise EOFError(str(error)) from error
-        return memoryview(data)
+        return data
 
 
-class MPIManager(CommunicationManager):
-    """Over MPI. Nothing blocks, since a blocking receive of MPI takes a whole core: messages are looked for in growing
-    pauses.
+class MPIManager(Carried):
+    """Over MPI. One thread speaks with it, and nothing blocks, since a blocking receive of MPI takes a whole core:
+    messages are looked for in growing pauses.
 
     A rank that dies ends the job: `mpirun` sees to that, and the run goes on with --resume. One that ends in the middle
     of its work, or whose peers never answered, has to abort the others, or it would wait for them at its end.
@@ -234,58 +261,68 @@ class MPIManager(CommunicationManager):
     def __init__(self) -> None:
         from mpi4py import MPI
 
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise RankError("this MPI was begun without threads (MPI_THREAD_SERIALIZED), which engine = 'mpi' needs")
         self.comm: Any = MPI.COMM_WORLD
-        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
-        self._sent: list[tuple[Any, bytes]] = []  # messages on their way
-        self._owed = Counter[int]()  # answers that have not been taken, by rank
+        super().__init__(self.comm.Get_rank(), self.comm.Get_size())
+        self._bytes, self._status, self._failure = MPI.BYTE, MPI.Status, MPI.Exception
+        # Not a SimpleQueue, whose `get` may wait without end where a short timeout is over when it finds nothing.
+        self._out: queue.Queue[tuple[int, bytes] | None] = queue.Queue()
+        self._owed = Counter[int]()  # answers that have not been taken, by rank; above 0 at rank 0 alone
+        self._carrier = threading.Thread(target=self._carry, daemon=True)
+        self._carrier.start()
         atexit.register(self._end)
-        self._bytes = MPI.BYTE
-        self._gone: set[int] = set()
-        self._status = MPI.Status
 
     def post(self, rank: int, message: bytes) -> None:
-        self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
-        self._sent.append((self.comm.Isend([message, self._bytes], rank), message))
         self._owed[rank] += 1
-
-    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
-        found: list[int] = self._until(lambda: [r for r in ranks if r in self._gone or self.comm.Iprobe(r)], timeout)
-        return found
+        self._send_later(rank, message)
 
     def take(self, rank: int) -> memoryview:
         self._owed[rank] -= 1
-        return self._get(rank)
+        return super().take(rank)
 
-    def receive(self) -> memoryview:
-        self._until(lambda: self.comm.Iprobe(0), None)
-        return self._get(0)
+    def _send_later(self, rank: int, message: bytes) -> None:
+        self._out.put((rank, message))
 
-    def answer(self, message: bytes) -> None:
-        request = self.comm.Isend([message, self._bytes], 0)
-        self._until(request.Test, None)
+    def _carry(self) -> None:
+        """The thread: sends what is given to it, and receives what has come, until it is told to end."""
+        sent, coming, (pause, longest), end = list[Any](), dict[int, Any](), PAUSES, None
+        try:
+            while end is None or (sent and time.monotonic() < end):
+                before = len(sent), len(coming)
+                with contextlib.suppress(queue.Empty):
+                    if (given := self._out.get(timeout=pause)) is None:
+                        end = time.monotonic() + PATIENCE
+                    else:
+                        rank, message = given
+                        sent.append((self.comm.Isend([message, self._bytes], rank), message))
+                sent = [(request, kept) for request, kept in sent if not request.Test()]
+                for rank in self.others:
+                    if rank not in coming and rank not in self._gone:
+                        self._begin(rank, coming)
+                    if rank in coming and coming[rank][0].Test():
+                        self._came(rank, coming.pop(rank)[1])
+                pause = PAUSES[0] if before != (len(sent), len(coming)) else min(2 * pause, longest)
+        except self._failure:
+            for rank in self.others:
+                self._lost(rank)
 
-    def _get(self, rank: int) -> memoryview:
+    def _begin(self, rank: int, coming: dict[int, Any]) -> None:
+        """Begin to receive what a rank sends, if it does."""
         status = self._status()
-        if rank not in self._gone:
-            self.comm.Probe(rank, status=status)
-        if rank in self._gone or (size := status.Get_count(self._bytes)) > self.limit:
-            self._gone.add(rank)
-            raise EOFError(f"rank {rank} sends more than {self.limit} bytes")
-        data = bytearray(size)
-        self.comm.Recv([data, self._bytes], rank)
-        return memoryview(data)
+        if self.comm.Iprobe(rank, status=status):
+            try:
+                data = bytearray(self._allowed(rank, status.Get_count(self._bytes)))
+            except EOFError:
+                self._lost(rank)
+            else:
+                coming[rank] = self.comm.Irecv([data, self._bytes], rank), data
 
     def _end(self) -> None:
         if self.at_work or +self._owed:
             self.comm.Abort(int(self.at_work))
-
-    @staticmethod
-    def _until(look: Callable[[], Any], timeout: float | None) -> Any:
-        end, (pause, longest) = None if timeout is None else time.monotonic() + timeout, PAUSES
-        while not (found := look()) and (end is None or time.monotonic() < end):
-            time.sleep(pause)
-            pause = min(2 * pause, longest)
-        return found
+        self._out.put(None)
+        self._carrier.join(2 * PATIENCE)
 
 
 _managers: dict[str, CommunicationManager] = {}  # of this process

@@ -19,13 +19,13 @@ from fedloom.core.random import derive
 from fedloom.core.types import Weights
 from fedloom.engines.accounting import Bill
 from fedloom.engines.cohort import AskedCohort, Exchange, Traffic
+from fedloom.engines.faults import Faults
 from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
 from fedloom.engines.message import GIVEN, JUDGING, Answer, Call, HeldOut, Judged, Request, Seen
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.store import ClientStore
 
-Faults = Callable[[int, int, int], str | None]  # (round, exchange, client) -> why it does not answer, or None
 Send = Callable[[Sequence[int]], tuple[Any, ...]]  # clients -> what is sent to each of them, stacked
 
 

@@ -1,13 +1,18 @@
-"""Simulated clients that do not answer."""
+"""Clients that do not answer: simulated ones, and those that a run with a deadline did not wait for."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedloom.core.choices import check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.random import derive
+
+Faults = Callable[[int, int, int], str | None]  # (round, exchange, client), all from 0 -> why it fails, or None
+NOT_WITHIN = "no answer within"  # so begins why a client failed whose time was up
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,24 @@ class Unreliable:
         At a mean of 0.1, nine clients in ten are late less than 0.4 of the time, one in a hundred more than 0.9.
         """
         return math.pow(_uniform(self.seed, "slow", client), max(answered / self.late - 1.0, 0.0))
+
+
+def lost_again(records: Sequence[Mapping[str, Any]], faults: Faults | None) -> Faults:
+    """`faults`, and whom a run did not wait for, by its records: who is late depends on machines, so that a run is
+    computed again by losing the same clients. Whoever failed otherwise fails again by itself.
+    """
+    late: dict[tuple[int, int, int], str] = {}
+    for record in records:
+        for client, why in record.get("failed", {}).items():
+            if why.startswith(NOT_WITHIN):
+                exchanges = record.get("failed_at", {}).get(client, [0])
+                late.update({(record["round"] - 1, exchange, int(client)): why for exchange in exchanges})
+
+    def reason(round: int, exchange: int, client: int) -> str | None:
+        simulated = None if faults is None else faults(round, exchange, client)
+        return late.get((round, exchange, client)) if simulated is None else simulated
+
+    return reason
 
 
 def _uniform(seed: int, *words: int | str) -> float:

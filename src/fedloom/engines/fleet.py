@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedloom.engines.communication import PATIENCE, CommunicationManager
+from fedloom.engines.faults import NOT_WITHIN
 
 TRUSTED = "for trusted networks only: nothing is encrypted here, and whoever reaches the server's port may join"
 _STALE = 8  # answers of one device that are dropped before a request
@@ -122,7 +123,7 @@ class RankFleet(Fleet):
                 break
         for rank, name in waited.items():
             self._late[rank] = name
-            yield name, Lost(f"no answer within {deadline:g} s")
+            yield name, Lost(f"{NOT_WITHIN} {deadline:g} s")
 
     def close(self) -> None:
         """Tell those that are there that it is over."""

@@ -15,6 +15,7 @@ import torch
 from fedloom.core.errors import ClientError, CodecError, EngineWarning
 from fedloom.engines.communication import Wires
 from fedloom.engines.engine import Engine, Send
+from fedloom.engines.faults import NOT_WITHIN
 from fedloom.engines.message import JUDGING, Answer, Call, Request
 from fedloom.engines.service import answer_of, request_bytes
 from fedloom.engines.transport import Message, part, unpack
@@ -146,7 +147,7 @@ class Processes(Engine):
                         found.append((asked, *answer_of(message, asked)))
                 if end is not None and not ready and time.monotonic() >= end:
                     late = [*(request.clients for each in busy.values() for request in each.values()), *left]
-                    reason = f"no answer within {self.deadline:g} s"
+                    reason = f"{NOT_WITHIN} {self.deadline:g} s"
                     self.lost.update(dict.fromkeys(itertools.chain.from_iterable(late), reason))
                     break
         finally:  # what is still computed belongs to nobody

@@ -31,6 +31,7 @@ class Ranks(Processes):
     """
 
     transport: ClassVar[Transport]
+    ahead = 1  # or a rank waits for rank 0, which waits for a core
 
     def __init__(self, *args: Any, chunk: int | None = None, **settings: Any) -> None:
         self.stacked, self.together = chunk is not None, chunk or 1
@@ -134,7 +135,6 @@ class Gloo(Ranks):
 
     name = "gloo"
     transport = "gloo"
-    ahead = 1  # or a rank waits for rank 0, which waits for a core; over MPI nothing is received while a rank computes
 
 
 class MPI(Ranks):

@@ -23,7 +23,8 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation, Partition
-from fedloom.engines.engine import Engine, Faults, Send
+from fedloom.engines.engine import Engine, Send
+from fedloom.engines.faults import Faults
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Call, Request, Rows
 from fedloom.engines.population import Population

@@ -15,7 +15,7 @@ from fedloom.core import tree
 from fedloom.core.errors import CodecError
 from fedloom.core.types import Weighted
 from fedloom.engines.communication import CommunicationManager, Wires
-from fedloom.engines.engine import Faults
+from fedloom.engines.faults import Faults
 from fedloom.engines.fleet import RankFleet
 from fedloom.engines.message import JUDGING
 from fedloom.engines.processes import Processes
