@@ -67,7 +67,7 @@ class Ahead(Processes):
         return self.slots
 
     def idle(self, count: int) -> list[int] | None:
-        return [process for process in self.there if process not in self._overdue][:count]
+        return [process for process in self.there if process not in self._asked][:count]
 
     def replaced(self, process: int) -> tuple[str, list[int]]:
         self.there.remove(process)
@@ -119,7 +119,7 @@ def test_all_that_waits_at_a_late_process_is_lost() -> None:
     engine.slots.hanging.clear()
     engine.deadline = None
     same(loop.round(want, EVERYBODY, 1), engine.round(server, EVERYBODY, 1), "two late answers were dropped")
-    assert not engine._overdue
+    assert not engine._asked
     assert engine.slots.most == [2, 2]  # nothing new before both were done
 
 

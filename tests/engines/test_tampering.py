@@ -37,7 +37,7 @@ class Here(Processes):
         return InProcess([Service(self.runtime, trusted=True) for _ in range(3)])
 
     def idle(self, count: int) -> list[int]:
-        return [rank for rank in (1, 2, 3) if rank not in self._overdue][:count]
+        return [rank for rank in (1, 2, 3) if rank not in self._asked][:count]
 
     def replaced(self, process: int) -> tuple[str, list[int]]:
         raise AssertionError("none dies")

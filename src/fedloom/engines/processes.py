@@ -18,7 +18,7 @@ from fedloom.engines.engine import Engine, Send
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.engines.message import JUDGING, Answer, Call, Request
 from fedloom.engines.service import answer_of, request_bytes
-from fedloom.engines.transport import Message, part, unpack
+from fedloom.engines.transport import Message, Part, part, unpack
 
 TRIES = 3  # how often a client is asked whose process died, or whose answer was damaged
 
@@ -53,7 +53,8 @@ class Processes(Engine):
         super().__init__(*args, **settings)
         self._calls, self._numbers = itertools.count(), itertools.count()
         self._holds: dict[int, int] = {}  # the number of the newest broadcast that a process has
-        self._overdue: dict[int, int] = {}  # processes whose answer nobody waits for any more: to which request
+        # What processes have not answered, by its number, the oldest first; None: nobody waits for it any more.
+        self._asked: dict[int, dict[int, Request | None]] = {}
 
     @property
     @abstractmethod
@@ -86,82 +87,99 @@ class Processes(Engine):
             yield from in_order([share[0] for share in shares], self._there(call, shares, send, processes))
 
     def _there(self, call: Call, shares: Sequence[Share], send: Send, free: list[int]) -> Iterator[Found]:
-        """Answers as they come."""
-        sizes, sent, broadcast = self.population.sizes, next(self._calls), part(call.broadcast)
+        """Answers as they come. `free`: processes without work."""
+        sizes, broadcast = self.population.sizes, (next(self._calls), part(call.broadcast))
         left = sorted(shares, key=lambda share: (sizes[list(share)].sum(), -share[0]))
         tries = dict.fromkeys(shares, 0)
-        busy: dict[int, dict[int, Request]] = {}  # what a process has to answer, by number, the oldest first
         found: list[Found] = []
         end = None if call.exchange == JUDGING or self.deadline is None else time.monotonic() + self.deadline
         try:
-            while left or busy or found:
-                while left and (process := self._next(free, busy, len(left))) is not None:
-                    number, request = next(self._numbers), self.request(call, left.pop(), send)
-                    news = sent, broadcast if self._holds.get(process) != sent else None
-                    self._holds[process] = sent
-                    busy.setdefault(process, {})[number] = request
-                    own, summed = self.stack(request.clients), bool(call.sums)
-                    self.wires.post(process, request_bytes(request, number, news, own, summed=summed))
+            while left or found or self._at_work:
+                while left and (process := self._next(free, len(left))) is not None:
+                    self._ask(process, self.request(call, left.pop(), send), broadcast)
                 yield from found  # once the others have work again
                 found = []
-                if left and not busy:  # whoever had work is gone
+                if left and not self._at_work:  # whoever had work is gone
                     free = self.idle(len(left)) or []
                     if free:
                         continue
-                waited_for = [*busy, *self._overdue]
-                if left and not waited_for:
-                    raise self._forsaken(left[-1][0], call)
+                    if not self._asked:
+                        raise self._forsaken(left[-1][0], call)
                 timeout = None if end is None else max(0.0, end - time.monotonic())
-                ready = self.wires.wait(waited_for, timeout) if busy or left else ()
+                ready = self.wires.wait([*self._asked], timeout) if left or self._at_work else ()
                 for process in ready:
-                    due: dict[int, Request | None] = {**busy.get(process, {self._overdue.get(process, -1): None})}
-                    number, message, why, new, gone = next(iter(due)), None, "", [process], False
-                    try:
-                        message = _opened(self.wires.take(process), self.population.device)
-                        number = message.head["number"]
-                        if number not in due:
-                            continue  # it came late or twice, and the newest is still to be answered
-                    except EOFError:
-                        (died, new), gone = self.replaced(process), True
-                        why = f"its process died ({died}; lower workers if memory is short)"
-                    except CodecError as error:
-                        why = f"{error} (a network that does so often cannot be used)"
-                        self._holds.pop(process, None)  # the broadcast may have been damaged
-                    asked = due.pop(number)
-                    if gone:  # what it had not begun is nobody's fault
-                        left += [each.clients for each in due.values() if each is not None]
-                        due.clear()
-                    self._overdue.pop(process, None)
-                    busy.pop(process, None)
-                    rest = {n: each for n, each in due.items() if each is not None}
-                    if rest:
-                        busy[process] = rest
-                    else:
-                        free += new
-                    if asked is None:  # it was late, and of no use
-                        continue
-                    if message is None:
+                    asked, answer, why = self._heard(process, free, left)
+                    if asked is not None and answer is not None:
+                        found.append((asked, *answer_of(answer, asked)))
+                    elif asked is not None:
                         self._again(asked, why, tries)
                         left.append(asked.clients)
-                    else:
-                        found.append((asked, *answer_of(message, asked)))
                 if end is not None and not ready and time.monotonic() >= end:
-                    late = [*(request.clients for each in busy.values() for request in each.values()), *left]
+                    late = [request.clients for each in self._at_work.values() for request in each]
                     reason = f"{NOT_WITHIN} {self.deadline:g} s"
-                    self.lost.update(dict.fromkeys(itertools.chain.from_iterable(late), reason))
+                    self.lost.update(dict.fromkeys(itertools.chain.from_iterable([*late, *left]), reason))
                     break
         finally:  # what is still computed belongs to nobody
-            self._overdue.update({process: max(each) for process, each in busy.items() if self.left(process)})
+            for process in self._at_work:
+                if self.left(process):
+                    self._asked[process] = dict.fromkeys(self._asked[process])
+                else:
+                    del self._asked[process]
 
-    def _next(self, free: list[int], busy: dict[int, dict[int, Request]], left: int) -> int | None:
+    @property
+    def _at_work(self) -> dict[int, list[Request]]:
+        """What processes have not answered that somebody waits for, the oldest first."""
+        due = {process: [r for r in each.values() if r is not None] for process, each in self._asked.items()}
+        return {process: each for process, each in due.items() if each}
+
+    def _next(self, free: list[int], left: int) -> int | None:
         """Who is sent a request next: a process without work, or one whose next work can be there when it is done.
 
         The last go to whoever is done first.
         """
         if free:
             return free.pop()
+        busy = self._at_work
         room = (process for process, each in busy.items() if len(each) <= self.ahead)
         return next(room, None) if left > len(busy) else None
+
+    def _ask(self, process: int, request: Request, broadcast: tuple[int, Part]) -> None:
+        """Send a request, and the broadcast where the process does not have it."""
+        number, sent = next(self._numbers), broadcast[0]
+        news = sent, broadcast[1] if self._holds.get(process) != sent else None
+        self._holds[process] = sent
+        self._asked.setdefault(process, {})[number] = request
+        own, summed = self.stack(request.clients), bool(request.call.sums)
+        self.wires.post(process, request_bytes(request, number, news, own, summed=summed))
+
+    def _heard(self, process: int, free: list[int], left: list[Share]) -> tuple[Request | None, Message | None, str]:
+        """(what a process has answered, its answer, why there is none), and who is `free` and what is `left` then.
+
+        There is no request where nobody waits for the answer: it came late, or twice.
+        """
+        due, answer, why = self._asked[process], None, ""
+        number = next(iter(due))  # the oldest, where the answer cannot say which it is for
+        try:
+            answer = _opened(self.wires.take(process), self.population.device)
+            number = answer.head["number"]
+            if number not in due:
+                return None, None, ""
+        except EOFError:
+            died, new = self.replaced(process)
+            why = f"its process died ({died}; lower workers if memory is short)"
+            asked, *rest = due.values()
+            left += [request.clients for request in rest if request is not None]  # not begun: nobody's fault
+            free += new
+            self._asked.pop(process)
+            return asked, None, why
+        except CodecError as error:
+            why = f"{error} (a network that does so often cannot be used)"
+            self._holds.pop(process, None)  # the broadcast may have been damaged
+        asked = due.pop(number)
+        if not due:
+            self._asked.pop(process)
+            free.append(process)
+        return asked, answer, why
 
     def _again(self, request: Request, why: str, tries: dict[Share, int]) -> None:
         """A client has to be asked again; `ClientError` if it was asked often enough."""

@@ -51,7 +51,7 @@ class Ranks(Processes):
     def idle(self, count: int) -> list[int] | None:
         if self.ranks is None:
             return None
-        return [rank for rank in self.ranks if rank not in self._overdue][:count]
+        return [rank for rank in self.ranks if rank not in self._asked][:count]
 
     def replaced(self, process: int) -> tuple[str, list[int]]:
         self.ranks = [rank for rank in self.ranks or () if rank != process]
@@ -63,9 +63,9 @@ class Ranks(Processes):
     def close(self) -> None:
         """Let go of the others, and wait until those that are not late have heard of it."""
         if self.ranks:
-            self.wires.dismiss(self.ranks, self._overdue)
+            self.wires.dismiss(self.ranks, self._asked)
         self.ranks = None
-        self._overdue.clear()  # whoever opens it again drops what is late first
+        self._asked.clear()  # whoever opens it again drops what is late first
         self._holds.clear()
 
     def serve(self) -> None:
