@@ -16,7 +16,7 @@ from fedloom import ALGORITHMS, FedNTD, __version__
 from fedloom.cli import main as cli
 from fedloom.cli.parser import parser
 from fedloom.coordinator import History, Job
-from fedloom.core.errors import NonFiniteError
+from fedloom.core.errors import ClientError, NonFiniteError
 from fedloom.experiments.experiment import Experiment
 
 QUICK = ["--clients", "6", "--cohort", "3", "--rounds", "2", "--epochs", "1", "--model", "logistic"]
@@ -227,20 +227,30 @@ def test_refused_clients_are_counted_in_the_table(tmp_path: Path, capsys: pytest
     assert "client" in error(capsys, *argv)
 
 
-def test_what_was_finished_is_shown_when_a_later_run_fails(
-    own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("diverges", [True, False])
+def test_a_run_that_fails_costs_none_that_is_finished_and_one_that_diverges_no_other(
+    diverges: bool, own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Job.run
+    run, kind = Job.run, NonFiniteError if diverges else ClientError
 
     def failing(job: Job, *args: Any, **more: Any) -> History:
         if isinstance(job.algorithm, FedNTD):
-            raise NonFiniteError("the loss is nan", client=3, round=1, batch=2)
+            raise kind("the loss is nan", client=3, round=1, batch=2)
         return run(job, *args, **more)
 
     monkeypatch.setattr(Job, "run", failing)
-    status, out, err = call(capsys, "compare", "fedavg", "fedntd", *QUICK, "--data", own)
-    assert (status, err) == (2, "error: client 3, round 1, batch 2: the loss is nan\n")
-    assert out.splitlines()[-1].split()[0] == "fedavg"
+    status, out, err = call(capsys, "compare", "fedavg", "fedntd", "fedprox", *QUICK, "--data", own)
+    rows = [line.split()[0] for line in out.splitlines() if line.split()]
+    assert rows.count("fedavg") == 2
+    if diverges:
+        assert (status, err) == (1, "")
+        assert rows.count("fedprox") == 2
+        said = "fedntd is in no table, it diverged: client 3, round 1, batch 2: the loss is nan"
+        assert out.splitlines()[-1] == said
+    else:
+        assert (status, err) == (2, "error: client 3, round 1, batch 2: the loss is nan\n")
+        assert "fedprox" not in rows
+    assert error(capsys, "run", "fedntd", *QUICK, "--data", own) == "client 3, round 1, batch 2: the loss is nan"
 
 
 def test_an_interrupt_is_no_traceback(

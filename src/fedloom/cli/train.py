@@ -14,7 +14,7 @@ from fedloom.cli.options import experiments, pairs, seeds, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
 from fedloom.coordinator.history import runs_below
 from fedloom.coordinator.rounds import OnHistory
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import NonFiniteError, SettingError
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation
 from fedloom.engines.communication import only_computes
@@ -29,7 +29,9 @@ _SEED = re.compile(r"/?seed-\d+$")
 
 
 def compare(args: argparse.Namespace, console: Console) -> int:
-    """Train with each algorithm and each seed; what others gave is shown even where one fails."""
+    """Train with each algorithm and each seed. One that diverges costs no other, and the exit status is 1; what others
+    gave is shown even where one fails otherwise.
+    """
     beside = [*args.algorithms, *_beside(args)]
     chosen = experiments(args, beside)
     runs = {_place(e, s, args, chosen): with_seed(e, s) for e in chosen for s in seeds(args.seeds, e)}
@@ -61,16 +63,24 @@ def compare(args: argparse.Namespace, console: Console) -> int:
     first = next(iter(jobs.values()))
     introduce(first.federation, first.population.models, first.settings, console)
     results: Results = []
+    diverged: dict[str, str] = {}
     whole = Whole([job.settings.rounds for job in jobs.values()])
     try:
         for place, job in jobs.items():
             name = place if place != "." else label(chosen[0].algorithm)
             directory = None if args.out is None else Path(args.out, place)
             how = {"resume": args.resume, "trackers": args.track, "whole": whole}
-            results.append((name, train(name, job, console, directory, **how)))
+            try:
+                results.append((name, train(name, job, console, directory, **how)))
+            except NonFiniteError as error:
+                if len(jobs) == 1:
+                    raise
+                diverged[name] = str(error)
     finally:  # where one fails or is interrupted, what the others gave is still worth a look
         _show(results, args.out, console)
-    return 0
+        for name, why in diverged.items():
+            console.print(f"{name} is in no table, it diverged: {why}", markup=False, soft_wrap=True)
+    return int(bool(diverged))
 
 
 def resume(args: argparse.Namespace, console: Console) -> int:
