@@ -84,6 +84,7 @@ class Past:
         """What clients trained in a past round, with each of some changes to the algorithm's settings."""
         engine = self.coordinator.engine
         with self.coordinator.threads():
+            self.coordinator.lose_again(self.files)
             self._stand_after(round - 1)
             clients, server = self.coordinator.cohort(round - 1), self.coordinator.state[1]
             kept = {k: engine.states[k] for k in clients if k in engine.states}

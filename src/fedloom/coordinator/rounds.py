@@ -143,15 +143,20 @@ class Coordinator:
         self.evaluation.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
 
+    def lose_again(self, files: RunDirectory) -> list[Record]:
+        """From now on lose whom the run did not wait for, and wait for everybody else; what the run wrote down."""
+        wrote = History.read(files.path).metrics
+        self.engine.deadline, self.engine.faults = None, lost_again(wrote, self.job.faults)
+        return wrote
+
     def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
         """Compute rounds again up to one: its cohort, the server before and after it, and its exchanges."""
-        wrote = History.read(files.path).metrics
+        wrote = self.lose_again(files)
         if not 1 <= until < len(wrote):
             raise SettingError(f"the run in {files.path} has the rounds 1 to {len(wrote) - 1} to replay, got {until}")
         nearest = max((t for t in files.checkpoints.rounds() if t < until), default=-1)
         if not self._server or not nearest <= self._round < until:  # else it stands nearer already
             self.load(files, until - 1)
-        self.engine.deadline, self.engine.faults = None, lost_again(wrote, self.job.faults)
         while True:
             seen: list[Exchange] = []
             self.engine.watch = seen.append if self._round + 1 == until else None
