@@ -298,8 +298,10 @@ class Coordinator:
     def _traffic(self) -> Record:
         traffic = self.engine.traffic
         failed = {str(f.client): f.reason for f in traffic.failed}
-        at = {k: [f.exchange for f in traffic.failed if str(f.client) == k] for k in failed}
-        at = {k: exchanges for k, exchanges in at.items() if exchanges != [0]}
+        exchanges: dict[str, list[int]] = {k: [] for k in failed}
+        for f in traffic.failed:
+            exchanges[str(f.client)].append(f.exchange)
+        at = {k: numbers for k, numbers in exchanges.items() if numbers != [0]}
         losses = [traffic.losses[k] for k in sorted(traffic.losses) if str(k) not in failed]
         refused = "; ".join(f"{name}: {why}" if name else why for name, why in traffic.server_refused.items())
         return {
