@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,18 +97,41 @@ def test_a_notebook_shows_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [run(progress=False).plot()] == made
 
 
-def test_several_runs_have_a_number_and_a_time_of_all() -> None:
-    console = Console(file=io.StringIO(), width=60)
-    now = iter([0.0, 0.0, 40.0, 40.0, 100.0, 140.0, 140.0])
-    whole = Whole([2, 4], clock=lambda: next(now))
-    history = run()
+def rounds_done(count: int) -> fl.History:
+    return fl.History(algorithm="A", metrics=[{"round": r} for r in range(count + 1)])
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_several_runs_have_a_number_and_a_time_of_all(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    whole = Whole([2, 4], clock=clock)
     for name, rounds in (("fedavg", 2), ("fedntd", 4)):
-        with progress(console, name, rounds, whole=whole, every=30.0, clock=lambda: next(now)) as on_round:
-            on_round(fl.History(algorithm="A", metrics=history.metrics[:2]))
-    first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert first.endswith("0:00:40 left; run 1 of 2, 0:03:20 for all")
-    assert second.endswith("; run 2 of 2, 0:02:20 for all")
+        with progress(console, name, rounds, whole=whole, every=30.0, clock=clock) as on_round:
+            now += 40 if name == "fedavg" else 100
+            on_round(rounds_done(1))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert re.search("0:00:40 left.*; run 1 of 2, 0:03:20 for all", text)
+    assert re.search("0:05:00 left.*; run 2 of 2, 0:03:30 for all", text)
     assert Whole([5]).which == ""
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_time_left_is_that_of_the_rounds_computed_now(terminal: bool) -> None:
+    """A run that goes on after its round 30 of 40 has computed none of those before, which took it no time; and rounds
+    may be long.
+    """
+    console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
+    now = 1000.0
+    with progress(console, "fedavg", 40, every=30.0, clock=lambda: now) as on_round:
+        for done in (31, 32):
+            now += 60
+            on_round(rounds_done(done))
+    assert "0:08:00 left" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("width", [60, 79, 80])

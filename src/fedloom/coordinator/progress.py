@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fedloom.coordinator.history import History
 
@@ -19,19 +19,29 @@ _WIDE = 80  # columns
 
 
 @dataclass
-class Whole:
-    """Several runs, one after the other: which one it is, and how long all will take.
-
-    The time is that of the rounds so far, as if those to come took as long.
+class _Pace:
+    """How long rounds to come will take: as long each as those that this process has computed, a resumed run's earlier
+    rounds not among them.
     """
 
-    rounds: list[int]  # of each run
-    clock: Callable[[], float] = time.perf_counter
-    begun: int = 0  # runs
+    clock: Callable[[], float] = field(default=time.perf_counter, kw_only=True)
+    computed: int = field(default=0, init=False)  # rounds
     start: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.start = self.clock()
+
+    def left(self, rounds: int) -> str:
+        """The time of so many rounds; "-" before the first is computed."""
+        return _duration((self.clock() - self.start) / self.computed * rounds) if self.computed else "-"
+
+
+@dataclass
+class Whole(_Pace):
+    """Several runs, one after the other: which one it is, and how long all will take."""
+
+    rounds: list[int]  # of each run
+    begun: int = field(default=0, init=False)  # runs
 
     @property
     def which(self) -> str:
@@ -40,9 +50,9 @@ class Whole:
 
     def said(self, done: int) -> str:
         """Which run it is, and the time of all of them, after so many rounds of this one."""
-        past = sum(self.rounds[: self.begun - 1]) + done
-        left = (self.clock() - self.start) / past * (sum(self.rounds) - past) if past else math.nan
-        return self.which if math.isnan(left) or not self.which else f"{self.which}, {_duration(left)} for all"
+        if not self.which or not self.computed:
+            return self.which
+        return f"{self.which}, {self.left(sum(self.rounds[self.begun - 1 :]) - done)} for all"
 
 
 @contextmanager
@@ -59,12 +69,12 @@ def progress(
 
     Where there is no terminal (a log file), a line of text every `every` seconds of `clock` instead.
     """
-    whole = whole or Whole([rounds])
+    whole, pace = whole or Whole([rounds]), _Pace(clock=clock)
     whole.begun += 1
     if console.is_jupyter:  # one line that changes, which needs no widgets
         every = 0.0
     if console.is_jupyter or not console.is_terminal:
-        yield _lines(console, label, rounds, whole, every, clock)
+        yield _lines(console, label, rounds, whole, pace, every)
         return
     wide = console.width >= _WIDE
     columns = (
@@ -72,17 +82,16 @@ def progress(
         *[BarColumn(bar_width=16)] * wide,
         MofNCompleteColumn(),
         *[TimeElapsedColumn()] * wide,
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]} left"),
         TextColumn("{task.fields[seen]}"),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(escape(label), total=rounds, seen=whole.said(0))
+        task = bar.add_task(escape(label), total=rounds, left="-", seen=whole.said(0))
 
         def show(history: History) -> None:
-            done = len(history.metrics) - 1
-            said = whole.said(done)
-            bar.update(task, completed=done, seen=f"{_newest(history)}{said and '; '}{said}")
+            done = _another(history, pace, whole)
+            seen = f"{_newest(history)}{_and(whole.said(done))}"
+            bar.update(task, completed=done, left=pace.left(rounds - done), seen=seen)
 
         yield show
 
@@ -95,18 +104,18 @@ def watched(label: str, rounds: int, wanted: bool | None) -> AbstractContextMana
 
 
 def _lines(
-    console: Console, label: str, rounds: int, whole: Whole, every: float, clock: Callable[[], float]
+    console: Console, label: str, rounds: int, whole: Whole, pace: _Pace, every: float
 ) -> Callable[[History], None]:
-    start = shown = clock()
+    shown = pace.start
     line: Any = None  # of a notebook's cell
 
     def show(history: History) -> None:
         nonlocal shown, line
-        now, done = clock(), len(history.metrics) - 1
+        now, done = pace.clock(), _another(history, pace, whole)
         if now - shown >= every and (done < rounds or console.is_jupyter):
             shown = now
-            left, said = (now - start) / done * (rounds - done), whole.said(done)
-            text = f"{label}: round {done} of {rounds}, {_newest(history)}, {_duration(left)} left{said and '; '}{said}"
+            left, said = pace.left(rounds - done), _and(whole.said(done))
+            text = f"{label}: round {done} of {rounds}, {_newest(history)}, {left} left{said}"
             if console.is_jupyter:
                 from IPython.display import display
 
@@ -118,6 +127,17 @@ def _lines(
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     return show
+
+
+def _another(history: History, *paces: _Pace) -> int:
+    """Counts a round that this process has computed; how many the run has with it."""
+    for pace in paces:
+        pace.computed += 1
+    return len(history.metrics) - 1
+
+
+def _and(said: str) -> str:
+    return f"; {said}" if said else ""
 
 
 def _newest(history: History) -> str:
