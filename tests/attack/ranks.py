@@ -34,6 +34,7 @@ import runs
 from kills import lines
 
 from fedloom import Job
+from fedloom.engines.faults import NOT_WITHIN, lost_again
 
 CASES = [(transport, victim) for transport in ("gloo", "mpi") for victim in ("rank", "server", "frozen")]
 ALGORITHM = "pfedsd"
@@ -178,12 +179,11 @@ def freeze(transport: str, times: int, seed: int, folder: Path, rounds: int = 60
 def as_faults(transport: str, directory: Path, rounds: int) -> tuple[int, list[str]]:
     """(in how many rounds somebody was lost, in what the loop that loses the same clients differs)."""
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    failed = {(m["round"] - 1, int(k)): why for m in records[1:] for k, why in m["failed"].items()}
-    found = len({t for (t, _), why in failed.items() if why.startswith("no answer within")})
+    found = sum(any(why.startswith(NOT_WITHIN) for why in m["failed"].values()) for m in records[1:])
     got = job(transport, rounds, DEADLINE).restore(directory)
     alone = job("loop", rounds, DEADLINE)
     settings = dataclasses.replace(alone.settings, deadline=None)
-    reference = dataclasses.replace(alone, settings=settings, faults=lambda t, e, k: failed.get((t, k)))
+    reference = dataclasses.replace(alone, settings=settings, faults=lost_again(records, None))
     loop = directory.parent / f"loop-{directory.name}"
     want = reference.run(loop)
     same = {

@@ -274,7 +274,7 @@ def test_what_has_no_epochs_is_refused(tmp_path: Path) -> None:
     made.run(tmp_path / "pooled")
     with pytest.raises(SettingError, match="Centralised has no clients that train on their own"):
         Past(made, tmp_path / "pooled").by_step(1, [1])
-    with pytest.raises(SettingError, match="count from 1, got 0"):
+    with pytest.raises(SettingError, match="has the rounds 1 to 1 to replay, got 0"):
         Past(made, tmp_path / "pooled").replay(0)
 
 

@@ -3,8 +3,8 @@
 from fedloom.coordinator.directory import check_free
 from fedloom.coordinator.history import History, runs_below
 from fedloom.coordinator.newcomers import NewClients
-from fedloom.coordinator.past import Past
-from fedloom.coordinator.run import Job, Replay, Restored, run
+from fedloom.coordinator.past import Past, Replay
+from fedloom.coordinator.run import Job, Restored, run
 from fedloom.coordinator.sampler import (
     Arriving,
     Available,

@@ -1,23 +1,57 @@
-"""Past rounds of a run for analyses: several of them, and what happened within a client's local training."""
+"""Past rounds of a run, computed again: several of them, and what happened within a client's local training."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.rounds import Coordinator
-from fedloom.coordinator.run import Replay, trained
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.types import Weights
 from fedloom.engines.cohort import Exchange
+from fedloom.engines.population import Population
 
 if TYPE_CHECKING:
     from fedloom.coordinator.run import Job
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A past round, computed again."""
+
+    round: int
+    clients: list[int]
+    before: dict[str, Any]  # server states by architecture
+    after: dict[str, Any]
+    exchanges: list[Exchange]
+    population: Population
+
+    def trained(self) -> dict[int, Weights]:
+        """Each client's model at the end of its local training: after its last `minimise` over its own examples.
+
+        What clients learn from public examples is no local training.
+
+        Raises:
+            SettingError: what clients trained does not show which of it is their model.
+        """
+        return trained(self.exchanges)
+
+
+def trained(exchanges: Sequence[Exchange]) -> dict[int, Weights]:
+    """As `Replay.trained`, of some exchanges."""
+    found = {e.client: e.trained for e in exchanges if e.trained is not None}
+    for e in exchanges:
+        if not found or (e.unclear and e.client not in found):
+            raise SettingError(
+                f"{e.name} leaves no model of a client's local training to look at: let it end in a minimise over "
+                "client.train, whose carry has the weights of the client's whole network exactly once"
+            )
+    return found
 
 
 class Past:
@@ -33,13 +67,12 @@ class Past:
         self.files = RunDirectory(directory)
         self.coordinator = Coordinator(self.job, self.files)
         self.files.compare(self.coordinator.facts())
+        self.wrote = self.coordinator.lose_again(self.files)
 
     def replay(self, round: int) -> Replay:
         """As `Job.replay`."""
-        if round < 1:
-            raise SettingError(f"rounds to replay count from 1, got {round}")
         with self.coordinator.threads():
-            return Replay(round, *self.coordinator.replay(self.files, round), self.job.population)
+            return Replay(round, *self.coordinator.replay(self.files, self.wrote, round), self.job.population)
 
     def by_epoch(self, round: int) -> list[dict[int, Weights]]:
         """Each client's model after 1, 2, ... E local epochs of a past round; the last are those of `replay`.
@@ -84,7 +117,6 @@ class Past:
         """What clients trained in a past round, with each of some changes to the algorithm's settings."""
         engine = self.coordinator.engine
         with self.coordinator.threads():
-            self.coordinator.lose_again(self.files)
             self._stand_after(round - 1)
             clients, server = self.coordinator.cohort(round - 1), self.coordinator.state[1]
             kept = {k: engine.states[k] for k in clients if k in engine.states}
@@ -110,7 +142,7 @@ class Past:
         if round in self.files.checkpoints.rounds():
             self.coordinator.load(self.files, round)
         else:
-            self.coordinator.replay(self.files, round)
+            self.coordinator.replay(self.files, self.wrote, round)
 
 
 def _with(algorithm: Algorithm[Any, Any], changed: Mapping[str, Any]) -> Algorithm[Any, Any]:

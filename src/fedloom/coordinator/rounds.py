@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -149,9 +149,13 @@ class Coordinator:
         self.engine.deadline, self.engine.faults = None, lost_again(wrote, self.job.faults)
         return wrote
 
-    def replay(self, files: RunDirectory, until: int) -> tuple[list[int], Any, Any, list[Exchange]]:
-        """Compute rounds again up to one: its cohort, the server before and after it, and its exchanges."""
-        wrote = self.lose_again(files)
+    def replay(
+        self, files: RunDirectory, wrote: Sequence[Record], until: int
+    ) -> tuple[list[int], Any, Any, list[Exchange]]:
+        """Compute rounds again up to one: its cohort, the server before and after it, and its exchanges.
+
+        `wrote`: what `lose_again` has returned.
+        """
         if not 1 <= until < len(wrote):
             raise SettingError(f"the run in {files.path} has the rounds 1 to {len(wrote) - 1} to replay, got {until}")
         nearest = max((t for t in files.checkpoints.rounds() if t < until), default=-1)

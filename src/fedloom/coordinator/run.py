@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import nn
 from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
+from fedloom.coordinator.past import Past, Replay
 from fedloom.coordinator.progress import watched
 from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.sampler import DeviceSampler, FixedList
@@ -28,7 +29,6 @@ from fedloom.core.plausible import check_plausible
 from fedloom.core.task import Classification, Task, check_task
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.communication import only_computes
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
@@ -219,11 +219,7 @@ class Job:
             SettingError: there is no such round, or the run in `directory` is another one.
             StorageError: a file of the run is damaged.
         """
-        files = RunDirectory(directory)
-        coordinator = Coordinator(self, files)
-        files.compare(coordinator.facts())
-        with coordinator.threads():
-            return Replay(round, *coordinator.replay(files, round), self.population)
+        return Past(self, directory).replay(round)
 
     @enough_memory()
     def restore(self, directory: str | os.PathLike[str], round: int | None = None) -> Restored:
@@ -258,40 +254,6 @@ class Restored:
         if not 0 <= client < n:
             raise SettingError(f"client must be in 0..{n - 1}, got {client}")
         return self.engine.personal(self.server, [client], max(0, self.round - 1))[client]
-
-
-@dataclass(frozen=True)
-class Replay:
-    """A past round, computed again."""
-
-    round: int
-    clients: list[int]
-    before: dict[str, Any]  # server states by architecture
-    after: dict[str, Any]
-    exchanges: list[Exchange]
-    population: Population
-
-    def trained(self) -> dict[int, Weights]:
-        """Each client's model at the end of its local training: after its last `minimise` over its own examples.
-
-        What clients learn from public examples is no local training.
-
-        Raises:
-            SettingError: what clients trained does not show which of it is their model.
-        """
-        return trained(self.exchanges)
-
-
-def trained(exchanges: Sequence[Exchange]) -> dict[int, Weights]:
-    """As `Replay.trained`, of some exchanges."""
-    found = {e.client: e.trained for e in exchanges if e.trained is not None}
-    for e in exchanges:
-        if not found or (e.unclear and e.client not in found):
-            raise SettingError(
-                f"{e.name} leaves no model of a client's local training to look at: let it end in a minimise over "
-                "client.train, whose carry has the weights of the client's whole network exactly once"
-            )
-    return found
 
 
 def run(
