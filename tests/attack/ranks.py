@@ -183,7 +183,7 @@ def as_faults(transport: str, directory: Path, rounds: int) -> tuple[int, list[s
     got = job(transport, rounds, DEADLINE).restore(directory)
     alone = job("loop", rounds, DEADLINE)
     settings = dataclasses.replace(alone.settings, deadline=None)
-    reference = dataclasses.replace(alone, settings=settings, faults=lost_again(records, None))
+    reference = dataclasses.replace(alone, settings=settings, faults=lost_again(records, alone.faults))
     loop = directory.parent / f"loop-{directory.name}"
     want = reference.run(loop)
     same = {
