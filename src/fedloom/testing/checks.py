@@ -26,7 +26,6 @@ from fedloom.testing.subject import (
     Padded,
     Poisoned,
     RecordingLoop,
-    RecordingMessages,
     RecordingStacked,
     Subject,
     Trail,
@@ -34,7 +33,8 @@ from fedloom.testing.subject import (
     follow,
 )
 
-# Behind messages clients compute as in the loop, which `payloads_travel` compares.
+# Behind messages clients compute as in the loop, which `payloads_travel` compares: where a check is about computing
+# alone it leaves them out.
 COMPUTING: tuple[type[Engine], ...] = (Loop, Stacked)
 
 
@@ -114,7 +114,7 @@ def neutral_is_fedavg(subject: Subject) -> str | None:
     shared = {f.name for f in dataclasses.fields(FedAvg)} & {f.name for f in dataclasses.fields(a)}
     neutral = changed(a, **a.neutral)
     fedavg = FedAvg(**{name: getattr(neutral, name) for name in shared})
-    for kind in ENGINES:
+    for kind in COMPUTING:
         mine = subject.run(kind, algorithm=neutral)
         theirs = _fedavg(kind, fedavg, tuple(subject.models.values()))
         for t, (x, y) in enumerate(zip(mine.servers, theirs.servers, strict=True)):
@@ -135,14 +135,14 @@ def others_data_stay_theirs(subject: Subject) -> str | None:
     """Everybody else's examples made NaN, a client's states and uploads stay what they were, bit for bit."""
     mine = subject.cohorts[0][-1]
     everyone = [tuple(range(subject.population().num_clients))]
-    for kind in ENGINES:
+    for kind in COMPUTING:
         clean, poisoned = subject.population(), subject.population(kind=Poisoned, mine=mine)
         alone = [subject.run(kind, p, cohorts=[(mine,)] * 2, refuse=True) for p in (clean, poisoned)]
         what = f"other clients' data reach client {mine} ({kind.name}): padding or shared tables leak"
         same(alone[0].servers, alone[1].servers, what)
         same(alone[0].states, alone[1].states, what)
         same(alone[0].personal[mine], alone[1].personal[mine], what)
-        recording = {Loop: RecordingLoop, Stacked: RecordingStacked, Messages: RecordingMessages}[kind]
+        recording = {Loop: RecordingLoop, Stacked: RecordingStacked}[kind]
         seen = []
         for p in (clean, poisoned):
             engine = recording(p, subject.algorithm, on_nonfinite="refuse")
@@ -198,7 +198,7 @@ def empty_steps_change_nothing(subject: Subject) -> str | None:
 
 def order_of_cohort_is_immaterial(subject: Subject) -> str | None:
     """The same cohorts in another order give the same bits."""
-    for kind in ENGINES:
+    for kind in COMPUTING:
         turned = subject.run(kind, cohorts=[tuple(reversed(c)) for c in subject.cohorts])
         _agree(subject.run(kind), turned, f"the order of a cohort must change nothing ({kind.name})", 0.0)
     return None
@@ -307,7 +307,7 @@ def rounds_may_ask_nobody(subject: Subject) -> str | None:
 
 def seeds_govern(subject: Subject) -> str | None:
     """The same seed twice gives the same bits, another seed others; torch's and NumPy's own generators play no part."""
-    for kind in ENGINES:
+    for kind in COMPUTING:
         first = subject.run(kind)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1234)

@@ -338,10 +338,6 @@ class RecordingStacked(Recorder, Stacked):
     pass
 
 
-class RecordingMessages(Recorder, Messages):
-    pass
-
-
 def changed(algorithm: Algorithm[Any, Any], **settings: Any) -> Algorithm[Any, Any]:
     """The algorithm with some settings replaced, without warnings of neutral ones."""
     with warnings.catch_warnings():
