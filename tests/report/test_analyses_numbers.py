@@ -13,6 +13,7 @@ import torch
 from analysed import analyse, close, images, rows, written
 from fedloom.analysis import (
     alignment,
+    balanced,
     balanced_rows,
     class_activations,
     consistency,
@@ -31,9 +32,18 @@ from fedloom.analysis import (
     weight_divergence,
 )
 from fedloom.core.errors import SettingError
+from fedloom.data import from_arrays
 from fedloom.report.analysed_run import AnalysedRun, ReplayedRound
 from fedloom.report.analyses import landscape_hessian, write_analysis
 from fedloom.report.analyses.tsne import joint_tsne
+from fedloom.report.analysis_result import by_class
+
+
+def test_how_many_examples_of_each_class_is_counted() -> None:
+    """An analysis takes so many of each class where there are as many."""
+    data = from_arrays(np.zeros((32, 2), np.float32), np.repeat([0, 1], [14, 18]))
+    assert by_class(data, "test") == "32 test examples, 14 to 18 of each class"
+    assert by_class(balanced(data, 7), "training") == "14 training examples, 7 of each class"
 
 
 def test_consistency(lenet_run: AnalysedRun, tmp_path: Path) -> None:

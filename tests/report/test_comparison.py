@@ -254,7 +254,7 @@ def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
         for seed, end in enumerate(values):
             run_of(tmp_path / name / str(seed), [0.1, end], name, seed)
     said = next(sentences.findings(methods(tmp_path)))
-    gap = paired(*(m for m in methods(tmp_path)[1::-1]), "global_accuracy", "last")
+    gap = paired(*(m for m in methods(tmp_path)[1::-1]), "global_accuracy", "last", 1)
     assert gap is not None
     assert said == (
         "Global accuracy is highest with fedntd: 69.0 ± 12.7 %; the runner-up, fedavg, has 60.0 ± 14.1 (+9.0 points "
@@ -263,6 +263,25 @@ def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
     )
     one = next(sentences.findings([replace(m, runs=m.runs[:1]) for m in methods(tmp_path)]))
     assert one == "Global accuracy is highest with fedntd: 60.0 %; the runner-up, fedavg, has 50.0."
+
+
+def test_a_client_is_the_same_by_its_name_whatever_its_number(tmp_path: Path) -> None:
+    """Seeds that draw the examples number clients as they come."""
+    of = {0: {"north": 0.2, "south": 0.4}, 1: {"south": 0.6, "north": 0.8}}
+    for seed, names in of.items():
+        folder = made_run(tmp_path / str(seed), seed=seed, clients=2, classes=3)
+        federation = json.loads((folder / "federation.json").read_text())
+        (folder / "federation.json").write_text(json.dumps(federation | {"client_names": list(names)}))
+        record = {"round": 0, "personal_by_client": {str(k): value for k, value in enumerate(names.values())}}
+        (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    table = comparison.named_clients(methods(tmp_path))
+    assert table is not None
+    assert [(row[0], row[1].mean) for row in table.rows] == [
+        ("north", pytest.approx(0.5)),
+        ("south", pytest.approx(0.5)),
+    ]
+    assert table.rows[0][1].std == pytest.approx(np.std([0.2, 0.8], ddof=1))
+    assert table.rows[1][1].std == pytest.approx(np.std([0.4, 0.6], ddof=1))
 
 
 def test_only_few_clients_with_names_are_a_table(tmp_path: Path) -> None:

@@ -11,13 +11,27 @@ import pytest
 from rich.console import Console
 
 from fedloom.core.errors import SettingError
-from fedloom.report import FederationTable, draw_federation, heterogeneity
+from fedloom.report import FederationTable, draw_federation, heterogeneity, sentences
 
 
 def shown(counts: np.ndarray, width: int = 80, **more: Any) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(FederationTable(counts, **more))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_of_many_clients_what_is_said_is_of_those_that_are_known() -> None:
+    """federation.json has the classes of the first hundred, and the sizes of all."""
+    told = {"clients": 200, "shown": [*range(100)], "sizes": {"min": 5, "median": 5.0, "max": 5}}
+    said = sentences.holders(told, heterogeneity(np.array([[5, 0]] * 100)))
+    assert said == (
+        "Training examples by client, the first ones and class: 200 clients with 5 each; the first 100 have examples "
+        "of 1 class. Distance between a client's classes and those of all of these (total variation): 0.00 on average; "
+        "0 is alike, 1 disjoint."
+    )
+    said = sentences.holders(told | {"clients": 100}, heterogeneity(np.array([[5, 0]] * 100)))
+    assert said.startswith("Training examples by client and class: 100 clients with 5 each, of 1 class. Distance ")
+    assert "those of all (total variation)" in said
 
 
 def test_heterogeneity_by_hand() -> None:

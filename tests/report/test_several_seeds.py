@@ -21,7 +21,7 @@ import fedloom as fl
 from fedloom.core.errors import SettingError
 from fedloom.report import summary
 from fedloom.report.number_table import Interval
-from fedloom.report.several_seeds import paired, partitions
+from fedloom.report.several_seeds import paired, partitions, reading_of, tail
 
 
 def history(name: str, seed: int | None, accuracies: list[float], held: int = 1, **more: Any) -> fl.History:
@@ -83,10 +83,25 @@ def test_the_quantile_of_student(n: int) -> None:
         ]
         for of in ends
     )
-    found = paired(mine, theirs, "global_accuracy", "last")
+    found = paired(mine, theirs, "global_accuracy", "last", 1)
     assert found is not None
     expected = stats.ttest_rel(*ends).confidence_interval()
     np.testing.assert_allclose((found.low, found.high), expected, rtol=2e-3, atol=1e-4)
+
+
+def test_differences_are_those_of_the_numbers_beside_them() -> None:
+    """Also of the last rounds, of which there are as many for all methods, as the shortest has."""
+    values = {"long": [0.1] + [0.5] * 190 + [0.7] * 10, "level": [0.1] + [0.5] * 200, "short": [0.1] + [0.5] * 20}
+    runs = {name: [history(name, seed, row) for seed in (0, 1)] for name, row in values.items()}
+    made = summary(runs, against="level", reading="tail")
+    rows = {m.label: reading_of(m, "global_accuracy", "tail", tail(made.methods)) for m in made.methods}
+    gaps = made.differences()
+    assert gaps is not None
+    assert rows["long"] is not None
+    assert rows["long"].mean == pytest.approx(0.7)
+    assert gaps.rows[0][1].mean == pytest.approx(0.2)
+    (written,) = (r for r in csv.DictReader(io.StringIO(made.csv())) if (r["method"], r["reading"]) == ("long", "tail"))
+    assert float(written["difference"]) == pytest.approx(0.2)
 
 
 def test_differences_take_seeds_that_both_have() -> None:

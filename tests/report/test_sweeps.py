@@ -54,6 +54,18 @@ def test_trials_are_ordered_by_validation(tmp_path: Path) -> None:
     assert "optimistic" not in said
 
 
+def test_what_was_measured_before_training_is_no_result(tmp_path: Path) -> None:
+    """As `fedloom sweep` takes it, also where a run has few measurements."""
+    for mu in (0.01, 0.1, 1.0):
+        folder = made_run(tmp_path / str(mu), "fedprox", settings={"fedprox": {"mu": mu}})
+        records = [{"round": t, "val_accuracy": value} for t, value in enumerate((0.1, 0.5, mu / 2))]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (found,) = sweeps(methods(tmp_path))
+    assert [t.result.mean for t in found.trials] == pytest.approx([0.5, 0.275, 0.2525])
+    column = [c.name for c in found.table(1).columns].index("val_accuracy")
+    assert [row[column].mean for row in found.table(1).rows] == pytest.approx([0.5, 0.275, 0.2525])
+
+
 def test_what_was_chosen_on_test_examples_is_marked(tmp_path: Path) -> None:
     for mu in (0.01, 0.1, 1.0):
         made_run(tmp_path / str(mu), "fedprox", settings={"fedprox": {"mu": mu}})

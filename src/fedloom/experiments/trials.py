@@ -358,6 +358,14 @@ class Sweep:
         return {name: statistics.fmean(v) for name, v in values.items() if v}
 
 
+def at_end(history: History, name: str) -> float | None:
+    """A number where a run ended, as a sweep reads it: its mean over the last rounds that have it, but not of what was
+    measured before training; None where there is none.
+    """
+    values = [m[name] for m in history.metrics if m["round"] > 0 and m.get(name) is not None][-LAST:]
+    return statistics.fmean(values) if values else None
+
+
 class _UnmeasuredError(FedloomError):
     """A run has no score."""
 

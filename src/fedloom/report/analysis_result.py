@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fedloom.data import Examples
 from fedloom.report.number_table import Column, Table
 
 if TYPE_CHECKING:
@@ -41,6 +44,13 @@ def summary_table(
     """A table for a terminal: columns by heading, and how each writes its numbers (None: text, or whole numbers)."""
     made = [Column(heading, heading, show) for heading, show in columns.items()]
     return Table(title, made, [[finite(v) for v in row] for row in rows])
+
+
+def by_class(examples: Examples, which: str) -> str:
+    """How many examples there are, and of each class: "32 test examples, 14 to 18 of each class"."""
+    counts = np.unique(examples.y.cpu().numpy(), return_counts=True)[1]
+    span = f"{counts.min()}" + f" to {counts.max()}" * bool(counts.min() < counts.max())
+    return f"{len(examples):,} {which} examples, {span} of each class"
 
 
 def ratio(value: float) -> str:

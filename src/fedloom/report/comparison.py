@@ -114,6 +114,13 @@ def last_judged(run: Run) -> dict[str, float]:
     return dict(judged[-1]) if judged else {}
 
 
+def by_name(run: Run) -> dict[str, float]:
+    """The same of clients that have names, by these."""
+    judged, federation = last_judged(run), run.history.federation
+    names = zip(federation.get("shown", ()), federation.get("client_names") or (), strict=False)
+    return {name: judged[str(k)] for k, name in names if str(k) in judged}
+
+
 def megabytes(run: Run) -> float | None:
     """MB that all clients of a round moved, down and up, mean over rounds; None before the first."""
     return run.rows[-1]["bytes"] / run.rounds / 1e6 if run.rounds else None
@@ -288,18 +295,20 @@ def personal(methods: Sequence[Method]) -> Table | None:
 
 
 def named_clients(methods: Sequence[Method]) -> Table | None:
-    """Accuracy of each client that has a name by each method; None where none has, or too many to be read."""
+    """Accuracy of each client that has a name by each method; None where none has, or too many to be read.
 
-    def of(client: int) -> Callable[[Run], float | None]:
-        return lambda run: last_judged(run).get(str(client))
+    By its name: where seeds draw the examples that there are, a client's number is another one in each run.
+    """
+
+    def of(name: str) -> Callable[[Run], float | None]:
+        return lambda run: by_name(run).get(name)
 
     runs = [run for m in methods for run in m.counted]
-    called = {k: name for run in runs for k, name in client_names(run.history.federation).items()}
-    judged = [k for k in sorted(called) if any(str(k) in last_judged(run) for run in runs)]
+    judged = list(dict.fromkeys(name for run in runs for name in by_name(run)))
     if not 0 < len(judged) <= _MOST_NAMED:
         return None
     columns = [Column("client", "client"), *(Column(m.label, m.label, percent, group="accuracy, %") for m in methods)]
-    rows = [[called[k], *(m.spread(of(k)) for m in methods)] for k in judged]
+    rows = [[printable(name, 20), *(m.spread(of(name)) for m in methods)] for name in judged]
     return Table("clients", columns, rows)
 
 

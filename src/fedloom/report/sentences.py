@@ -149,7 +149,7 @@ def findings(methods: Sequence[Method]) -> Iterator[str]:
 
 def _ahead(first: Method, second: Method, name: str) -> str:
     """How far the best is from the runner-up, seed by seed; "" where they do not share two seeds."""
-    gap = paired(first, second, name, "last")
+    gap = paired(first, second, name, "last", 1)
     if gap is None:
         return ""
     verdict = ", which leaves open which is better" if gap.low <= 0 <= gap.high else ""
@@ -249,10 +249,12 @@ def holders(federation: dict[str, Any], shown: Heterogeneity) -> str:
     each = f"{whole(low)} each" if low == high else f"{whole(low)} to {whole(high)}, median {whole(median)}"
     fewest, most = np.flatnonzero(shown.held)[[0, -1]]
     span = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    part_of = ", the first ones" if federation["clients"] > len(federation["shown"]) else ""
+    few, many = len(federation["shown"]), federation["clients"]
+    some = many > few  # whose classes are written down, so that what follows is about these alone
     return (
-        f"Training examples by client{part_of} and class: {federation['clients']:,} clients with {each}, of {span} "
-        f"class{'es' * (span != '1')}. Distance between a client's classes and those of all (total variation): "
+        f"Training examples by client{', the first ones' * some} and class: {many:,} clients with {each}"
+        f"{f'; the first {few:,} ' * some or ', '}{'have examples ' * some}of {span} class{'es' * (span != '1')}. "
+        f"Distance between a client's classes and those of all{' of these' * some} (total variation): "
         f"{shown.distance:.2f} on average; 0 is alike, 1 disjoint."
     )
 

@@ -114,9 +114,9 @@ class Summary:
         alone = next((m for m in self.methods if m.alone and m.label != self.against), None)
         wanted = [(kind, by_label[self.against]) for kind in _KINDS]
         wanted += [] if alone is None else [("personal_accuracy", alone)]
-        columns, cells = [], []
+        columns, cells, many = [], [], tail(self.methods)
         for kind, other in wanted:
-            own = [None if m is other else paired(m, other, kind, self.reading) for m in self.methods]
+            own = [None if m is other else paired(m, other, kind, self.reading, many) for m in self.methods]
             if any(cell is not None for cell in own):
                 name, heading = f"{kind}_{self.reading}_less_{other.label}", f"{_KINDS[kind]}, less {other.label}"
                 columns.append(Column(name, heading, percent))
@@ -155,14 +155,14 @@ class Summary:
         """One row for each method, accuracy and reading, in full precision; shares, not %."""
         names = ("mean", "std", "seeds", "partition", "against", "difference", "low", "high", "pairs")
         rows: list[list[Any]] = [["method", "metric", "reading", *names]]
-        other = next(m for m in self.methods if m.label == self.against)
+        other, many = next(m for m in self.methods if m.label == self.against), tail(self.methods)
         for m in self.methods:
             for kind in _KINDS:
                 for way in WAYS:
-                    if (found := reading_of(m, kind, way, tail(self.methods))) is None:
+                    if (found := reading_of(m, kind, way, many)) is None:
                         continue
                     row = [m.label, kind, way, found.mean, "" if math.isnan(found.std) else found.std, found.count]
-                    gap = None if m is other else paired(m, other, kind, way)
+                    gap = None if m is other else paired(m, other, kind, way, many)
                     row += [_PARTITION[_one_partition(m)], self.against]
                     rows.append([*row, *((gap.mean, gap.low, gap.high, gap.count) if gap else [""] * 4)])
         return as_csv(rows)
@@ -222,9 +222,11 @@ def tail(methods: Sequence[Method]) -> int:
     return newest(min(run.rounds for m in methods for run in m.counted))
 
 
-def paired(method: Method, other: Method, name: str, way: str) -> Interval | None:
-    """What a method has more than another, over the seeds that both have; None where these are fewer than two."""
-    many = tail([method, other])
+def paired(method: Method, other: Method, name: str, way: str, many: int) -> Interval | None:
+    """What a method has more than another, over the seeds that both have; None where these are fewer than two.
+
+    `many`: how many of the last rounds `tail` is a mean of, as of the table beside it.
+    """
     mine, theirs = (
         {run.seed: float(getattr(run.history.readings(name, many), way)) for run in m.counted if run.seed is not None}
         for m in (method, other)

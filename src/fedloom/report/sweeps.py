@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedloom.experiments.trials import LAST
+from fedloom.experiments.trials import at_end
 from fedloom.report.grouping import differences
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import Column, Table, percent
@@ -45,8 +45,7 @@ class Swept(NamedTuple):
         columns = [Column("trial", "trial"), *settings]
         columns += [Column(name, f"{CHOSEN_BY[name]}, %", percent, "high") for name in measured]
         rows = [
-            [t.method.label, *t.settings.values(), *(t.method.last(name, LAST) for name in measured)]
-            for t in self.trials
+            [t.method.label, *t.settings.values(), *(_result(t.method, name) for name in measured)] for t in self.trials
         ]
         numbers = [t.method.number for t in self.trials]
         return Table("sweep" if place == 1 else f"sweep_{place}", columns, rows, numbers)
@@ -62,7 +61,7 @@ def sweeps(methods: Sequence[Method]) -> list[Swept]:
         groups.setdefault(m.first.algorithm, []).append(m)
     found = []
     for group in groups.values():
-        by = next((name for name in CHOSEN_BY if all(m.last(name, LAST) is not None for m in group)), None)
+        by = next((name for name in CHOSEN_BY if all(_result(m, name) is not None for m in group)), None)
         _, own = differences(group)
         varied = [name for name in own[0] if all(name in settings for settings in own)]
         if len(group) < _FEWEST or by is None or not varied or "data.source" in varied:
@@ -70,10 +69,14 @@ def sweeps(methods: Sequence[Method]) -> list[Swept]:
         trials = [
             Trial(m, {name: settings[name] for name in varied}, result)
             for m, settings in zip(group, own, strict=True)
-            if (result := m.last(by, LAST)) is not None
+            if (result := _result(m, by)) is not None
         ]
         found.append(Swept(by, sorted(trials, key=lambda trial: -trial.result.mean)))
     return found
+
+
+def _result(method: Method, name: str) -> Spread | None:
+    return method.spread(lambda run: at_end(run.history, name))
 
 
 def short(name: str) -> str:

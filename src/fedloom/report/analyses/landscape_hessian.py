@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fedloom.analysis import balanced, gradient, hessian_eigen, plane
 from fedloom.report.analysed_run import AnalysedRun
-from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
+from fedloom.report.analysis_result import AnalysisResult, by_class, csv_table, summary_table
 from fedloom.report.number_table import amount
 from fedloom.report.panels import bare, panels, title
 from fedloom.report.style import FAINT, WIDE, colour, drawing
@@ -47,8 +47,8 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             csv_table("landscape-hessian", ["along_first", "along_second", "loss"], rows),
             csv_table("landscape-hessian-eigenvalues", ["number", "value", "slope", "residual"], summary),
         ],
-        [f"{len(some):,} training examples, equally many of each class, always the same, not augmented. Eigenvalues of "
-         "largest magnitude; eigenvectors of unit norm, whose sign is arbitrary."],
+        [f"{by_class(some, 'training')}, always the same, not augmented. Eigenvalues of largest magnitude; "
+         "eigenvectors of unit norm, whose sign is arbitrary."],
     )  # fmt: skip
 
 

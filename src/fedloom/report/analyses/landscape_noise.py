@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedloom.analysis import Noise, balanced, perturbed
 from fedloom.report.analysed_run import AnalysedRun
-from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
+from fedloom.report.analysis_result import AnalysisResult, by_class, csv_table, summary_table
 from fedloom.report.number_table import amount, percent
 from fedloom.report.panels import panels, title
 from fedloom.report.style import colour, drawing
@@ -45,8 +45,8 @@ def measure(run: AnalysedRun) -> AnalysisResult:
         draw(found),
         summary_table(f"Global model after round {number} under noise, mean of 5 draws", heads, summary),
         [csv_table("landscape-noise", ["noise", "strength", "draw", "loss", "accuracy"], rows)],
-        [f"Relative: as a share of each tensor's norm. Absolute: standard deviation of each weight. {len(test):,} test "
-         "examples, equally many of each class."],
+        ["Relative: as a share of each tensor's norm. Absolute: standard deviation of each weight. "
+         f"{by_class(test, 'test')}."],
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from fedloom.analysis import balanced, features, tsne
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Weights
 from fedloom.report.analysed_run import AnalysedRun
-from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
+from fedloom.report.analysis_result import AnalysisResult, by_class, csv_table, summary_table
 from fedloom.report.number_table import percent
 from fedloom.report.panels import bare, panels, title
 from fedloom.report.style import FAINT, INK, WIDE, drawing, plain
@@ -78,8 +78,8 @@ def joint_tsne(runs: Mapping[str, AnalysedRun]) -> AnalysisResult:
         draw(at, y, where, names, whose),
         summary_table(f"t-SNE of {len(at):,} features, round {m.number}", heads, summary),
         [csv_table("tsne", ["model", "class", "x", "y"], rows)],
-        [f"{each} test examples of each class through each of {len(models)} models; perplexity 30, PCA start, seed 0. "
-         "Distances between far groups mean nothing."],
+        [f"{by_class(test, 'test')}, through each of {len(models)} models; perplexity 30, PCA start, seed 0. Distances "
+         "between far groups mean nothing."],
     )  # fmt: skip
 
 
