@@ -99,6 +99,23 @@ def test_every_algorithm_is_documented(name: str) -> None:
         assert shared or f"`{setting}" in section, f"the section {name} does not explain {setting}"
 
 
+def test_settings_that_several_algorithms_have_are_listed_with_all_of_them() -> None:
+    """The sentence above the list of `aggregation`, `buffers` and `shared`, clause by clause."""
+    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    (said,) = (part for part in page.split("\n\n") if part.endswith("the first alone:"))
+    three = ("aggregation", "buffers", "shared")
+    having: dict[tuple[str, ...], set[str]] = {}
+    for name, kind in fedloom.ALGORITHMS.items():
+        given = inspect.signature(kind).parameters
+        having.setdefault(tuple(s for s in three if s in given), set()).add(name)
+    clauses = [set(re.findall(r"`(\w+)`", clause)) for clause in said.split(";")]
+    assert clauses == [having.pop(three[:count]) for count in (3, 2, 1)]
+    assert set(having) == {()}
+    (defaults,) = re.findall(r'or `"uniform"`, the default of (.*);', page)
+    uniform = {n for n, kind in fedloom.ALGORITHMS.items() if getattr(kind(), "aggregation", "samples") == "uniform"}
+    assert set(re.findall(r"`(\w+)`", defaults)) == uniform
+
+
 @pytest.mark.parametrize("name", fedloom.__all__)
 def test_public_names_have_docstrings(name: str) -> None:
     value = getattr(fedloom, name)

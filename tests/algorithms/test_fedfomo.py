@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ def test_a_run_needs_validation_examples() -> None:
         Loop(Population(nobody, {"tiny": TINY}), FedFomo())
 
 
-def chosen_in(run: Any, server: Any, cohort: tuple[int, ...], round: int) -> tuple[Any, dict[int, set[int]]]:
+def chosen_in(run: Any, server: Any, cohort: Sequence[int], round: int) -> tuple[Any, dict[int, set[int]]]:
     """The server after a round, and whose models each client was sent: where its row of P moved."""
     before = run.rows("affinity", cohort)
     server = run.round(server, cohort, round)
@@ -168,6 +169,16 @@ def test_models_of_those_who_uploaded_are_sent(engine: Any) -> None:
         assert 1 not in sent[1]
         assert sent[1] | sent[4] <= {0, 1, 3, 4}
     assert server["tiny"].tolist() == [0, 1, 3, 4, -1, -1]
+
+
+def test_a_client_compares_five_models_by_default() -> None:
+    """Four of others and its own, as in the paper: the authors' commands for five models say 4."""
+    val = {k: random_data([6], seed=k)[0] for k in range(7)}
+    run = Loop(clients_of(random_data([6] * 7), held_out=val), FedFomo(local=LOCAL))
+    server, _ = chosen_in(run, run.init(), range(7), 0)
+    _, sent = chosen_in(run, server, (0,), 1)
+    assert len(sent[0]) == 4
+    assert run.traffic.up[0] == 8 * TINY.num_params + 5 * 8
 
 
 def test_candidates_are_chosen_by_affinity_or_at_random() -> None:

@@ -17,8 +17,9 @@ from torch import nn
 from torch.func import grad
 
 from conftest import golden
-from fedloom.algorithms import KTpFL
+from fedloom.algorithms import FedMDKT, KTpFL, KTpFLWeights
 from fedloom.algorithms.kt_pfl import coefficient_loss
+from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest, Local
 from fedloom.core.transfer import project_simplex
@@ -177,6 +178,54 @@ def test_a_round_of_the_equations(engine: Any) -> None:
     np.testing.assert_allclose(end, g["C_after_simplex"], rtol=1e-6, atol=1e-8)  # D_n / D is in float32 there
 
 
+def gradient_of_divergence(c: Any, soft: Any, sizes: Any) -> Any:
+    """d/dC[n, m] of sum_n D_n / D KL(p_n || s_n), mean over x: what pulls C away from 1/N, in closed form."""
+    log_ratio = np.log(np.einsum("nm,mpc->npc", c, soft) / soft) + 1
+    return (sizes / sizes.sum())[:, None] * np.einsum("mpc,npc->nmp", soft, log_ratio).mean(-1)
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_larger_rho_pulls_the_coefficients_to_uniform_mixing(steps: int, engine: Any) -> None:
+    """With eta3 = 0.5 / rho a step is the projection of 1/N - lam / (2 rho) gradient, wherever C was before.
+
+    A projection onto a convex set moves no two points apart, and 1/N is on the simplex: so each row ends within
+    lam / (2 rho) times its gradient's length of 1/N. In the next round clients learn what FedMD teaches, in this limit.
+    """
+    rng = np.random.default_rng(3)
+    logits, sizes = rng.normal(scale=2.0, size=(4, 6, 3)), np.array([3, 9, 5, 7])
+    begun = rng.dirichlet(np.ones(4) / 4, size=4)  # rows near to one client each
+    soft = torch.softmax(torch.from_numpy(logits), -1).numpy()
+    settings: dict[str, Any] = {"local": LOCAL, "distill": whole(6), "num_public": 6}
+    uniform, _ = after_a_round(FedMDKT(**settings), logits, Loop)
+    lam, far, apart = 1.7, [], []
+    for rho in (1.0, 10.0, 100.0, 1e6):
+        algorithm = KTpFL(**settings, lam=lam, rho=rho, eta3=0.5 / rho, coefficient_steps=steps)
+        _, c = after_a_round(algorithm, logits, engine, server=torch.from_numpy(begun), sizes=sizes)
+        if steps == 1:
+            bound = lam / (2 * rho) * np.linalg.norm(gradient_of_divergence(begun, soft, sizes), axis=1)
+            assert (np.linalg.norm(c.numpy() - 0.25, axis=1) <= 1.001 * bound + 1e-12).all()
+        far.append(float((c - 0.25).abs().max()))
+        after, _ = after_a_round(algorithm, logits, engine, server=c, sizes=sizes)
+        apart.append(float(np.abs(after - uniform).max()))
+    for found in (far, apart):
+        np.testing.assert_allclose([found[1] / found[2], found[2] / found[3]], [10, 1e4], rtol=0.1)
+    assert far[0] > 0.05  # and it does move
+    assert max(far[3], apart[3]) < 1e-6
+
+
+@pytest.mark.parametrize("kind", [KTpFL, KTpFLWeights])
+def test_a_pull_that_would_overshoot_is_refused(kind: Any) -> None:
+    """At eta3 * rho = 1 what C differs from 1/N changes its sign in each step, and beyond it grows."""
+    rule = r"eta3 \* rho < 1, got 0\.1 \* 1000 = 100: set eta3 below 0\.001 \(at 0\.0005 the pull reaches 1 / N in one"
+    with pytest.raises(SettingError, match=rule):
+        kind(rho=1000.0)
+    with pytest.raises(SettingError, match=r"got 0\.5 \* 2 = 1: set eta3 below 0\.5"):
+        kind(rho=2.0, eta3=0.5)
+    kind(rho=3.0)  # the largest of the paper's sweep
+    kind(rho=0.0, eta3=100.0)
+
+
 @pytest.mark.parametrize(
     ("rho", "tau", "least", "most"), [(0.7, 1.0, 0.8, 1.0), (0.1, 1.0, 0.99, 1.0), (0.7, 10.0, 0.5, 0.55)]
 )
@@ -209,7 +258,7 @@ def test_the_record_has_the_coefficients(tmp_path: Any) -> None:
 
     people = federation(public=clouds(24, seed=5))
     settings = fl.RunSettings(rounds=2, cohort_size=3, engine="loop", threads=1)
-    found = fl.run(KTpFL(local=TINY_LOCAL, num_public=8, eta3=2.0), people, linear, settings)
+    found = fl.run(KTpFL(local=TINY_LOCAL, num_public=8, rho=0.3, eta3=2.0), people, linear, settings)
     assert "server_coefficients" not in found.metrics[0]
     for record in found.metrics[1:]:
         assert len(record["server_coefficients"]) == 36

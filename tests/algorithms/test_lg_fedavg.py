@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,12 +13,13 @@ from fedloom.coordinator import Job, RunSettings
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
-from small import TINY, clients_of, random_data
+from small import TINY, DenseTiny, clients_of, random_data
 
 ENGINES = [Loop, Stacked, Messages]
 LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.2, momentum=0.9))
@@ -61,6 +63,39 @@ def test_clients_start_from_the_pretrained_lower_layers(engine: Any) -> None:
         assert same(run.states[k], split.states[k])
     for one in (run, fedavg, split):
         one.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("aggregation", ["uniform", "samples"])
+@pytest.mark.parametrize("buffers", ["average", "server"])
+def test_pretraining_is_fedavg_with_batchnorm_too(buffers: Any, aggregation: Any, engine: Any) -> None:
+    """Running statistics of the lower layers: averaged or the server's, as FedAvg has them; clients begin there."""
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(1.0, 2.0, size=(n, 3, 8, 8)), rng.integers(4, size=n)) for n in (5, 11, 8)]
+    population = clients_of(data, model=Model(DenseTiny, name="norms"))
+    settings: dict[str, Any] = {"aggregation": aggregation, "buffers": buffers, "local": LOCAL}
+    run = engine(population, LGFedAvg(global_modules="fc.*", pretrain_rounds=3, **settings))
+    fedavg = engine(population, FedAvg(**settings))
+    begun = plain = fedavg.init()
+    server = run.init()
+    for t, cohort in enumerate([(0, 1), (1, 2), (0, 1, 2)]):
+        server, plain = run.round(server, cohort, t), fedavg.round(plain, cohort, t)
+        assert run.traffic.down == fedavg.traffic.down
+        assert run.traffic.up == fedavg.traffic.up
+        assert same(server, plain)
+    moved = {n for n, t in plain["norms"].buffers.items() if not torch.equal(t, begun["norms"].buffers[n])}
+    assert moved == (set(plain["norms"].buffers) if buffers == "average" else set())
+    judged = run.personal(server, [0], 2)[0]
+    assert same(judged, plain["norms"])
+    run.close()
+    fedavg.close()
+
+
+def test_statistics_that_never_leave_clients_are_no_beginning() -> None:
+    rule = r"with buffers = 'local' it has no BatchNorm statistics, got pretrain_rounds = 2: set buffers = 'average' or"
+    with pytest.raises(SettingError, match=rule):
+        LGFedAvg(pretrain_rounds=2, buffers="local")
+    LGFedAvg(buffers="local")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

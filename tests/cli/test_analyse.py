@@ -87,6 +87,23 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
     }
 
 
+def test_a_branch_is_analysed_from_where_it_begins(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rounds before it are those of another run."""
+    branch = tmp_path / "branch"
+    assert call(capsys, "branch", str(run), "--at", "2", "--out", str(branch), "--rounds", "5")[0] == 0
+    status, out, _ = call(capsys, "analyse", str(branch), "weight-divergence", "--out", str(tmp_path / "files"))
+    assert status == 0, out
+    rows = (tmp_path / "files/weight-divergence.csv").read_text().splitlines()[1:]
+    assert sorted({row.split(",")[0] for row in rows}) == ["3", "4", "5"]
+    argv = ["weight-divergence", "forgetting", "--round", "1", "--out", str(tmp_path / "first")]
+    status, out, err = call(capsys, "analyse", str(branch), *argv)
+    assert (status, "Forgetting after round 1" in out) == (2, True)
+    assert "not measured: weight-divergence: " in err
+    assert "has no checkpoint up to round 0" in err
+
+
 def test_one_that_does_not_apply_costs_no_other(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["hypersphere", "consistency", "forgetting", "--round", "1", "--out", str(tmp_path)]
     status, out, err = call(capsys, "analyse", str(run), *argv)

@@ -253,6 +253,25 @@ def test_a_run_that_fails_costs_none_that_is_finished_and_one_that_diverges_no_o
     assert error(capsys, "run", "fedntd", *QUICK, "--data", own) == "client 3, round 1, batch 2: the loss is nan"
 
 
+def test_runs_that_are_resumed_go_on_without_one_that_diverges(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(capsys, "compare", "fedntd", "fedprox", *QUICK, "--data", own, "--no-local-only", "--out", str(tmp_path))
+    run = Job.run
+
+    def failing(job: Job, *args: Any, **more: Any) -> History:
+        if isinstance(job.algorithm, FedNTD):
+            raise NonFiniteError("the loss is nan", client=3, round=3, batch=2)
+        return run(job, *args, **more)
+
+    monkeypatch.setattr(Job, "run", failing)
+    status, out, err = call(capsys, "resume", str(tmp_path), "--rounds", "3")
+    assert (status, err) == (1, "")
+    assert "fedntd is in no table, it diverged: client 3, round 3, batch 2: the loss is nan" in out
+    assert [History.read(tmp_path / name).metrics[-1]["round"] for name in ("fedntd", "fedprox")] == [2, 3]
+    assert error(capsys, "resume", str(tmp_path / "fedntd"), "--rounds", "3").endswith("the loss is nan")
+
+
 def test_an_interrupt_is_no_traceback(
     own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

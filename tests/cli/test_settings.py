@@ -280,8 +280,32 @@ def test_rows_that_the_source_holds_out_are_not_trained_on(capsys: pytest.Captur
         assert not held_out[federation.partition.indices].any()
         assert federation.local_test is not None
         assert held_out[federation.local_test.indices].all()
-    said = refused(capsys, f"run fedavg --model logistic --data {text} --public 5")
-    assert said.startswith("data.public takes 5 rows out and renumbers the others, so the rows in lists:lists.json ")
+    for more, what in (
+        ("--public 5", "data.public takes 5 rows out"),
+        ("--set data.examples=40", "data.examples = 40 takes rows out"),
+        ("--set data.classes=2", "data.classes = 2 takes rows out"),
+    ):
+        said = refused(capsys, f"run fedavg --model logistic --data {text} {more}")
+        assert said.startswith(f"{what} and renumbers the others, so the rows in lists:lists.json would be others: ")
+
+
+def test_lists_are_of_the_rows_that_a_table_has(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{i},{i % 2},{i % 4},{'test' if i % 4 == 3 else 'train'},train" for i in range(80)]
+    Path("t.csv").write_text("\n".join(["a,label,who,some,all", *rows]) + "\n")
+    Path("lists.json").write_text(json.dumps([list(range(k, 80, 8)) for k in range(8)]))
+    few = "--partition lists:lists.json --cohort 1 --epochs 1 --rounds 1 --model logistic"
+    for source in ("drop=who,some,all", "client=who&drop=some,all", "split=some&drop=who,all"):
+        for more in ("", " --set data.merge=true"):
+            said = refused(capsys, f"run fedavg --data t.csv?{source} {few}{more}")
+            if "client" in source and more:
+                assert said.startswith("to merge takes data without natural clients")
+                continue
+            assert said.startswith(f"data.source = 't.csv?{source}' has test rows, and to take them out of the table ")
+            assert said.endswith("or name each row's client in one (client=NAME) and use the partition natural")
+    done(capsys, f"run fedavg --data t.csv?split=all&drop=who,some {few} --out all")
+    federation = Experiment.from_directory("all").federation()
+    assert federation.train.x[:, 0].tolist() == list(range(80))
+    assert {row % 8 for row in federation.partition.rows(5).tolist()} == {5}
 
 
 def test_a_table_says_how_its_columns_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -380,6 +404,9 @@ def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[-1] == agrees  # round 2 has no checkpoint any more
     assert refused(capsys, "replay a 5") == "the run in a has the rounds 1 to 4 to replay, got 5"
     assert refused(capsys, "replay a 0") == "the run in a has the rounds 1 to 4 to replay, got 0"
+    done(capsys, "run centralised --settings tiny.toml --rounds 1 --out b")
+    (row,) = (line.split() for line in done(capsys, "replay b 1").splitlines() if line.split()[:1] == ["all"])
+    assert int(row[1]) == sum(map(sum, History.read("b").federation["train"]))
 
 
 def test_models_are_exported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from test_resume import same_end
 from torch import nn
 
 from fedloom import SGD, FedAvg, FedProx, History, Job, Local, PFedSD, RunSettings, Scaffold, verify
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import files
 from fedloom.core.errors import SettingError, StorageError
 from small import ONE_SHOT
@@ -48,6 +49,30 @@ def test_with_the_same_settings_it_is_the_run_that_went_on(algorithm: Any, engin
     assert everything(tmp_path / "first") == before
     assert History.read(tmp_path / "second").metrics == whole.metrics
     assert verify(tmp_path / "second").whole
+
+
+def test_a_client_without_a_model_of_its_own_has_none_to_take(tmp_path: Path) -> None:
+    """The student of DENSE is of one architecture, and clients of the other are not judged."""
+    mixed = Job(
+        algorithm=dataclasses.replace(ONE_SHOT["dense"], local=LOCAL), federation=federation(),
+        model={"a": normed, "b": mlp}, settings=dataclasses.replace(SETTINGS, rounds=2),
+    )  # fmt: skip
+    mixed.run(tmp_path)
+    restored = mixed.restore(tmp_path)
+    with pytest.raises(SettingError, match=r"DENSE has no model by which client 1 is judged .*: take the global one"):
+        restored.personal_weights(1)
+    assert restored.personal_weights(0).params
+
+
+def test_its_first_checkpoint_is_kept(tmp_path: Path) -> None:
+    """Nothing before it can be computed again."""
+    job(FedAvg(local=LOCAL)).run(tmp_path / "first")
+    longer = job(FedAvg(local=LOCAL), 9, keep_every=1000)
+    longer.branch(tmp_path / "first", tmp_path / "second")
+    longer.run(tmp_path / "second", resume=True)
+    assert RunDirectory(tmp_path / "second").checkpoints.rounds() == [3, 8, 9]
+    for round in (4, 6):
+        assert longer.replay(tmp_path / "second", round).round == round
 
 
 @pytest.mark.parametrize("name", ["dense", "fed_adi"])

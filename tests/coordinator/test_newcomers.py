@@ -152,6 +152,8 @@ def test_a_client_without_training_rows_can_be_new() -> None:
         r"some, or judge new clients by 'global' alone \(judged_by\)",
     ):
         fl.run(FedAvg(local=LOCAL), data, linear, SETTINGS, new=NewClients(1))
+    with pytest.raises(SettingError, match=r"asked to train once it has joined on .* who never join \(joins\)"):
+        fl.run(FedAvg(local=LOCAL), data, linear, SETTINGS, new=NewClients(1, joins=2, judged_by=("global",)))
     settings = replace(SETTINGS, per_client=True)
     found = fl.run(FedAvg(local=LOCAL), data, linear, settings, new=NewClients(1, judged_by=("global",)))
     assert set(found.metrics[-1]["new_by_client"]) == {"global"}

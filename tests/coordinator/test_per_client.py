@@ -140,6 +140,13 @@ def test_it_changes_nothing_that_is_measured_otherwise(algorithm: Any) -> None:
     assert full.per_client[-1]["trained"]["clients"] == sorted(full.metrics[-1]["clients"])
 
 
+def test_clients_that_hold_nothing_out_have_no_accuracy() -> None:
+    found = fl.run(FedAvg(local=LOCAL), federation(test_fraction=0.0), linear, SETTINGS)
+    last = found.metrics[-1]
+    assert [last[name] for name in ("global_on_clients", "global_on_clients_by_samples")] == [None, None]
+    assert set(found.per_client[-1]["judged"]["global_right"]) == {0}
+
+
 def test_a_mixture_of_architectures_and_exchanges() -> None:
     algorithm = KTpFL(local=LOCAL, num_public=8)
     data = federation(public=examples(24, seed=5))

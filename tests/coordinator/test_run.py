@@ -31,6 +31,7 @@ from fedloom import (
     PFedSD,
     RunSettings,
     Scaffold,
+    Unreliable,
     federate,
     run,
 )
@@ -287,6 +288,15 @@ def test_centralised_takes_as_many_steps_as_a_cohort() -> None:
     last = centralised.metrics[-1]
     assert len(last["personal_by_client"]) == 6  # judged by every client, as the others are
     assert (last["bytes_down"], last["bytes_up"]) == (0, 0)
+
+
+def test_what_is_in_one_place_is_not_lost_on_the_way() -> None:
+    """Client 0 stands for all of them there, and what becomes of clients becomes of it."""
+    alone, other = (
+        run(Centralised(local=LOCAL), federation(), mlp, SETTINGS, faults=faults)
+        for faults in (None, Unreliable(lost=1.0))
+    )
+    assert alone.metrics == other.metrics
 
 
 def test_centralised_keeps_steps_that_are_given(tmp_path: Path) -> None:

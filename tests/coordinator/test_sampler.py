@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from conftest import golden
+from fedloom import FedAvg, Job, RunSettings
 from fedloom.coordinator.sampler import (
     Arriving,
     Available,
@@ -19,6 +20,7 @@ from fedloom.coordinator.sampler import (
 )
 from fedloom.core.errors import SettingError
 from fedloom.core.random import generator
+from tiny import federation, linear
 
 EVERY: dict[str, Callable[[int], DeviceSampler]] = {
     "uniform": Uniform,
@@ -141,6 +143,26 @@ def test_a_list_must_be_long_enough() -> None:
 def test_a_list_must_name_clients_that_exist() -> None:
     with pytest.raises(SettingError, match=r"that exist, 0\.\.3 in round 2, got \[0, 4\]"):
         FixedList(((1,), (0, 4)))(1, sizes(4), 1)
+
+
+@pytest.mark.parametrize(
+    ("lists", "arriving", "spares", "words"),
+    [
+        (((0,), (1,)), None, 0, "lists the clients of 2 rounds, the run has 3: list them for every round"),
+        (((0,), (1,)), (5, 1), 0, "lists the clients of 2 rounds, the run has 3: list them for every round"),
+        (((0,), (1,), (2, 6)), None, 0, r"lists client 6 for round 3, and there are the clients 0\.\.5 by then"),
+        (((0,), (3,), (2,)), (2, 1), 0, r"lists client 3 for round 2, and there are the clients 0\.\.2 by then"),
+        (((0,), (1,), (2,)), None, 1, "spares = 1 are drawn beyond the cohort, and a list names who is asked"),
+    ],
+)
+def test_a_list_that_does_not_fit_the_run_shows_before_it(
+    lists: tuple[tuple[int, ...], ...], arriving: tuple[int, int] | None, spares: int, words: str
+) -> None:
+    sampler: DeviceSampler = FixedList(lists)
+    sampler = sampler if arriving is None else Arriving(sampler, *arriving)
+    settings = RunSettings(rounds=3, cohort_size=2, spares=spares)
+    with pytest.raises(SettingError, match=words):
+        Job(algorithm=FedAvg(), federation=federation(), model=linear, settings=settings, sampler=sampler)
 
 
 @pytest.mark.parametrize("clients", [(1, 1), (0, -1)])

@@ -263,6 +263,18 @@ def test_frames_hold_what_pandas_makes() -> None:
     assert numbers[:, 0].tolist() == [1, 0, 1, 1]
 
 
+@pytest.mark.parametrize("column", ["kind", "owner"])
+def test_a_frame_has_no_gap_among_labels_and_clients(column: str) -> None:
+    whole = {"n": [1.0, 2.0, 3.0], "kind": ["a", "b", "a"], "owner": ["u", "v", "u"]}
+    for gap in (None, np.nan, "N/A", " "):
+        frame = pd.DataFrame({**whole, column: ["a", "b", gap]})
+        with pytest.raises(ValueError, match=rf"'{column}' must have a value in every row, got '.*' in row 2, which"):
+            from_frame(frame, label="kind", client="owner", test_fraction=0)
+    frame = pd.DataFrame({**whole, "kind": [0.0, 1.0, np.nan]})
+    with pytest.raises(ValueError, match="'kind' must have a value in every row, got '' in row 2"):
+        from_frame(frame, label="kind", client="owner", test_fraction=0)
+
+
 def test_what_words_say_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     path.write_text("x\tk\n1\ta\n2\tb\n3\ta\n4\tb\n5\ta\n", encoding="utf-8")
@@ -331,3 +343,35 @@ def test_new_rows_have_words_as_a_table_spells_them() -> None:
     assert train.columns == ("code_1", "code_150", "code_missing")
     for codes in ([150, 1], [150.0, 1.0], ["150", " 1"]):
         assert train.preparation.new_rows(pd.DataFrame({"code": codes})).tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+def test_gaps_of_new_rows_are_those_of_the_table(tmp_path: Path) -> None:
+    """A gap is the word `missing` and the median; as a word of its own it would be no town, and no number."""
+    path = tmp_path / "t.csv"
+    path.write_text("n,town,y\n1,Kiel,0\n2,k.A.,1\n-9,Ulm,0\n6,Kiel,1\n", encoding="utf-8")
+    train = read_csv(path, label="y", gaps=["k.A.", "-9"], prepare="standard", test_fraction=0).train
+    preparation = train.preparation
+    assert preparation is not None
+    assert train.columns == ("n", "town_Kiel", "town_Ulm", "town_missing")
+    assert preparation.facts["gaps"] == ["-9", "k.A."]
+    for n in ("k.A.", -9, -9.0, " -9 "):
+        made = preparation.new_rows(pd.DataFrame({"n": [2, n], "town": ["Ulm", " k.A."]}))
+        np.testing.assert_array_equal(made, [[made[0, 0], 0, 1, 0], [made[0, 0], 0, 0, 1]])  # the median is 2
+    kept = preparation.select(np.array([0])).new_rows(pd.DataFrame({"n": [2], "town": ["k.A."]}))
+    assert kept[0, 1:].tolist() == [0, 0, 1]
+
+
+def test_marks_in_new_rows_mean_what_they_mean_in_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("income;y\n66.981,87;0\n1.500;1\n950,20;0\n", encoding="utf-8")
+    train = read_csv(path, label="y", prepare="standard", test_fraction=0).train
+    assert train.preparation is not None
+    for numbers in ([1500, 950.2], ["1500", 950.2]):
+        made = train.preparation.new_rows(pd.DataFrame({"income": numbers}))
+        np.testing.assert_array_equal(made, train.x.numpy()[1:])
+    for text in ("1.500", "950,20"):
+        with pytest.raises(
+            ValueError,
+            match=rf"'income' must hold numbers, or text without marks, .* \(66.981,87\), got '{text}': read it by",
+        ):
+            train.preparation.new_rows(pd.DataFrame({"income": [text]}))

@@ -259,9 +259,147 @@ def test_a_wrong_name_shows_before_a_device_has_joined(tmp_path: Path) -> None:
 
 
 def test_a_table_is_split_for_its_device(tmp_path: Path) -> None:
-    (tmp_path / "mine.csv").write_text("a,b,label\n" + "".join(f"{i},{-i},{i % 2}\n" for i in range(20)))
-    found = DataManager(str(tmp_path), DataSettings(), 0).registration("a" * 32)
-    assert (sum(found.train), sum(found.test), found.shape) == (16, 4, (2,))
+    rows = [f"{i},{-i},{i % 2},{'test' if i < 3 else 'train'}\n" for i in range(20)]
+    (tmp_path / "mine.csv").write_text("".join(["a,b,label,part\n", *rows]))
+    for fraction, test in ((0.2, 4), (0.5, 10), (0.0, 0)):
+        manager = DataManager(f"{tmp_path}/mine.csv?drop=part", DataSettings(test_fraction=fraction), 0)
+        found = manager.registration("a" * 32)
+        assert (sum(found.train), sum(found.test), found.shape) == (20 - test, test, (2,))
+        assert (found.classes, found.columns) == ((), ("a", "b"))
+        assert manager.federation.train.x[:, 0].tolist() == list(range(20))
+    f = DataManager(f"{tmp_path}/mine.csv?split=part", DataSettings(test_fraction=0.5), 0).federation
+    assert f.local_test is not None
+    assert sorted(f.train.x[f.local_test.indices.copy(), 0].tolist()) == [0, 1, 2]
+
+
+def table(folder: Path, labels: list[Any], name: str = "mine.csv") -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("a,label\n" + "".join(f"{i},{labels[i % len(labels)]}\n" for i in range(12)))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "train", "classes"),
+    [
+        ([0, 1], 0, (6, 6), ()),
+        ([1, 2], 0, (6, 6), ("1", "2")),
+        ([0, 1], 3, (6, 6, 0), ()),
+        ([1, 2], 3, (0, 6, 6), ()),
+        ([0, 2], 3, (6, 0, 6), ()),
+        ([2], 3, (0, 0, 12), ()),
+        (["dog", "cat"], 2, (6, 6), ("cat", "dog")),
+        (["dog", "cat", "fox"], 2, (4, 4), ("cat", "dog")),  # the first classes alone, as in a simulation
+    ],
+)
+def test_labels_that_are_numbers_are_the_classes_of_these_numbers(
+    labels: list[Any], count: int, train: tuple[int, ...], classes: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = DataManager(table(tmp_path, labels), DataSettings(classes=count, test_fraction=0), 0)
+    registration = found.registration("a" * 32)
+    assert (registration.train, registration.classes) == (train, classes)
+    if classes == () and labels != [0, 1]:
+        assert found.federation.train.y.tolist() == [labels[i % len(labels)] for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "words"),
+    [
+        (
+            [1, 3],
+            3,
+            r"the classes are '0', '1', '2', got '3' in mine: name or number .* or set data.classes to how many",
+        ),
+        ([0, 1, 2], 2, "the classes are '0', '1', got '2' in mine"),
+        (["cat", "dog"], 3, r"each class, and data.classes = 3, got 2 in mine, 'cat', 'dog': name all .* from 0"),
+    ],
+)
+def test_labels_that_are_not_those_of_all_devices_are_refused(
+    labels: list[Any], count: int, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError, match=words):
+        DataManager(table(tmp_path, labels), DataSettings(classes=count), 0)
+
+
+def test_folders_of_images_are_numbered_by_their_names(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("0", "2"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        image.new("L", (2, 2)).save(tmp_path / "train" / name / "a.png")
+    assert DataManager(str(tmp_path), DataSettings(classes=3), 0).registration("a" * 32).train == (1, 0, 1)
+    assert DataManager(str(tmp_path), DataSettings(), 0).registration("a" * 32).classes == ("0", "2")
+
+
+def test_devices_that_number_their_labels_otherwise_are_told_apart(tmp_path: Path) -> None:
+    for one, other, words in (
+        ([0, 1], [1, 2], r"differ: ('0', '1'|'1', '2') on .*, ('0', '1'|'1', '2') on .* say data.classes"),
+        (["cat", "dog"], ["dog", "fox"], "classes are called alike on all devices"),
+    ):
+        folder = tmp_path / str(one[0])
+        ours = [Membership(table(folder / f"d{k}", labels), folder / f"s{k}") for k, labels in enumerate((one, other))]
+        with pytest.raises(SettingError, match=words):
+            receive(fleet_of([*ours], folder), folder / "devices.json", settings(**{"data.classes": 0}), ["logistic"])
+        assert not (folder / "devices.json").exists()
+    folder = tmp_path / "numbers"
+    ours = [Membership(table(folder / f"d{k}", labels), folder / f"s{k}") for k, labels in enumerate(([0, 1], [1, 2]))]
+    said = settings(**{"data.test_fraction": 0.0})
+    registry = receive(fleet_of([*ours], folder), folder / "devices.json", said, ["logistic"])
+    assert {d.train for d in registry.devices} == {(6, 6, 0), (0, 6, 6)}
+
+
+def test_columns_of_prepared_tables_are_told_apart(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    ours = []
+    for k, towns in enumerate((("Bonn", "Kiel"), ("Kiel", "Ulm"))):
+        path = tmp_path / f"{k}.csv"
+        path.write_text("age,town,label\n" + "".join(f"{30 + i},{towns[i // 2 % 2]},{i % 2}\n" for i in range(12)))
+        ours.append(Membership(f"{path}?prepare=standard", tmp_path / f"state{k}"))
+    with pytest.raises(SettingError, match=r"columns are called alike .* from number 1 on, 'town_(Bonn|Kiel)', "):
+        receive(fleet_of([*ours], tmp_path), tmp_path / "devices.json", settings(**{"data.classes": 0}), ["logistic"])
+
+
+def test_names_that_no_server_takes_show_on_the_device(tmp_path: Path) -> None:
+    found = DataManager(table(tmp_path, ["a", "b" * 1001]), DataSettings(), 0)
+    with pytest.raises(RefusedError, match="the names of classes have at most 1000 characters, got 1001: rename 'bbb"):
+        found.registration("a" * 32)
+
+
+# ---- what the server judges the global model on
+
+
+def served(folder: Path, labels: list[Any], test: str, **more: Any) -> Any:
+    """The server's federation, of one device that has these labels."""
+    ours = Membership(table(folder / "data", labels), folder / "state")
+    said = settings(**({"data.classes": 0} | more))
+    path = folder / "devices.json"
+    receive(fleet_of([ours], folder), path, said, ["logistic"], test=test)
+    return Experiment.of(said).changed("data.source", f"devices:{path}").federation()
+
+
+def test_the_server_judges_by_all_rows_of_its_table(tmp_path: Path) -> None:
+    source = table(tmp_path, ["no", "yes"], "test.csv") + "/test.csv"
+    federation = served(tmp_path, ["no", "yes"], source)
+    assert federation.test.x[:, 0].tolist() == list(range(12))
+    rows = [f"{i},{i % 2},{'test' if i % 3 == 0 else 'train'}\n" for i in range(12)]
+    (tmp_path / "parts.csv").write_text("".join(["a,label,part\n", *rows]))
+    federation = served(tmp_path / "parts", [0, 1], f"{tmp_path}/parts.csv?split=part")
+    assert federation.test.x[:, 0].tolist() == [0, 3, 6, 9]
+
+
+def test_classes_of_the_test_examples_are_those_of_the_devices(tmp_path: Path) -> None:
+    """Some may be missing there; none may be another."""
+    some = table(tmp_path, ["yes"], "some.csv") + "/some.csv"
+    test = served(tmp_path / "a", ["no", "yes"], some).test
+    assert (test.y.tolist(), test.classes) == ([1] * 12, ("no", "yes"))
+    some = table(tmp_path, [2], "some.csv") + "/some.csv"
+    assert served(tmp_path / "b", [1, 2], some).test.y.tolist() == [1] * 12
+    assert served(tmp_path / "c", [0, 1], some, **{"data.classes": 3}).test.y.tolist() == [2] * 12
+    with pytest.raises(SettingError, match="on all devices the classes are '0', '1', got '2' in some"):
+        served(tmp_path / "d", [0, 1], some)
+    (tmp_path / "other.csv").write_text("b,label\n1,0\n2,1\n")
+    with pytest.raises(
+        SettingError, match=r"columns of the test examples .* differ: 'b' on other, 'a' on .*; give all"
+    ):
+        served(tmp_path / "e", [0, 1], f"{tmp_path}/other.csv")
 
 
 # ---- being asked

@@ -389,6 +389,65 @@ def test_devices_hold_examples_that_are_alike() -> None:
         Registry.of(RUN, [dataclasses.replace(there[0], model="lenet")], ["net"])
 
 
+def named(one: Registration, classes: tuple[str, ...] = (), columns: tuple[str, ...] = ()) -> Registration:
+    return dataclasses.replace(one, classes=classes, columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (
+            {},
+            {"classes": ("1", "2", "3")},
+            r"classes are called alike on all devices, in the same order, and theirs differ: '0', '1', '2' on 0+, '1', "
+            r"'2', '3' on 0+1; call them alike .* or number them from 0 on all devices and say data.classes",
+        ),
+        (
+            {"classes": ("cat", "dog", "eel")},
+            {"classes": ("cat", "dog", "fox")},
+            "from number 2 on, 'eel' on 0+, 'fox'",
+        ),
+        ({"classes": ("a", "b", "c\x1b\ud800")}, {}, r"'a', 'b', 'c\\x1b\\ud800' on"),
+        (
+            {"columns": ("age", "town_Bonn", "town_Kiel", "x")},
+            {"columns": ("age", "town_Kiel", "town_Ulm", "x")},
+            r"columns are called alike .* from number 1 on, 'town_Bonn', 'town_Kiel', 'x' on 0+, 'town_Kiel', .* 'x' "
+            r"on 0+1; give all files the same columns in the same order; of words, which prepare=standard",
+        ),
+        ({"columns": ("a", "b", "c", "d")}, {}, r"differ: 'a', 'b', 'c', 'd' on 0+, no names on 0+1;"),
+    ],
+)
+def test_devices_call_classes_and_columns_alike(
+    one: dict[str, tuple[str, ...]], other: dict[str, tuple[str, ...]], words: str
+) -> None:
+    first, second = registrations()[:2]
+    assert len(Registry.of(RUN, [named(first, **one), named(second, **one)], ["net"]).devices) == 2
+    with pytest.raises(SettingError, match=words):
+        Registry.of(RUN, [named(first, **one), named(second, **other)], ["net"])
+
+
+def test_classes_that_some_devices_lack_are_named() -> None:
+    first, second = registrations()[:2]
+    fewer = dataclasses.replace(second, train=(1, 2), test=(0, 0), val=(0, 0), classes=("a", "b"), columns=())
+    with pytest.raises(SettingError, match=r"from number 2 on, 'c' on 0+, nothing more on 0+1; call them alike"):
+        Registry.of(RUN, [named(first, ("a", "b", "c")), fewer], ["net"])
+    # numbers that somebody has spelt are numbers
+    assert Registry.of(RUN, [named(first, ("0", "1", "2")), named(second)], ["net"]).devices[0].classes
+
+
+def test_a_registry_of_before_names_is_read(tmp_path: Path) -> None:
+    Registry.of(RUN, registrations(), ["net"]).save(tmp_path / "devices.json")
+    found = json.loads((tmp_path / "devices.json").read_text())
+    for device in found["devices"]:
+        del device["classes"], device["columns"]
+    (tmp_path / "devices.json").write_text(json.dumps(found))
+    registry = Registry.read(tmp_path / "devices.json")
+    assert registry.devices == Registry.of(RUN, registrations(), ["net"]).devices
+    assert registry.admit(named(registrations()[1], ("a", "b", "c"))) == registry.devices[1]
+    with pytest.raises(SettingError, match=r"differ: not said, by an earlier version of fedloom on 0+, '0', '1', '2'"):
+        Registry.of(RUN, [registrations()[0], named(registrations()[1])], ["net"])
+
+
 def test_who_has_joined_comes_back_as_who_it_was() -> None:
     there = registrations()
     registry = Registry.of(RUN, there[:3], ["net"])
@@ -397,6 +456,9 @@ def test_who_has_joined_comes_back_as_who_it_was() -> None:
         registry.admit(there[5])
     with pytest.raises(RefusedError, match="has registered with other examples"):
         registry.admit(dataclasses.replace(there[1], train=(1, 1, 1)))
+    registry = Registry.of(RUN, [named(each, ("a", "b", "c")) for each in there[:3]], ["net"])
+    with pytest.raises(RefusedError, match="has registered with other examples"):
+        registry.admit(named(there[1], ("a", "c", "b")))
 
 
 def test_sizes_are_capped() -> None:
@@ -413,7 +475,9 @@ def test_sizes_are_capped() -> None:
         {"id": "../../etc/passwd"}, {"id": "A" * 32}, {"id": 5}, {"train": [1.5, 2, 3]}, {"train": [-1, 2, 3]},
         {"train": [True, 2, 3]}, {"train": 7}, {"train": [1 << 50, 0, 0]}, {"train": [0, 0, 0]}, {"train": []},
         {"test": [1]}, {"shape": []}, {"shape": [1 << 20, 1 << 20]}, {"dtype": "object"}, {"dtype": []},
-        {"model": None}, {"val": None}, {"train": "123"},
+        {"model": None}, {"val": None}, {"train": "123"}, {"classes": "abc"}, {"classes": ["a", "b"]},
+        {"classes": ["a", "b", 3]}, {"classes": 3}, {"classes": ["a", "b", "c" * 1001]}, {"columns": ["a"]},
+        {"shape": [2, 2], "columns": ["a", "b"]},
     ],
 )  # fmt: skip
 def test_registrations_that_are_none(change: dict[str, Any]) -> None:
@@ -421,6 +485,10 @@ def test_registrations_that_are_none(change: dict[str, Any]) -> None:
     assert Registration.of(sound) == registrations()[0]
     with pytest.raises(RefusedError):
         Registration.of({**sound, **change})
+    assert Registration.of({**sound, "classes": ["a", "b", "c"], "columns": []}).classes == ("a", "b", "c")
+    many = {"train": [1] * 3000, "test": [0] * 3000, "val": [0] * 3000, "classes": ["c" * 1000] * 3000}
+    with pytest.raises(RefusedError, match=r"names of classes take at most 2097152 bytes, got 30.*: shorten them"):
+        Registration.of({**sound, **many})
     for other in (None, [], "no", 5, {}):
         with pytest.raises(RefusedError, match="a device registers with"):
             Registration.of(other)

@@ -157,6 +157,20 @@ def test_a_trial_that_fails_does_not_end_a_search(base: Experiment, tmp_path: Pa
     assert {t.settings["local.lr"]: t.score is None for t in trials} == {1e38: True, 0.1: False}
 
 
+def test_values_that_do_not_fit_together_cost_a_search_one_trial(base: Experiment, tmp_path: Path) -> None:
+    """Each of them fits alone, and that is what can be known before the first trial."""
+    space = {"run.cohort_size": [2, 5], "data.clients": [3, 6]}
+    judged = Judged()
+    trials = Sweep(base, space, search=12).run(tmp_path / "s", train=judged)
+    wrong = {"run.cohort_size": 5, "data.clients": 3}
+    assert len(trials) == 12
+    assert any(t.settings == wrong for t in trials)
+    assert all((t.score is None) == (t.settings == wrong) for t in trials if t.status == "done" or t.score is None)
+    failed = next(t for t in trials if t.settings == wrong)
+    assert failed.status.startswith("failed: cohort_size = 5 is larger than the federation of 3 clients")
+    assert (tmp_path / "s/best.json").exists()
+
+
 def test_without_optuna(base: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SettingError, match=r"a search needs Optuna .*: pip install 'fedloom\[search\]'"):

@@ -1,10 +1,11 @@
 """Centralised training: one client that holds everybody's examples. The upper reference; not federated.
 
 Each round takes as many steps as a whole cohort would (`Local.steps`, set by the run unless given), so that its
-computation equals that of the other methods of a comparison.
+computation equals that of the other methods of a comparison. Each client's last batch may be short, so the steps of a
+full cohort are somewhat more than its epochs of everybody's examples.
 
-Down, up, kept: as FedAvg with one client, which it is. The optimiser's momentum starts empty each round, as theirs
-does.
+It is FedAvg with one client, except that nothing travels: 0 bytes down and up. Kept: nothing. The optimiser's momentum
+starts empty each round, as theirs does.
 """
 
 from __future__ import annotations

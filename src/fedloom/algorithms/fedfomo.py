@@ -18,10 +18,11 @@ Down: up to M models. Up: the model, and M + 1 numbers w_n. Kept by the client: 
 each client's last model, and its row of P. In the first round nobody has uploaded: local training alone.
 There is no value that gives FedAvg (no model is common).
 A client without validation examples keeps its own model: with nothing to compare by, it learns alone.
-Differences from the paper: M others beside the own model, as in the authors' code; candidates are all clients that
-uploaded before, not only those of the last round. From the authors' code: the norm is Euclidean (theirs is `l1` by
-default; their `l2` is the squared distance, `l2_root` the sum of the norms of each tensor); a model at distance 0 has
-weight 0. BatchNorm statistics are mixed like parameters, and do not count in distances.
+Differences from the paper: M counts the others beside the own model, as in the authors' code (its commands for the
+paper's 5 and 10 models have 4 and 9); candidates are all clients that uploaded before, not only those of the last
+round. From the authors' code: the norm is Euclidean (theirs is `l1` by default; their `l2` is the squared distance,
+`l2_root` the sum of the norms of each tensor); a model at distance 0 has weight 0. BatchNorm statistics are mixed like
+parameters, and do not count in distances.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ class FomoClient:
 
 @dataclass(frozen=True, kw_only=True)
 class FedFomo(Algorithm[Tensor, FomoClient]):
-    """`M` >= 1: models of others that a client is sent. `epsilon`, `decay` >= 0: exploration in round 0, and what it
-    loses in each. `norm`: distance of two models.
+    """`M` >= 1: models of others that a client is sent; 4 and its own are the paper's five. `epsilon`, `decay` >= 0:
+    exploration in round 0, and what it loses in each. `norm`: distance of two models.
     """
 
-    M: Count = 5
+    M: Count = 4
     epsilon: NonNegative = 0.3
     decay: NonNegative = 0.05
     norm: Norm = "euclid"

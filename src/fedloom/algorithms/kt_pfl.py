@@ -9,8 +9,9 @@ https://arxiv.org/abs/2111.02801, eq. 2 to 7.
 
 Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C].
 Kept by the client: its model.
-There is no value that gives FedAvg (nothing is averaged); rho -> infinity gives uniform mixing (`fedmd_kt`), a
-distillation rate of 0 local-only.
+There is no value that gives FedAvg (nothing is averaged); a distillation rate of 0 is local-only. As rho grows, with
+eta3 = 0.5 / rho, C tends to 1/N like 1 / rho: uniform mixing (`fedmd_kt`). Each step multiplies what C differs from 1/N
+by 1 - 2 eta3 rho, which no longer shrinks it from eta3 * rho = 1 on: settings must stay below.
 Differences from the paper: each row of C is projected onto the simplex after its step (the paper leaves it free and p_n
 then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6): one upload less;
 with partial participation rows are mixed over the clients that answered, at the mass they had; BatchNorm statistics are
@@ -29,6 +30,7 @@ from torch.func import grad
 
 from fedloom.core.choices import Count, NonNegative
 from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.transfer import Transfer, mixture, project_simplex
 
@@ -37,7 +39,7 @@ LOGGED = 100  # clients up to which C, N x N numbers, is in every round's record
 
 @dataclass(frozen=True, kw_only=True)
 class KTpFL(Transfer[Tensor]):
-    """`lam`, `rho`, `eta3`, `coefficient_steps`: of eq. 7. See `Transfer` for the other settings.
+    """`lam`, `rho`, `eta3`, `coefficient_steps`: of eq. 7, with `eta3` * `rho` < 1. See `Transfer` for the others.
 
     The record of a round has C as `server_coefficients`, row by row, where there are at most 100 clients.
     """
@@ -46,6 +48,10 @@ class KTpFL(Transfer[Tensor]):
     rho: NonNegative = 0.7
     eta3: NonNegative = 0.1
     coefficient_steps: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_pull(self.eta3, self.rho)
 
     def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> Tensor:
         return torch.full((num_clients, num_clients), 1.0 / num_clients)  # row = student
@@ -64,6 +70,15 @@ class KTpFL(Transfer[Tensor]):
         if len(server) <= LOGGED:
             cohort.note(coefficients=server.flatten())
         return server
+
+
+def check_pull(eta3: float, rho: float) -> None:
+    """Raise SettingError where steps of eq. 7 carry C away from 1/N, though rho pulls it there."""
+    if eta3 * rho >= 1:
+        raise SettingError(
+            f"KT-pFL's coefficients are stable only with eta3 * rho < 1, got {eta3:g} * {rho:g} = {eta3 * rho:g}: set "
+            f"eta3 below {1 / rho:.3g} (at {0.5 / rho:.3g} the pull reaches 1 / N in one step), or lower rho"
+        )
 
 
 def coefficient_loss(c: Tensor, soft: Tensor, share: Tensor, lam: float, rho: float, prior: float) -> Tensor:

@@ -12,8 +12,9 @@ theta_n mixes BatchNorm statistics too; counters are those of w_n. A client is j
 trained. Before its first training w_n is the common initial model. Rows of C are projected onto the simplex.
 
 Down: theta_n. Up: w_n. Kept by the client: w_n. Kept by the server: every client's last model, and its row of C.
-There is no value that gives FedAvg: where rho -> infinity, all cohorts are full and clients of one size, theta_n is its
-model. A client that is not asked keeps its model, by which others go on learning, and its row.
+There is no value that gives FedAvg: as rho grows with eta3 * rho = 0.5, all cohorts are full and clients of one size,
+theta_n tends to its model. eta3 * rho must be below 1, as for `kt_pfl`. A client that is not asked keeps its model, by
+which others go on learning, and its row.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.algorithms.kt_pfl import check_pull
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import NonNegative
@@ -36,11 +38,15 @@ from fedloom.core.types import Params, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class KTpFLWeights(Algorithm[tuple[()], Weights]):
-    """`lam`, `rho`, `eta3`: of eq. 7."""
+    """`lam`, `rho`, `eta3`: of eq. 7, with `eta3` * `rho` < 1."""
 
     lam: NonNegative = 1.0
     rho: NonNegative = 0.7
     eta3: NonNegative = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_pull(self.eta3, self.rho)
 
     def init(self, model: Model, key: int, *, num_clients: int) -> tuple[()]:
         return ()

@@ -6,8 +6,9 @@ Local and Global Representations.* 2020. https://arxiv.org/abs/2001.01523, Algor
     client       (l_k, g_k): E epochs of SGD on F_k(l_k, g), both together, from the own layers and the head received
     server       g <- mean_k g_k                                                   over the clients that answered
 
-First there may be `pretrain_rounds` of FedAvg, as in the authors' experiments: after these every client starts from the
-lower layers of that model, which are sent to it once, when it is first asked again.
+First there may be `pretrain_rounds` of FedAvg, of the same `aggregation` and `buffers`, as in the authors' experiments:
+after these every client starts from the lower layers of that model, BatchNorm statistics included, which are sent to it
+once, when it is first asked again.
 
 Down: the head; the whole model while pretraining, and once more to each client after it. Up: the head; the whole model
 while pretraining. Kept by the client: its lower layers. `global_modules = "*"` is FedAvg with
@@ -30,6 +31,7 @@ from fedloom.core.averaging import Averaging
 from fedloom.core.choices import WholeNumber
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
+from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.types import Maybe, Weighted, Weights
 
@@ -51,6 +53,12 @@ class LGFedAvg(Averaging[Maybe[Weights]]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "shared", self.global_modules)
         super().__post_init__()
+        if self.pretrain_rounds and self.buffers == "local":
+            raise SettingError(
+                f"LG-FedAvg's clients start from the pretrained model, and with buffers = 'local' it has no BatchNorm "
+                f"statistics, got pretrain_rounds = {self.pretrain_rounds}: set buffers = 'average' or 'server', or "
+                "pretrain_rounds = 0"
+            )
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Maybe[Weights]:
         own = self.own(initial)
@@ -71,7 +79,9 @@ class LGFedAvg(Averaging[Maybe[Weights]]):
     def pretrain(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
         w_k = self.train(client, w, loss=client.loss)
         kept, upload = self.answer(client, w_k)
-        return kept, client.weigh(upload.value.merge(Weights(params=self.own(w_k).params)), self.aggregation)
+        own = self.own(w_k)
+        rest = Weights(params=own.params) if self.buffers == "server" else own  # as `up` has it of the shared part
+        return kept, client.weigh(upload.value.merge(rest), self.aggregation)
 
     @on_client
     def local_update(

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedloom import studies
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, StorageError
 from fedloom.core.naming import meant
 from fedloom.core.output import below
 from fedloom.core.terminal import table
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for name in names:
         try:
             result, files = analyse(analysed, name, out, analyses)
-        except (SettingError, ValueError) as error:
+        except (SettingError, StorageError, ValueError) as error:
             if len(names) == 1:
                 raise
             skipped.setdefault(str(error), []).append(name)

@@ -47,7 +47,8 @@ def replay(args: argparse.Namespace, console: Console) -> int:
         start = job.algorithm.global_models(found.before, p.models).get(name)
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
         accuracy = "-" if test is None else f"{classify(model, trained, p.task, test).accuracy:.4f}"
-        out.add_row(str(client), f"{int(p.sizes[client]):,}", moved, accuracy)
+        who, size = ("all", p.sizes.sum()) if job.algorithm.pooled else (str(client), p.sizes[client])
+        out.add_row(who, f"{int(size):,}", moved, accuracy)
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -70,25 +70,20 @@ def compare(args: argparse.Namespace, console: Console) -> int:
             name = place if place != "." else label(chosen[0].algorithm)
             directory = None if args.out is None else Path(args.out, place)
             how = {"resume": args.resume, "trackers": args.track, "whole": whole}
-            try:
+            with _costs_no_other(name, diverged, len(jobs)):
                 results.append((name, train(name, job, console, directory, **how)))
-            except NonFiniteError as error:
-                if len(jobs) == 1:
-                    raise
-                diverged[name] = str(error)
     finally:  # where one fails or is interrupted, what the others gave is still worth a look
         _show(results, args.out, console)
-        for name, why in diverged.items():
-            console.print(f"{name} is in no table, it diverged: {why}", markup=False, soft_wrap=True)
+        _show_diverged(diverged, console)
     return int(bool(diverged))
 
 
 def resume(args: argparse.Namespace, console: Console) -> int:
-    """Go on with every run below a directory."""
+    """Go on with every run below a directory. One that diverges costs no other, and the exit status is 1."""
     runs = runs_below(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
-    federations, results = Federations(), Results()
+    federations, results, diverged = Federations(), Results(), dict[str, str]()
     try:
         for place in runs:
             experiment = Experiment.from_directory(place)
@@ -101,13 +96,31 @@ def resume(args: argparse.Namespace, console: Console) -> int:
             if only_computes(job.settings.engine):
                 job.run()
                 continue
-            results.append((name, train(name, job, console, place, resume=True, at=args.at)))
+            with _costs_no_other(name, diverged, len(runs)):
+                results.append((name, train(name, job, console, place, resume=True, at=args.at)))
     finally:
         _show(results, args.directory, console)
+        _show_diverged(diverged, console)
     if Path(args.directory) not in runs:
         text = "went on with every run that had begun; the command that made them starts the others too, with --resume"
         console.print(text, markup=False, soft_wrap=True)
-    return 0
+    return int(bool(diverged))
+
+
+@contextmanager
+def _costs_no_other(name: str, diverged: dict[str, str], runs: int) -> Iterator[None]:
+    """A run among several that diverges is noted in `diverged`, with why."""
+    try:
+        yield
+    except NonFiniteError as error:
+        if runs == 1:
+            raise
+        diverged[name] = str(error)
+
+
+def _show_diverged(diverged: Mapping[str, str], console: Console) -> None:
+    for name, why in diverged.items():
+        console.print(f"{name} is in no table, it diverged: {why}", markup=False, soft_wrap=True)
 
 
 def branch(args: argparse.Namespace, console: Console) -> int:

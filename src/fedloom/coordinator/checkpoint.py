@@ -72,7 +72,7 @@ class Checkpoints:
 
     Client states are written first (one file per client and version), then the server's, then the index; each gets
     its name when it is whole. The index has the digests of all of them, of the beginnings of the logs, of the run and
-    of itself. The newest two checkpoints and those of every `keep_every`-th round are kept.
+    of itself. The first checkpoint, the newest two and those of every `keep_every`-th round are kept.
     """
 
     def __init__(self, folder: Path, keep_every: int = 10) -> None:
@@ -278,7 +278,8 @@ class Checkpoints:
 
     def _prune(self, engine: Engine) -> None:
         newest = sorted(self._kept)[-2:]
-        dropped = [self._kept.pop(t) for t in list(self._kept) if t not in newest and t % self.keep_every]
+        first = min(self._kept)  # of a branch, before which nothing can be computed again
+        dropped = [self._kept.pop(t) for t in list(self._kept) if t not in (first, *newest) and t % self.keep_every]
         named = {f.name for c in self._kept.values() for f in c.clients.values()}
         engine.spare(named)
         for checkpoint in dropped:

@@ -119,7 +119,7 @@ class Evaluation:
             found = {k: (int(s.right), int(s.examples)) for k, s in sorted(seen.items())}
             rate = {str(k): right / total for k, (right, total) in found.items()}
             out[f"new_{way}_accuracy"] = mean(rate.values())
-            out[f"new_{way}_accuracy_by_samples"] = by_samples(found.values()) if found else None
+            out[f"new_{way}_accuracy_by_samples"] = by_samples(found.values())
             out["new_by_client"][way] = rate
         return out
 
@@ -251,10 +251,12 @@ class Evaluation:
         return self._held[name, kind]
 
 
-def by_samples(found: Iterable[tuple[int, int]]) -> float:
-    """All right answers over all examples, of (right, examples) by client: large clients count for more."""
-    right, examples = np.array(list(found), np.int64).sum(0)
-    return float(right / examples)
+def by_samples(found: Iterable[tuple[int, int]]) -> float | None:
+    """All right answers over all examples, of (right, examples) by client: large clients count for more; None where
+    nobody has examples.
+    """
+    right, examples = np.array([(0, 0), *found], np.int64).sum(0)
+    return float(right / examples) if examples else None
 
 
 def _columns(name: str, seen: list[Seen]) -> Record:

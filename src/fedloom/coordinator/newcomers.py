@@ -83,10 +83,13 @@ class NewClients:
             )
         learning = [way for way in self.judged_by if way != "global"]
         bare = [k for k in new if not federation.partition.sizes[k]]
-        if bare and learning:
+        if bare and (learning or self.joins is not None):
+            done = [*learning, *["asked to train once it has joined"] * (self.joins is not None)]
             raise SettingError(
-                f"a new client is {' and '.join(learning).replace('_', '-')} on training examples, and client "
+                f"a new client is {' and '.join(done).replace('_', '-')} on training examples, and client "
                 f"{bare[0]} has none: give it some, or judge new clients by 'global' alone (judged_by)"
+                + ", who never join (joins)"
+                * (self.joins is not None)
             )
 
 

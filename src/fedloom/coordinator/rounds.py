@@ -56,6 +56,7 @@ class Coordinator:
         elif algorithm.asks_everyone:
             self.cohort_size = population.num_clients
         self.algorithm, self.trained = algorithm, trained
+        self.faults = None if algorithm.pooled else job.faults  # what is in one place is not lost on the way
         stored: Mapping[str, Any] = files.document("manifest") if files is not None else {}
         fixed = stored.get("fixed", {})
         if stored and settings.compilation == "auto":  # whatever the default was when the run began
@@ -82,7 +83,7 @@ class Coordinator:
             chunks=fixed.get("chunks"),
             workers=settings.workers,
             deadline=settings.deadline,
-            faults=job.faults,
+            faults=self.faults,
             on_nonfinite=settings.on_nonfinite,
             norm_bound=settings.norm_bound,
             partial_sums=settings.partial_sums,
@@ -146,7 +147,7 @@ class Coordinator:
     def lose_again(self, files: RunDirectory) -> list[Record]:
         """From now on lose whom the run did not wait for, and wait for everybody else; what the run wrote down."""
         wrote = History.read(files.path).metrics
-        self.engine.deadline, self.engine.faults = None, lost_again(wrote, self.job.faults)
+        self.engine.deadline, self.engine.faults = None, lost_again(wrote, self.faults)
         return wrote
 
     def replay(

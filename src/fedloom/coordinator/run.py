@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.past import Past, Replay
 from fedloom.coordinator.progress import watched
 from fedloom.coordinator.rounds import Coordinator, OnHistory
-from fedloom.coordinator.sampler import DeviceSampler, FixedList
+from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, enough_memory
@@ -84,18 +84,7 @@ class Job:
             self.new.check(federation, settings.cohort_size)
         new = [] if self.new is None else self.new.ids(federation.num_clients)
         no_training_rows(federation, new)
-        if isinstance(self.sampler, FixedList):
-            for t, clients in enumerate(self.sampler.rounds):
-                if self.new is not None and not self.new.joined(t) and (early := set(clients) & set(new)):
-                    raise SettingError(
-                        f"the sampler lists client {min(early)} for round {t + 1}, which is new and has not joined by "
-                        "then: list others, or let it join earlier (joins)"
-                    )
-        if isinstance(self.sampler, FixedList) and len(self.sampler.rounds) < settings.rounds:
-            raise SettingError(
-                f"the sampler lists the clients of {len(self.sampler.rounds)} rounds, the run has {settings.rounds}: "
-                "list them for every round, or set rounds"
-            )
+        self._check_list(new)
         if algorithm.pooled and algorithm.personalises:
             raise SettingError(
                 f"{type(algorithm).__name__} trains one model for all, which no client can have parts of: "
@@ -108,6 +97,37 @@ class Job:
                 raise SettingError(
                     f"monitor = {settings.monitor!r} is measured on {part}, which this federation lacks: "
                     "hold examples out (val_fraction, test_fraction, test), or monitor something else"
+                )
+
+    def _check_list(self, new: Sequence[int]) -> None:
+        """Raise SettingError where the sampler is a list that does not fit. `new`: clients that are."""
+        arriving = self.sampler if isinstance(self.sampler, Arriving) else None
+        listed = self.sampler if arriving is None else arriving.sampler
+        if not isinstance(listed, FixedList):
+            return
+        if len(listed.rounds) < self.settings.rounds:
+            raise SettingError(
+                f"the sampler lists the clients of {len(listed.rounds)} rounds, the run has {self.settings.rounds}: "
+                "list them for every round, or set rounds"
+            )
+        if self.settings.spares:
+            raise SettingError(
+                f"spares = {self.settings.spares} are drawn beyond the cohort, and a list names who is asked: list "
+                "more clients, or leave spares out"
+            )
+        for t, clients in enumerate(listed.rounds[: self.settings.rounds]):
+            if self.new is not None and not self.new.joined(t) and (early := set(clients) & set(new)):
+                raise SettingError(
+                    f"the sampler lists client {min(early)} for round {t + 1}, which is new and has not joined by "
+                    "then: list others, or let it join earlier (joins)"
+                )
+            there = self.federation.num_clients
+            if arriving is not None:
+                there = min(there, arriving.first + arriving.per_round * t)
+            if (last := max(clients, default=0)) >= there:
+                raise SettingError(
+                    f"the sampler lists client {last} for round {t + 1}, and there are the clients 0..{there - 1} by "
+                    "then: list others"
                 )
 
     @functools.cached_property
@@ -249,11 +269,21 @@ class Restored:
         return self.engine.algorithm.global_models(self.server, self.engine.population.models)
 
     def personal_weights(self, client: int) -> Weights:
-        """The model by which a client is judged."""
+        """The model by which a client is judged.
+
+        Raises:
+            SettingError: there is no such client, or the algorithm has no model for it.
+        """
         n = self.engine.population.num_clients
         if not 0 <= client < n:
             raise SettingError(f"client must be in 0..{n - 1}, got {client}")
-        return self.engine.personal(self.server, [client], max(0, self.round - 1))[client]
+        found = self.engine.personal(self.server, [client], max(0, self.round - 1))
+        if client not in found:
+            raise SettingError(
+                f"{type(self.engine.algorithm).__name__} has no model by which client {client} is judged after round "
+                f"{self.round}: take the global one"
+            )
+        return found[client]
 
 
 def run(

@@ -35,8 +35,8 @@ class RunSettings(Known):
     and of the global model, on its held-out and its training examples, and accuracy before and after local training. It
     costs a pass over these examples for each model.
 
-    `checkpoint_every`: rounds between checkpoints of a run with a directory (the last round always is one). The last
-    two are kept, and every `keep_every`-th round. `state_memory_mib`: clients' states beyond so many MiB go to disk.
+    `checkpoint_every`: rounds between checkpoints of a run with a directory (the last round always is one). The first,
+    the last two and every `keep_every`-th are kept. `state_memory_mib`: clients' states beyond so many MiB go to disk.
 
     `stateless`: devices keep nothing between rounds, so the server keeps each client's state and sends it with the
     request. Results are the same bits; bytes count the states that travel, as `personal`.

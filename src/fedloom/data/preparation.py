@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,7 @@ class Preparation:
     Args:
         frame: the columns, a pandas DataFrame of N rows; missing values are NaN.
         transformer: of scikit-learn, with `fit(frame, y)` and `transform(frame)`; copied before it is fitted.
-        read: how the table was read, for `facts`.
+        read: how the table was read, for `facts`; new rows are read by its `gaps` and `thousands`.
         facts: what the features are, once it is fitted; for manifest.json.
     """
 
@@ -110,10 +111,12 @@ class Preparation:
     def new_rows(self, frame: Any) -> npt.NDArray[np.float32]:
         """Features (N, D) of other rows, as the fitted transformer makes them: what a trained model predicts from.
 
-        `frame`: a pandas DataFrame with the columns that were features, in any order; others are left out.
+        `frame`: a pandas DataFrame with the columns that were features, in any order; others are left out. What meant
+        a gap in the table (`gaps` of `read_csv`) means one here.
 
         Raises:
-            ValueError: a column is not there, or holds words in place of numbers.
+            ValueError: a column is not there, holds words in place of numbers, or text with marks where marks part
+                thousands in the table that was trained on.
         """
         import pandas as pd
 
@@ -122,10 +125,17 @@ class Preparation:
                 f"new rows must have the columns {', '.join(map(repr, self.frame.columns))}, got none called "
                 f"{', '.join(map(repr, lacks))}: name them as in the table that was trained on"
             )
-        columns = {}
+        columns, gaps = {}, MISSING | set(self.read.get("gaps", ()))
         for name, seen in self.frame.items():
             given = frame[name].reset_index(drop=True)
-            given = given.where(~given.isin(MISSING))
+            given = given.where(~given.map(spelt).isin(gaps))
+            shown = self.read.get("thousands", {}).get(name)  # a cell of it; 1.500 alone does not tell what it means
+            if shown and (marked := [v for v in given if isinstance(v, str) and re.search("[.,]", v)]):
+                raise ValueError(
+                    f"column {name!r} must hold numbers, or text without marks, since marks part thousands in the "
+                    f"table that was trained on ({shown}), got {marked[0]!r}: read it by pandas with the same marks, "
+                    "decimal=',', thousands='.' or the other way round"
+                )
             if seen.dtype.kind == "f":
                 columns[name] = pd.to_numeric(given, errors="coerce").astype(np.float64)
                 if (words := columns[name].isna() & given.notna()).any():

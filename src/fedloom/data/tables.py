@@ -58,7 +58,8 @@ def read_csv(
     Its first line names the columns. The separator (comma, semicolon, tab or bar; behind semicolons 3,5 is a number)
     and the encoding (UTF-8, UTF-16 with its mark, else Windows-1252) are recognised, and so are thousands' marks in a
     column where some cell has both marks, 66.981,87 or 66,981.87, or one twice (1.234.567). Classes are the values of
-    the label column in sorted order, numerically if all are integers; an integer has one spelling.
+    the label column in sorted order, numerically if all are integers; an integer has one spelling. There and in the
+    column of clients a gap is refused.
 
     Columns that are not named here are features. Without `prepare` they hold numbers, as they are. With it, columns of
     words and gaps (empty cells, NA, N/A, NaN, null and ?) are features too, by scikit-learn (`fedloom[tables]`). It is
@@ -91,6 +92,8 @@ def read_csv(
     text = replace(text, gaps=frozenset([gaps] if isinstance(gaps, str) else gaps))
     read = _read(text, set(named) | set(categories), set(drop))
     said: dict[str, Any] = {"separator": text.separator, "encoding": text.encoding, "dropped": list(drop)}
+    if text.gaps:
+        said["gaps"] = sorted(text.gaps)
     if read.grouped:
         said["thousands"] = read.grouped
     return _dataset(path, read, (label, client, split), path.stem, prepare, said, test_fraction, seed)
@@ -170,12 +173,15 @@ def _dataset(
     seed: int,
     bad: Mapping[str, str] = MappingProxyType({}),
 ) -> Dataset:
-    label, _, split = named
+    label, client, split = named
     if not len(read.lines):
         refuse(path, "the table must have rows", "a header alone", "add some")
     labels, users, parts = (None if n is None else read.words.pop(n) for n in named)
     assert labels is not None
     _check_columns(path, read, prepare is not None, bad)
+    for column, cells in ((label, labels), (client, users)):
+        if column is not None and cells is not None:
+            _check_gaps(path, read, column, cells)
     y, classes = _classes(path, label, labels)
     if split is None:
         test = np.zeros(len(y), np.bool_)
@@ -446,6 +452,19 @@ def _is_number(cell: str) -> bool:
     return True
 
 
+def _check_gaps(path: Path, read: _Read, column: str, cells: Sequence[str]) -> None:
+    """Refuse cells that mean a gap where every row needs a class or a client."""
+    gaps = [row for row, cell in enumerate(cells) if cell in MISSING]
+    if gaps:
+        more = f" and {len(gaps) - 1} more" * (len(gaps) > 1)
+        refuse(
+            path,
+            f"{column!r} must have a value in every row",
+            f"{cells[gaps[0]]!r} in {read.at(gaps[0])}{more}, which means a gap",
+            "fill it in, leave the row out, or rename a class or client that is called so",
+        )
+
+
 def _classes(path: Path, column: str, cells: Sequence[str]) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     """Labels, and what the classes are called."""
     spellings: dict[int, str] = {}
@@ -455,7 +474,7 @@ def _classes(path: Path, column: str, cells: Sequence[str]) -> tuple[npt.NDArray
             refuse(path, f"an integer in {column!r} must have one spelling", f"{other} and {cell}", "write it alike")
     integers = all(_INTEGER.fullmatch(cell) for cell in cells)
     for cell in () if integers else cells:
-        if not cell or (_is_number(cell.replace("_", "")) and not _INTEGER.fullmatch(cell)):
+        if _is_number(cell.replace("_", "")) and not _INTEGER.fullmatch(cell):
             refuse(
                 path, f"labels in {column!r} must be integers or names", repr(cell)[:60], "number the classes from 0"
             )

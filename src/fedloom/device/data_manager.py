@@ -8,7 +8,7 @@ import numpy as np
 
 from fedloom.core.errors import SettingError
 from fedloom.data import Dataset, Federation, Partition, by_lists, federate
-from fedloom.engines.registration import Registration
+from fedloom.engines.registration import Registration, checked_names
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings
 
@@ -32,13 +32,15 @@ class DataManager:
 
         dtype = str(f.train.x.dtype).removeprefix("torch.")
         return Registration(
-            id, counts(f.partition), counts(f.local_test), counts(f.local_val), f.train.shape, dtype, model
-        )
+            id, counts(f.partition), counts(f.local_test), counts(f.local_val), f.train.shape, dtype, model,
+            checked_names(f.train.classes, "classes", f.num_classes),
+            checked_names(f.train.columns, "columns", len(f.train.columns)),
+        )  # fmt: skip
 
 
 def loaded(source: str) -> Dataset:
-    """The examples of a source, as they are stored."""
-    return catalogue.data(_named(source))
+    """The examples of a source, as they are stored; of a table without `split`, all rows are to train on."""
+    return catalogue.data(_named(source), whole=True)
 
 
 def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
@@ -60,7 +62,7 @@ def _named(source: str) -> str:
     """A folder by the file in it, or as a folder of images."""
     folder = Path(source)
     if not folder.is_dir():
-        if "/" in source and ":" not in source and not folder.exists():
+        if "/" in source and ":" not in source and not Path(source.partition("?")[0]).exists():
             raise SettingError(f"--data names a file, a folder or data by name, and there is no {source}: name another")
         return source
     files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".csv"))

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,16 @@ from fedloom.data import Examples, Federation, Partition
 from fedloom.data.examples import MAX_CLASSES
 
 CAP = 1_000_000  # examples that count of one device, unless said otherwise
+_LONGEST, _LARGEST = 1000, 1 << 21  # characters of a name, bytes of all names of classes or of columns
+_SHOWN = 5  # names in a message
+_MEND_CLASSES = (
+    "call them alike (the values of the label column, the folders of images), or number them from 0 on all devices and "
+    "say data.classes in the settings"
+)
+_MEND_COLUMNS = (
+    "give all files the same columns in the same order; of words, which prepare=standard makes columns of, each device "
+    "needs the same ones in its training rows"
+)
 _ID = re.compile(r"[0-9a-f]{32}")
 _DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64}
 
@@ -34,6 +45,28 @@ def checked_id(id: Any, whose: str) -> str:
     raise RefusedError(f"the id of {whose} is 32 hexadecimal digits, got {id!r:.80}")
 
 
+def checked_names(names: Any, whose: str, count: int) -> tuple[str, ...]:
+    """What the `count` classes or columns of some examples are called; nothing where they have no names.
+
+    Raises:
+        RefusedError: they are no names, too long, or not as many.
+    """
+    found = tuple(names) if isinstance(names, list | tuple) else (None,)
+    if len(found) not in (0, count) or not all(isinstance(name, str) for name in found):
+        raise RefusedError(f"each of the {count} {whose} of examples has a name or none has, got {names!r:.80}")
+    if long := [name for name in found if len(name) > _LONGEST]:
+        raise RefusedError(
+            f"the names of {whose} have at most {_LONGEST} characters, got {len(long[0])}: rename {long[0]!r:.80}"
+        )
+    if (size := len(json.dumps(found))) > _LARGEST:
+        raise RefusedError(f"the names of {whose} take at most {_LARGEST} bytes, got {size}: shorten them")
+    return found
+
+
+def _said_names(names: Any, whose: str, count: int) -> tuple[str, ...] | None:
+    return None if names is None else checked_names(names, whose, count)
+
+
 @dataclass(frozen=True)
 class Registration:
     """What a device says of itself when it joins. No example leaves it.
@@ -46,6 +79,10 @@ class Registration:
         shape: of an example.
         dtype: of the values of an example as they are stored.
         model: its architecture; "" before the server has chosen one.
+        classes: what the classes are called, in their order; nothing where they are numbers from 0. None: it was not
+            said, in a file of a time when nobody asked.
+        columns: what the features of a table are called, in their order; nothing where they have no names. None as for
+            classes.
     """
 
     id: str
@@ -55,6 +92,8 @@ class Registration:
     shape: tuple[int, ...]
     dtype: str
     model: str = ""
+    classes: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, said: Any) -> Registration:
@@ -80,7 +119,17 @@ class Registration:
             raise RefusedError(f"the values of an example are {', '.join(_DTYPES)}, got {made.dtype!r:.80}")
         if not 1 <= len(made.shape) <= 8 or np.prod(made.shape, dtype=float) > 1 << 30:
             raise RefusedError(f"an example has at most 8 axes and 2**30 values, got {made.shape!s:.80}")
-        return made
+        count = made.shape[0] if len(made.shape) == 1 else 0
+        return replace(
+            made,
+            classes=_said_names(said.get("classes"), "classes", len(made.train)),
+            columns=_said_names(said.get("columns"), "columns", count),
+        )
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What the classes are called, by their numbers where these are all they have; None where it was not said."""
+        return None if self.classes is None else self.classes or class_numbers(len(self.train))
 
     def capped(self, cap: int) -> Registration:
         """The same with at most `cap` examples of each role; the classes keep their shares."""
@@ -90,6 +139,27 @@ class Registration:
             return counts if total <= cap else tuple(n * cap // total for n in counts)
 
         return replace(self, train=cut(self.train), test=cut(self.test), val=cut(self.val))
+
+
+def class_numbers(count: int) -> tuple[str, ...]:
+    """The numbers of so many classes, which is what classes without names are called."""
+    return tuple(map(str, range(count)))
+
+
+def _unlike(one: tuple[str, Sequence[str] | None], other: tuple[str, Sequence[str] | None]) -> str:
+    """For a message: what two call something, from where they first differ. Names come from outside and are quoted."""
+    pairs = enumerate(zip_longest(one[1] or (), other[1] or ()))
+    start = next((i for i, (a, b) in pairs if a != b), 0)
+
+    def shown(names: Sequence[str] | None) -> str:
+        if names is None:
+            return "not said, by an earlier version of fedloom"
+        part = names[start : start + _SHOWN]
+        more = ", ..." if start + _SHOWN < len(names) else ""
+        return (", ".join(f"{name!r:.80}" for name in part) or ("nothing more" if start else "no names")) + more
+
+    after = f"from number {start} on, " if start else ""
+    return f"{after}{shown(one[1])} on {one[0]}, {shown(other[1])} on {other[0]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,12 +194,22 @@ class Registry:
         """Devices that join a new run; one that leaves its architecture to the server gets one in turn.
 
         Raises:
-            SettingError: there are none, or they differ in shape, type or classes of their examples.
+            SettingError: there are none, or they differ in shape, type, classes or columns of their examples.
         """
         devices = sorted(found, key=lambda each: each.id)
         if not devices:
             raise SettingError("a run needs a device, got none that could be registered: see the audit log for why")
         first = devices[0]
+        for each in devices[1:]:
+            for what, one, other, remedy in (
+                ("classes", first.class_names, each.class_names, _MEND_CLASSES),
+                ("columns", first.columns, each.columns, _MEND_COLUMNS),
+            ):
+                if one != other:
+                    raise SettingError(
+                        f"{what} are called alike on all devices, in the same order, and theirs differ: "
+                        f"{_unlike((first.id, one), (each.id, other))}; {remedy}"
+                    )
         for name, of in (
             ("shape", lambda d: d.shape),
             ("dtype", lambda d: d.dtype),
@@ -160,6 +240,8 @@ class Registry:
         known = next((device for device in self.devices if device.id == one.id), None)
         if known is None:
             raise RefusedError(f"the run has begun without device {one.id}")
+        if known.classes is None:  # the run began when nobody asked for names
+            one = replace(one, classes=None, columns=None)
         if replace(one, model=known.model) != known:
             raise RefusedError(f"device {one.id} has registered with other examples when the run began")
         return known
@@ -183,8 +265,17 @@ class Registry:
             raise StorageError(f"{path} does not say which devices a run has: {error}") from None
 
     def federation(self, test: Examples | None = None) -> Federation:
-        """Who holds how many examples of which class; the examples are on the devices."""
+        """Who holds how many examples of which class; the examples are on the devices.
+
+        Raises:
+            SettingError: the columns of `test` are called otherwise than those of the devices.
+        """
         first, n, end = self.devices[0], len(self.devices), 0
+        if test is not None and first.columns not in (None, test.columns):
+            raise SettingError(
+                f"columns of the test examples are called as those of the devices, in the same order, and differ: "
+                f"{_unlike((test.name, test.columns), (first.id, first.columns))}; {_MEND_COLUMNS}"
+            )
         classes = np.tile(np.arange(len(first.train)), n)
         parts: dict[str, Partition | None] = {}
         labels = []

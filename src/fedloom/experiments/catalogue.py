@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -50,11 +51,13 @@ from fedloom.data import (
 from fedloom.data.download import DOWNLOADS
 from fedloom.data.formats import FormatError
 from fedloom.data.sources import SOURCES
+from fedloom.engines.registration import class_numbers
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.words import coerce
 from fedloom.models import MODELS, build
 
 DATA = "fashion_mnist_small"
+_WHOLE = re.compile(r"0|[1-9][0-9]*")  # as a table spells whole numbers
 TASKS: dict[str, Callable[[], Task]] = {
     "classification": Classification,
     "hinge": Hinge,
@@ -179,8 +182,8 @@ def written(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
 # ---- data
 
 
-def data(source: str) -> Dataset:
-    """What a source holds.
+def data(source: str, *, whole: bool = False) -> Dataset:
+    """What a source holds; `whole`: no random test rows are drawn of a table without `split`.
 
     | written | is |
     |---|---|
@@ -199,8 +202,8 @@ def data(source: str) -> Dataset:
     if name == "huggingface" and rest:
         return from_huggingface(rest)
     path, question, arguments = source.partition("?")
-    if path.endswith((".csv", ".tsv")):
-        return _table(path, arguments if question else None)
+    if is_table(source):
+        return _table(path, arguments if question else None, whole)
     if source.endswith(".npz"):
         return read_npz(source)
     own = colon and name.replace(".", "").isidentifier() and rest.isidentifier()
@@ -228,6 +231,11 @@ def data(source: str) -> Dataset:
     )
 
 
+def is_table(source: str) -> bool:
+    """Whether a source is a table in a text file."""
+    return source.partition("?")[0].endswith((".csv", ".tsv"))
+
+
 def _published(name: str, folder: str) -> Dataset:
     try:
         return load(name, folder)
@@ -247,7 +255,7 @@ def _unknown_module(name: str) -> bool:
 _ARGUMENTS = {"label": str, "client": str, "split": str, "prepare": str, "drop": list, "categories": list, "gaps": list}
 
 
-def _table(path: str, written: str | None) -> Dataset:
+def _table(path: str, written: str | None, whole: bool) -> Dataset:
     """A table, with the arguments that stand behind its path."""
     form = f"{path}?label=y&client=c&split=s&drop=a,b&categories=d&gaps=none&prepare=standard"
     given: dict[str, Any] = {}
@@ -258,6 +266,8 @@ def _table(path: str, written: str | None) -> Dataset:
                 f"of a table one says, each once, {form}, got {pair!r}{meant(key, _ARGUMENTS.keys() - {key})}"
             )
         given[key] = value.split(",") if _ARGUMENTS[key] is list else value
+    if whole and "split" not in given:
+        given["test_fraction"] = 0.0
     try:
         return read_csv(path, **given)
     except ValueError as error:
@@ -432,12 +442,45 @@ def first_classes(dataset: Dataset, count: int) -> Dataset:
     return dataset.first_classes(count)
 
 
-def numbered(dataset: Dataset, count: int) -> Dataset:
-    """The same with the classes 0 .. `count` - 1, of which the last may have no example here; 0: those that it has."""
-    if count <= dataset.train.num_classes:
-        return first_classes(dataset, count) if count else dataset
-    test = dataset.test and dataclasses.replace(dataset.test, num_classes=count)
-    return dataset._replace(train=dataclasses.replace(dataset.train, num_classes=count), test=test)
+def numbered(dataset: Dataset, count: int, names: Sequence[str] = ()) -> Dataset:
+    """The same with its classes numbered as on all devices, some of which may have no example here.
+
+    `count`: data.classes, 0 for the classes that it has. Where labels are numbers, label v is class v. Where they are
+    words, all classes are named here, unless `names` says what devices call them.
+    """
+    train = dataset.train
+    named = train.classes or (class_numbers(train.num_classes) if train.columns else ())
+    counted = bool(named) and all(map(_WHOLE.fullmatch, named))
+    if 0 < count < train.num_classes and not counted:
+        dataset = first_classes(dataset, count)
+    if names or (count and (counted or not train.classes)):
+        return _called(dataset, names or class_numbers(count))
+    if count > train.num_classes:
+        raise SettingError(
+            f"labels that are words name each class, and data.classes = {count}, got {train.num_classes} in "
+            f"{train.name}, {', '.join(map(repr, train.classes[:12]))}: name all classes on each device (folders of "
+            "images, values of the label column), or number them from 0"
+        )
+    return dataset
+
+
+def _called(dataset: Dataset, names: Sequence[str]) -> Dataset:
+    """The same with classes of these names, in this order, which those that it has are among."""
+    train, places = dataset.train, {name: k for k, name in enumerate(names)}
+    own = train.classes or class_numbers(train.num_classes)
+    if unknown := [name for name in own if name not in places]:
+        listed = ", ".join(map(repr, names[:12])) + ", ..." * (len(names) > 12)
+        raise SettingError(
+            f"on all devices the classes are {listed}, got {unknown[0]!r} in {train.name}: name or number classes "
+            "alike, or set data.classes to how many there are, counted from 0"
+        )
+    renumbered = torch.tensor([places[name] for name in own])
+    kept = () if tuple(names) == class_numbers(len(names)) else tuple(names)
+
+    def of(part: Examples) -> Examples:
+        return dataclasses.replace(part, y=renumbered[part.y], num_classes=len(names), classes=kept)
+
+    return dataset._replace(train=of(train), test=dataset.test and of(dataset.test))
 
 
 def normalise(text: str, dataset: Dataset) -> Dataset:

@@ -264,22 +264,14 @@ class Experiment:
         d, seed = self.data, self.partition_seed
         if d.source.startswith("devices:"):
             registry = Registry.read(Path(d.source.removeprefix("devices:")))
-            test = None
-            if registry.test:
-                own = catalogue.numbered(catalogue.data(registry.test), len(registry.devices[0].train))
-                test = catalogue.normalise(d.normalise, own).test
-            whole = registry.federation(test)
+            whole = registry.federation(self._test_of_server(registry))
             if d.public_source is None:
                 return whole
             given = catalogue.public_of_server(d.public_source, whole.train, d.public, seed, d.normalise)
             return dataclasses.replace(whole, public=given, public_labels=d.public_labels)
         dataset, public = self.dataset() if found is None else found
-        if public is not None and d.public_source is None and d.partition.startswith("lists"):
-            raise SettingError(
-                f"data.public takes {d.public} rows out and renumbers the others, so the rows in {d.partition} would "
-                "be others: leave public rows out of the lists and call fedloom.federate(..., public=examples), or use "
-                "another partition"
-            )
+        if d.partition.startswith("lists"):
+            self._check_rows(dataset, public)
         dataset, partition = catalogue.handed_out(d.partition, dataset, d.clients, seed)
         return federate(
             dataset.train,
@@ -292,6 +284,43 @@ class Experiment:
             public_labels=d.public_labels,
             seed=seed,
         )
+
+    def _check_rows(self, dataset: Dataset, public: Examples | None) -> None:
+        """Refuse lists of rows where the rows of `dataset` are no longer numbered as in the source."""
+        d = self.data
+        others = f"renumbers the others, so the rows in {d.partition} would be others"
+        if public is not None and d.public_source is None:
+            raise SettingError(
+                f"data.public takes {d.public} rows out and {others}: leave public rows out of the lists and call "
+                "fedloom.federate(..., public=examples), or use another partition"
+            )
+        for name, given in (("examples", d.examples), ("classes", d.classes)):
+            if given:
+                raise SettingError(
+                    f"data.{name} = {given} takes rows out and {others}: leave it out of the settings, and rows that "
+                    "nobody is to have out of the lists, or use another partition"
+                )
+        if catalogue.is_table(d.source) and dataset.held_out is None and (d.merge or dataset.test is not None):
+            raise SettingError(
+                f"data.source = {d.source!r} has test rows, and to take them out of the table {others}: say train for "
+                "every row in a column of it (split=NAME), or name each row's client in one (client=NAME) and use the "
+                "partition natural"
+            )
+
+    def _test_of_server(self, registry: Registry) -> Examples | None:
+        """What a server judges the global model on, with the classes of its devices: all examples of a source without
+        test examples.
+        """
+        if not registry.test:
+            return None
+        d, first = self.data, registry.devices[0]
+        found = catalogue.data(registry.test, whole=True)
+        if first.class_names is None:
+            found = catalogue.numbered(found, len(first.train))
+        else:
+            found = catalogue.numbered(found, d.classes, first.class_names)
+        found = catalogue.normalise(d.normalise, found)
+        return found.train if found.test is None else found.test
 
     @property
     def partition_seed(self) -> int:

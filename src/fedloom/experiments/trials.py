@@ -189,9 +189,11 @@ class Sweep:
         search, trials, tried = self._search(), list(self.trials), dict[str, Trial]()
         for number in range(self.count):
             if search is not None:
-                trials.append(self._trial(number, search.pick()))
+                trials.append(self._picked(number, search.pick(), federations))
             trial = trials[number]
-            if (same := tried.get(trial.what)) is not None:
+            if trial.status != "waiting":
+                pass  # its values do not fit together
+            elif (same := tried.get(trial.what)) is not None:
                 trials[number] = replace(same, number=number, status=f"as {same.name}")
             else:
                 trials[number] = tried[trial.what] = self._tried(trial, folder, federations, resume, train or _run)
@@ -249,6 +251,15 @@ class Sweep:
         experiment = self.base.with_all(picked)
         described = flat(experiment.described())
         return Trial(number, plain({key: described.get(key) for key in picked}), experiment)
+
+    def _picked(self, number: int, picked: Mapping[str, Any], federations: Federations) -> Trial:
+        """A trial of a search, whose values were checked one by one; it has failed where they do not fit together."""
+        try:
+            trial = self._trial(number, picked)
+            self._check(trial, federations)
+        except SettingError as error:
+            return Trial(number, plain(picked), self.base, f"failed: {error}")
+        return trial
 
     def _runs(self, trial: Trial) -> dict[str, Experiment]:
         """The experiment for each seed, by the place of its run."""

@@ -153,9 +153,10 @@ class AnalysedRun:
         if self.rounds:
             return sorted(set(self.rounds))
         last = self.last_round
-        if self.rounds is not None:
-            return list(range(1, last + 1))
-        return sorted({round(t) for t in np.linspace(1, last, min(last, _CURVE))})
+        first = min(self.past.files.checkpoints.rounds(), default=0) + 1  # of a branch, after the rounds it took over
+        if self.rounds is not None or first >= last:
+            return list(range(first, last + 1))
+        return sorted({round(t) for t in np.linspace(first, last, min(last + 1 - first, _CURVE))})
 
     @cached_property
     def model_name(self) -> str:

@@ -22,7 +22,7 @@ LEAST_STD = 0.23  # % points, the lower quartile of Table 7: a few repetitions a
 
 _FREE = {  # in which a run may differ from the recipe and still be a run of it; all others count
     *(f"run.{name}" for name in ("rounds", "seed", "eval_every", "panel", "checkpoint_every", "keep_every")),
-    *(f"run.{name}" for name in ("state_memory_mib", "engine", "compilation", "chunk", "device", "threads")),
+    *(f"run.{name}" for name in ("state_memory_mib", "engine", "compilation", "chunk", "device", "threads", "workers")),
 }
 
 
@@ -142,10 +142,11 @@ class Recipe:
 
     def with_data(self, folder: str, seed: int) -> Experiment:
         """The experiment that is asked for, with a seed, on the data in a folder; public data lie there too."""
-        data, asked = self.experiment.data, self.asked.changed("run.seed", seed)
-        if data.public_source is not None:
-            asked = asked.changed("data.public_source", f"{data.public_source}:{folder}")
-        return asked.changed("data.source", f"{data.source}:{folder}")
+        asked = self.asked.changed("run.seed", seed)
+        public = asked.data.public_source
+        if public is not None and ":" not in public:  # else it was asked for from elsewhere
+            asked = asked.changed("data.public_source", f"{public}:{folder}")
+        return asked.changed("data.source", f"{asked.data.source}:{folder}")
 
     def changed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The settings in which a run, by its settings.json, differs from what was published, and what they are."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedloom.core.model import Model
-from fedloom.data import Dataset, Examples
+from fedloom.data import Dataset, Examples, split
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings
 from fedloom.models import build
@@ -113,6 +113,10 @@ def test_orders_are_those_of_the_paper() -> None:
     assert {r.column: r.above for r in find("apfl-comparison", ["mnist", "cifar10"], ["iid"])} == {
         "mnist": ("fedavg",), "cifar10": (),
     }  # fmt: skip
+    for table, shown in (("apfl-epochs", {"letters", "cifar10"}), ("apfl-rate", {"mnist", "letters"})):
+        for r in find(table, (), ["apfl_ni"]):  # Figure 3 has two of the four baselines
+            assert r.above == (("fedavg", "fedprox") if r.column.partition("-")[0] in shown else ()), r.column
+    assert "on MNIST ours" in ABOUT["apfl-epochs"]
 
 
 @pytest.mark.filterwarnings("ignore:.* is FedAvg")
@@ -123,17 +127,18 @@ def test_everything_can_be_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "per_class", "total", "mean", "std"),
+    ("name", "per_class", "total", "mean", "std", "epochs"),
     [  # printed: 69,035, 69, 106; 18,345, 92, 159; 49,757, 498, 344
-        ("mnist", [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958], 69_042, 69, 119),
-        ("letters", [5600] * 10, 18_573, 93, 162),
-        ("letters-overlapping", [5600] * 10, 18_573, 93, 162),
-        ("cifar10", [5000] * 10, 49_748, 497, 344),
+        ("mnist", [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958], 69_042, 69, 119, 1.08),
+        ("letters", [5600] * 10, 18_573, 93, 162, 1.05),
+        ("letters-overlapping", [5600] * 10, 18_573, 93, 162, 1.05),
+        ("cifar10", [5000] * 10, 49_748, 497, 344, 1.01),
     ],
 )
 def test_sizes_of_clients_are_near_the_printed_ones(
-    name: str, per_class: list[int], total: int, mean: int, std: int
+    name: str, per_class: list[int], total: int, mean: int, std: int, epochs: float
 ) -> None:
+    """With the epochs of the pooled examples that their last, short batches make of one: docs/apfl.md has them."""
     d = DataSettings(**DATA[name].data)
     y = torch.from_numpy(np.random.default_rng(0).permutation(np.repeat(np.arange(10), per_class)))
     dataset = Dataset(Examples(torch.zeros(len(y), 1), y, 10), None)
@@ -144,6 +149,8 @@ def test_sizes_of_clients_are_near_the_printed_ones(
     held = (made.counts(dataset.train.y, 10) > 0).sum(1)
     assert set(held.tolist()) == {{"mnist": 2, "cifar10": 5}.get(name, 3)}
     assert made.sizes.min() >= 6  # enough for FedMeta's two sets, after a tenth or a fifth is held out
+    training = split(made, dataset.train.y, d.test_fraction, seed=d.partition_seed or 0)[0].sizes
+    assert round(float((-(-training // 10)).sum() * 10 / training.sum()), 2) == epochs
 
 
 @pytest.mark.parametrize(

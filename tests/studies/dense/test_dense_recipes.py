@@ -17,6 +17,7 @@ from fedloom.data import Dataset, Examples
 from fedloom.experiments import catalogue
 from fedloom.models import CosineHead, build
 from fedloom.reproduction.recipe import Recipe, same
+from fedloom.reproduction.running import with_changes
 from fedloom.studies import find, recipes
 from fedloom.studies.dense.published import ABOUT, TABLES, cells
 from fedloom.studies.dense.recipes import DATA
@@ -38,7 +39,7 @@ def test_each_table_has_its_cells_once() -> None:
         "dense-coboosting": 6 * 5,
         "dense-readme": 3,
         "dense-heterogeneous": 3 * 5,
-        "dense-ldam": 9 * 3,
+        "dense-ldam": 5 * 3 * 3,  # CIFAR-10 and SVHN with both networks, Fashion-MNIST with one
         "dense-rounds": 6 * 5,
         "dense-ablation": 6 * 4,
     }
@@ -197,8 +198,33 @@ def test_margins_need_the_head_of_cosines() -> None:
         e = r.experiment
         head = build(e.model, shape(r), 10).classifier
         assert isinstance(head, CosineHead) == isinstance(catalogue.task(e.task), LDAM) == (r.row != "dense")
-    assert one("dense-ldam", "fmnist-a0.1-m5-cnn", "dense_ldam").above == ("dense",)
-    assert one("dense-ldam", "fmnist-a0.5-m5-cnn", "dense_ldam").above == ()
+
+
+def test_the_comparison_with_ldam_is_the_published_one_on_cifar10_and_svhn() -> None:
+    found = recipes("dense-ldam")
+    assert {(r.column, r.row) for r in found if r.above} == {
+        (f"{data}-a0.1-m5-{net}", "dense_ldam") for data in ("cifar10", "svhn") for net in ("cnn", "resnet18")
+    }
+    assert {r.above for r in found if r.above} == {("dense",)}
+    for r in found:
+        words = str(r.caveat)
+        assert ("published at these alphas" in words) == (not r.column.startswith("fmnist"))
+        assert ("ours: the published comparison is on" in words) == r.column.startswith("fmnist")
+    for r in recipes("dense-heterogeneous"):
+        assert "published at these alphas, in words: DENSE is best" in str(r.caveat)
+
+
+def test_the_ensemble_is_published_above_every_student_with_five_clients_alone() -> None:
+    found = [r for r in EVERY if r.row == "ensemble" and r.table != "dense-heterogeneous"]
+    for r in found:
+        five = r.experiment.data.clients == 5
+        assert r.above == (("fedavg", "feddf", "fed_dafl", "fed_adi", "dense") if five else ())
+    assert {r.experiment.data.clients for r in found} == {5, 10, 20, 50}
+    above = set()  # students that are printed above their ensemble
+    for table in TABLES:
+        numbers = {(c.column, c.row): c.accuracy or 0.0 for c in cells(table)}
+        above |= {(column, row) for (column, row), n in numbers.items() if n > numbers.get((column, "ensemble"), 100.0)}
+    assert above == {("svhn-a0.5-m50", "dense"), ("svhn-a0.5-m50", "fed_adi")}
 
 
 def test_five_architectures_meet_in_one_run() -> None:
@@ -219,3 +245,6 @@ def test_feddf_learns_from_other_images_and_says_so() -> None:
             assert images.public in ({"data.public_source": said.public_source}, {"data.public": said.public})
     r = one("dense-table1", "fmnist-a0.1-m5-cnn", "feddf").with_data("files", 3)
     assert (r.data.source, r.data.public_source, r.run.seed) == ("fashion_mnist:files", "mnist:files", 3)
+    for asked, found in (("svhn", "svhn:files"), ("svhn:elsewhere", "svhn:elsewhere")):  # and not those of the recipe
+        (other,) = with_changes([one("dense-table1", "fmnist-a0.1-m5-cnn", "feddf")], {"data.public_source": asked})
+        assert other.with_data("files", 3).data.public_source == found

@@ -66,6 +66,7 @@ def test_settings_are_those_of_the_protocol() -> None:
 def test_methods_that_need_it_have_other_runs() -> None:
     column = {r.row: r.experiment for r in find("pfedsd-a", ["cifar10-s2-r0.6"])}
     plain = column["fedavg"]
+    assert column["fedfomo"].settings["fedfomo"]["M"] == 4  # and its own model: five, as in the paper
     assert column["fedfomo"].data == dataclasses.replace(plain.data, val_fraction=0.2)
     assert column["pfedme"].local == dataclasses.replace(plain.local, epochs=1)
     assert column["fedavg_ft"].run == dataclasses.replace(plain.run, eval_every=10)

@@ -73,7 +73,7 @@ def methods(images: Images) -> dict[str, Method]:
         ),
         "fedfomo": Method(
             "fedfomo",
-            {"M": 5, "epsilon": 0.3, "decay": 0.05, "norm": "euclid"},
+            {"M": 4, "epsilon": 0.3, "decay": 0.05, "norm": "euclid"},
             {"data.val_fraction": 0.2},
             caveat="trains on a fifth less, which it needs to choose by",
         ),
