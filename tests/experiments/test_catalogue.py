@@ -75,6 +75,18 @@ def test_the_first_classes_of_data() -> None:
             catalogue.first_classes(dataset, count)
 
 
+def test_public_examples_of_a_table_are_all_its_rows(tmp_path: Path) -> None:
+    for name, rows in (("mine", 30), ("theirs", 20)):
+        lines = [f"{k},{k % 7},{k % 2}" for k in range(rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,label", *lines]))
+    data = DataSettings(
+        source=str(tmp_path / "mine.csv"), public_source=str(tmp_path / "theirs.csv"), clients=2, partition="iid"
+    )
+    found = Experiment(data=data).federation()
+    assert found.public is not None
+    assert (len(found.public), len(found.train)) == (20, 24)  # of one's own, a fifth are to test on
+
+
 def test_public_examples_of_other_data(tmp_path: Path) -> None:
     """They reach the networks as the clients' own do, and take nothing from the clients."""
     rng = np.random.default_rng(0)

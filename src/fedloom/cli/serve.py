@@ -38,7 +38,7 @@ def serve(args: argparse.Namespace, console: Console) -> int:
     d = experiment.data
     for source in (args.test, d.public_source):
         if source:
-            catalogue.data(source, whole=source == args.test)  # a wrong name shows before devices are asked
+            catalogue.data(source, whole=True)  # a wrong name shows before devices are asked
     out.mkdir(parents=True, exist_ok=True)
     console.print(f"waiting for all devices at {meeting_point(args.transport)}", soft_wrap=True)
     fleet = RankFleet(communication(args.transport), Audit(out / "audit.jsonl"))

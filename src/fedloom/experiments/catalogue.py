@@ -400,7 +400,7 @@ def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples
 
 def public(source: str, like: Examples, count: int, seed: int) -> Examples:
     """`count` random training examples of other data (0: all), which networks are to see as those of `like`."""
-    found = data(source).train
+    found = data(source, whole=True).train
     if like.preparation is not None or found.preparation is not None:
         raise SettingError(
             f"public examples of a prepared table are rows of it, got data.public_source = {source!r}: set data.public "
@@ -419,7 +419,7 @@ def public(source: str, like: Examples, count: int, seed: int) -> Examples:
 
 def public_of_server(source: str, like: Examples, count: int, seed: int, normalised: str) -> Examples:
     """The same where the clients' examples are elsewhere: networks see them as the source or `normalised` says."""
-    own = normalise(normalised, data(source)).train.normalise
+    own = normalise(normalised, data(source, whole=True)).train.normalise
     return public(source, dataclasses.replace(like, normalise=own), count, seed)
 
 
