@@ -191,7 +191,8 @@ def test_a_log_file_gets_a_line_now_and_then() -> None:
         return now
 
     with progress(console, "fedavg", 5, every=30.0, clock=clock) as on_round:
-        for done, now in enumerate((10.0, 31.0, 40.0, 62.0, 3000.0), 1):
+        for done, seconds in enumerate((10.0, 31.0, 40.0, 62.0, 3000.0), 1):
+            now = seconds
             on_round(history(rounds=done, global_accuracy=done / 10))
     assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
         "fedavg: round 2 of 5, global 0.2000, 0:00:46 left",
