@@ -16,6 +16,7 @@ from torch import nn
 from fedloom import (
     SGD,
     Adam,
+    APFLNi,
     Centralised,
     Classification,
     Digest,
@@ -288,6 +289,16 @@ def test_centralised_takes_as_many_steps_as_a_cohort() -> None:
     last = centralised.metrics[-1]
     assert len(last["personal_by_client"]) == 6  # judged by every client, as the others are
     assert (last["bytes_down"], last["bytes_up"]) == (0, 0)
+
+
+def test_numbers_of_a_method_bear_the_name_of_their_architecture() -> None:
+    """Each has a round of its own, and writes its own numbers."""
+    algorithm = APFLNi(local=LOCAL, z=0, forced_rounds=(0,))
+    one = run(algorithm, federation(), mlp, SETTINGS).metrics[-1]
+    two = run(algorithm, federation(), {"a": mlp, "b": linear}, SETTINGS).metrics[-1]
+    assert "server_window_mean" in one
+    assert "server_window_mean" not in two
+    assert two["server_window_mean_a"] != two["server_window_mean_b"]
 
 
 def test_what_is_in_one_place_is_not_lost_on_the_way() -> None:

@@ -291,3 +291,34 @@ def test_the_inputs_of_the_batch_are_known_in_every_way_of_computing() -> None:
     for other in ends[1:]:
         for a, b in zip(tree.leaves(ends[0]), tree.leaves(other), strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
+
+
+class ByExample(nn.Module):
+    """Running statistics of InstanceNorm, by which it is evaluated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 3, 3, padding=1)
+        self.norm = nn.InstanceNorm1d(3, affine=True, track_running_stats=True)
+        self.head = nn.Linear(36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.norm(self.conv(x[:, None]))).flatten(1))
+
+
+def test_running_statistics_by_example_are_of_real_rows() -> None:
+    """Also in a stack, whose batches have padding; and those of PyTorch where there is none."""
+    subject = Subject.of(FedAvg(), {"net": Model(ByExample, name="net")})
+    assert CHECKS["engines_agree"](subject) is None
+    assert CHECKS["tracing_agrees"](subject) is None
+    model, module = subject.models["net"], ByExample().double()
+    weights = tree.cast(model.init(0), dtype=torch.float64)
+    module.load_state_dict({**weights.params, **weights.buffers})
+    x = torch.randn(5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows = Batch(
+        x=x, y=torch.zeros(5, dtype=torch.int64), mask=torch.ones(5, dtype=torch.bool), key=torch.tensor(0), full=True
+    )
+    got, buffers = model.train(weights, rows)
+    torch.testing.assert_close(got, module(x))
+    for name, t in module.named_buffers():
+        torch.testing.assert_close(buffers[name], t)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conftest import golden
-from fedloom.algorithms import DENSE, FedAvg, FedProx
+from fedloom.algorithms import DENSE, FedAvg, FedMeta, FedProx
 from fedloom.coordinator import RunSettings
 from fedloom.core import tree
 from fedloom.core.batches import Batch
@@ -112,7 +112,7 @@ class Cosines(nn.Module):
         return self.head(torch.tanh(self.hidden(x)))
 
 
-def clients(task: LDAM) -> Population:
+def clients(task: LDAM | Classification) -> Population:
     """In float64, their labels in order."""
     y = np.concatenate([np.repeat(np.arange(4), counts) for counts in COUNTS])
     x = np.random.default_rng(0).normal(size=(len(y), 3))
@@ -170,6 +170,19 @@ def test_any_algorithm_trains_with_the_margins_of_each_client(drw: float | None,
                 np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
     finally:
         made.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_algorithm_that_takes_examples_apart_trains_with_them_too(engine: Any) -> None:
+    """FedMeta divides each client's examples, and what is noted of them goes with them."""
+    found = []
+    for chosen in (LDAM(s=8.0), Classification()):
+        made = engine(clients(chosen), FedMeta(alpha=0.05, beta=0.05, support=0.5))
+        try:
+            found.append(made.round(made.init(), (0, 1, 2, 3), 0)["net"].params)
+        finally:
+            made.close()
+    assert max(float((found[0][name] - found[1][name]).abs().max()) for name in found[0]) > 1e-3
 
 
 @pytest.mark.parametrize("compilation", ["none", "trace"])

@@ -243,6 +243,13 @@ def test_a_model_needs_parameters() -> None:
         Model(nn.ReLU())
 
 
+def test_a_frozen_layer_is_refused() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    network[0].weight.requires_grad_(False)
+    with pytest.raises(SettingError, match=r"'0.weight' of Sequential has requires_grad=False: register as a buffer"):
+        Model(network)
+
+
 class WithFeatures(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -277,6 +284,16 @@ def test_features_of_the_pass_that_trains(name: str) -> None:
     assert torch.equal(model.features(weights, x, name), model.features(weights, x))
     (again, _), _ = model.train_features(weights, batch(x), "body")  # nothing stays tapped
     assert torch.equal(again, logits)
+
+
+def test_features_are_what_a_layer_returns_though_the_next_one_writes_over_it() -> None:
+    inplace, apart = (Model(nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=i), nn.Linear(4, 2))) for i in (True, False))
+    weights, x = inplace.init(0), torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    z = inplace.features(weights, x, "0")
+    assert z.min() < 0
+    assert torch.equal(z, apart.features(weights, x, "0"))
+    (_, trained), _ = inplace.train_features(weights, batch(x), "0")
+    assert torch.equal(trained, z)
 
 
 def test_features_of_layers() -> None:
@@ -433,6 +450,27 @@ def test_a_forward_may_view_what_a_convolution_returns(channels: int, engine: An
     )
     assert viewed.last("global_loss") == pytest.approx(flattened.last("global_loss"), abs=1e-6)
     assert viewed.last("personal_accuracy") == pytest.approx(flattened.last("personal_accuracy"), abs=0.03)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_a_network_without_convolutions_may_view_its_images(engine: Any) -> None:
+    class Plain(nn.Module):
+        def __init__(self, flat: str) -> None:
+            super().__init__()
+            self.head, self.flat = nn.Linear(75, 4), flat
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x.view(x.size(0), -1) if self.flat == "view" else x.flatten(1))
+
+    rng = np.random.default_rng(0)
+    data = fl.from_arrays(rng.normal(size=(80, 3, 5, 5)).astype(np.float32), np.arange(80) % 4)
+    federation = fl.federate(data, fl.iid(data.y, 4, seed=0), test=data)
+    settings = fl.RunSettings(rounds=2, cohort_size=4, engine=engine, compilation="trace")
+    losses = [
+        fl.run(fl.FedAvg(), federation, lambda flat=flat: Plain(flat), settings).last("global_loss")
+        for flat in ("view", "flatten")
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

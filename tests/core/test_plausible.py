@@ -77,6 +77,11 @@ def test_columns_without_names_have_numbers() -> None:
         check(federation(np.ones((60, 7)) * 10.0 ** np.arange(1, 8) * [1, 1, 1, 1, 1, 1, 7]))
     with pytest.warns(SettingWarning, match=r"got channel 0 \(mean 12\d, deviation 7\d"):
         check(federation(255 * RNG.random((60, 1, 8, 8))))
+    with pytest.warns(SettingWarning, match=r"got channel 0 \(mean 12\d, deviation 7\d"):
+        check(
+            federation(255 * RNG.random((60, 1, 8, 8))),
+            lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)),
+        )
 
 
 @pytest.mark.parametrize("layer", [lambda: nn.BatchNorm1d(2), lambda: nn.LayerNorm(2)])

@@ -106,6 +106,8 @@ def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, netwo
         (HypersphereCNN(1, 13, 5), (1, 13, 13), 2),
         (APFLCNN(1, 17, 5), (1, 17, 17), 800),
         (APFLCNN(3, 18, 5, padding=2), (3, 18, 18), 800),
+        (APFLCNN(1, 19, 5, padding=1), (1, 19, 19), 800),
+        (APFLCNN(1, 16, 5, padding=3), (1, 16, 16), 800),
         (PFedSDFashionCNN(3, 16, 5), (3, 16, 16), 64),
         (PFedSDCifar100CNN(1, 17, 5), (1, 17, 17), 128),
         (SmallConvNet(3, 5, "batch"), (3, 9, 11), 32),

@@ -39,8 +39,8 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Adam, Digest
-from fedloom.core.random import uniform
-from fedloom.core.transfer import drawn, learnt
+from fedloom.core.random import fold_in, uniform
+from fedloom.core.transfer import PUBLIC, drawn, learnt
 from fedloom.core.types import BatchLoss, Weights, replace, state
 
 if TYPE_CHECKING:
@@ -99,11 +99,18 @@ class FedMD(Algorithm[tuple[()], FedMDClient]):
         def once(batches: Batches) -> Batches:
             return batches.first(torch.where(client.state.begun, 0, batches.num_steps))
 
-        count = client.public.batches.x.shape[:1]
-        for epoch in range(self.public_epochs):
-            order = uniform(client.key, epoch, count).argsort(stable=True)  # of the client's own
-            batches = once(client.public.rows(order, self.distill.batch_size))
-            weights = minimise(client.loss, weights, batches, self.distill.optimiser, lr=rate)
+        count, n = client.public.batches.x.shape[:1], self.public_epochs
+        if n:  # one run of the optimiser, over orders of the client's own
+            orders = [uniform(client.key, epoch, count).argsort(stable=True) for epoch in range(n)]
+            stored = client.public.rows(torch.arange(count[0], device=orders[0].device), self.distill.batch_size)
+            batches = replace(
+                stored,
+                order=torch.cat([order[stored.order] for order in orders]),
+                mask=stored.mask.repeat(n, 1),
+                num_steps=n * stored.num_steps,
+                key=fold_in(client.key, PUBLIC),
+            )
+            weights = minimise(client.loss, weights, once(batches), self.distill.optimiser, lr=rate)
         for _ in range(self.private_passes):
             weights = self.train(client, weights, batches=once(client.train))
         return weights

@@ -105,7 +105,8 @@ class Batches:
         """As `whole`, but of those examples that are `chosen`, [n] bool."""
         chosen = chosen & (torch.arange(len(self.examples), device=chosen.device) < self.num_examples)
         first = torch.argsort((~chosen).int(), stable=True)
-        return replace(self, examples=self.examples[first], num_examples=chosen.sum()).whole()
+        notes = {name: table[first] for name, table in self.notes.items()}
+        return replace(self, examples=self.examples[first], num_examples=chosen.sum(), notes=notes).whole()
 
     def whole(self) -> Batches:
         """One pass over all examples in stored order, 200 at a time, without augmentation."""
@@ -129,7 +130,7 @@ class Batches:
         from fedloom.core.fold import fold  # the seam is built on batches
 
         n, width = self.examples.shape[0], min(batch_size, padded(self.examples.shape[0]))
-        passes, steps = self.in_order(width), -(-n // width)
+        passes, steps = replace(self, notes={}).in_order(width), -(-n // width)
         like = _row_shape(fn, context, self)
         table = torch.zeros((steps * width, *like.shape), dtype=like.dtype, device=self.examples.device)
 
@@ -147,7 +148,7 @@ class Batches:
         mask = (flat < self.num_examples).reshape(steps, batch_size)
         order = torch.where(flat < n, flat, 0).reshape(steps, batch_size)
         count = torch.div(self.num_examples + batch_size - 1, batch_size, rounding_mode="floor")
-        return replace(self, order=order, mask=mask, num_steps=count, notes={}, lazy={}, augment=None)
+        return replace(self, order=order, mask=mask, num_steps=count, lazy={}, augment=None)
 
 
 def noise(shape: tuple[int, ...], batch_size: int, steps: int, key: int, like: Tensor) -> Batches:

@@ -41,7 +41,7 @@ class Public:
     def rows(self, index: Tensor, batch_size: int) -> Batches:
         """One pass over the public examples `index` [P], in that order."""
         count = torch.full_like(self.batches.num_examples, index.shape[0])
-        return replace(self.batches, examples=index, num_examples=count).in_order(batch_size)
+        return replace(self.batches, examples=index, num_examples=count, notes={}).in_order(batch_size)
 
     def consensus(self, teachers: Sequence[tuple[Callable[..., Tensor], Any]]) -> Tensor:
         """The mean over pairs (fn, weights) of what fn(weights, x) says of every public example, [P, ...]."""

@@ -67,6 +67,11 @@ class Model:
                 )
         if not any(p.requires_grad for p in module.parameters()):
             raise ValueError(f"a model needs parameters to train, {type(module).__name__} has none")
+        if frozen := next((name for name, p in module.named_parameters() if not p.requires_grad), None):
+            raise SettingError(
+                f"all parameters of a network are trained, and {frozen!r} of {type(module).__name__} has "
+                "requires_grad=False: register as a buffer what must stay"
+            )
         self.name = name or type(module).__name__
         self.num_params = sum(p.numel() for p in module.parameters())
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
@@ -193,9 +198,9 @@ class Model:
         """The same tensors, with images and kernels in the layout that the forward takes.
 
         On a CPU folds and evaluation give them as channels_last, which is faster for convolutions and which nearly
-        every layer takes; `x.view(len(x), -1)` of what a convolution returns does not.
+        every layer takes; `x.view(len(x), -1)` does not, of images or of what a convolution returns.
         """
-        if x.ndim != 4 or x.device.type != "cpu" or not self.has_convolutions or self._takes_channels_last(x):
+        if x.ndim != 4 or x.device.type != "cpu" or self._takes_channels_last(x):
             return tensors, x
         return {n: by_channels(t) if t.ndim == 4 else t for n, t in tensors.items()}, by_channels(x)
 
@@ -338,7 +343,7 @@ class _Tapped(nn.Module):
         seen: list[Tensor] = []
         with contextlib.ExitStack() as stack:
             if name in self.layers:
-                hook = self.layers[name].register_forward_hook(lambda layer, args, out: seen.append(out))
+                hook = self.layers[name].register_forward_hook(lambda layer, args, out: seen.append(_copy(out)))
                 stack.callback(hook.remove)
             else:
                 self._tap_method(name, seen)
@@ -360,10 +365,16 @@ class _Tapped(nn.Module):
             )
 
         def tapped(*args: Tensor) -> Tensor:
-            seen.append(method(*args))
-            return seen[-1]
+            out: Tensor = method(*args)
+            seen.append(_copy(out))
+            return out
 
         setattr(self.module, name, tapped)
+
+
+def _copy(out: Any) -> Any:
+    """What a layer has returned: the next one may write over it, as `nn.ReLU(inplace=True)` does."""
+    return out.clone() if isinstance(out, Tensor) else out
 
 
 def _skeleton(module: nn.Module) -> nn.Module:

@@ -52,6 +52,8 @@ class TrainingCall(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.batch_norm:
             return self._batch_norm(*args, **kwargs)
+        if func is F.instance_norm:
+            return self._instance_norm(*args, **kwargs)
         if func is F.dropout:
             return self._dropout(False, *args, **kwargs)
         if func in _CHANNEL_DROPOUTS:
@@ -88,8 +90,32 @@ class TrainingCall(TorchFunctionMode):
         if running_mean is not None and running_var is not None:
             unbiased = var.detach() * (count / (count - 1).clamp(min=1))
             for old, new in ((running_mean, mean.detach()), (running_var, unbiased)):
-                self.moved[id(old)] = torch.lerp(self.moved.get(id(old), old), new, momentum)
+                self._remember(old, new, momentum)
         return y
+
+    def _remember(self, old: Tensor, new: Tensor, momentum: float) -> None:
+        self.moved[id(old)] = torch.lerp(self.moved.get(id(old), old), new, momentum)
+
+    def _instance_norm(
+        self,
+        x: Tensor,
+        running_mean: Tensor | None = None,
+        running_var: Tensor | None = None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        use_input_stats: bool = True,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        """Each example by itself; what its running statistics become is a mean over the real rows."""
+        if use_input_stats and running_mean is not None and running_var is not None:
+            var, mean = torch.var_mean(x.detach(), dim=[*range(2, x.ndim)], correction=1)  # [B, C]
+            real = self.batch.mask.to(x.dtype)[:, None]
+            for old, each in ((running_mean, mean), (running_var, var)):
+                new = (each * real).sum(0) / real.sum().clamp(min=1)
+                self._remember(old, new, momentum)
+            running_mean = running_var = None
+        return F.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
 
 class BatchStatistics(TorchFunctionMode):

@@ -77,8 +77,11 @@ def _wants_scale(model: Model, train: Examples) -> bool:
     largest = flat.amax(1).argmax() if flat.shape[1] else torch.tensor(0)
     stored = train.x[torch.cat([_spread(len(flat), _TRIED), largest.view(1).cpu()]).to(flat.device)].cpu()
     inputs = train.normalise(stored, torch.float32)
-    with _Watch() as watch, torch.no_grad():
-        model(model.init(0), inputs)
+    weights = model.init(0)
+    with torch.no_grad():
+        model(weights, inputs)  # which may try layouts first, on empty images
+        with _Watch() as watch:
+            model(weights, inputs)
     for name, given in watch.calls:
         if name.startswith("embedding") and _same(given, inputs):
             if not _same(given, stored):

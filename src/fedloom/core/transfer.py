@@ -20,9 +20,11 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest
+from fedloom.core.random import fold_in
 from fedloom.core.types import Weights, replace
 
 V = TypeVar("V")
+PUBLIC = 1  # folded into a client's key for batches of public examples: dropout there is not that of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +94,16 @@ def drawn(cohort: Cohort, count: int) -> Tensor:
 
 
 def learnt(client: Client[Any], weights: Weights, loss: Loss, public: Tensor, target: Tensor, how: Digest) -> Weights:
-    """Weights that have learnt `batch.target`, rows of `target` [P, C], of the public examples `public` [P]."""
-    batches = client.public.rows(public, how.batch_size).note("target", target)
-    rate = torch.full_like(client.lr, how.optimiser.lr)
-    for _ in range(how.epochs):
-        weights = minimise(loss, weights, batches, how.optimiser, lr=rate)
-    return weights
+    """Weights that have learnt `batch.target`, rows of `target` [P, C], of the public examples `public` [P].
+
+    The epochs are one run of the optimiser, whose momentum and moments are at rest before the first alone.
+    """
+    once, n = client.public.rows(public, how.batch_size).note("target", target), how.epochs
+    batches = replace(
+        once, order=once.order.repeat(n, 1), mask=once.mask.repeat(n, 1), num_steps=n * once.num_steps,
+        key=fold_in(client.key, PUBLIC),
+    )  # fmt: skip
+    return minimise(loss, weights, batches, how.optimiser, lr=torch.full_like(client.lr, how.optimiser.lr))
 
 
 def mixture(c: Tensor, soft: Tensor) -> Tensor:

@@ -326,8 +326,9 @@ class Engine(ABC):
             problem = None, "what it keeps of its clients is not finite"
         else:
             self._keep_rows()
-            self.traffic.noted.update(self.noted)
-            self.traffic.to_judge.update(self.to_judge)
+            several = not self.algorithm.mixed and len(self.population.models) > 1
+            for found, all_of_them in ((self.noted, self.traffic.noted), (self.to_judge, self.traffic.to_judge)):
+                all_of_them.update({f"{key}_{name}" if several else key: value for key, value in found.items()})
             if losses:
                 self.traffic.server_losses[name] = float(losses[-1].double().mean())
             return after

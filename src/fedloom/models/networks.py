@@ -115,9 +115,10 @@ def check_size(network: nn.Module, image_size: int, least: int) -> None:
         raise ValueError(f"{name} needs images of at least {least} pixels, got {image_size}: enlarge them")
 
 
-def _side(image_size: int) -> int:
-    """Height and width in pixels behind `convolutions` without padding."""
-    return ((image_size - 4) // 2 - 4) // 2
+def _side(image_size: int, padding: int = 0) -> int:
+    """Height and width in pixels behind `convolutions`."""
+    less = 4 - 2 * padding
+    return ((image_size - less) // 2 - less) // 2
 
 
 class LeNet(FeatureClassifier):
@@ -190,7 +191,7 @@ class APFLCNN(FeatureClassifier):
 
     def __init__(self, in_channels: int = 1, image_size: int = 32, num_classes: int = 10, padding: int = 0) -> None:
         check_size(self, image_size, 16)
-        side = image_size // 4 if padding == 2 else _side(image_size)
+        side = _side(image_size, padding)
         body = nn.Sequential(
             *convolutions(in_channels, 20, 50, padding=padding), nn.Linear(50 * side**2, 800), nn.ReLU()
         )
