@@ -97,16 +97,10 @@ class TrainingCall(TorchFunctionMode):
         self.moved[id(old)] = torch.lerp(self.moved.get(id(old), old), new, momentum)
 
     def _instance_norm(
-        self,
-        x: Tensor,
-        running_mean: Tensor | None = None,
-        running_var: Tensor | None = None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        use_input_stats: bool = True,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
+        self, x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+        weight: Tensor | None = None, bias: Tensor | None = None,
+        use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    ) -> Tensor:  # fmt: skip
         """Each example by itself; what its running statistics become is a mean over the real rows."""
         if use_input_stats and running_mean is not None and running_var is not None:
             var, mean = torch.var_mean(x.detach(), dim=[*range(2, x.ndim)], correction=1)  # [B, C]
