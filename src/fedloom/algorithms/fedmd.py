@@ -103,14 +103,8 @@ class FedMD(Algorithm[tuple[()], FedMDClient]):
         if n:  # one run of the optimiser, over orders of the client's own
             orders = [uniform(client.key, epoch, count).argsort(stable=True) for epoch in range(n)]
             stored = client.public.rows(torch.arange(count[0], device=orders[0].device), self.distill.batch_size)
-            batches = replace(
-                stored,
-                order=torch.cat([order[stored.order] for order in orders]),
-                mask=stored.mask.repeat(n, 1),
-                num_steps=n * stored.num_steps,
-                key=fold_in(client.key, PUBLIC),
-            )
-            weights = minimise(client.loss, weights, once(batches), self.distill.optimiser, lr=rate)
+            batches = once(stored.passes(torch.stack(orders), fold_in(client.key, PUBLIC)))
+            weights = minimise(client.loss, weights, batches, self.distill.optimiser, lr=rate)
         for _ in range(self.private_passes):
             weights = self.train(client, weights, batches=once(client.train))
         return weights

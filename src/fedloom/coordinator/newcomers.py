@@ -88,8 +88,7 @@ class NewClients:
             raise SettingError(
                 f"a new client is {' and '.join(done).replace('_', '-')} on training examples, and client "
                 f"{bare[0]} has none: give it some, or judge new clients by 'global' alone (judged_by)"
-                + ", who never join (joins)"
-                * (self.joins is not None)
+                f"{', who never join (joins)' if self.joins is not None else ''}"
             )
 
 

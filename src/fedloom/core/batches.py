@@ -112,6 +112,15 @@ class Batches:
         """One pass over all examples in stored order, 200 at a time, without augmentation."""
         return self.in_order(min(200, padded(self.examples.shape[0])))
 
+    def passes(self, orders: Tensor, key: Tensor) -> Batches:
+        """These batches once for each of `orders` [E, n], the examples in that order; the passes are one training.
+
+        With n = 5 examples, batches of 2 in stored order and E = 2, order and mask are [3, 2] here and [6, 2] then.
+        """
+        order = orders[:, self.order].flatten(0, 1)  # row e: the e-th pass
+        mask, steps = self.mask.repeat(len(orders), 1), len(orders) * self.num_steps
+        return replace(self, order=order, mask=mask, num_steps=steps, key=key)
+
     def part(self, start: int, stop: int) -> Batches:
         """The batches of one client from `start` up to before `stop`, as if they were all."""
         order, mask = self.order[start:stop], self.mask[start:stop]

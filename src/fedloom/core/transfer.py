@@ -98,11 +98,9 @@ def learnt(client: Client[Any], weights: Weights, loss: Loss, public: Tensor, ta
 
     The epochs are one run of the optimiser, whose momentum and moments are at rest before the first alone.
     """
-    once, n = client.public.rows(public, how.batch_size).note("target", target), how.epochs
-    batches = replace(
-        once, order=once.order.repeat(n, 1), mask=once.mask.repeat(n, 1), num_steps=n * once.num_steps,
-        key=fold_in(client.key, PUBLIC),
-    )  # fmt: skip
+    once = client.public.rows(public, how.batch_size).note("target", target)
+    orders = torch.arange(len(public), device=public.device).expand(how.epochs, -1)  # as they were sent
+    batches = once.passes(orders, fold_in(client.key, PUBLIC))
     return minimise(loss, weights, batches, how.optimiser, lr=torch.full_like(client.lr, how.optimiser.lr))
 
 
