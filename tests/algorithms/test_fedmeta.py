@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ from torch import Tensor
 from torch.func import grad
 
 from conftest import golden
-from fedloom.algorithms import FedMeta
+from fedloom.algorithms import FedMeta, PerFedAvg
 from fedloom.algorithms.fedmeta import is_query
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import Adam
+from fedloom.core.task import Classification
 from fedloom.core.types import Params, Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
@@ -96,6 +99,44 @@ def test_several_steps_are_differentiated_through(engine: Any) -> None:
     server = run.round(start, (0,), 0)
     assert_params(server["tiny"], Weights(w - 0.5 * grad(lambda p: loss(adapted(p), xq, yq))(w)))
     assert_params(run.personal(server, (0,), 0)[0], Weights(adapted(server["tiny"].params)))
+
+
+@dataclass(frozen=True)
+class Curved(Classification):
+    """An objective that is linear neither in the loss nor in the weights, and feels how many examples there are."""
+
+    def objective(self, loss: Tensor, count: Tensor, params: Params) -> Tensor:
+        return loss**2 + 0.01 * count * loss + 0.3 * loss * params.sq_norm() + 0.1 * params.sq_norm() ** 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_objective_stands_in_the_place_of_the_loss(engine: Any) -> None:
+    """By autograd through two steps, of both orders, and for Per-FedAvg's adaptation; more than one pass of rows."""
+    (x, y), *others = random_data([430, 7])
+    query, task, alpha = is_query(torch.arange(430), 0.8), Curved(), 0.05
+    whole = torch.from_numpy(x), torch.from_numpy(y)
+    support, asked = (tuple(a[m] for a in whole) for m in (~query, query))
+
+    def loss(params: Params, x: Tensor, y: Tensor) -> Tensor:
+        return task.objective(F.cross_entropy(TINY(Weights(params), x), y), torch.tensor(len(y)), params)
+
+    def adapted(params: Params) -> Params:
+        for _ in range(2):
+            params = params - alpha * grad(loss)(params, *support)
+        return params
+
+    population = dataclasses.replace(clients_of([(x, y), *others]), task=task)
+    for order in ("second", "first"):
+        run = engine(population, FedMeta(alpha=alpha, beta=0.5, inner_steps=2, order=order))
+        start = run.init()
+        w = start["tiny"].params
+        server = run.round(start, (0,), 0)
+        through, after = grad(lambda p: loss(adapted(p), *asked))(w), grad(loss)(adapted(w), *asked)
+        want = through if order == "second" else after
+        assert_params(server["tiny"], Weights(w - 0.5 * want))
+        assert_params(run.personal(server, (0,), 0)[0], Weights(adapted(server["tiny"].params)))
+    run = engine(population, PerFedAvg(alpha=alpha))
+    assert_params(run.personal(start, (0,), 0)[0], Weights(w - alpha * grad(loss)(w, *whole)))
 
 
 def test_each_fifth_example_is_a_query_example() -> None:

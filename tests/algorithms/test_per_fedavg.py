@@ -14,7 +14,7 @@ from conftest import golden
 from fedloom.algorithms import PerFedAvg
 from fedloom.algorithms.per_fedavg import whole_steps
 from fedloom.core.batches import Batches
-from fedloom.core.derivatives import hessian_times
+from fedloom.core.derivatives import objective_hessian_times
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Classification
 from fedloom.core.types import Params, Weights, replace
@@ -65,7 +65,7 @@ def test_differences_of_gradients_are_near_the_exact_product() -> None:
     third = first_of(batches_of(clients_of([(g["x"][2], g["y"][2])]), [0], Local(epochs=1, batch_size=8)))
     u = w.params - alpha * grad(loss)(w.params, *map(torch.from_numpy, (g["x"][0], g["y"][0])))
     slope = grad(loss)(u, *map(torch.from_numpy, (g["x"][1], g["y"][1])))
-    product = hessian_times(TINY, Classification(), w, third, slope)
+    product = objective_hessian_times(TINY, Classification(), w, third, slope)
     exact = Weights(w.params - beta * (slope - alpha * product))
     assert_params(exact, weights_at(g, "perfedavg_exact3_w1."))
     near = weights_at(g, "perfedavg_hf_w1.").params

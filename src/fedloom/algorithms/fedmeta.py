@@ -10,7 +10,8 @@ https://arxiv.org/abs/1703.03400).
 
 With `inner_steps` of K, u^(j+1) = u^j - alpha grad F^sup(u^j) from u^0 = w, and the gradient goes back through all:
 g <- (I - alpha H^sup(u^j)) g for j = K - 1, ..., 0. No Hessian is formed: H g is the gradient of <grad F^sup, g>.
-`order = "first"` leaves the Hessians out.
+`order = "first"` leaves the Hessians out. A task with an objective of its own, such as `SVM`, has that in the place of
+the mean loss, over all examples of the set.
 
 Of a client's examples a share `support` is to adapt on, the others are query examples; both are spread over the stored
 order, and the same in every round: with 0.8, each fifth example is a query example. A client is judged by u_k of the
@@ -39,7 +40,7 @@ from fedloom.core.batches import Batches
 from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Aggregation, Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.derivatives import hessian_times, mean_gradient
+from fedloom.core.derivatives import objective_gradient, objective_hessian_times
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.types import Params, Weighted, Weights, replace
@@ -82,10 +83,10 @@ class FedMeta(Algorithm[Weights, tuple[()]]):
     ) -> tuple[tuple[()], Annotated[Weighted[Params], "gradient"]]:
         support, query = self.sets(client)
         *path, u = self.adapted(client, w, support)
-        g = mean_gradient(client.model, client.task, u, query)
+        g = objective_gradient(client.model, client.task, u, query)
         if self.order == "second":
             for u in reversed(path):
-                g = g - self.alpha * hessian_times(client.model, client.task, u, support, g)
+                g = g - self.alpha * objective_hessian_times(client.model, client.task, u, support, g)
         return (), client.weigh(g, self.aggregation)
 
     def round(self, w: Weights, cohort: Cohort) -> Weights:
@@ -100,7 +101,7 @@ class FedMeta(Algorithm[Weights, tuple[()]]):
         """u^0 = w, u^1, ..., u^K."""
         path = [w]
         for _ in range(self.inner_steps):
-            slope = mean_gradient(client.model, client.task, path[-1], support)
+            slope = objective_gradient(client.model, client.task, path[-1], support)
             path.append(replace(w, params=path[-1].params - self.alpha * slope))
         return path
 

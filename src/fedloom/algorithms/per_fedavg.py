@@ -36,7 +36,7 @@ from fedloom.core.batches import Batch, Batches
 from fedloom.core.choices import Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.derivatives import mean_gradient
+from fedloom.core.derivatives import objective_gradient
 from fedloom.core.fold import fold
 from fedloom.core.tree import zeros_like
 from fedloom.core.types import Maybe, Params, Weighted, Weights, replace, state
@@ -104,7 +104,7 @@ class PerFedAvg(Averaging[Weights]):
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         w = self.received(client, sent)
-        slope = mean_gradient(client.model, client.task, w, client.train.whole())
+        slope = objective_gradient(client.model, client.task, w, client.train.whole())
         return replace(w, params=w.params - self.alpha * slope)
 
 

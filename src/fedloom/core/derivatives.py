@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.func import grad
@@ -9,7 +11,7 @@ from torch.func import grad
 from fedloom.core.batches import Batch, Batches
 from fedloom.core.fold import fold
 from fedloom.core.model import Model
-from fedloom.core.task import Task
+from fedloom.core.task import Objective, Task
 from fedloom.core.tree import zeros_like
 from fedloom.core.types import Params, Weights, replace
 
@@ -36,10 +38,53 @@ def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) 
     return _mean(fold(add, zeros_like(weights.params), batches, weights), batches)
 
 
-def hessian_times(model: Model, task: Task, weights: Weights, batches: Batches, v: Params) -> Params:
-    """H v: the Hessian of that loss at `weights` times a vector, exactly. H is never formed: H v is the gradient of
-    <gradient, v>.
+def objective_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
+    """The gradient at `weights` of what training makes small on the rows of `batches`, like `weights.params`.
+
+    That is the gradient of their mean loss L, in evaluation mode; of a task that is an `Objective` O(L, n, w), such as
+    `SVM`, it is dO/dL grad L + dO/dw, with n the number of rows.
     """
+    g = mean_gradient(model, task, weights, batches)
+    if not isinstance(task, Objective):
+        return g
+    by_loss, by_weights = _partials(task, batches)(
+        mean_loss(model, task, weights, batches).to(_dtype(g)), weights.params
+    )
+    return by_loss * g + by_weights
+
+
+def objective_hessian_times(model: Model, task: Task, weights: Weights, batches: Batches, v: Params) -> Params:
+    """H v: the Hessian of what training makes small on the rows of `batches` times a vector like `weights.params`.
+
+    Exactly, and H is never formed: of the mean loss L it is the gradient of <grad L, v>. Of an `Objective` O(L, n, w)
+    it is dO/dL H v + d(dO/dL) grad L + d(dO/dw), where d is the change as w moves along v, and L by <grad L, v>.
+    """
+    product = _loss_hessian_times(model, task, weights, batches, v)
+    if not isinstance(task, Objective):
+        return product
+    partials, g = _partials(task, batches), mean_gradient(model, task, weights, batches)
+
+    def along(loss: Tensor, params: Params) -> Tensor:
+        by_loss, by_weights = partials(loss, params)
+        return by_loss * g.dot(v) + by_weights.dot(v)
+
+    loss = mean_loss(model, task, weights, batches).to(_dtype(g))
+    d_by_loss, d_by_weights = grad(along, argnums=(0, 1))(loss, weights.params)  # second derivatives are symmetric
+    return partials(loss, weights.params)[0] * product + d_by_loss * g + d_by_weights
+
+
+def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
+    """The gradient of the mean loss of a batch, like `weights.params`, in evaluation mode."""
+
+    def loss(params: Params) -> Tensor:
+        return task.loss(model(replace(weights, params=params), batch.x), batch)
+
+    found: Params = grad(loss)(weights.params)
+    return found
+
+
+def _loss_hessian_times(model: Model, task: Task, weights: Weights, batches: Batches, v: Params) -> Params:
+    """The Hessian of the mean loss times v: the gradient of <gradient, v>."""
 
     def add(total: Params, batch: Batch, weights: Weights, v: Params) -> Params:
         def along(params: Params) -> Tensor:
@@ -51,14 +96,14 @@ def hessian_times(model: Model, task: Task, weights: Weights, batches: Batches, 
     return _mean(fold(add, zeros_like(weights.params), batches, weights, v), batches)
 
 
-def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
-    """The gradient of the mean loss of a batch, like `weights.params`, in evaluation mode."""
+def _partials(task: Objective, batches: Batches) -> Callable[[Tensor, Params], tuple[Tensor, Params]]:
+    """dO/dL, [], and dO/dw, as functions of the mean loss L and the weights w."""
+    count = batches.mask.sum()
+    return grad(lambda loss, params: task.objective(loss, count, params), argnums=(0, 1))  # type: ignore[no-any-return]
 
-    def loss(params: Params) -> Tensor:
-        return task.loss(model(replace(weights, params=params), batch.x), batch)
 
-    found: Params = grad(loss)(weights.params)
-    return found
+def _dtype(params: Params) -> torch.dtype:
+    return next(iter(params.values())).dtype
 
 
 def _mean(total: Params, batches: Batches) -> Params:

@@ -79,6 +79,13 @@ def test_settings_are_those_of_the_paper(column: str, rounds: int, lr: float, pl
     assert (made.delta_mu, made.delta_sigma) == plateau
 
 
+def test_where_hinge_losses_are_summed_meta_learning_has_their_mean() -> None:
+    """Its steps are on all of a client's examples: the rates fit no sum over them."""
+    for r in recipes("apfl-comparison"):
+        summed = r.column.startswith("vehicle") and not r.row.startswith(("fedmeta", "per_fedavg"))
+        assert (r.experiment.task == "svm") == summed, (r.column, r.row)
+
+
 def test_the_reference_visits_everybody_once_a_round() -> None:
     iid = cell("apfl-comparison", "cifar10", "iid").experiment
     assert (iid.algorithm, iid.local.epochs, iid.run.cohort_size, iid.data.clients) == ("centralised", 1, 100, 100)
