@@ -70,7 +70,8 @@ def objective_hessian_times(model: Model, task: Task, weights: Weights, batches:
 
     loss = mean_loss(model, task, weights, batches).to(_dtype(g))
     d_by_loss, d_by_weights = grad(along, argnums=(0, 1))(loss, weights.params)  # second derivatives are symmetric
-    return partials(loss, weights.params)[0] * product + d_by_loss * g + d_by_weights
+    found: Params = partials(loss, weights.params)[0] * product + d_by_loss * g + d_by_weights
+    return found
 
 
 def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
@@ -99,7 +100,7 @@ def _loss_hessian_times(model: Model, task: Task, weights: Weights, batches: Bat
 def _partials(task: Objective, batches: Batches) -> Callable[[Tensor, Params], tuple[Tensor, Params]]:
     """dO/dL, [], and dO/dw, as functions of the mean loss L and the weights w."""
     count = batches.mask.sum()
-    return grad(lambda loss, params: task.objective(loss, count, params), argnums=(0, 1))  # type: ignore[no-any-return]
+    return grad(lambda loss, params: task.objective(loss, count, params), argnums=(0, 1))
 
 
 def _dtype(params: Params) -> torch.dtype:
