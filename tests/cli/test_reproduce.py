@@ -18,8 +18,10 @@ from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.train import train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
-from fedloom.reproduction.running import Outcome, reproduce
+from fedloom.reproduction.results import read
+from fedloom.reproduction.running import Outcome, reproduce, with_changes
 from fedloom.studies import find
+from published_runs import cell, made
 
 FEDAVG = "fedntd-table1/mnist-s2/fedavg"
 SMALL = ("--only", "mnist-s2", "--methods", "fedavg", "--rounds", "1", "--threads", "1")
@@ -191,6 +193,54 @@ def test_missing_data_are_said_once(data: str, tmp_path: Path, capsys: pytest.Ca
     assert (status, text.count("left out"), "2 of 6 runs were there already" in text) == (1, 2, True)
 
 
+def test_a_method_whose_public_data_are_missing_costs_no_other(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedDF alone distils on other data; it comes before the others in its column, and names itself."""
+    shutil.copytree(data, tmp_path / "images/MNIST/raw")
+    trained: list[str] = []
+    monkeypatch.setattr("fedloom.cli.reproduce.train", lambda name, *_, **__: trained.append(name))
+    argv = ["dense-table1", "--only", "mnist-a0.1-m5-cnn", "--data", str(tmp_path / "images"), "--out", str(tmp_path)]
+    argv += ["--set", "model=logistic", "--methods", "fedavg,feddf,fed_dafl"]
+    _, text, _ = call(capsys, "reproduce", *argv)
+    column = "mnist-a0.1-m5-cnn"
+    assert {name.split("/")[1] for name in trained} >= {"fedavg", "fed_dafl"}
+    assert f"{column}/feddf left out: data cannot be made: " in text
+    assert f"{column} left out" not in text
+
+
+@pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
+def test_an_upload_that_diverges_fails_every_row_that_begins_with_it(data: str, tmp_path: Path) -> None:
+    chosen = find("dense-table1", ["mnist-a0.1-m5-cnn"], ["ensemble", "dense"])
+    changes = {"model": "logistic", "run.threads": "1", "local.epochs": "3", "dense.lambda1": "0", "local.lr": "1e38"}
+    trained = list[str]()
+
+    def train(name: str, job: Job, directory: Path) -> None:
+        trained.append(name)
+        job.run(directory, resume=True)
+
+    first = reproduce(chosen, data, tmp_path, rounds=3, changes=changes, train=train)
+    assert len(trained) == 1
+    assert all(o.status.startswith("failed: ") for o in first)
+    again = reproduce(chosen, data, tmp_path, rounds=3, changes=changes, train=train)
+    failed = tmp_path / "dense-table1/mnist-a0.1-m5-cnn/uploads/seed-0/failed.json"
+    assert all(o.status.endswith(f"(before; delete {failed} to try again)") for o in again)
+    assert len(trained) == 1
+    found = read(with_changes(chosen, changes), [tmp_path])
+    assert [(list(r.failures), r.accuracy) for r in found] == [([0], None)] * 2
+    failed.unlink()
+    reproduce(chosen, data, tmp_path, rounds=3, changes=changes, train=train)
+    assert len(trained) == 2
+
+
+def test_an_export_is_of_what_was_chosen(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for row, rounds in (("fedavg", 4), ("fedntd", 2)):
+        made(tmp_path / "out", cell("fedntd-table1", "mnist-s2", row), 0, 40.0, rounds=rounds)
+    argv = ["fedntd-table1", "--only", "mnist-s2", "--report-only", "--rounds", "2", "--out", str(tmp_path / "out")]
+    call(capsys, "reproduce", *argv, "--methods", "fedavg", "--export", str(tmp_path / "to"))
+    assert verdicts(tmp_path / "to") == {"mnist-s2/fedavg": "short run (2 of 200)"}
+
+
 def test_exported_runs_count_as_done_and_do_not_go_on(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,8 +303,10 @@ def test_report_only_runs_nothing(data: str, tmp_path: Path, capsys: pytest.Capt
         assert (status, f"\n{words} asked for are there\n" in text) == (expected, True), more
     assert logs(tmp_path) == before
     (tmp_path / FEDAVG / "seed-0" / "failed.json").write_text('{"why": "the loss is NaN"}')
-    status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2")
+    status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2", "--rounds", "3")
     assert (status, "\n0 of 2 runs asked for are there, 1 failed\n" in text) == (1, True)
+    status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2")  # whose round it did not fail in
+    assert (status, "\n1 of 2 runs asked for are there\n" in text) == (1, True)
 
 
 def test_data_are_loaded_once_and_a_seed_of_every_cell_comes_first(data: str, tmp_path: Path) -> None:
@@ -386,6 +438,18 @@ def test_the_same_command_goes_on_after_ctrl_c(
             ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "pfedsd.lam=1"),
             "no recipe that is run has a setting",
         ),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "local.lr=1", "--set", "local.lr=2"),
+            "--set gives local.lr twice, '1' and '2': leave one out",
+        ),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.threads=1", "--threads", "2"),
+            "--set gives run.threads twice, '1' and '2': leave one out",
+        ),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "local.optimiser=adam"),  # FedAvg is not the last
+            "steps of Adam amount to no number of plain SGD steps",
+        ),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--seed", "1,1"), "each seed is named once"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--seeds", "0"), "--seeds must be >= 1, got 0"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "x"), "--rounds must be of type int, got 'x'"),
@@ -434,7 +498,7 @@ def test_other_settings_than_the_runs_that_are_there(
         assert told in err
         assert "Ask for what it was made with (--set), or name another directory" in err
         status, _, err = call(
-            capsys, "reproduce", *argv, *changes, "--set", "local.lr=0.1", "--rounds", rounds, "--out", str(out)
+            capsys, "reproduce", *argv, *changes[:2], "--set", "local.lr=0.1", "--rounds", rounds, "--out", str(out)
         )
         assert (status, "other settings: local.lr was 0.5 and is 0.1." in err) == (2, True)
     assert logs(out) == before

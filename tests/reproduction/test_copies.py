@@ -53,6 +53,20 @@ def test_each_client_is_in_the_last_round_of_a_copy_that_has_it(tmp_path: Path) 
     assert export([recipe], tmp_path / "out", tmp_path / "to", rounds=4) == []  # it is there
 
 
+def test_a_run_with_other_numbers_takes_the_evidence_of_the_old_one_away(tmp_path: Path) -> None:
+    recipe, evidence = cell("fedntd-table1", "cifar10-s2", "fedavg"), ("analysis/recovery.csv",)
+    place = made(tmp_path / "out", recipe, 0, 40.0, rounds=4)
+    (place / "analysis").mkdir()
+    (place / evidence[0]).write_text("of 40 %")
+    (copy,) = export([recipe], tmp_path / "out", tmp_path / "to", rounds=4, evidence=evidence)
+    made(tmp_path / "longer", recipe, 0, 40.0, rounds=5)
+    export([recipe], tmp_path / "longer", tmp_path / "to", rounds=4, evidence=evidence)
+    assert (copy / evidence[0]).read_text() == "of 40 %"  # the same run, a round later
+    made(tmp_path / "other", recipe, 0, 50.0, rounds=5)
+    export([recipe], tmp_path / "other", tmp_path / "to", rounds=4, evidence=evidence)
+    assert not (copy / evidence[0]).exists()
+
+
 def test_recipes_that_share_a_run_share_its_copy(tmp_path: Path) -> None:
     """The ensemble is judged in the first round of DENSE's run; FedAvg has one round. Public data lose their folder."""
     column = "fmnist-a0.1-m5-cnn"

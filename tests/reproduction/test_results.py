@@ -16,7 +16,7 @@ from fedloom.reproduction.recipe import Recipe
 from fedloom.reproduction.results import FAILED, orderings, read, runs
 from fedloom.reproduction.results_page import as_csv, as_markdown, summary
 from fedloom.reproduction.running import with_changes
-from fedloom.studies import find, recipes
+from fedloom.studies import find, recipes, study
 from published_runs import cell, made, result
 
 
@@ -271,8 +271,78 @@ def test_orders_of_runs_that_depart_alike(tmp_path: Path) -> None:
     made(tmp_path, dense, 0, 50.0, rounds=41, local__epochs=50)
     (order,) = orderings(read([fedavg, dense], [tmp_path]))
     assert (order.above, order.below, order.holds) == ("dense", "fedavg", True)
-    made(tmp_path, fedavg, 1, 40.0, rounds=1, local__epochs=40)
+    made(tmp_path, fedavg, 1, 60.0, rounds=1, local__epochs=40)
+    (order,) = orderings(read([fedavg, dense], [tmp_path]))  # of the seed that both have
+    assert (order.above, order.holds) == ("dense", True)
+    made(tmp_path, dense, 1, 50.0, rounds=41, local__epochs=50)
     assert orderings(read([fedavg, dense], [tmp_path])) == []
+    made(tmp_path / "swapped", fedavg, 0, 40.0, rounds=1, local__epochs=40)
+    made(tmp_path / "swapped", fedavg, 1, 40.0, rounds=1)
+    made(tmp_path / "swapped", dense, 0, 50.0, rounds=41)
+    made(tmp_path / "swapped", dense, 1, 50.0, rounds=41, local__epochs=40)
+    assert orderings(read([fedavg, dense], [tmp_path / "swapped"])) == []  # the same changes, of other seeds
+
+
+def test_orders_are_between_the_same_seeds(tmp_path: Path) -> None:
+    fedavg, fedntd = (cell("fedntd-table1", "cifar10-s2", row) for row in ("fedavg", "fedntd"))
+    made(tmp_path, fedntd, 0, 50.0)
+    made(tmp_path, fedntd, 1, 90.0)
+    made(tmp_path, fedavg, 0, 60.0)
+    (order,) = orderings(read([fedavg, fedntd], [tmp_path]))
+    assert (order.above, order.holds) == ("fedntd", False)
+    made(tmp_path / "other", fedntd, 1, 90.0)
+    made(tmp_path / "other", fedavg, 0, 60.0)
+    assert orderings(read([fedavg, fedntd], [tmp_path / "other"])) == []
+
+
+def test_a_method_that_has_only_begun_is_not_compared_with_one_that_is_done(tmp_path: Path) -> None:
+    """DENSE's first round is its upload: its student is untrained. One-shot FedAvg has that round alone."""
+    fedavg, dense = (cell("dense-table1", "fmnist-a0.1-m5-cnn", row) for row in ("fedavg", "dense"))
+    made(tmp_path, fedavg, 0, 40.0, rounds=1)
+    made(tmp_path, dense, 0, 4.0, rounds=1)
+    found = read([fedavg, dense], [tmp_path])
+    assert orderings(found) == []
+    assert study("dense-table1").remarks(found) == []
+    assert orderings(read([fedavg, dense], [tmp_path], 1)) == []
+
+
+def test_nothing_is_said_of_a_method_of_which_a_seed_failed(tmp_path: Path) -> None:
+    """Neither by orders nor by what studies say of their claims: the others may be the lucky ones."""
+    for table, column, high, low, rounds in (
+        ("dense-table1", "fmnist-a0.1-m5-cnn", "dense", "fedavg", (201, 1)),
+        ("apfl-comparison", "mnist", "apfl_ni", "fedavg", (150, 150)),
+        ("ktpfl-small", "cifar20k-two", "kt_pfl", "fedmd_kt", (20, 20)),
+    ):
+        first, second = (cell(table, column, row) for row in (high, low))
+        for seed in (0, 1):
+            made(tmp_path, second, seed, 40.0, rounds=rounds[1])
+            place = made(tmp_path, first, seed, 50.0, rounds=rounds[0] - 9 * seed)
+        assert study(table).remarks(read([first, second], [tmp_path])) != [], table
+        (place / FAILED).write_text('{"why": "the loss is nan"}')
+        found = read([first, second], [tmp_path])
+        assert found[0].verdict == "1 of 2 failed"
+        assert orderings(found) == []
+        assert study(table).remarks(found) == [], table
+
+
+def test_a_run_that_failed_later_has_the_rounds_before(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    place = made(tmp_path, recipe, 0, 40.0, rounds=150)
+    (place / FAILED).write_text('{"why": "round 151: the loss is nan"}')
+    assert (result(recipe, tmp_path).verdict, result(recipe, tmp_path).accuracy) == ("failed", None)
+    assert result(recipe, tmp_path, 150).verdict == "short run (150 of 200)"
+    assert result(recipe, tmp_path, 40).accuracy == pytest.approx(40.0)
+
+
+def test_when_and_on_whom_accuracy_is_measured_counts_where_the_number_depends_on_it(tmp_path: Path) -> None:
+    """The mean over rounds depends on which of them measure it, a personal accuracy on whose it is."""
+    mean = cell("apfl-comparison", "mnist", "fedavg")
+    made(tmp_path, mean, 0, 80.0, rounds=150, run__eval_every=50)
+    made(tmp_path, mean, 1, 80.0, rounds=150, run__panel=3)
+    assert result(mean, tmp_path).verdict == "other settings: run.eval_every, run.panel"
+    last = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path, last, 0, 42.0, run__eval_every=50, run__panel=3)
+    assert result(last, tmp_path).changed == {}
 
 
 def test_a_method_of_fewer_rounds_is_compared_when_it_is_done(tmp_path: Path) -> None:

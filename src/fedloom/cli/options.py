@@ -59,14 +59,24 @@ def with_seed(experiment: Experiment, seed: int) -> Experiment:
     return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, seed=seed))
 
 
-def pairs(given: Sequence[str], own: str, labels: Sequence[str]) -> dict[str, str]:
-    """What --set says to the algorithm `own` of these, by full names of settings."""
+def named(given: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE of each --set; a name that is given twice is refused, since one of them would not count."""
     out: dict[str, str] = {}
     for pair in given:
         key, equals, value = pair.partition("=")
-        owner, dot, _ = key.partition(".")
         if not (equals and key and value):
             raise SettingError(f"--set takes NAME=VALUE, got {pair!r}")
+        if key in out:
+            raise SettingError(f"--set gives {key} twice, {out[key]!r} and {value!r}: leave one out")
+        out[key] = value
+    return out
+
+
+def pairs(given: Sequence[str], own: str, labels: Sequence[str]) -> dict[str, str]:
+    """What --set says to the algorithm `own` of these, by full names of settings."""
+    out: dict[str, str] = {}
+    for key, value in named(given).items():
+        owner, dot, _ = key.partition(".")
         if Experiment.knows(key):
             out[key] = value
         elif dot and owner in labels:
@@ -74,5 +84,7 @@ def pairs(given: Sequence[str], own: str, labels: Sequence[str]) -> dict[str, st
         elif len(labels) == 1:
             out[f"{own}.{key}"] = value
         else:
-            raise SettingError(f"--set {pair!r}: say whose it is, ALGORITHM.NAME=VALUE with one of {', '.join(labels)}")
+            raise SettingError(
+                f"--set '{key}={value}': say whose it is, ALGORITHM.NAME=VALUE with one of {', '.join(labels)}"
+            )
     return out

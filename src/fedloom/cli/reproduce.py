@@ -8,10 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from fedloom.cli.options import named
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.core.terminal import table
+from fedloom.experiments.experiment import DataSettings
 from fedloom.experiments.words import coerce
 from fedloom.reproduction.copies import export
 from fedloom.reproduction.recipe import Recipe
@@ -64,8 +66,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.print(f"{there} of {len(done)} runs asked for are there" + f", {failed} failed" * bool(failed))
     if args.export is not None:
         room = study(args.table)
-        copied = export(recipes(args.table), folders[0], Path(args.export), rounds, room.evidence)
-        write(_title(args.table), recipes(args.table), [Path(args.export)], remarks=room.remarks)
+        copied = export(chosen, folders[0], Path(args.export), rounds, room.evidence)
+        write(_title(args.table), recipes(args.table), [Path(args.export)], rounds, room.remarks)
         many = "run" if len(copied) == 1 else "runs"
         console.print(f"{len(copied)} {many} copied to {args.export}", markup=False, soft_wrap=True)
     if done and all(outcome.skipped for outcome in done):
@@ -90,18 +92,20 @@ def _run(
         last[0] = job.federation
         return train(name, job, console, directory, resume=True)
 
-    left_out: dict[str, str] = {}  # columns without data, and why
+    left_out: dict[tuple[str, DataSettings], str] = {}  # columns and data that are not there, and why
 
     def tell(outcome: Outcome) -> None:
         done.append(outcome)
-        column = outcome.recipe.column
+        column, data = outcome.recipe.column, outcome.recipe.asked.data
         if outcome.status.startswith(NO_DATA):
-            if column not in left_out:  # the same for each of its methods and seeds
+            if (column, data) not in left_out:  # the same for each seed and method that has these data
                 why = outcome.status.removeprefix("skipped: ")
-                first = next((other for other, theirs in left_out.items() if theirs == why), None)
-                text = f"{column} left out: {why}" if first is None else f"{column} left out, as {first} is"
+                rows = {r.row: r.asked.data == data for r in chosen if r.column == column}
+                lacks = column if all(rows.values()) else ", ".join(f"{column}/{row}" for row in rows if rows[row])
+                first = next((other for (other, _), theirs in left_out.items() if theirs == why), None)
+                text = f"{lacks} left out: {why}" if first is None else f"{lacks} left out, as {first} is"
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
-                left_out[column] = why
+                left_out[column, data] = why
         elif outcome.status not in ("done", "there"):
             text = f"{column}/{outcome.recipe.row}/seed-{outcome.seed} {outcome.status}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -121,11 +125,7 @@ def _run(
 
 
 def _changes(args: argparse.Namespace) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in args.set]
-    if wrong := [pair for pair, (key, _, value) in zip(args.set, pairs, strict=True) if not (key and value)]:
-        raise SettingError(f"--set takes NAME=VALUE, got {wrong[0]!r}")
-    changes = {key: value for key, _, value in pairs}
-    return changes | ({} if args.threads is None else {"run.threads": args.threads})
+    return named([*args.set, *([] if args.threads is None else [f"run.threads={args.threads}"])])
 
 
 def _title(name: str) -> str:

@@ -43,6 +43,7 @@ def export(
         StorageError: a file cannot be written.
     """
     found: dict[Path, Run] = {}  # by the copy's folder, which recipes may share
+    replaced: set[Path] = set()  # where the copy is of another run
     beside: dict[Path, Path] = {}
     for recipe in recipes:
         copies = runs(recipe, [to])
@@ -52,8 +53,8 @@ def export(
                 continue
             folder = recipe.folder(to, seed)
             beside |= {folder / name: run.folder / name for name in evidence if (run.folder / name).is_file()}
+            difference = None if copy is None else _difference(run, copy)
             if copy is not None and copy.rounds >= run.rounds:
-                difference = _difference(run, copy)
                 if difference is None:
                     continue
                 if copy.rounds > run.rounds:
@@ -62,11 +63,15 @@ def export(
                         f"that is not their beginning: {difference}. Delete the copy, or name another folder"
                     )
             found[folder] = run
+            if difference is not None:
+                replaced.add(folder)
     for folder, run in found.items():
         below(to, str(folder.relative_to(to)))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _copy(run, folder)
+            for name in evidence if folder in replaced else ():
+                (folder / name).unlink(missing_ok=True)
         except OSError as error:
             if isinstance(error, StorageError):
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,7 +21,7 @@ UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of
 LEAST_STD = 0.23  # % points, the lower quartile of Table 7: a few repetitions agree by chance, down to 0.00
 
 _FREE = {  # in which a run may differ from the recipe and still be a run of it; all others count
-    *(f"run.{name}" for name in ("rounds", "seed", "eval_every", "panel", "checkpoint_every", "keep_every")),
+    *(f"run.{name}" for name in ("rounds", "seed", "checkpoint_every", "keep_every")),
     *(f"run.{name}" for name in ("state_memory_mib", "engine", "compilation", "chunk", "device", "threads", "workers")),
 }
 
@@ -85,6 +85,7 @@ class Recipe:
         changes: settings that are asked for otherwise, by their names in a settings file; those of other algorithms
             are left alone.
         begins: the first rounds, where several rows have the same.
+        smoothing: the factor of the moving average over rounds that printed accuracies may be; None: they are not.
     """
 
     table: str
@@ -104,6 +105,7 @@ class Recipe:
     variant: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
     begins: Beginning | None = None
+    smoothing: float | None = None
 
     @property
     def rounds(self) -> int:
@@ -150,22 +152,28 @@ class Recipe:
 
     def changed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The settings in which a run, by its settings.json, differs from what was published, and what they are."""
-        if self.missing is not None:
-            return {}
-        return {key: got for key, (got, _) in differences(settings, self.experiment.described()).items()}
+        return {key: got for key, (got, _) in self._differences(settings, self.experiment).items()}
 
     def unasked(self, settings: Mapping[str, Any]) -> dict[str, str]:
         """The settings in which a run differs from the one that is asked for, each with its difference in words."""
-        if self.missing is not None:
-            return {}
-        found = differences(settings, self.asked.described())
+        found = self._differences(settings, self.asked)
         return {key: f"was {json.dumps(got)} and is {json.dumps(asked)}" for key, (got, asked) in found.items()}
 
+    def _differences(self, settings: Mapping[str, Any], experiment: Experiment) -> dict[str, tuple[Any, Any]]:
+        """Also in which rounds and on which clients accuracies are measured counts, where the number depends on it."""
+        if self.missing is not None:
+            return {}
+        free = {"run.eval_every": self.reading == "last", "run.panel": self.measure == "global_accuracy"}
+        return differences(settings, experiment.described(), {name for name, counts_not in free.items() if counts_not})
 
-def differences(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+
+def differences(
+    settings: Mapping[str, Any], asked: Mapping[str, Any], free: Collection[str] = ()
+) -> dict[str, tuple[Any, Any]]:
     """The settings that differ between a settings.json and what is asked for, each with both values.
 
-    How a run is computed (engine, device, threads, checkpoints) does not count, nor its seed and number of rounds. A
+    How a run is computed (engine, device, threads, checkpoints) does not count, nor its seed, its number of rounds and
+    what is `free`. A
     setting that one of the two lacks counts as equal: it had its default when the run was made.
     """
     there, wanted = flat(plain(settings)), flat(plain(asked))
@@ -176,7 +184,7 @@ def differences(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[s
     return {
         key: (there[key], value)
         for key, value in wanted.items()
-        if key not in _FREE and key in there and there[key] != value
+        if key not in _FREE and key not in free and key in there and there[key] != value
     }
 
 
@@ -204,8 +212,8 @@ def select(recipes: Sequence[Recipe], only: Sequence[str] = (), methods: Sequenc
 
     Args:
         recipes: of one table.
-        only: columns (`cifar10-s2`), or how their names begin (`cifar10`).
-        methods: rows (`fedntd`, `kd_ntd-0.3`, `fedprox-config`), or how those of a method begin (`kd_ntd`).
+        only: columns (`cifar10-s2`), or how their names begin (`cifar10`), where none has that very name.
+        methods: rows (`fedntd`, `kd_ntd-0.3`, `fedprox-config`), or how those of a method begin (`kd_ntd`), likewise.
 
     Raises:
         SettingError: there is no such column or row.
@@ -215,16 +223,17 @@ def select(recipes: Sequence[Recipe], only: Sequence[str] = (), methods: Sequenc
         ("method", methods, dict.fromkeys(r.row for r in recipes)),
     ):
         for name in asked:
-            if not any(_begins(k, name) for k in known):
+            if not _named([name], known):
                 table = recipes[0].table
                 raise SettingError(f"{table} has no {what} {name!r}{meant(name, known)}; it has {', '.join(known)}")
+    columns, rows = _named(only, {r.column for r in recipes}), _named(methods, {r.row for r in recipes})
     return [
         r
         for r in recipes
-        if (not only or any(_begins(r.column, name) for name in only))
-        and (r.row in methods if r.variant else not methods or any(_begins(r.row, name) for name in methods))
+        if (not only or r.column in columns) and (r.row in methods if r.variant else not methods or r.row in rows)
     ]
 
 
-def _begins(name: str, with_: str) -> bool:
-    return name == with_ or name.startswith(f"{with_}-")
+def _named(names: Collection[str], known: Collection[str]) -> set[str]:
+    """Those of `known` that some names mean: the one of that name, else all that begin with it."""
+    return {k for name in names for k in ([name] if name in known else [k for k in known if k.startswith(f"{name}-")])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,6 @@ from fedloom.coordinator import History, reading
 from fedloom.reproduction.recipe import Recipe, noise
 
 FAILED = "failed.json"  # why a run ended early, beside its logs
-SMOOTHING = 0.6  # by the first author of FedNTD in issue 4 of its repository: printed accuracies are smoothed by this
 
 
 @dataclass(frozen=True)
@@ -57,25 +57,35 @@ class Run:
         values = [m[name] for m in self.history.metrics if m["round"] <= round and m.get(name) is not None]
         return statistics.fmean(values) if values else None
 
-    def smoothed(self, round: int, name: str) -> float | None:
+    def smoothed(self, round: int, name: str, factor: float) -> float | None:
         """The exponential moving average of a measured number after a round.
 
-        It begins with the value of round 1, and then m <- SMOOTHING m + (1 - SMOOTHING) value.
+        It begins with the value of round 1, and then m <- factor m + (1 - factor) value.
         """
         values = [m[name] for m in self.history.metrics if 1 <= m["round"] <= round and name in m]
-        return reduce(lambda mean, v: SMOOTHING * mean + (1 - SMOOTHING) * v, values) if values else None
+        return reduce(lambda mean, v: factor * mean + (1 - factor) * v, values) if values else None
 
 
 def runs(recipe: Recipe, folders: Sequence[Path]) -> dict[int, Run]:
     """The runs of a recipe below some folders, by seed; behind the first folder only those with the settings asked for.
 
-    Of two with a seed one with these settings, then the longer one, then the first.
+    Of two with a seed one with these settings, then the longer one, then the first. A run that never began, since that
+    with which it begins (`Recipe.begins`) has failed, has failed in that one's folder.
 
     Raises:
         SettingError: a file is damaged; names it.
     """
     out: dict[int, Run] = {}
     ranks: dict[int, tuple[bool, int]] = {}
+    if (first := recipe.beginning) is not None and recipe.missing is None:
+        asked = recipe.asked
+        never = History(algorithm=asked.algorithm, settings=asked.described())
+        out = {
+            seed: Run(seed, run.folder, never, run.failed)
+            for seed, run in runs(first, folders[:1]).items()
+            if run.failed is not None and not first.unasked(run.history.settings)
+        }
+        ranks = dict.fromkeys(out, (False, 0))
     for folder in folders:
         places = [p for p in (folder / recipe.place).glob("seed-*") if p.name.removeprefix("seed-").isdecimal()]
         for place in places:
@@ -105,21 +115,25 @@ class Result:
     runs: dict[int, Run]
     until: int | None = None
 
+    @property
+    def wanted(self) -> int:
+        """After how many rounds numbers are taken of runs that are long enough."""
+        return self.recipe.rounds if self.until is None else min(self.until, self.recipe.rounds)
+
     @cached_property
     def failures(self) -> dict[int, str]:
-        """Why runs failed, by their seeds."""
-        return {seed: run.failed for seed, run in self.runs.items() if run.failed is not None}
+        """Why runs failed, by their seeds; one that failed after the rounds that are wanted did not fail in them."""
+        return {s: r.failed for s, r in self.runs.items() if r.failed is not None and r.rounds < self.wanted}
 
     @cached_property
     def rounds(self) -> int:
         """After how many rounds numbers are taken: as the longest run has, at most `until`, at most as published."""
-        wanted = self.recipe.rounds if self.until is None else min(self.until, self.recipe.rounds)
-        return min(wanted, max((r.rounds for r in self.runs.values() if r.failed is None), default=0))
+        return min(self.wanted, max((r.rounds for s, r in self.runs.items() if s not in self.failures), default=0))
 
     @cached_property
     def seeds(self) -> list[int]:
         """The seeds whose runs got as far as `rounds`."""
-        return [s for s, r in self.runs.items() if r.failed is None and self.rounds and r.rounds >= self.rounds]
+        return [s for s, r in self.runs.items() if s not in self.failures and self.rounds and r.rounds >= self.rounds]
 
     @cached_property
     def _accuracies(self) -> list[float]:
@@ -150,8 +164,11 @@ class Result:
 
     @property
     def smoothed(self) -> float | None:
-        """Accuracy smoothed over rounds (`Run.smoothed`), mean over seeds, in %."""
-        values = self._values(lambda run: run.smoothed(self.rounds, self.recipe.measure))
+        """Accuracy smoothed over rounds as the recipe says (`Run.smoothed`), mean over seeds, in %."""
+        factor = self.recipe.smoothing
+        if factor is None:
+            return None
+        values = self._values(lambda run: run.smoothed(self.rounds, self.recipe.measure, factor))
         return 100 * statistics.fmean(values) if values else None
 
     @property
@@ -226,6 +243,9 @@ def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None 
     return out
 
 
+NOT_COMPARABLE = "not comparable: other settings, another number of rounds, no common seed, or a run that failed"
+
+
 class Ordering(NamedTuple):
     """That one method is published above another in a column, and whether our runs agree.
 
@@ -241,15 +261,13 @@ class Ordering(NamedTuple):
 
 
 def orderings(results: Iterable[Result]) -> list[Ordering]:
-    """Every published order of two targets in a column that our runs can speak to.
-
-    They have equally many rounds, and differ from the recipes alike if at all, as where both train for fewer epochs.
-    """
+    """Every published order of two targets in a column that our runs can speak to (`comparable`)."""
     able = [r for r in results if not r.recipe.variant and r.accuracy is not None]
     out = []
-    for a, b in itertools.combinations(able, 2):
-        if a.recipe.column != b.recipe.column or not alike(a, b) or a.failures or b.failures:
+    for pair in itertools.combinations(able, 2):
+        if pair[0].recipe.column != pair[1].recipe.column or not (found := comparable(*pair)):
             continue
+        a, b = found
         ours = _minus(a.accuracy, b.accuracy)
         gap = _minus(a.recipe.accuracy, b.recipe.accuracy) if a.recipe.target and b.recipe.target else None
         clear = None if gap is None else abs(gap) > noise(a.recipe.std, b.recipe.std, 1)
@@ -262,13 +280,35 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
     return out
 
 
-def alike(a: Result, b: Result) -> bool:
-    """Whether two methods differ from their recipes alike, and got equally far.
+def comparable(*results: Result) -> list[Result]:
+    """Methods over the seeds that all of them have; nothing where their numbers cannot be compared.
 
-    One whose recipe has fewer rounds than the other got, as that of one-shot FedAvg has, got as far where it is done.
+    They can where none has a run that failed, those of a seed differ from their recipes alike if at all, as where all
+    train for fewer epochs, and all got equally far: as many rounds, short of the recipe or not. One whose recipe has
+    fewer rounds than another got, as that of one-shot FedAvg has, got as far where it is done.
     """
-    whole = any(r.rounds == r.recipe.rounds < other.rounds for r, other in ((a, b), (b, a)))
-    return (a.rounds == b.rounds or whole) and a.changed == b.changed
+    seeds = set.intersection(*(set(r.seeds) for r in results))
+    as_far = all(_as_far(a, b) for a, b in itertools.combinations(results, 2))
+    if not seeds or not as_far or any(r.failures for r in results):
+        return []
+    found = [dataclasses.replace(r, runs={s: run for s, run in r.runs.items() if s in seeds}) for r in results]
+    first, *others = ([r.recipe.changed(run.history.settings) for run in r.runs.values()] for r in found)
+    return found if all(other == first for other in others) else []
+
+
+def seeds_of(asked: Result, found: Result) -> str:
+    """The seeds that a comparison is of, where a method has others too, in words for the end of a sentence."""
+    return (
+        ""
+        if asked.seeds == found.seeds
+        else f", of seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
+    )
+
+
+def _as_far(a: Result, b: Result) -> bool:
+    done = any(r.rounds == r.recipe.rounds < other.rounds for r, other in ((a, b), (b, a)))
+    alike = a.rounds == b.rounds and (a.rounds < a.recipe.rounds) == (b.rounds < b.recipe.rounds)
+    return done or alike
 
 
 def _minus(a: float | None, b: float | None) -> float | None:

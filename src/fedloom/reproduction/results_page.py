@@ -9,7 +9,7 @@ from pathlib import Path
 from fedloom.core.output import as_csv as table
 from fedloom.core.output import publish
 from fedloom.reproduction.recipe import LEAST_STD, UNKNOWN_STD, Recipe
-from fedloom.reproduction.results import SMOOTHING, Result, orderings, read
+from fedloom.reproduction.results import Result, orderings, read
 
 Remarks = Callable[[Sequence[Result]], list[str]]
 
@@ -49,9 +49,7 @@ _COLUMNS: dict[str, Callable[[Result], object]] = {
 _NUMBERS = (
     " Within noise: the difference is at most 2 sqrt(published std^2 + our std^2 / seeds). An unknown standard "
     f"deviation is taken from the other side, {UNKNOWN_STD:g} where both are unknown; none is taken to be less than "
-    f"{LEAST_STD:g}. A run with fewer rounds than the published one is never more than a short run. "
-    f"Smoothed: ours as an exponential moving average over rounds with factor {SMOOTHING:g}, as a comment of the first "
-    "author describes the printed numbers; verdicts and orders are on the last round."
+    f"{LEAST_STD:g}. A run with fewer rounds than the published one is never more than a short run."
 )
 
 
@@ -98,11 +96,17 @@ def as_markdown(title: str, results: Sequence[Result], remarks: Remarks = _nothi
     """Results as a page: a table for each column that has runs, how orders came out, and what is doubtful."""
     there = [r for r in results if r.runs]
     of_forgetting = "; F is forgetting" * any(r.forgetting is not None for r in there)
+    numbers = _NUMBERS * any(r.recipe.accuracy is not None for r in results)
+    for factor in {r.recipe.smoothing for r in results} - {None}:
+        numbers += (
+            f" Smoothed: ours as an exponential moving average over rounds with factor {factor:g}, as printed numbers "
+            "may be; verdicts and orders are on the last round."
+        )
     lines = [
         f"# {title}",
         "",
         f"{'; '.join(dict.fromkeys(_measured(r.recipe) for r in results))} in %, mean ± standard deviation over seeds "
-        f"after the rounds named{of_forgetting}.{_NUMBERS * any(r.recipe.accuracy is not None for r in results)}",
+        f"after the rounds named{of_forgetting}.{numbers}",
         "",
         summary(results),
     ]

@@ -12,7 +12,7 @@ from fedloom.coordinator import Job
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import files
 from fedloom.core.errors import ClientError, FedloomError, SettingError
-from fedloom.experiments.experiment import Experiment, Federations
+from fedloom.experiments.experiment import DataSettings, Experiment, Federations
 from fedloom.reproduction.recipe import Recipe
 from fedloom.reproduction.results import FAILED, Run, runs
 
@@ -97,15 +97,15 @@ def reproduce(
                     )
     for source in dict.fromkeys(r.experiment.data.source for r in recipes):
         federations = Federations()  # of one data set at a time
-        unmade: dict[str, str] = {}
+        unmade: dict[DataSettings, str] = {}
         for seed in seeds:  # one seed of every cell tells more than all seeds of one cell
             for recipe in [r for r in recipes if r.experiment.data.source == source]:
-                status = _settled(recipe, seed, out, rounds, known) or unmade.get(recipe.column)
+                status = _settled(recipe, seed, out, rounds, known) or unmade.get(recipe.asked.data)
                 if status is None:
                     steps = _steps(recipe, data or "", seed, out, _wanted(recipe, rounds))
                     status = _run(steps, federations, train or _train)
                     if status.startswith(NO_DATA):
-                        unmade[recipe.column] = status
+                        unmade[recipe.asked.data] = status
                 outcomes.append(Outcome(recipe, seed, status))
                 if tell is not None:
                     tell(outcomes[-1])
@@ -130,7 +130,7 @@ def standing(
     if not out.is_dir():
         raise SettingError(f"--out {out} is no folder; with --report-only name one with results")
     return [
-        Outcome(recipe, seed, _there(_found(recipe, seed, out, known), recipe, seed, out, rounds) or "not run")
+        Outcome(recipe, seed, _there(_found(recipe, seed, out, known), recipe, out, rounds) or "not run")
         for seed in seeds
         for recipe in recipes
     ]
@@ -149,16 +149,16 @@ def _found(recipe: Recipe, seed: int, out: Path, known: Sequence[Path]) -> _Foun
     return _Found(best.get(seed), here.get(seed))
 
 
-def _there(found: _Found, recipe: Recipe, seed: int, out: Path, rounds: int | None) -> str | None:
+def _there(found: _Found, recipe: Recipe, out: Path, rounds: int | None) -> str | None:
     """How a run ended that is there as asked, None where there is none or not all of it."""
-    place = recipe.folder(out, seed)
     for run in found:
         if run is not None and not recipe.unasked(run.history.settings):
-            if run.failed is not None:
-                remedy = f"; delete {place / FAILED} to try again" if run.folder == place else f", in {run.folder}"
-                return f"failed: {run.failed} (before{remedy})"
             if run.rounds >= _wanted(recipe, rounds):
                 return "there"
+            if run.failed is not None:
+                own = run.folder.is_relative_to(out)
+                remedy = f"; delete {run.folder / FAILED} to try again" if own else f", in {run.folder}"
+                return f"failed: {run.failed} (before{remedy})"
     return None
 
 
@@ -167,7 +167,7 @@ def _settled(recipe: Recipe, seed: int, out: Path, rounds: int | None, known: Se
     if recipe.missing is not None:
         return f"skipped: {recipe.missing}"
     found = _found(recipe, seed, out, known)
-    if status := _there(found, recipe, seed, out, rounds):
+    if status := _there(found, recipe, out, rounds):
         return status
     here, place = found.here, recipe.folder(out, seed)
     if here is not None:
@@ -277,4 +277,8 @@ def with_changes(recipes: Sequence[Recipe], changes: Mapping[str, str]) -> list[
             raise SettingError(f"no recipe that is run has a setting {key!r}; there are run.NAME, {', '.join(known)}")
         if Experiment.knows(key) or owners[0].missing is None:
             owners[0].experiment.changed(key, value)  # raises if there is no such setting
-    return [dataclasses.replace(r, changes={**r.changes, **changes}) for r in recipes]
+    changed = [dataclasses.replace(r, changes={**r.changes, **changes}) for r in recipes]
+    for r in changed if changes else []:
+        if r.missing is None:
+            r.asked.described()  # raises if its algorithm refuses them: now, not after hours
+    return changed

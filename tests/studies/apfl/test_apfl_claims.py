@@ -52,6 +52,21 @@ def test_without_consolidation_nothing_is_measured(tmp_path: Path) -> None:
     assert of(tmp_path, "apfl-ewc", "mnist") == []
 
 
+def test_gains_are_of_the_seeds_that_both_have(tmp_path: Path) -> None:
+    made(tmp_path, cell("apfl-comparison", "letters", "fedavg"), 0, 40.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "fedprox"), 0, 41.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "fedprox"), 1, 91.0)
+    (told,) = of(tmp_path, "apfl-comparison", "letters")
+    assert told == "fedprox less fedavg: +1.00 points in the mean over rounds, +1.00 in the best round, of seed 0."
+
+
+def test_nothing_is_said_of_lambda_where_runs_are_not_equally_long(tmp_path: Path) -> None:
+    for lam in LAMBDAS:
+        rounds = 5 if lam == 1 else 150
+        made(tmp_path, cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, 80.0, rounds=rounds)
+    assert of(tmp_path, "apfl-lambda", "mnist-e20") == []
+
+
 def test_what_lambda_does(tmp_path: Path) -> None:
     accuracies = [80.0, 80.1, 80.3, 80.2, 80.5]
     for lam, accuracy in zip(LAMBDAS, accuracies, strict=True):

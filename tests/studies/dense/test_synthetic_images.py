@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedloom.coordinator import RunSettings
+from fedloom.coordinator import History, RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import DataSettings, Experiment
@@ -76,6 +77,23 @@ def test_an_earlier_round_has_fewer_images(run: Path) -> None:
     assert found.remarks[0].startswith("12 images of 1 epochs")
     with pytest.raises(SettingError, match="made no images by round 1, which is one of uploads: name a later one"):
         synthetic_images.measure(AnalysedRun.of(run, [1]))
+
+
+def test_of_a_run_that_was_killed_the_images_of_its_newest_checkpoint_are_shown(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    run = dataclasses.replace(experiment.run, rounds=5, checkpoint_every=3)
+
+    def killed(history: History) -> None:
+        if history.metrics[-1]["round"] == 4:
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        dataclasses.replace(experiment, run=run).job().run(tmp_path, on_round=killed)
+    (tmp_path / "checkpoints" / "00000004.json").unlink(missing_ok=True)  # what leaving in order wrote
+    found = synthetic_images.measure(AnalysedRun.of(tmp_path))
+    assert found.remarks[0].startswith("24 images of 2 epochs")
+    assert found.summary.name == "Images made by round 3, by class"
 
 
 def test_a_method_without_images_is_refused(trained: Any) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.reproduction.results import read
+from fedloom.reproduction.copies import export
+from fedloom.reproduction.results import NOT_COMPARABLE, read
+from fedloom.reproduction.results_page import write
 from fedloom.studies import recipes, study
 from fedloom.studies.ktpfl.verdicts import BROKEN, HOLDS, NOT_RUN, judged, page
 from published_runs import cell, made
@@ -59,7 +61,8 @@ def test_other_settings_cannot_be_compared(tmp_path: Path) -> None:
     made(tmp_path, cell(TABLE, "cifar20k-two", "kt_pfl"), 0, 90, rounds=20)
     made(tmp_path, cell(TABLE, "cifar20k-two", "fedmd_kt"), 0, 80, rounds=20, local__epochs=1)
     found = [v for v in judged([tmp_path]) if v.claim == ABOVE and v.numbers]
-    assert [v.verdict for v in found] == ["not comparable: other settings, or another number of rounds"]
+    assert [v.verdict for v in found] == [NOT_COMPARABLE]
+    assert "holds in 0 of 0 that can be judged, of 50." in page([tmp_path])
 
 
 def test_a_run_that_still_rises_has_no_plateau(tmp_path: Path) -> None:
@@ -83,8 +86,23 @@ def test_a_column_is_told_in_sentences_with_its_coefficients(folder: Path) -> No
     assert told[-1].startswith("kt_pfl, seed 0: coefficients after round 20: 0.650 on the client itself")
 
 
+def test_copies_keep_what_sentences_are_made_of(folder: Path, tmp_path: Path) -> None:
+    recipe, room = cell(TABLE, "cifar20k-two", "kt_pfl"), study(TABLE)
+    place = folder / recipe.place / "seed-0"
+    record = {"round": 20, "personal_accuracy": 0.9, "server_coefficients": [0.6, 0.4, 0.3, 0.7]}
+    lines = [{"round": t, "personal_accuracy": 0.9} for t in range(20)] + [record]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    without = room.remarks(read([recipe], [folder]))  # a copy of an older version
+    assert not [line for line in without if "coefficients" in line]
+    counts = {"train": [[3, 0], [0, 4]], "test": None}
+    (place / "federation.json").write_text(json.dumps({"clients": 2, "classes": 2, "shown": [0, 1], **counts}))
+    export(recipes(TABLE), folder, tmp_path / "to", evidence=room.evidence)
+    write("Title", recipes(TABLE), [tmp_path / "to"], remarks=room.remarks)
+    assert "0.650 on the client itself" in (tmp_path / "to" / TABLE / "results.md").read_text()
+
+
 def test_the_page_counts_and_lists(folder: Path) -> None:
     text = page([folder])
     assert text.startswith("# What KT-pFL claims\n")
-    assert f"**{ABOVE}**: holds in 3 of 4 comparisons that were run" in text
+    assert f"**{ABOVE}**: holds in 3 of 4 that can be judged" in text
     assert "| ktpfl-small cifar20k-two | kt_pfl 90.00, sim_pfl 91.00 | does not hold |" in text

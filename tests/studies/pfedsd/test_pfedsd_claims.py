@@ -61,6 +61,17 @@ def test_the_control_is_compared_round_by_round(tmp_path: Path) -> None:
     ]
 
 
+def test_controls_are_compared_in_rounds_that_both_measured_with_the_same_settings(tmp_path: Path) -> None:
+    place = trained(tmp_path, "pfedsd_lam0", [2.0, 1.5, 1.25])
+    trained(tmp_path, "fedavg_stored", [2.0, 1.5, 1.25])
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    del lines[2]["personal_accuracy"]  # as with run.eval_every
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert said(tmp_path) == ["lambda = 0, seed 0: personal accuracies are those of fedavg_stored in all of 2 rounds."]
+    made(tmp_path, cell("pfedsd-a", COLUMN, "fedavg"), 0, 80.0, rounds=3, local__epochs=1)
+    assert said(tmp_path) == ["lambda = 0, seed 0: personal accuracies are those of fedavg_stored in all of 2 rounds."]
+
+
 def test_a_control_that_is_not_fedavg_is_named(tmp_path: Path) -> None:
     trained(tmp_path, "pfedsd_lam0", [2.0, 1.5, 1.25], seed=1)
     trained(tmp_path, "fedavg", [2.0, 1.500001, 1.25], seed=1)

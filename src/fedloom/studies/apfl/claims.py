@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from fedloom.reproduction.results import Result, Run, alike
+from fedloom.reproduction.results import Result, Run, comparable, seeds_of
 from fedloom.studies.apfl.recipes import GAINS, LAMBDAS
 
 FORCED = 3  # the rounds, from 1, in which importance is always measured
@@ -16,12 +16,12 @@ def remarks(results: Sequence[Result]) -> list[str]:
     rows = {r.recipe.row: r for r in results if r.accuracy is not None}
     out = []
     if "fedavg" in rows:
-        out += [
-            _gain(row, r, rows["fedavg"]) for row, r in rows.items() if row != "fedavg" and alike(r, rows["fedavg"])
-        ]
+        for row, r in rows.items():
+            if row != "fedavg" and (pair := comparable(r, rows["fedavg"])):
+                out.append(f"{_gain(row, *pair)}{seeds_of(r, pair[0])}.")
     swept = [rows[name] for name in (f"apfl_ni-{lam:g}" for lam in LAMBDAS) if name in rows]
-    if len(swept) == len(LAMBDAS):
-        out.append(_swept([r.accuracy for r in swept if r.accuracy is not None]))
+    if len(swept) == len(LAMBDAS) and (alike := comparable(*swept)):
+        out.append(_swept([r.accuracy for r in alike if r.accuracy is not None]))
     for row, r in rows.items():
         for seed, run in r.runs.items():
             if (found := measured(run, r.rounds)) is not None and r.recipe.experiment.settings["apfl_ni"]["mu"]:
@@ -38,7 +38,7 @@ def _gain(row: str, r: Result, fedavg: Result) -> str:
     gain = GAINS.get(r.recipe.column.removesuffix("-overlapping")) if row == "apfl_ni" else None
     published = "" if gain is None else f" (published {gain:+.2f})"
     mean, best = (f"{_minus(a, b):+.2f}" for a, b in ((r.accuracy, fedavg.accuracy), (r.best, fedavg.best)))
-    return f"{row} less fedavg: {mean} points in the mean over rounds{published}, {best} in the best round."
+    return f"{row} less fedavg: {mean} points in the mean over rounds{published}, {best} in the best round"
 
 
 def _swept(accuracies: list[float]) -> str:

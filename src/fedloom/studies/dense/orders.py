@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.reproduction.results import Result, alike, read
+from fedloom.reproduction.results import NOT_COMPARABLE, Result, comparable, read
 from fedloom.studies import recipes
 
 DISTILLED = ("feddf", "fed_dafl", "fed_adi", "dense")
@@ -14,18 +14,21 @@ STEEP = ("cifar10", "cifar100", "svhn", "tiny")  # where FedAvg is far below at 
 
 
 CLAIMED = ("dense-table1", "dense-clients", "dense-ablation")
-HOLDS, BROKEN = "holds", "does not hold"
+HOLDS, BROKEN, NOT_RUN = "holds", "does not hold", "not run"
 
 
 class Order(NamedTuple):
-    """One order that must hold: `high` above `low`, each as TABLE COLUMN ROW; accuracies in %, None where not run."""
+    """One order that must hold: `high` above `low`, each as TABLE COLUMN ROW.
+
+    Accuracies are in %, of the seeds that both have if they can be compared, None where not run.
+    """
 
     claim: str
     high: str
     low: str
     above: float | None
     below: float | None
-    verdict: str  # `HOLDS`, `BROKEN`, "not run", or why two runs cannot be compared
+    verdict: str  # `HOLDS`, `BROKEN`, `NOT_RUN` or `NOT_COMPARABLE`
 
 
 def required(folders: Sequence[Path], rounds: int | None = None) -> list[Order]:
@@ -83,12 +86,12 @@ def _judged(claim: str, high: Result, low: Result) -> Order:
     above, below = (f"{r.recipe.table} {r.recipe.column} {r.recipe.row}" for r in (high, low))
     a, b = high.accuracy, low.accuracy
     if a is None or b is None:
-        verdict = "not run"
-    elif not alike(high, low):
-        verdict = "not comparable: other settings, or another number of rounds"
-    else:
-        verdict = HOLDS if a > b else BROKEN
-    return Order(claim, above, below, a, b, verdict)
+        return Order(claim, above, below, a, b, NOT_RUN)
+    if not (pair := comparable(high, low)):
+        return Order(claim, above, below, a, b, NOT_COMPARABLE)
+    a, b = pair[0].accuracy, pair[1].accuracy
+    holds = a is not None and b is not None and a > b
+    return Order(claim, above, below, a, b, HOLDS if holds else BROKEN)
 
 
 def _row(name: str) -> str:
@@ -101,12 +104,10 @@ def page(folders: Sequence[Path], rounds: int | None = None) -> str:
     found, lines = required(folders, rounds), ["# Orders that DENSE must show", ""]
     for claim in dict.fromkeys(o.claim for o in found):
         mine = [o for o in found if o.claim == claim]
-        run = [o for o in mine if o.verdict != "not run"]
-        holds = sum(o.verdict == HOLDS for o in run)
-        lines += [
-            f"**{claim[0].upper()}{claim[1:]}**: holds in {holds} of {len(run)} that were run, of {len(mine)}.",
-            "",
-        ]
+        run = [o for o in mine if o.verdict != NOT_RUN]
+        holds, broken = (sum(o.verdict == verdict for o in run) for verdict in (HOLDS, BROKEN))
+        said = f"holds in {holds} of {holds + broken} that can be judged, of {len(mine)}"
+        lines += [f"**{claim[0].upper()}{claim[1:]}**: {said}.", ""]
         if run:
             lines += ["| higher | lower | % | % | verdict |", "|---|---|---|---|---|"]
             lines += [f"| {o.high} | {o.low} | {o.above:.2f} | {o.below:.2f} | {o.verdict} |" for o in run]

@@ -37,10 +37,11 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     until = run.single_round
     restored = run.job.restore(run.directory)
     # an epoch of the server is a round, but for those of uploads; of each the pool has one entry
-    trained = [m["round"] for m in run.history.metrics if "server_agree" in m]
-    entries = restored.engine.pool("images")[: sum(t <= until for t in trained)]
+    rounds = [m["round"] for m in run.history.metrics if "server_agree" in m and m["round"] <= until]
+    entries = restored.engine.pool("images")[: len(rounds)]
     if not len(entries):
         raise SettingError(f"the server has made no images by round {until}, which is one of uploads: name a later one")
+    rounds = rounds[: len(entries)]  # of a run that was killed the newest checkpoint is older than its log
     made = [(e.x.cpu().numpy(), e.y.cpu().numpy(), e.said.cpu().numpy()) for e in entries]
     newest, wanted, said = made[-1]
     classes = run.job.federation.num_classes
@@ -50,7 +51,6 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     }
     held = run.job.federation.counts().sum(0)
     agree = [float((y == s).mean()) for _, y, s in made]
-    rounds = [t for t in trained if t <= until]
     rows = [[c, held[c], *(table[:, c].sum() for table in counts.values())] for c in range(classes)]
     epochs = [
         [t, agree[i], *(table[i, c] for table in counts.values() for c in range(classes))] for i, t in enumerate(rounds)
@@ -66,7 +66,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     return AnalysisResult(
         draw(newest, wanted, said, counts, rounds, agree),
         summary_table(
-            f"Images made by round {until}, by class",
+            f"Images made by round {rounds[-1]}, by class",
             {"class": None, "clients' examples": None, "made for": None, "taken for": None},
             rows,
         ),

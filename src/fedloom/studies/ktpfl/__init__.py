@@ -16,4 +16,5 @@ STUDY = Study(
         "traffic": traffic.measure,
     },
     remarks=verdicts.remarks,
+    evidence=("federation.json",),
 )

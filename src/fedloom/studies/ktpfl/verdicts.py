@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.reproduction.results import Result, alike, read
+from fedloom.reproduction.results import NOT_COMPARABLE, Result, comparable, read
 from fedloom.studies import recipes
 from fedloom.studies.ktpfl import coefficients
 
@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
 
     claim: str
     where: str  # table and column
-    verdict: str  # `HOLDS`, `BROKEN`, `NOT_RUN`, or why runs cannot be compared
+    verdict: str  # `HOLDS`, `BROKEN`, `NOT_RUN` or `NOT_COMPARABLE`
     numbers: str
 
 
@@ -47,7 +47,7 @@ def remarks(results: Sequence[Result]) -> list[str]:
     out = [f"{v.claim}: {v.verdict} ({v.numbers})." for v in _verdicts(results) if v.verdict in (HOLDS, BROKEN)]
     for r in results:
         for seed, run in r.runs.items():
-            if coefficients.logged(run.history)[0]:
+            if coefficients.logged(run.history)[0] and run.history.federation:
                 out.append(f"{r.recipe.row}, seed {seed}: {coefficients.sentence(run.history)}")
     return out
 
@@ -58,8 +58,8 @@ def page(folders: Sequence[Path], rounds: int | None = None) -> str:
     for claim in dict.fromkeys(v.claim for v in found):
         mine = [v for v in found if v.claim == claim]
         run = [v for v in mine if v.verdict != NOT_RUN]
-        held = sum(v.verdict == HOLDS for v in run)
-        lines += [f"**{claim}**: holds in {held} of {len(run)} comparisons that were run, of {len(mine)}.", ""]
+        held, broken = (sum(v.verdict == verdict for v in run) for verdict in (HOLDS, BROKEN))
+        lines += [f"**{claim}**: holds in {held} of {held + broken} that can be judged, of {len(mine)}.", ""]
         if run:
             lines += ["| column | numbers | verdict |", "|---|---|---|"]
             lines += [f"| {v.where} | {v.numbers} | {v.verdict} |" for v in run]
@@ -91,18 +91,14 @@ def _of_both_settings(where: str, two: Rows, every: Rows) -> Iterator[Verdict]:
         yield _above("Two classes a client are easier than every class", where, a, b, " with two", " with every")
     claim = "The gain over FedMD is largest with two classes a client"
     results = [r for rows in (two, every) for row in ("kt_pfl", "fedmd_kt") if (r := rows.get(row)) is not None]
-    accuracies = [r.accuracy for r in results if r.accuracy is not None]
-    if len(accuracies) < 4:
+    if sum(r.accuracy is not None for r in results) < 4:
         yield Verdict(claim, where, NOT_RUN, "")
         return
-    kt, md, kt_all, md_all = accuracies
-    same = all(alike(results[0], r) for r in results)
-    yield Verdict(
-        claim,
-        where,
-        _told(kt - md > kt_all - md_all, same),
-        f"{kt - md:+.2f} with two, {kt_all - md_all:+.2f} with every",
-    )
+    found = comparable(*results)
+    kt, md, kt_all, md_all = (r.accuracy or 0.0 for r in found or results)
+    verdict = _told(kt - md > kt_all - md_all) if found else NOT_COMPARABLE
+    numbers = f"{kt - md:+.2f} with two, {kt_all - md_all:+.2f} with every"
+    yield Verdict(claim, where, verdict, numbers)
 
 
 def _above(
@@ -110,20 +106,20 @@ def _above(
 ) -> Verdict:
     if high is None or low is None or high.accuracy is None or low.accuracy is None:
         return Verdict(claim, where, NOT_RUN, "")
-    numbers = f"{high.recipe.row}{of_high} {high.accuracy:.2f}, {low.recipe.row}{of_low} {low.accuracy:.2f}"
-    return Verdict(claim, where, _told(high.accuracy > low.accuracy, alike(high, low)), numbers)
+    pair = comparable(high, low)
+    a, b = (r.accuracy or 0.0 for r in pair or (high, low))
+    numbers = f"{high.recipe.row}{of_high} {a:.2f}, {low.recipe.row}{of_low} {b:.2f}"
+    return Verdict(claim, where, _told(a > b) if pair else NOT_COMPARABLE, numbers)
 
 
-def _told(holds: bool, comparable: bool) -> str:
-    if not comparable:
-        return "not comparable: other settings, or another number of rounds"
+def _told(holds: bool) -> str:
     return HOLDS if holds else BROKEN
 
 
 def _plateau(where: str, result: Result | None) -> Verdict:
     """Whether KT-pFL no longer rises after 13 rounds; of runs of at least 15."""
     claim = "KT-pFL no longer rises after 10 to 13 rounds"
-    if result is None or result.rounds < 15:
+    if result is None or result.rounds < 15 or result.failures:
         return Verdict(claim, where, NOT_RUN, "")
     curves = [_curve(result.runs[seed].after, result.rounds) for seed in result.seeds]
     mean = [sum(values) / len(values) for values in zip(*curves, strict=True)]

@@ -69,13 +69,19 @@ def remarks(results: Sequence[Result]) -> list[str]:
 
 
 def _same(control: Result, other: Result, number: str, what: str) -> list[str]:
-    """Whether a number of the control, lambda = 0, is that of another row in every round that both have."""
+    """Whether a number of the control, lambda = 0, is that of another row in every round in which both have it.
+
+    Runs with other settings than each other say nothing of it.
+    """
     out = []
     for seed in sorted(control.runs.keys() & other.runs.keys()):
+        a, b = control.runs[seed].history, other.runs[seed].history
+        if control.recipe.changed(a.settings) != other.recipe.changed(b.settings):
+            continue
         pairs = [
-            (a["round"], a.get(number), b.get(number))
-            for a, b in zip(control.runs[seed].history.metrics, other.runs[seed].history.metrics, strict=False)
-            if a["round"] > 0
+            (x["round"], x[number], y[number])
+            for x, y in zip(a.metrics, b.metrics, strict=False)
+            if 0 < x["round"] <= control.wanted and None not in (x.get(number), y.get(number))
         ]
         apart = next((t for t, a, b in pairs if a != b), None)
         verdict = f"are those of {other.recipe.row} in all of {len(pairs)} rounds"

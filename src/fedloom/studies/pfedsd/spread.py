@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,12 +32,19 @@ def spread(table: str, folders: Sequence[Path], rounds: int | None = None) -> An
         folders: of results, as `fedloom reproduce --out` names them.
         rounds: take numbers after at most so many.
 
+    Returns:
+        Of the runs with as many rounds and the settings that most have; a remark names the others.
+
     Raises:
         SettingError: there is no such table, or none of its recipes has runs.
     """
-    found = [r for r in read(recipes(table), folders, rounds) if r.accuracy is not None]
-    if not found:
+    there = [r for r in read(recipes(table), folders, rounds) if r.accuracy is not None]
+    if not there:
         raise SettingError(f"{', '.join(map(str, folders))} holds no runs of {table}; name what --out named")
+    (usual, _), *_ = Counter(map(_asked, there)).most_common()
+    found = [r for r in there if _asked(r) == usual]
+    odd = [f"{r.recipe.column} {r.recipe.row} ({r.rounds} rounds, {_settings(r)})" for r in there if _asked(r) != usual]
+    others = f"Left out, with other rounds or settings than {_settings(found[0])} after {usual[0]} rounds: "
     columns, curves = _curves(found)
     names = ["data", "column", "method", "accuracy", "std", "last", "rounds", "seeds"]
     rows = [[*_parts(r), r.recipe.row, r.accuracy, r.std, r.last, r.rounds, len(r.seeds)] for r in found]
@@ -49,7 +57,18 @@ def spread(table: str, folders: Sequence[Path], rounds: int | None = None) -> An
         draw(columns, curves),
         summary_table("Personal accuracy over label skew and participation, %", heads, summary),
         [csv_table("spread", names, rows)],
+        [f"{others}{'; '.join(odd)}."] * bool(odd),
     )
+
+
+def _asked(r: Result) -> tuple[int, str]:
+    """What runs must have alike for their accuracies to be compared: rounds, and departures from their recipes."""
+    return r.rounds, _settings(r)
+
+
+def _settings(r: Result) -> str:
+    changed = ", ".join(f"{key} = {', '.join(map(str, values))}" for key, values in sorted(r.changed.items()))
+    return changed or "the recipe's settings"
 
 
 def _two(value: float) -> str:
