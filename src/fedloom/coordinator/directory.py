@@ -18,6 +18,7 @@ from fedloom.coordinator.facts import completed, plain
 from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.core import files
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
+from fedloom.core.strict_json import parse
 from fedloom.engines.engine import Engine
 
 _MAY_DIFFER = {
@@ -221,7 +222,7 @@ class RunDirectory:
         try:
             if name == "manifest":
                 return reading.manifest(data)
-            found = reading.parse(data)
+            found = parse(data)
         except ValueError as error:
             raise DamageError(f"{path} is damaged: {error}") from None
         if self.begun:
