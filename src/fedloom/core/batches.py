@@ -245,7 +245,7 @@ def _splitmix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _row_shape(fn: Callable[..., Tensor], context: Any, batches: Batches) -> Tensor:
-    """Shape and dtype of fn's answer to one example, without its cost."""
+    """Shape and dtype of fn's answer to one example, at the cost of that example."""
     x = batches.x[:1]
     x = x if batches.prepare is None else batches.prepare(x, batches.dtype)
     with torch.no_grad():
