@@ -98,7 +98,6 @@ class Engine(ABC):
         self.noted: dict[str, Any] = {}  # of the round at hand, as `kept`
         self.to_judge: dict[str, Predict | Mapping[int, Predict]] = {}
         self.traffic = Traffic()
-        self.last: Answer | None = None  # of the newest request
         self.lost: dict[int, str] = {}  # clients of the exchange at hand that did not answer, and why
 
     # ---- what a run asks of an engine
