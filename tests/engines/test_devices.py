@@ -24,7 +24,7 @@ from fedloom.engines.message import Call
 from fedloom.engines.population import Population
 from fedloom.engines.registration import Absent, Registration, Registry
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.transport import pack, sealed, summed, unpack, unsealed
+from fedloom.engines.transport import pack, sealed, unpack, unsealed, with_checksum
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import Keeping, alone, fleet_of, token_of
 from fedloom.testing.tampering import HARMLESS, HARMS, overweight, tampered_fleet
@@ -331,7 +331,7 @@ def test_fuzzed_answers_of_the_device_itself_are_refused_or_taken_whole() -> Non
         for _ in range(rng.choice((1, 1, 2, 8))):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         try:
-            upload = ours.taken(sealed(summed(bytes(data)), ours.token))[1].upload
+            upload = ours.taken(sealed(with_checksum(bytes(data)), ours.token))[1].upload
         except FedloomError:
             continue
         taken += 1

@@ -386,7 +386,7 @@ class _Log:
     """A log to which lines are appended, and its digest so far."""
 
     def __init__(self, path: Path, start: bytes, mode: str) -> None:
-        self.path, self.file, self._running = path, path.open(mode), files.Running(start)
+        self.path, self.file, self._running = path, path.open(mode), files.RunningDigest(start)
         self.file.truncate(len(start))
         self.file.seek(len(start))
 
