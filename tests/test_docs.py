@@ -125,6 +125,18 @@ def test_public_names_have_docstrings(name: str) -> None:
         assert not (value.__doc__ or made_up).startswith(made_up), f"fedloom.{name} has no docstring of its own"
 
 
+def test_private_parts_of_pytorch_are_listed() -> None:
+    private = re.compile(r"\b(?:torch|nn)(?:\.\w+)*?\.(_[a-zA-Z]\w*)|from torch[.\w]* import (_\w+)|, (_[a-z_]+)=")
+    used = {
+        next(filter(None, found))
+        for path in (ROOT / "src").rglob("*.py")
+        for found in private.findall(path.read_text(encoding="utf-8"))
+    }
+    assert {"_pytree", "_ConvNd", "_internal"} <= used
+    listed = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("**Private parts of PyTorch**")[2]
+    assert {name for name in used if name not in listed} == set()
+
+
 def test_pages_stand_on_their_own() -> None:
     """No page names a place outside the repository on somebody's machine."""
     for page in PAGES:

@@ -83,6 +83,16 @@ def test_studies_do_not_know_each_other() -> None:
     assert not found, "what two papers share belongs to the library:\n" + "\n".join(found)
 
 
+def test_an_algorithm_takes_from_another_what_it_extends_alone() -> None:
+    for path in sorted((SOURCE / "algorithms").glob("[a-z]*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8"))
+        bases = {n.id for c in ast.walk(body) if isinstance(c, ast.ClassDef) for b in c.bases for n in ast.walk(b)
+                 if isinstance(n, ast.Name)}  # fmt: skip
+        taken = {alias.name for node in ast.walk(body) if isinstance(node, ast.ImportFrom)
+                 and (node.module or "").startswith("fedloom.algorithms.") for alias in node.names}  # fmt: skip
+        assert taken <= bases, f"{path.name}: what two algorithms share belongs to core"
+
+
 def test_the_test_sees_what_it_should() -> None:
     path = SOURCE / "core" / "tree.py"
     for line in (

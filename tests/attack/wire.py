@@ -26,7 +26,7 @@ from fedloom.core.errors import CodecError, DeclinedError, RefusedError
 from fedloom.engines.message import Call
 from fedloom.engines.reception import _read
 from fedloom.engines.service import request_bytes
-from fedloom.engines.transport import pack, part, sealed, summed, unpack, unsealed
+from fedloom.engines.transport import pack, part, sealed, unpack, unsealed, with_checksum
 from fedloom.testing.in_process import Keeping
 from tiny import LOCAL, mlp, population
 
@@ -73,7 +73,7 @@ class Wire:
         """Nonsense of the other end itself."""
         inner = bytes(unsealed(sound, self.token, 1 << 30))
         if rng.random() < 0.4:
-            return sealed(summed(fuzz.damaged(inner[4:], rng)), self.token)
+            return sealed(with_checksum(fuzz.damaged(inner[4:], rng)), self.token)
         message = unpack(inner)
         head, parts = dict(message.head), dict(message.parts)
         for _ in range(rng.choice((1, 1, 2, 3))):

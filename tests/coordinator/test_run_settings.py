@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ import torch
 from torch import nn
 
 from fedloom import Classification, Examples, FedAvg, RunSettings, Uniform, Unreliable, federate, iid, run
+from fedloom.coordinator.directory import _MAY_DIFFER
 from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import ClientSettings, DataSettings
+from fedloom.report.methods import free_in_a_method
+from fedloom.reproduction.recipe import _FREE
 
 
 @pytest.mark.parametrize(
@@ -100,3 +104,48 @@ def test_arguments_of_a_run(given: dict[str, Any], message: str) -> None:
     assert message in str(error.value)
     if "task" in given:
         assert "such as fedloom.Classification() for cross-entropy" in str(error.value)
+
+
+# In which settings of a run may differ: it where it is resumed, the runs of one method, the runs of one recipe.
+# A new setting needs a line: nowhere, if results can depend on it and nobody asks for another by going on or by a seed.
+MAY_DIFFER: dict[str, tuple[str, ...]] = {
+    "rounds": ("resumed", "recipe"),
+    "cohort_size": (),
+    "spares": (),
+    "seed": ("method", "recipe"),
+    "monitor": ("resumed",),
+    "target": ("resumed",),
+    "patience": ("resumed",),
+    "eval_every": (),  # nor in `panel`, where the number of a recipe depends on them
+    "panel": (),
+    "per_client": (),
+    "checkpoint_every": ("resumed", "method", "recipe"),
+    "keep_every": ("resumed", "method", "recipe"),
+    "state_memory_mib": ("resumed", "method", "recipe"),
+    "stateless": (),
+    "engine": ("recipe",),
+    "workers": ("resumed", "method", "recipe"),
+    "deadline": ("resumed",),
+    "compilation": ("recipe",),
+    "chunk": ("method", "recipe"),
+    "bf16": (),
+    "device": ("recipe",),
+    "dtype": (),
+    "threads": ("method", "recipe"),
+    "on_nonfinite": (),
+    "norm_bound": (),
+    "partial_sums": (),
+}
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(RunSettings)])
+def test_of_every_setting_it_is_known_where_it_may_differ(name: str) -> None:
+    assert name in MAY_DIFFER, f"say of run.{name} where runs may differ in it, here and in the lists themselves"
+    key = f"run.{name}"
+    free = {"resumed": key in _MAY_DIFFER, "method": free_in_a_method(key), "recipe": key in _FREE}
+    assert tuple(where for where, yes in free.items() if yes) == MAY_DIFFER[name]
+
+
+def test_where_runs_may_differ_names_settings_there_are() -> None:
+    assert set(MAY_DIFFER) == {f.name for f in fields(RunSettings)}
+    assert {f"run.{name}" for name in MAY_DIFFER} >= _MAY_DIFFER | _FREE

@@ -39,7 +39,7 @@ def test_what_cannot_be_read_is_no_damage(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_digest_of_parts_is_that_of_the_whole() -> None:
-    running = files.Running(b"ab")
+    running = files.RunningDigest(b"ab")
     running.add(b"c")
     assert running.digest == files.digest(b"abc")
     running.add(b"d")

@@ -15,12 +15,13 @@ from torch.func import vmap
 
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
+from fedloom.core.batches import Batch, Lazy
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.fold import fold, minimise
 from fedloom.core.fold.execution import Execution, executing
 from fedloom.core.losses import task_loss
+from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.random import uniform
 from fedloom.core.types import Weights
@@ -319,6 +320,19 @@ class Holder:
         return carry + self.secret.sum()
 
 
+class Keeper:
+    """Neither a function nor a dataclass, and it holds a tensor."""
+
+    def __init__(self, secret: Any) -> None:
+        self.secret = secret
+
+    def step(self, carry: Tensor, batch: Batch) -> Tensor:
+        return carry * self.secret.sum()
+
+    def __call__(self, carry: Tensor, *others: Any) -> Tensor:
+        return carry * self.secret.sum()
+
+
 def capturing(kind: str) -> Any:
     secret = {"w": SECRET}
     plain: Any = lambda carry, batch, s=None: carry + secret["w"].sum()  # noqa: E731
@@ -331,10 +345,17 @@ def capturing(kind: str) -> Any:
         "method": Holder(SECRET).step,
         "object": Holder(SECRET),
         "weights": Holder(Weights(params={"w": SECRET})),
+        "attribute": Keeper(SECRET),
+        "attribute of self": Keeper(SECRET).step,
+        "attribute within": functools.partial(lambda held, *args: held.secret(*args), Keeper(plain)),
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["closure", "default", "keyword", "argument", "nested", "method", "object", "weights"])
+KINDS = ("closure", "default", "keyword", "argument", "nested", "method", "object", "weights", "attribute",
+         "attribute of self", "attribute within")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_captured_tensors_are_refused(engine: Any, kind: str) -> None:
     step = capturing(kind)
@@ -342,6 +363,77 @@ def test_captured_tensors_are_refused(engine: Any, kind: str) -> None:
         run(lambda c, w: fold(step, torch.zeros(()), c.train), engine)
     with pytest.raises(StackingError, match=r"captures the tensor.*Pass them as context"):
         run(lambda c, w: minimise(step, torch.zeros(()), c.train, SGD(lr=0.1), lr=c.lr), engine)
+
+
+def w_of_each(number: str, client: Any) -> Tensor:
+    """Each client's w after steps in whose gradient its own number of examples stands, passed or captured."""
+    n, w, optimiser = client.num_examples.double(), torch.zeros((), dtype=torch.float64), SGD(lr=0.1)
+    keeper = Keeper(n)
+    taught = changed(client.train, lazy={"number": Lazy(context=(), fn=lambda x: x[:, 0] * 0 + n)})
+    answers: dict[str, Callable[[], Tensor]] = {
+        "passed": lambda: minimise(
+            lambda w, batch, n: 0 * w, w, client.train, optimiser, n, lr=client.lr, correct=lambda g, n: g + n
+        ),
+        "correction": lambda: minimise(
+            lambda w, batch: 0 * w, w, client.train, optimiser, lr=client.lr, correct=lambda g: g + n
+        ),
+        "correcting object": lambda: minimise(
+            lambda w, batch: w, w, client.train, optimiser, lr=client.lr, correct=keeper
+        ),
+        "loss": lambda: minimise(keeper, w, client.train, optimiser, lr=client.lr),
+        "step": lambda: fold(keeper, w + 1, client.train),
+        "teacher": lambda: minimise(lambda w, batch: batch.mean(batch.number) * w, w, taught, optimiser, lr=client.lr),
+    }
+    return answers[number]()
+
+
+# Steps 1, 2, 2, 2 of four clients: a traced stack computes all four in both steps, so a captured tensor fits in shape.
+UNEQUAL = (5, 12, 7, 9)
+
+
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_tensor_that_is_passed_is_that_of_its_client(engine: Any, compilation: Any) -> None:
+    out = run(lambda c, w: w_of_each("passed", c), engine, compilation, clients(*UNEQUAL), epochs=1, batch_size=6)
+    np.testing.assert_allclose(out, [-0.05, -0.24, -0.14, -0.18], rtol=1e-12)
+
+
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+@pytest.mark.parametrize("number", ["correction", "correcting object", "loss", "step", "teacher"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_tensor_that_would_be_another_clients_is_refused(engine: Any, number: str, compilation: Any) -> None:
+    people = clients(*UNEQUAL)
+    with pytest.raises(StackingError, match=r"captures the tensor.*Pass them as context"):
+        run(lambda c, w: w_of_each(number, c), engine, compilation, people, epochs=1, batch_size=6)
+
+
+def test_a_captured_client_is_said_to_be_one() -> None:
+    def with_client(client: Any, w: Tensor) -> Tensor:
+        return fold(lambda w, batch: w + client.num_examples, w, client.train)
+
+    with pytest.raises(StackingError, match=r"captures 'client', whose tensors .* model, task_loss = client.model, cl"):
+        run(lambda c, w: with_client(c, torch.zeros(())), Loop)
+
+
+def test_what_a_network_is_built_with_is_no_captured_tensor() -> None:
+    centre = torch.ones(6)  # of all clients alike
+
+    def build() -> torch.nn.Module:
+        net = torch.nn.Sequential(torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 4))
+        net[0].bias.data.copy_(centre)  # type: ignore[union-attr, operator]
+        return net
+
+    model = Model(build)
+    start, constant = (
+        tree.cast(model.init(0), dtype=torch.float64),
+        torch.nn.CrossEntropyLoss(weight=torch.ones(4, dtype=torch.float64)),
+    )
+
+    def answer(client: Any, weights: Weights) -> Tensor:
+        loss = lambda w, batch: constant(model(w, batch.x, batch.mask), batch.y)  # noqa: E731
+        return minimise(loss, start, client.train, SGD(lr=0.1), lr=client.lr).params["1.weight"]
+
+    assert run(answer, Stacked, people=clients(*UNEQUAL)).shape == (4, 4, 6)
 
 
 CHANGES: dict[str, Any] = {

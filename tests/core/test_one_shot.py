@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from conftest import golden
+from fedloom.algorithms import DENSE
 from fedloom.core import one_shot, tree
 from fedloom.core.batches import Batch, noise
 from fedloom.core.fold import fold, minimise, minimise_from
@@ -29,6 +30,12 @@ class Recurrent(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.lstm(x)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("epochs", "collecting"), [(None, [0]), (1, [0, 2, 4, 6]), (2, [0, 3, 6]), (9, [0])])
+def test_in_which_rounds_clients_upload(epochs: int | None, collecting: list[int]) -> None:
+    algorithm = DENSE(epochs=epochs)
+    assert [t for t in range(8) if algorithm.collects(t)] == collecting
 
 
 def test_which_teachers_are_computed_in_one_stack() -> None:

@@ -114,11 +114,11 @@ def test_apply_is_pure() -> None:
     optimiser = SGD(lr=0.5, momentum=0.9)
     start = optimiser.init([weights["w"]])
     moved, after = optimiser.apply(weights, gradient, start)
-    again, _ = optimiser.apply(moved, gradient, after, torch.tensor(1.0))
+    again, _ = optimiser.apply(moved, gradient, after)
     assert weights["w"].tolist() == [1, 1]
     assert start[0].tolist() == [0, 0]
     assert moved["w"].tolist() == [-0.5, -0.5]
-    assert again["w"].tolist() == pytest.approx([-0.5 - 5.7] * 2)
+    assert again["w"].tolist() == pytest.approx([-0.5 - 0.5 * 5.7] * 2)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])

@@ -23,7 +23,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.message import JUDGING, Call, Request, Version
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import answer_of, request_bytes
-from fedloom.engines.transport import Message, part, sealed, summed, unpack, unsealed
+from fedloom.engines.transport import Message, part, sealed, unpack, unsealed, with_checksum
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import alone
 from tiny import LOCAL, mlp, population
@@ -336,7 +336,7 @@ def test_fuzzed_requests_of_the_server_itself_get_an_answer(tmp_path: Path) -> N
     ours, rng = device(tmp_path), Random(1)
     sound = bytes(unsealed(asked(1), TOKEN, 1 << 30))[4:]
     for _ in range(2000):
-        assert "problem" in opened(ours(sealed(summed(damaged(sound, rng)), TOKEN))).head
+        assert "problem" in opened(ours(sealed(with_checksum(damaged(sound, rng)), TOKEN))).head
 
 
 def test_a_token_is_needed_to_read_an_answer(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fedloom.engines.communication import CLOSED, CommunicationManager
 from fedloom.engines.fleet import Audit, Lost, RankFleet
 from fedloom.engines.reception import hand_out, handed_out, receive
 from fedloom.engines.registration import Registry
-from fedloom.engines.transport import pack, summed, unpack
+from fedloom.engines.transport import pack, unpack, with_checksum
 from fedloom.experiments.experiment import DataSettings, Experiment
 from fedloom.testing.in_process import InProcess
 
@@ -214,7 +214,7 @@ def test_public_examples_are_like_the_devices_own() -> None:
         data = bytearray(sound[4:])
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         with contextlib.suppress(RefusedError):
-            assert handed_out(summed(bytes(data)), like)[0].shape == (4,)
+            assert handed_out(with_checksum(bytes(data)), like)[0].shape == (4,)
 
 
 def test_an_id_is_drawn_once(tmp_path: Path) -> None:

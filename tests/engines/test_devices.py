@@ -15,7 +15,7 @@ import torch
 from fedloom import Job, RunSettings, run
 from fedloom.algorithms import FedAvg, PFedSD, Scaffold
 from fedloom.core import tree
-from fedloom.core.errors import FedloomError, RefusedError, SettingError
+from fedloom.core.errors import FedloomError, RefusedError, SettingError, StorageError
 from fedloom.device import Controller, Limits, ModelManager, Reading
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Faults
@@ -24,7 +24,7 @@ from fedloom.engines.message import Call
 from fedloom.engines.population import Population
 from fedloom.engines.registration import Absent, Registration, Registry
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.transport import pack, sealed, summed, unpack, unsealed
+from fedloom.engines.transport import pack, sealed, unpack, unsealed, with_checksum
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import Keeping, alone, fleet_of, token_of
 from fedloom.testing.tampering import HARMLESS, HARMS, overweight, tampered_fleet
@@ -331,7 +331,7 @@ def test_fuzzed_answers_of_the_device_itself_are_refused_or_taken_whole() -> Non
         for _ in range(rng.choice((1, 1, 2, 8))):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         try:
-            upload = ours.taken(sealed(summed(bytes(data)), ours.token))[1].upload
+            upload = ours.taken(sealed(with_checksum(bytes(data)), ours.token))[1].upload
         except FedloomError:
             continue
         taken += 1
@@ -361,6 +361,25 @@ def test_a_registry_is_the_same_whoever_came_first(tmp_path: Path) -> None:
     assert [each.model for each in registry.devices] == ["net", "other"] * 3
     registry.save(tmp_path / "devices.json")
     assert Registry.read(tmp_path / "devices.json") == registry
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"train"', '"test"', "names must be unique, got 'test' twice"),
+        ('"test": ""', '"test": NaN', "numbers must be finite, got NaN"),
+        ('"devices": [', '"devices": ' + 100_000 * "[", "JSON is nested too deeply"),
+        ('"run"', '"ruin"', "'run'"),
+    ],
+)
+def test_a_damaged_registry_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "devices.json"
+    Registry.of(RUN, registrations(), ["net"]).save(path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1) + (99_999 * "]" if "[" in new else ""))
+    with pytest.raises(StorageError, match=f"devices.json does not say which devices a run has: .*{message}"):
+        Registry.read(path)
 
 
 def test_a_federation_is_made_of_what_was_registered() -> None:

@@ -16,10 +16,11 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import Federation, by_lists
-from fedloom.engines.cohort import AskedCohort
+from fedloom.engines.cohort import AskedCohort, Exchange
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
+from small import clients_of, random_data
 from tiny import examples, federation, linear, mlp
 
 SEEN: list[dict[str, Any]] = []
@@ -270,3 +271,17 @@ def test_where_nobody_answers_the_round_of_that_architecture_ends(engine: Any) -
         assert float(run.round(run.init(), (1, 2), t)[""]) == 0.0
         with pytest.raises(NobodyAnswered, match="nobody answered: test the replies"):
             run.algorithm.round(torch.zeros(()), AskedCohort(run, (), t))
+
+
+@pytest.mark.parametrize("kind", [Loop, Stacked])
+def test_an_exchange_has_its_clients_losses_by_step(kind: Any) -> None:
+    population = clients_of(random_data((5, 12, 7)))
+    run = kind(population, LocalOnly(local=Local(epochs=2, batch_size=4)))
+    seen: list[Exchange] = []
+    run.watch = seen.append
+    run.round(run.init(), (2, 0, 1), 0)
+    assert sorted(e.client for e in seen) == [0, 1, 2]
+    for e in seen:
+        (losses,) = e.losses
+        assert len(losses) == 2 * -(-int(population.sizes[e.client]) // 4)
+        assert run.traffic.losses[e.client] == pytest.approx(float(losses.double().mean()))

@@ -30,7 +30,7 @@ from fedloom.engines.population import Population
 from fedloom.engines.rehearsal import Rehearsals
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import Service, answer_of, request_bytes
-from fedloom.engines.transport import pack, part, shapes_of, summed, unpack
+from fedloom.engines.transport import pack, part, shapes_of, unpack, with_checksum
 from fedloom.testing.in_process import Keeping
 from fedloom.testing.messages import Messages
 from tiny import federation, linear, mlp
@@ -156,7 +156,7 @@ def test_any_bytes_get_an_answer() -> None:
                     data[at:at] = rng.randbytes(rng.randrange(1, 9))
             if not data:
                 data = bytearray(b"\0")
-        assert "problem" in unpack(ours(summed(bytes(data)))).head
+        assert "problem" in unpack(ours(with_checksum(bytes(data)))).head
 
 
 # ---- upward
@@ -230,7 +230,7 @@ def test_any_bytes_of_an_answer_are_refused_or_taken_whole() -> None:
         data = bytearray(sound)
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         try:
-            got = engine.accept(summed(bytes(data)), request)[1].upload
+            got = engine.accept(with_checksum(bytes(data)), request)[1].upload
         except FedloomError:
             continue
         taken += 1

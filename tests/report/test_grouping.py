@@ -22,10 +22,17 @@ def test_runs_that_differ_in_their_seed_are_one_method(tmp_path: Path) -> None:
 
 
 def test_how_it_was_computed_does_not_make_another_method(tmp_path: Path) -> None:
-    for seed, threads in ((0, 1), (1, 8)):
-        run = {"rounds": 4, "cohort_size": 2, "seed": seed, "threads": threads}
+    for seed, threads, workers in ((0, 1, 2), (1, 8, 2), (2, 1, 6)):
+        run = {"rounds": 4, "cohort_size": 2, "seed": seed, "threads": threads, "workers": workers}
         made_run(tmp_path / str(seed), seed=seed, settings={"run": run})
     assert len(methods(tmp_path)) == 1
+
+
+def test_what_can_change_results_makes_another_method(tmp_path: Path) -> None:
+    for seed, deadline in ((0, 1.0), (1, 60.0)):  # who is late is left out
+        run = {"rounds": 4, "cohort_size": 2, "seed": seed, "deadline": deadline}
+        made_run(tmp_path / str(seed), seed=seed, settings={"run": run})
+    assert len(methods(tmp_path)) == 2
 
 
 def test_another_value_makes_another_method_and_names_it(tmp_path: Path) -> None:

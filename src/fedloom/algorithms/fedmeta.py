@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class FedMeta(Algorithm[Weights, tuple[()]]):
 
     personal_trains: ClassVar[bool] = True
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> FedMeta:
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         sizes = federation.partition.sizes
         query = np.floor(sizes * (1 - self.support) + _TIE).astype(int)
         wrong = np.flatnonzero((sizes > 0) & ((query == 0) | (query == sizes)))  # a new client has nothing to train on
@@ -72,7 +72,7 @@ class FedMeta(Algorithm[Weights, tuple[()]]):
                 f"FedMeta needs support and query examples on each client, got {n - q} and {q} of the {n} of client "
                 f"{wrong[0]} with support = {self.support:g}: leave this client out, or set support nearer to 0.5"
             )
-        return self
+        return super().suited(federation, models)
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         return model.init(key)

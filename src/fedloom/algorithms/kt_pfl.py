@@ -30,9 +30,8 @@ from torch.func import grad
 
 from fedloom.core.choices import Count, NonNegative
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.transfer import Transfer, mixture, project_simplex
+from fedloom.core.transfer import Transfer, check_pull, mixture, project_simplex
 
 LOGGED = 100  # clients up to which C, N x N numbers, is in every round's record
 
@@ -70,15 +69,6 @@ class KTpFL(Transfer[Tensor]):
         if len(server) <= LOGGED:
             cohort.note(coefficients=server.flatten())
         return server
-
-
-def check_pull(eta3: float, rho: float) -> None:
-    """Raise SettingError where steps of eq. 7 carry C away from 1/N, though rho pulls it there."""
-    if eta3 * rho >= 1:
-        raise SettingError(
-            f"KT-pFL's coefficients are stable only with eta3 * rho < 1, got {eta3:g} * {rho:g} = {eta3 * rho:g}: set "
-            f"eta3 below {1 / rho:.3g} (at {0.5 / rho:.3g} the pull reaches 1 / N in one step), or lower rho"
-        )
 
 
 def coefficient_loss(c: Tensor, soft: Tensor, share: Tensor, lam: float, rho: float, prior: float) -> Tensor:

@@ -14,6 +14,7 @@ from fedloom.core import files
 from fedloom.core.codec import decode, encode
 from fedloom.core.errors import CodecError, DamageError, StorageError
 from fedloom.core.files import Aside, File
+from fedloom.core.strict_json import LARGEST, parse
 from fedloom.engines.engine import Engine
 from fedloom.engines.store import state_name
 
@@ -143,7 +144,7 @@ class Checkpoints:
             raise DamageError(f"{path} is not a checkpoint of this run, or was damaged or changed: {error}") from None
 
     def _checked(self, round: int, data: bytes) -> Checkpoint:
-        raw = reading.parse(data, reading.LARGEST)
+        raw = parse(data, LARGEST)
         old = raw.get("format") == 1 and round <= self.identity.unproved
         if not old:
             if raw.get("format") != FORMAT:

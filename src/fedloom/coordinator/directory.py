@@ -18,6 +18,7 @@ from fedloom.coordinator.facts import completed, plain
 from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.core import files
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
+from fedloom.core.strict_json import parse
 from fedloom.engines.engine import Engine
 
 _MAY_DIFFER = {
@@ -221,7 +222,7 @@ class RunDirectory:
         try:
             if name == "manifest":
                 return reading.manifest(data)
-            found = reading.parse(data)
+            found = parse(data)
         except ValueError as error:
             raise DamageError(f"{path} is damaged: {error}") from None
         if self.begun:
@@ -385,7 +386,7 @@ class _Log:
     """A log to which lines are appended, and its digest so far."""
 
     def __init__(self, path: Path, start: bytes, mode: str) -> None:
-        self.path, self.file, self._running = path, path.open(mode), files.Running(start)
+        self.path, self.file, self._running = path, path.open(mode), files.RunningDigest(start)
         self.file.truncate(len(start))
         self.file.seek(len(start))
 

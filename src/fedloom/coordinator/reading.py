@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from fedloom.core import files
 from fedloom.core.errors import SettingError
+from fedloom.core.strict_json import LARGEST, MOST, Object, parse, short
 from fedloom.engines.choose import EngineName
 
-Object = dict[str, Any]
-
-_MOST = 1 << 26  # bytes of a line or of a JSON file
-LARGEST = 1 << 30  # of the index of a checkpoint: 90 bytes a client
-_DEPTH = 64  # of nested lists and mappings
 _THREADS = 4096
 _SEAL = b'"digest": "'
 _ACCURACIES = (
@@ -63,7 +57,7 @@ def per_client(folder: Path) -> list[Object]:
 def _log(path: Path) -> list[Object]:
     with path.open("rb") as file:
         try:
-            return list(records(path.name, iter(lambda: file.readline(_MOST + 1), b"")))
+            return list(records(path.name, iter(lambda: file.readline(MOST + 1), b"")))
         except ValueError as error:
             raise SettingError(
                 f"{path}, {error}; restore the file, or read a copy that ends before this line"
@@ -81,7 +75,7 @@ def records(name: str, lines: Iterable[bytes]) -> Iterator[Object]:
         try:
             record = parse(line)
         except ValueError as error:
-            if len(line) <= _MOST and not line.endswith(b"\n"):
+            if len(line) <= MOST and not line.endswith(b"\n"):
                 return  # cut off when the run was killed
             raise ValueError(f"line {number}: {error}") from None
         try:
@@ -230,7 +224,7 @@ def mapping(path: Path) -> Object:
     if not path.is_file():
         return {}
     with path.open("rb") as file:
-        data = file.read(_MOST + 1)
+        data = file.read(MOST + 1)
     try:
         return parse(data)
     except ValueError as error:
@@ -272,71 +266,9 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(p), p) if p[0] in "0123456789" else (1, 0, p) for p in parts]
 
 
-def parse(data: bytes, most: int = _MOST) -> Object:
-    """JSON of at most so many bytes: an object, with finite numbers, unique names and little nesting.
-
-    Raises:
-        ValueError: says what it is not.
-    """
-    if len(data) > most:
-        raise ValueError(f"at most {most:,} bytes of JSON are read, got more")
-    try:
-        value = json.loads(
-            data.decode("utf-8"),
-            parse_constant=_refuse,
-            parse_float=_finite,
-            parse_int=_integer,
-            object_pairs_hook=_unique,
-        )
-        _shallow(value, _DEPTH)
-    except RecursionError:
-        raise ValueError("JSON is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise ValueError("text must be UTF-8") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"a JSON object is needed, got {_short(value)}")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> Object:
-    out = dict(pairs)
-    if len(out) < len(pairs):
-        often = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"names must be unique, got {_short(often)} twice")
-    return out
-
-
-def _shallow(value: Any, left: int) -> None:
-    if not left:
-        raise ValueError("JSON is nested too deeply")
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        if isinstance(inner, (dict, list)):
-            _shallow(inner, left - 1)
-
-
-def _refuse(text: str) -> float:
-    raise ValueError(f"numbers must be finite, got {text[:20]}")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _refuse(text)
-
-
-def _integer(text: str) -> int:
-    if len(text) > 20:  # beyond 64 bits
-        raise ValueError(f"integers have at most 20 digits, got {text[:20]}...")
-    return int(text)
-
-
 def _need(holds: bool, name: str, rule: str, value: Any) -> None:
     if not holds:
-        raise ValueError(f"{name} must be {rule}, got {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        raise ValueError(f"{name} must be {rule}, got {short(value)}")
 
 
 def _list(value: Any) -> bool:

@@ -91,7 +91,7 @@ def _check_logs(run: RunDirectory, checkpoints: Sequence[Checkpoint], every: int
     for name in run.logs:
         with found.attempt():
             _, start, tail = run.log(name, newest)
-            running, done = files.Running(), 0
+            running, done = files.RunningDigest(), 0
             for checkpoint in checkpoints:
                 size, digest = checkpoint.logs[name]
                 running.add(start[done:size])

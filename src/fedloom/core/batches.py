@@ -17,6 +17,7 @@ from fedloom.core.types import replace, state, static
 
 # (inputs, mask) of the batch at hand; None where it has no padding
 padded_batch: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("fedloom_padded_batch", default=None)
+_AT_A_TIME = 200  # examples of a pass over all of them
 
 
 class Prepare(Protocol):
@@ -110,7 +111,7 @@ class Batches:
 
     def whole(self) -> Batches:
         """One pass over all examples in stored order, 200 at a time, without augmentation."""
-        return self.in_order(min(200, padded(self.examples.shape[0])))
+        return self.in_order(min(_AT_A_TIME, padded(self.examples.shape[0])))
 
     def passes(self, orders: Tensor, key: Tensor) -> Batches:
         """These batches once for each of `orders` [E, n], the examples in that order; the passes are one training.
@@ -134,11 +135,11 @@ class Batches:
             )
         return replace(self, notes={**self.notes, name: table})
 
-    def predict(self, fn: Callable[..., Tensor], *context: Any, batch_size: int = 200) -> Tensor:
+    def predict(self, fn: Callable[..., Tensor], *context: Any) -> Tensor:
         """fn(*context, x) for every example, not augmented, [n, ...] in the order of `examples`."""
         from fedloom.core.fold import fold  # the seam is built on batches
 
-        n, width = self.examples.shape[0], min(batch_size, padded(self.examples.shape[0]))
+        n, width = self.examples.shape[0], min(_AT_A_TIME, padded(self.examples.shape[0]))
         passes, steps = replace(self, notes={}).in_order(width), -(-n // width)
         like = _row_shape(fn, context, self)
         table = torch.zeros((steps * width, *like.shape), dtype=like.dtype, device=self.examples.device)
@@ -245,7 +246,7 @@ def _splitmix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _row_shape(fn: Callable[..., Tensor], context: Any, batches: Batches) -> Tensor:
-    """Shape and dtype of fn's answer to one example, without its cost."""
+    """Shape and dtype of fn's answer to one example, at the cost of that example."""
     x = batches.x[:1]
     x = x if batches.prepare is None else batches.prepare(x, batches.dtype)
     with torch.no_grad():

@@ -20,7 +20,7 @@ class File(NamedTuple):
     digest: str  # 32 hexadecimal digits of BLAKE2b
 
 
-class Running:
+class RunningDigest:
     """The digest of bytes that come one after the other."""
 
     def __init__(self, data: bytes = b"") -> None:
@@ -36,7 +36,7 @@ class Running:
 
 
 def digest(data: bytes) -> str:
-    return Running(data).digest
+    return RunningDigest(data).digest
 
 
 def write(folder: Path, name: str, data: bytes, *, sync: bool = True) -> File:

@@ -175,8 +175,16 @@ class OneShot(Algorithm[Server, tuple[()]]):
     def local_update(self, client: Client[tuple[()]], start: Weights) -> tuple[tuple[()], Weights]:
         return (), self.train(client, start, loss=client.loss)
 
+    def collects(self, round: int) -> bool:
+        """Whether clients upload in this round, from 0; in the others the server learns by itself.
+
+        With `epochs` = 2 they upload in rounds 0, 3, 6, ..., and the server has epochs in 1, 2, 4, 5, ...; with None
+        they upload in round 0 alone, and all others are epochs of the server.
+        """
+        return round == 0 if self.epochs is None else round % (1 + self.epochs) == 0
+
     def round(self, server: Server, cohort: Cohort) -> Server:
-        if cohort.round % (1 + self.epochs) == 0 if self.epochs else cohort.round == 0:
+        if self.collects(cohort.round):
             return self._collect(server, cohort)
         groups = cohort.everyone.only(server.answered.nonzero().flatten()).groups
         teachers = Teachers(weights=tuple(g.rows("model") for g in groups), models=tuple(g.model for g in groups))

@@ -62,13 +62,11 @@ class Optimiser(Known, ABC):
             "use SGD"
         )
 
-    def apply(
-        self, weights: T, gradient: T, state: Sequence[Tensor], lr: Tensor | None = None
-    ) -> tuple[T, list[Tensor]]:
-        """One pure step on a pytree (the server's use): (new weights, new state)."""
+    def apply(self, weights: T, gradient: T, state: Sequence[Tensor]) -> tuple[T, list[Tensor]]:
+        """One pure step at `lr` on a pytree (the server's use): (new weights, new state)."""
         flat, spec = tree.flatten(tree.map_tree(torch.clone, weights))
         moved = [s.clone() for s in state]
-        rate = torch.tensor(self.lr, dtype=torch.float64, device=flat[0].device) if lr is None else lr
+        rate = torch.tensor(self.lr, dtype=torch.float64, device=flat[0].device)
         self.step_(flat, tree.leaves(gradient), moved, rate)
         return tree.unflatten(flat, spec), moved
 

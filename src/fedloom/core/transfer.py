@@ -16,6 +16,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Replies
+from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
 from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
 from fedloom.core.model import Model
@@ -123,3 +124,12 @@ def project_simplex(c: Tensor) -> Tensor:
     count = torch.arange(1, n + 1, device=c.device, dtype=c.dtype)
     support = (ordered - excess / count > 0).sum(-1, keepdim=True)
     return (c - excess.gather(-1, support - 1) / support).clamp(min=0.0)
+
+
+def check_pull(eta3: float, rho: float) -> None:
+    """Raise SettingError where steps of eq. 7 of KT-pFL carry C away from 1/N, though rho pulls it there."""
+    if eta3 * rho >= 1:
+        raise SettingError(
+            f"KT-pFL's coefficients are stable only with eta3 * rho < 1, got {eta3:g} * {rho:g} = {eta3 * rho:g}: set "
+            f"eta3 below {1 / rho:.3g} (at {0.5 / rho:.3g} the pull reaches 1 / N in one step), or lower rho"
+        )

@@ -5,7 +5,6 @@ from fedloom.device.data_manager import DataManager
 from fedloom.device.membership import Membership, take_part
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor, system_monitor
-from fedloom.engines.runtime import Runtime as TrainingOptimizer
 
 __all__ = [
     "Controller",
@@ -15,7 +14,6 @@ __all__ = [
     "ModelManager",
     "Reading",
     "SystemMonitor",
-    "TrainingOptimizer",
     "system_monitor",
     "take_part",
 ]

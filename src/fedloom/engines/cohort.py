@@ -63,6 +63,7 @@ class Exchange:
     upload: Any
     trained: Weights | None  # its model after its last `minimise` over its own training examples
     unclear: bool  # whether there was such a `minimise`, whose carry has not exactly one model of the client's network
+    losses: list[Tensor]  # of each `minimise`, whatever it trained, in order: [steps that the client took]
 
 
 class AskedCohort:
@@ -299,7 +300,6 @@ class AskedCohort:
     def _note(self, request: Request, states: Any, answer: Answer, good: Sequence[int]) -> None:
         """Count what moved, and show a replay what happened; a refused upload has been sent all the same."""
         engine, ids, n = self.engine, request.clients, len(request.clients)
-        engine.last = answer
         summed = answer.summed
         engine.traffic.losses.update(mean_losses(request, answer) if summed is None else summed.losses)
         if answer.after is not None:
@@ -316,7 +316,8 @@ class AskedCohort:
             clear, state, upload = len(models) == 1, tree.take(states, i), tree.take(answer.upload, i)
             name, number = request.call.method, int(request.call.exchange)
             unclear = answer.trained is not None and not clear
-            engine.watch(Exchange(name, number, ids[i], state, upload, models[0] if clear else None, unclear))
+            losses = [values[i, : took[i]] for values, took in zip(answer.losses, answer.steps, strict=True)]
+            engine.watch(Exchange(name, number, ids[i], state, upload, models[0] if clear else None, unclear, losses))
 
     def _note_states(self, request: Request, states: Any, answer: Answer) -> None:
         """Count the states that travel where devices keep none: that of a client's last exchange goes down, if there

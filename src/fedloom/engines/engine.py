@@ -98,7 +98,6 @@ class Engine(ABC):
         self.noted: dict[str, Any] = {}  # of the round at hand, as `kept`
         self.to_judge: dict[str, Predict | Mapping[int, Predict]] = {}
         self.traffic = Traffic()
-        self.last: Answer | None = None  # of the newest request
         self.lost: dict[int, str] = {}  # clients of the exchange at hand that did not answer, and why
 
     # ---- what a run asks of an engine
@@ -317,7 +316,7 @@ class Engine(ABC):
             except NobodyAnswered:
                 return before
         losses = tuple(t.expand(1, -1) for t in own.losses)
-        problem = first_bad_loss(losses, tuple(map(tuple, own.steps)), 1).get(0)
+        problem = first_bad_loss(losses, tuple(map(tuple, own.steps))).get(0)
         if problem is not None:
             problem = problem[0], f"{problem[1]} in its own training"
         elif not finite(after):

@@ -33,10 +33,8 @@ def _losses(losses: Sequence[Tensor], steps: Sequence[Sequence[int]]) -> Iterato
         yield values, index < torch.tensor(counts, device=values.device)[:, None]
 
 
-def first_bad_loss(
-    losses: Sequence[Tensor], steps: Sequence[Sequence[int]], n: int
-) -> dict[int, tuple[int | None, str]]:
-    """(batch, what) of the first loss that is not finite, for each of n clients that has one, by its place."""
+def first_bad_loss(losses: Sequence[Tensor], steps: Sequence[Sequence[int]]) -> dict[int, tuple[int | None, str]]:
+    """(batch, what) of the first loss that is not finite, for each client that has one, by its place."""
     found: dict[int, tuple[int | None, str]] = {}
     for values, real in _losses(losses, steps):
         wrong = real & ~values.isfinite()
@@ -60,7 +58,7 @@ def finite(values: Any) -> bool:
 def not_finite(request: Request, states: Any, answer: Answer) -> dict[int, tuple[int | None, str]]:
     """Clients with losses, uploads or states that are not finite: (batch, what)."""
     ids = request.clients
-    bad = {ids[i]: found for i, found in first_bad_loss(answer.losses, answer.steps, len(ids)).items()}
+    bad = {ids[i]: found for i, found in first_bad_loss(answer.losses, answer.steps).items()}
     for kind, values in (("upload", answer.upload), ("state", states)):
         for leaf in tree.leaves(values):
             if leaf.is_floating_point():

@@ -79,8 +79,7 @@ class Population:
         """What hinders `vmap` with each model, as far as it was tried: the check of a job and its run ask the same."""
         return {}
 
-    @cached_property
-    def prepared(self) -> None:
+    def prepare(self) -> None:
         """Make what all clients share, so that processes forked after this share it too."""
         _ = self._train, self.public, self.members
 

@@ -16,6 +16,7 @@ import torch
 
 from fedloom.core import files
 from fedloom.core.errors import RefusedError, SettingError, StorageError
+from fedloom.core.strict_json import LARGEST, parse
 from fedloom.data import Examples, Federation, Partition
 from fedloom.data.examples import MAX_CLASSES
 
@@ -258,7 +259,7 @@ class Registry:
             StorageError: it is missing or damaged.
         """
         try:
-            found = json.loads(files.load(path))
+            found = parse(files.load(path), LARGEST)
             devices = tuple(map(Registration.of, found["devices"]))
             return cls(checked_id(found["run"], "a run"), devices, str(found["test"]))
         except (ValueError, KeyError, TypeError, RefusedError) as error:

@@ -44,10 +44,12 @@ def pack(head: Mapping[str, Any], parts: Mapping[str, Any]) -> bytes:
     made = {name: value if isinstance(value, Part) else part(value) for name, value in parts.items()}
     lengths = {name: sum(map(len, each.chunks)) for name, each in made.items()}
     text = json.dumps({"head": head, "parts": lengths}).encode()
-    return summed(len(text).to_bytes(4, "little"), text, *(chunk for each in made.values() for chunk in each.chunks))
+    return with_checksum(
+        len(text).to_bytes(4, "little"), text, *(chunk for each in made.values() for chunk in each.chunks)
+    )
 
 
-def summed(*chunks: bytes) -> bytes:
+def with_checksum(*chunks: bytes) -> bytes:
     """Bytes behind their CRC-32."""
     check = functools.reduce(lambda so_far, chunk: zlib.crc32(chunk, so_far), chunks, 0)
     return b"".join([check.to_bytes(4, "little"), *chunks])

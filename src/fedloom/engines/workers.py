@@ -70,7 +70,7 @@ class Workers(Processes):
         return False
 
     def _fork(self) -> int:
-        _ = self.population.prepared  # made once, before there are several processes
+        self.population.prepare()  # made once, before there are several processes
         number = next(self._made)
         self.children[number] = Child(Service(self.runtime, trusted=True, norm_bound=self.norm_bound))
         return number

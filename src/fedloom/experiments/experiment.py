@@ -364,6 +364,17 @@ class Experiment:
         )
 
 
+_WHO_HOLDS = {"partition", "clients", "partition_seed", "test_fraction", "val_fraction", "public_labels"}
+
+
+def _arrays(d: DataSettings, seed: int) -> tuple[object, ...]:
+    """What `Experiment.dataset` makes its arrays of: every setting but those that say who holds which of the rows. One
+    that is forgotten here costs the time to make the same arrays twice, and never gives those of other settings.
+    """
+    drawn = seed if d.public or d.examples else None
+    return (*(getattr(d, f.name) for f in dataclasses.fields(d) if f.name not in _WHO_HOLDS), drawn)
+
+
 class Federations:
     """Experiments that say the same of the data share one federation, those with the same source its arrays."""
 
@@ -377,12 +388,10 @@ class Federations:
         if d.source.startswith("devices:"):  # no examples to share
             return experiment.federation()
         if (d, seed) not in self._made:
-            drawn = seed if d.public or d.examples else None
-            of = (d.source, d.merge, d.classes, d.examples, d.normalise, d.augment)
-            source = (*of, d.public, d.public_source, drawn)
-            if source not in self._data:
-                self._data[source] = experiment.dataset()
-            self._made[d, seed] = experiment.federation(self._data[source])
+            arrays = _arrays(d, seed)
+            if arrays not in self._data:
+                self._data[arrays] = experiment.dataset()
+            self._made[d, seed] = experiment.federation(self._data[arrays])
         return self._made[d, seed]
 
     def job(self, experiment: Experiment) -> Job:

@@ -19,7 +19,8 @@ from fedloom.report.printable import flat_settings, part, printable
 Floats = npt.NDArray[np.float64]
 
 _COMPUTING = {
-    f"run.{name}" for name in ("kind", "threads", "chunk", "checkpoint_every", "keep_every", "state_memory_mib")
+    f"run.{name}"
+    for name in ("kind", "threads", "workers", "chunk", "checkpoint_every", "keep_every", "state_memory_mib")
 }
 
 

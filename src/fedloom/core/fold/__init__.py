@@ -65,7 +65,8 @@ def minimise_from(
 
 
 def _fold(step: Step, carry: C, batches: Batches, context: tuple[Any, ...]) -> C:
-    refuse_captured(step.step)
+    for fn in (*step.callables, *(teacher.fn for teacher in batches.lazy.values())):
+        refuse_captured(fn)
     flat, spec = tree.flatten((carry, batches, context))
     for leaf in flat:
         if not isinstance(leaf, Tensor):

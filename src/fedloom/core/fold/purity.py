@@ -7,25 +7,41 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.core import tree
+from fedloom.core.client import Client
 from fedloom.core.errors import StackingError
+from fedloom.core.model import Model
 
 
 def refuse_captured(fn: Callable[..., Any]) -> None:
-    """Raise if a step or loss carries tensors in its closure instead of taking them as arguments."""
+    """Raise if a step, loss or correction carries tensors with it instead of taking them as arguments.
+
+    A stack sorts its clients by number of steps. What is an argument is sorted with them; a captured tensor is not, and
+    would meet the rows of other clients, without a word.
+    """
     for name, value in _captured(fn):
         if any(isinstance(leaf, Tensor) for leaf in tree.leaves(value)):
+            if isinstance(value, Client):
+                raise StackingError(
+                    f"the step captures {name!r}, whose tensors a stack of clients would share by accident. Take what "
+                    f"you need of it before the step: model, task_loss = {name}.model, {name}.loss"
+                )
             raise StackingError(
                 f"the step captures the tensor(s) {name!r}; a stack of clients would share them by accident. Pass them "
-                f"as context: minimise(loss, ..., {name}) and take them as an argument after the batch"
+                f"as context: minimise(loss, ..., {name}) and take them as an argument after the batch, or after the "
+                "gradient in `correct`"
             )
 
 
 def _captured(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """What a callable holds besides its arguments: closure cells, partial arguments, defaults, its own object."""
-    if depth > 4 or fn is None:
+    """What a callable holds besides its arguments: closure cells, partial arguments, defaults, its own object.
+
+    Not searched are models and modules: what they hold (a builder's closure, a buffer) is the network's, the same for
+    all clients.
+    """
+    if depth > 4:
         return
     if isinstance(fn, functools.partial):
         yield from ((f"argument {i}", a) for i, a in enumerate(fn.args))
@@ -40,12 +56,14 @@ def _captured(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
         cells.update({f"default {i}": d for i, d in enumerate(fn.__defaults__ or ())})
         yield from cells.items()
         nested = list(cells.values())
-    elif is_dataclass(fn) and not isinstance(fn, type):
-        values = {f.name: getattr(fn, f.name) for f in fields(fn)}
+    elif isinstance(fn, (type, nn.Module, Model)):
+        return
+    else:
+        values = dict(getattr(fn, "__dict__", {}))
+        if is_dataclass(fn):  # it may have slots
+            values.update({f.name: getattr(fn, f.name) for f in fields(fn)})
         yield from values.items()
         nested = list(values.values())
-    else:
-        return
     for value in nested:
         if callable(value) or isinstance(value, functools.partial) or is_dataclass(value):
             yield from _captured(value, depth + 1)

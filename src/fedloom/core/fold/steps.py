@@ -27,6 +27,7 @@ class Plain:
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self.step = step
+        self.callables: tuple[Callable[..., Any], ...] = (step,)  # what of it others wrote
         self.identity = identity((type(self), step))
 
     def start(self, carry: Any, lead: int) -> tuple[list[Tensor], Any]:
@@ -62,7 +63,7 @@ class Descent:
         goes_on: bool = False,  # the carry is (carry, optimiser state)
     ) -> None:
         self.loss, self.optimiser, self.correct, self.goes_on = loss, optimiser, correct, goes_on
-        self.step = loss
+        self.callables = (loss,) if correct is None else (loss, correct)
         self.identity = identity((type(self), loss, optimiser, correct, goes_on))
 
     def start(self, carry: Any, lead: int) -> tuple[list[Tensor], Any]:

@@ -1,0 +1,77 @@
+"""JSON that a run has written, read with distrust: bounded, UTF-8, with finite numbers and unique names."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+Object = dict[str, Any]
+
+MOST = 1 << 26  # bytes of a line or of a JSON file
+LARGEST = 1 << 30  # of what has an entry for each client: the index of a checkpoint, 90 bytes a client
+_DEPTH = 64  # of nested lists and mappings
+
+
+def parse(data: bytes, most: int = MOST) -> Object:
+    """JSON of at most so many bytes: an object, with finite numbers, unique names and little nesting.
+
+    Raises:
+        ValueError: says what it is not.
+    """
+    if len(data) > most:
+        raise ValueError(f"at most {most:,} bytes of JSON are read, got more")
+    try:
+        value = json.loads(
+            data.decode("utf-8"),
+            parse_constant=_refuse,
+            parse_float=_finite,
+            parse_int=_integer,
+            object_pairs_hook=_unique,
+        )
+        _shallow(value, _DEPTH)
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError("text must be UTF-8") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object is needed, got {short(value)}")
+    return value
+
+
+def short(value: Any) -> str:
+    """A value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Object:
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        often = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"names must be unique, got {short(often)} twice")
+    return out
+
+
+def _shallow(value: Any, left: int) -> None:
+    if not left:
+        raise ValueError("JSON is nested too deeply")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(inner, (dict, list)):
+            _shallow(inner, left - 1)
+
+
+def _refuse(text: str) -> float:
+    raise ValueError(f"numbers must be finite, got {text[:20]}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20:  # beyond 64 bits
+        raise ValueError(f"integers have at most 20 digits, got {text[:20]}...")
+    return int(text)

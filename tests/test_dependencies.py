@@ -1,0 +1,51 @@
+"""What the package imports is declared: that another package brings it along today is no promise of that package."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import fedloom
+
+SOURCE = Path(fedloom.__file__).parent
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WHERE_IT_IS = {"IPython"}  # imported in a notebook alone, which brings it
+
+
+def names(requirements: list[str]) -> set[str]:
+    """The distributions of requirements, as `mpi4py>=4`."""
+    return {re.split(r"[^\w.-]", r)[0].lower().replace("_", "-") for r in requirements}
+
+
+def imported() -> dict[str, set[str]]:
+    """Of each top-level module from elsewhere, the files of the package that import it."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(p for p in SOURCE.rglob("*.py*") if p.suffix in (".py", ".pyi")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules = [node.module]
+            for root in {m.partition(".")[0] for m in modules} - sys.stdlib_module_names - {"fedloom"}:
+                found.setdefault(root, set()).add(str(path.relative_to(SOURCE)))
+    return found
+
+
+def test_what_is_imported_is_declared() -> None:
+    extras = PROJECT["optional-dependencies"]
+    declared = names(PROJECT["dependencies"]).union(*(names(r) for extra, r in extras.items() if extra != "dev"))
+    brings = packages_distributions()
+    missing = {
+        module: sorted(files)
+        for module, files in imported().items()
+        if module not in WHERE_IT_IS and not declared & names(brings.get(module, [module]))
+    }
+    assert not missing, "declare these in pyproject.toml"
+
+
+def test_what_needs_no_extra_is_pinned() -> None:
+    pinned = names((Path(__file__).parents[1] / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    assert names(PROJECT["dependencies"]) <= pinned
