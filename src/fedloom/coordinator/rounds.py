@@ -165,7 +165,7 @@ class Coordinator:
         while True:
             seen: list[Exchange] = []
             self.engine.watch = seen.append if self._round + 1 == until else None
-            (clients, _), before = self._accepting(self._round), self._server
+            (clients, _), before = self.accepting(self._round), self._server
             self._server = self.engine.round(before, clients, self._round)
             self._round += 1
             if self._round in files.checkpoints.rounds():
@@ -224,7 +224,7 @@ class Coordinator:
 
     def _next(self, files: RunDirectory | None) -> None:
         settings, clock, t = self.settings, _Clock(), self._round
-        clients, declined = self._accepting(t)
+        clients, declined = self.accepting(t)
         clock.lap("sample")
         received = {}
         if self.engine.judges_trained:
@@ -265,7 +265,7 @@ class Coordinator:
         record.update(means)
         return {"judged": each}
 
-    def _accepting(self, round: int) -> tuple[list[int], Record]:
+    def accepting(self, round: int) -> tuple[list[int], Record]:
         """Who is asked in a round, and who declined. Where there are spares, they take the places of those."""
         drawn = self.cohort(round)
         if not self.settings.spares:
