@@ -100,3 +100,12 @@ def test_arguments_of_a_run(given: dict[str, Any], message: str) -> None:
     assert message in str(error.value)
     if "task" in given:
         assert "such as fedloom.Classification() for cross-entropy" in str(error.value)
+
+
+def test_a_value_that_is_as_good_as_the_best_is_no_improvement() -> None:
+    settings = RunSettings(monitor="global_accuracy", patience=2)
+    assert settings.reason_to_stop([0.5, 0.7, 0.7]) is None
+    stopped = settings.reason_to_stop([0.5, 0.7, 0.7, 0.7])
+    assert stopped == "global accuracy did not improve on 0.7 in 2 measurements"
+    losses = RunSettings(monitor="global_loss", patience=2)
+    assert losses.reason_to_stop([3.0, 1.0, 1.0, 1.0]) == "global loss did not improve on 1 in 2 measurements"
