@@ -14,6 +14,7 @@ import fedloom as fl
 from fedloom import Centralised, FedAvg, KTpFL, LocalOnly, NewClients, PFedSD, RunSettings, Unreliable
 from fedloom.coordinator import BySize, FixedList, History, Job
 from fedloom.coordinator.newcomers import WAYS
+from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
@@ -45,6 +46,15 @@ def test_who_is_new_is_never_asked_before_it_joins(sampler: Any) -> None:
         found = asked(fl.run(LocalOnly(local=LOCAL), federation(), linear, settings, sampler=sampler, new=new))
         assert not set.union(*found[: 5 if when else 12]) & {0, 3}
         assert bool(set.union(*found[5:]) & {0, 3}) == (when is not None)
+
+
+def test_the_panel_is_as_large_as_asked_whoever_is_new() -> None:
+    for seed in range(5):
+        settings = replace(SETTINGS, panel=3, seed=seed)
+        job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=linear, settings=settings, new=NEW)
+        panel = Coordinator(job).evaluation.panel
+        assert len(panel) == 3
+        assert not {4, 5} & {*panel}
 
 
 def test_everybody_are_those_who_have_joined() -> None:
