@@ -19,6 +19,7 @@ from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest, Local
+from fedloom.core.passes import TrainingCall
 from fedloom.core.types import Weights
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop
@@ -151,3 +152,19 @@ def test_labels_are_missing() -> None:
     with pytest.raises(SettingError, match=message + ".* have none: set data.public_labels .* or public_epochs = 0"):
         Loop(population, FedMD())
     Loop(population, FedMD(public_epochs=0))
+
+
+def test_dropout_of_phase_0_is_not_that_of_the_clients_own_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step of a round draws its own: two public epochs, a private pass, the digest and the revisit."""
+    keys, dropout = list[int](), TrainingCall._dropout
+
+    def noting(self: Any, *args: Any, **more: Any) -> torch.Tensor:
+        keys.append(int(self.batch.key))
+        return dropout(self, *args, **more)
+
+    monkeypatch.setattr(TrainingCall, "_dropout", noting)
+    subject = Subject.of(FedMD(distill=DISTILL, num_public=20, public_epochs=2, private_passes=1)).normalised
+    run = Loop(subject.population(), subject.algorithm)
+    run.round(run.init(), (0, 1), 0)
+    assert len(keys) > 2 * 2 * 3  # clients, public epochs and batches of these; and the rest of the round
+    assert len(set(keys)) == len(keys)

@@ -151,9 +151,12 @@ def setting(*place: str, to: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def older_state(index: dict[str, Any]) -> None:
-    client, (name, digest) = next(iter(index["clients"].items()))
-    index["clients"][client] = [name[:9] + "00000001.safetensors", digest]
+def state_of(round: int) -> Callable[[dict[str, Any]], None]:
+    def change(index: dict[str, Any]) -> None:
+        client, (name, digest) = next(iter(index["clients"].items()))
+        index["clients"][client] = [name[:9] + f"{round:08}.safetensors", digest]
+
+    return change
 
 
 def nul(index: dict[str, Any]) -> None:
@@ -206,8 +209,9 @@ def all_checkpoints(directory: Path, other: Path) -> None:
         (edited(rename_client("6"), seal=True), r"client must be in 0\.\.5, got '6'"),
         (edited(rename_client("-1"), seal=True), r"client must be in 0\.\.5, got '-1'"),
         (edited(rename_client("00"), seal=True), r"client must be in 0\.\.5, got '00'"),
-        (edited(older_state, seal=False), "its digest is that of other content"),
-        (edited(older_state, seal=True), r"00000001\.safetensors"),
+        (edited(state_of(1), seal=False), "its digest is that of other content"),
+        (edited(state_of(1), seal=True), r"00000001\.safetensors"),
+        (edited(state_of(7), seal=True), r"is no state of client \d up to round 6"),
         (edited(nul, seal=True), "is no state of client"),
         (edited(setting("server", to=["00000005-server.safetensors", "0" * 32]), seal=True), "stands where '00000006-"),
         (edited(setting("server", to=None), seal=True), "None is no file of a checkpoint"),
@@ -245,6 +249,14 @@ def test_what_is_not_of_this_run_is_refused_by_name(
     found = verify(done)
     assert not found.whole
     assert any(reading.re.search(message, problem) for problem in found.problems), found.problems
+
+
+def test_a_state_is_named_by_the_round_that_made_it(done: Path) -> None:
+    """So that a state of an older checkpoint is never written over."""
+    asked = [record.get("clients", []) for record in History.read(done).metrics]
+    for client, (name, _) in content(done / NEWEST)["clients"].items():
+        last = max(t for t, clients in enumerate(asked) if int(client) in clients)
+        assert name.endswith(f"-{last:08}.safetensors")
 
 
 def test_a_record_that_is_no_object_is_refused(done: Path) -> None:

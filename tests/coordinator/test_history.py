@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import tiny
-from fedloom import FedAvg, RunSettings, run
+from fedloom import FedAvg, NewClients, RunSettings, run
 from fedloom.coordinator.history import History, Reached, runs_below
 from fedloom.core.errors import SettingError
+from fedloom.report.methods import evaluation_seconds, training_seconds
 
 
 def record(t: int, **more: Any) -> dict[str, Any]:
@@ -184,6 +185,7 @@ def test_no_run_is_an_error(tmp_path: Path) -> None:
         ('{"round": 1, "bytes_up": -1}', "line 2: bytes_up must be an integer >= 0, got -1"),
         ('{"round": 1, "clients": {"0": 1}}', "line 2: clients must be a list of client numbers"),
         ('{"round": 1, "failed": {"0": 1}}', "line 2: failed must be a mapping of clients to reasons"),
+        ('{"round": 1, "new_failed": {"0": 1}}', "line 2: new_failed must be a mapping of clients to reasons"),
         ('{"round": 1, "personal_by_client": {"0": null}}', "line 2: personal_by_client must be a mapping"),
         ('{"round": 1, "class_accuracy": [0.5]}', "line 2: class_accuracy must be as long as in the rounds before"),
         (
@@ -259,6 +261,51 @@ def test_runs_are_found_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         runs_below(tmp_path / "nowhere")
 
 
+def test_the_mean_of_the_last_rounds_is_of_those_rounds() -> None:
+    """`eval_every=20` of 40 rounds: neither what was measured before training nor round 20 is among the last ten."""
+    judged = {0: 0.278, 20: 0.944, 40: 0.889}
+
+    def after(rounds: int) -> History:
+        metrics = [{"round": t, **({"personal_accuracy": judged[t]} if t in judged else {})} for t in range(rounds + 1)]
+        return History("A", metrics=metrics)
+
+    assert after(40).readings("personal_accuracy").tail == 0.889
+    assert after(40).last("personal_accuracy", 20) == 0.889  # rounds 21 to 40
+    assert after(40).last("personal_accuracy", 21) == after(40).last("personal_accuracy", 90) == pytest.approx(0.9165)
+    assert after(35).readings("personal_accuracy").tail == 0.944  # none of the last ten has it: the newest of all
+    assert after(15).readings("personal_accuracy").tail == after(15).last("personal_accuracy") == 0.278
+
+
+def test_measuring_is_no_training() -> None:
+    """What clients receive and have trained is looked at within a round, and new clients are judged after the last."""
+    history = small()
+    for t, laps in enumerate(({"evaluate": 70.0}, {}, {"look": 30.0}, {"look": 40.0, "new": 50.0})):
+        history.timing[t]["seconds"] |= laps
+    assert [row["seconds"] for row in history.rows()] == [0.0, 2.5, 5.0, 7.5]
+    assert history.to_target("global_accuracy", 0.7) == Reached(3, 120, 7.5)
+    assert training_seconds(history) == 2.5
+    assert evaluation_seconds(history) == (9.0 + 39.0 + 99.0) / 3
+
+
+def test_each_evaluation_of_a_run_is_timed() -> None:
+    settings = RunSettings(rounds=2, cohort_size=2, engine="loop", per_client=True)
+    history = run(FedAvg(local=tiny.LOCAL), tiny.federation(), tiny.linear, settings, new=NewClients(1))
+    phases = [list(t["seconds"]) for t in history.timing]
+    during = ["sample", "look", "train", "evaluate"]
+    assert phases == [["evaluate"], during, [*during, "new"]]
+    row = history.rows()[-1]
+    assert row["seconds"] == sum(t["seconds"][name] for t in history.timing[1:] for name in ("sample", "train"))
+
+
+def test_what_a_client_lost_is_good_when_low() -> None:
+    metrics = [{"round": t, "drop": d} for t, d in enumerate((0.3, 0.1, 0.2), 1)]
+    history = History("A", metrics=metrics)
+    assert history.readings("drop").best == 0.1
+    reached = history.to_target("drop", 0.2)
+    assert reached is not None
+    assert reached.rounds == 2
+
+
 def test_a_number_is_read_in_five_ways() -> None:
     found = [0.1, 0.6, None, 0.9, 0.5]
     val = [0.2, 0.7, 0.8, 0.4, 0.7]  # the best is in a round without the number, then two are equal
@@ -268,7 +315,7 @@ def test_a_number_is_read_in_five_ways() -> None:
     read = History(algorithm="A", metrics=metrics).readings("global_accuracy")
     assert read == (0.5, pytest.approx(0.7), 0.6, 0.9, pytest.approx(2.1 / 4))
     assert read._fields == ("last", "tail", "validated", "best", "mean")
-    assert History(algorithm="A", metrics=metrics).readings("global_accuracy", tail=3).tail == pytest.approx(2 / 3)
+    assert History(algorithm="A", metrics=metrics).readings("global_accuracy", tail=4).tail == pytest.approx(2 / 3)
     losses = [{"round": t, "global_loss": v} for t, v in enumerate((3.0, 1.0, 2.0))]
     read = History(algorithm="A", metrics=losses).readings("global_loss")
     assert (read.last, read.mean, read.best) == (2.0, 2.0, 1.0)  # the lowest

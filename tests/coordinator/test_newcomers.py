@@ -13,8 +13,10 @@ import torch
 import fedloom as fl
 from fedloom import Centralised, FedAvg, KTpFL, LocalOnly, NewClients, PFedSD, RunSettings, Unreliable
 from fedloom.coordinator import BySize, FixedList, History, Job
+from fedloom.coordinator.newcomers import WAYS
+from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.core.task import Classification
 from fedloom.data import by_lists
@@ -44,6 +46,15 @@ def test_who_is_new_is_never_asked_before_it_joins(sampler: Any) -> None:
         found = asked(fl.run(LocalOnly(local=LOCAL), federation(), linear, settings, sampler=sampler, new=new))
         assert not set.union(*found[: 5 if when else 12]) & {0, 3}
         assert bool(set.union(*found[5:]) & {0, 3}) == (when is not None)
+
+
+def test_the_panel_is_as_large_as_asked_whoever_is_new() -> None:
+    for seed in range(5):
+        settings = replace(SETTINGS, panel=3, seed=seed)
+        job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=linear, settings=settings, new=NEW)
+        panel = Coordinator(job).evaluation.panel
+        assert len(panel) == 3
+        assert not {4, 5} & {*panel}
 
 
 def test_everybody_are_those_who_have_joined() -> None:
@@ -130,6 +141,42 @@ def test_clients_that_have_joined_are_judged_as_they_are() -> None:
 def test_faults_are_for_training_alone() -> None:
     found = fl.run(PFedSD(local=LOCAL), federation(), linear, SETTINGS, new=NEW, faults=Unreliable(lost=1.0))
     assert set(found.metrics[-1]["new_by_client"]["personalised"]) == {"4", "5"}
+
+
+def test_who_diverges_is_judged_as_it_is_without_taking_part() -> None:
+    """Client 5 trains on huge numbers and is judged on sound ones: every way is of both new clients."""
+    data = federation()
+    x = data.train.x.clone()
+    x[data.partition.rows(5).copy()] = 1e30
+    data = replace(data, train=replace(data.train, x=x))
+    settings = replace(SETTINGS, on_nonfinite="refuse")
+    with pytest.warns(SettingWarning, match="hardly learnt"):
+        found = fl.run(PFedSD(local=LOCAL), data, linear, settings, new=NEW)
+    last = found.metrics[-1]
+    assert {way: set(by) for way, by in last["new_by_client"].items()} == {way: {"4", "5"} for way in WAYS}
+    assert list(last["new_failed"]) == ["5"]
+    assert "at batch" in last["new_failed"]["5"]
+    assert last["failed"] == {}  # nobody of the round's cohort
+    by_client = last["new_by_client"]  # who has never taken part has the global model
+    assert by_client["personalised"]["5"] == by_client["global"]["5"]
+    assert last["new_personalised_accuracy"] == np.mean([*by_client["personalised"].values()])
+    sound = fl.run(PFedSD(local=LOCAL), federation(), linear, settings, new=NEW)
+    assert "new_failed" not in sound.metrics[-1]
+
+
+def test_a_network_that_only_new_clients_have_is_no_part_of_the_global_accuracy() -> None:
+    """Clients 1, 3 and 5 have the second network and are never asked: nobody trains it."""
+    new = (1, 3, 5)
+    models = {"a": linear, "b": mlp}
+    found = fl.run(FedAvg(local=LOCAL), federation(), models, SETTINGS, new=NewClients(new))
+    test, weights = federation().test, found.server["a"]
+    assert test is not None
+    assert found.last("global_accuracy") == rows_right(Model(linear, name="a"), weights, Classification(), test).mean()
+    joined = fl.run(FedAvg(local=LOCAL), federation(), models, SETTINGS, new=NewClients(new, joins=3))
+    accuracies = [
+        rows_right(Model(models[n], name=n), w, Classification(), test).mean() for n, w in joined.server.items()
+    ]
+    assert joined.last("global_accuracy") == pytest.approx(np.mean(accuracies))
 
 
 def test_rows_of_models_on_several_architectures() -> None:

@@ -18,9 +18,12 @@ from fedloom import (
     Examples,
     FedAvg,
     Federation,
+    FedFomo,
     FedNTD,
+    FedProx,
     History,
     KTpFL,
+    KTpFLWeights,
     Local,
     Model,
     PFedSD,
@@ -30,6 +33,7 @@ from fedloom import (
 )
 from fedloom.coordinator import Job
 from fedloom.coordinator.past import Past
+from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
@@ -37,7 +41,9 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
+from fedloom.core.ldam import LDAM
 from fedloom.core.losses import task_loss
+from fedloom.core.task import Classification
 from fedloom.core.types import Weights
 from fedloom.data import by_lists
 
@@ -50,19 +56,19 @@ def network() -> nn.Module:
     )
 
 
-def federation() -> Federation:
+def federation(**more: Any) -> Federation:
     g = torch.Generator().manual_seed(0)
     y = torch.arange(66) % 3
     train = Examples(torch.randn(66, 1, 8, 8, generator=g) + y[:, None, None, None], y, 3)
     sizes = [list(range(11 * k, 11 * k + 7 + k % 3)) for k in range(6)]
-    return federate(
-        train, by_lists(sizes), test=train.select(torch.arange(60, 66)), public=train.select(torch.arange(5))
-    )
+    parts = {"test": train.select(torch.arange(60, 66)), "public": train.select(torch.arange(5)), **more}
+    return federate(train, by_lists(sizes), **parts)
 
 
 def job(algorithm: Algorithm, **more: object) -> Job:
     settings = RunSettings(**{"rounds": 5, "cohort_size": 3, "keep_every": 100, **more})  # type: ignore[arg-type]
-    return Job(algorithm=algorithm, federation=federation(), model=Model(network, name="tiny"), settings=settings)
+    parts = federation(val_fraction=0.2) if algorithm.needs_val else federation()
+    return Job(algorithm=algorithm, federation=parts, model=Model(network, name="tiny"), settings=settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +205,11 @@ def test_rounds_in_rising_order_are_computed_once(tmp_path: Path, monkeypatch: p
     assert computed == [1, 2, 3, 5]  # there is a checkpoint of round 4
 
 
+# the last two train from what the server keeps of other clients: rows of each
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-@pytest.mark.parametrize("algorithm", [FedNTD(local=LOCAL), Scaffold(local=LOCAL)], ids=lambda a: type(a).__name__)
-def test_local_training_epoch_by_epoch(algorithm: Algorithm, engine: str, tmp_path: Path) -> None:
-    made = job(algorithm, engine=engine)
+@pytest.mark.parametrize("kind", [FedNTD, Scaffold, FedFomo, KTpFLWeights])
+def test_local_training_epoch_by_epoch(kind: type[Algorithm], engine: str, tmp_path: Path) -> None:
+    made = job(kind(local=LOCAL), engine=engine)
     made.run(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     past = Past(made, tmp_path)
@@ -217,6 +224,17 @@ def test_local_training_epoch_by_epoch(algorithm: Algorithm, engine: str, tmp_pa
     expected = Past(made, tmp_path).replay(5).after
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(after), tree.leaves(expected), strict=True))
     assert {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_whom_others_replaced_does_not_train(tmp_path: Path) -> None:
+    """Five are drawn for two places, and the first of them declines."""
+    made = job(FedAvg(local=LOCAL), rounds=1, cohort_size=2, spares=3)
+    drawn = Coordinator(made).cohort(0)
+    made = replace(made, faults=lambda round, exchange, client: "declined" if client == drawn[0] else None)
+    history = made.run(tmp_path)
+    assert sorted(history.metrics[1]["clients"]) == sorted(drawn[1:3])
+    epochs = Past(made, tmp_path).by_epoch(1)
+    assert [sorted(found) for found in epochs] == [sorted(Past(made, tmp_path).replay(1).trained())] * 3
 
 
 def test_the_first_epochs_are_those_of_a_shorter_round(tmp_path: Path) -> None:
@@ -258,6 +276,28 @@ def test_past_personal_models_are_judged_as_in_the_run(tmp_path: Path) -> None:
         wrote = history.metrics[round]["personal_by_client"]
         asked = {k for m in history.metrics[1 : round + 1] for k in m["clients"]}
         assert Past(made, tmp_path).judged(round) == {k: wrote[str(k)] for k in sorted(asked)}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "setting"),
+    [
+        (FedProx(local=LOCAL, drop_percent=0.5), Classification(), "FedProx with drop_percent = 0.5"),
+        (FedAvg(local=LOCAL), LDAM(drw=0.5), "LDAM with drw = 0.5"),
+    ],
+)
+def test_clients_that_know_how_long_a_round_is_are_refused(
+    algorithm: Algorithm, task: Any, setting: str, tmp_path: Path
+) -> None:
+    """A straggler draws one of all epochs, and weights begin at a share of them: shorter rounds would be others."""
+    made = replace(job(algorithm, rounds=1), task=task)
+    made.run(tmp_path / "with")
+    for again in (lambda past: past.by_epoch(1), lambda past: past.by_step(1, [2])):
+        with pytest.raises(SettingError, match=f"do not know how long it is, got {setting}: analyse a run without"):
+            again(Past(made, tmp_path / "with"))
+    made.replay(tmp_path / "with", 1)
+    without = replace(job(FedProx(local=LOCAL), rounds=1), task=LDAM())
+    without.run(tmp_path / "without")
+    assert len(Past(without, tmp_path / "without").by_epoch(1)) == LOCAL.epochs
 
 
 def test_what_has_no_epochs_is_refused(tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ def test_numbers_of_each_client_are_those_by_hand(engine: Any) -> None:
         assert last[f"{name}_by_samples"] == right.sum() / sizes.sum()
 
 
+def test_who_is_judged_by_the_global_model_has_none_of_its_own() -> None:
+    found = fl.run(FedAvg(local=LOCAL), federation(), linear, replace(SETTINGS, rounds=1))
+    assert [record["judged"]["own"] for record in found.per_client] == [[False] * 6] * 2
+
+
 def test_the_two_means_differ_where_clients_hold_unequal_numbers() -> None:
     data = examples(24)
     parts = fl.Federation(data, by_lists([[0, 1], [2, 3]]), data, by_lists([[4, 5, 6, 7, 8, 9, 10, 11, 12], [13]]))

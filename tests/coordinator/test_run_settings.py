@@ -149,3 +149,12 @@ def test_of_every_setting_it_is_known_where_it_may_differ(name: str) -> None:
 def test_where_runs_may_differ_names_settings_there_are() -> None:
     assert set(MAY_DIFFER) == {f.name for f in fields(RunSettings)}
     assert {f"run.{name}" for name in MAY_DIFFER} >= _MAY_DIFFER | _FREE
+
+
+def test_a_value_that_is_as_good_as_the_best_is_no_improvement() -> None:
+    settings = RunSettings(monitor="global_accuracy", patience=2)
+    assert settings.reason_to_stop([0.5, 0.7, 0.7]) is None
+    stopped = settings.reason_to_stop([0.5, 0.7, 0.7, 0.7])
+    assert stopped == "global accuracy did not improve on 0.7 in 2 measurements"
+    losses = RunSettings(monitor="global_loss", patience=2)
+    assert losses.reason_to_stop([3.0, 1.0, 1.0, 1.0]) == "global loss did not improve on 1 in 2 measurements"

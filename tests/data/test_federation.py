@@ -81,6 +81,8 @@ def test_validation_rows_leave_the_test_rows_alone() -> None:
         three = [*with_val.partition.rows(k), *with_val.local_test.rows(k), *with_val.local_val.rows(k)]
         assert sorted(three) == sorted(whole.rows(k))
     assert federate(train, whole, test_fraction=0, val_fraction=0.5).local_test is None
+    own_stream = split(without.partition, train.y, 0.25, 3, stream=1)[1]  # that of test rows would cut at like places
+    assert with_val.local_val.fingerprint() == own_stream.fingerprint()
 
 
 def test_test_rows_of_a_seed_are_what_they_were() -> None:

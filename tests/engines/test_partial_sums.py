@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fedloom import RunSettings, run
 from fedloom.algorithms import APFLNi, FedAvg, FedNova, KTpFL, LGFedAvg, PFedSD, Scaffold
 from fedloom.core import tree
+from fedloom.core.batches import Batch
 from fedloom.core.errors import ClientError, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.core.task import Classification
 from fedloom.data import Federation, by_lists, federate
 from fedloom.engines.devices import Devices
 from fedloom.engines.loop import Loop
@@ -214,3 +217,29 @@ def test_algorithms_that_need_every_upload() -> None:
 def test_what_does_not_go_together(kind: Any, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         kind(population(mlp), FedAvg(local=LOCAL), partial_sums=2, **settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Easy(Classification):
+    """Class 0 costs nothing."""
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        each = F.cross_entropy(logits, batch.y, reduction="none")
+        return batch.mean(torch.where(batch.y == 0, 0.0, each))
+
+
+def test_a_client_with_nothing_left_to_learn_has_a_loss_too() -> None:
+    """The first of four has class 0 alone, and a mean loss of exactly 0, as a hinge loss has in the end."""
+    train = examples(60)
+    alone = (train.y == 0).nonzero().flatten()[:10].tolist()
+    rest = sorted({*range(60)} - {*alone})
+    data = federate(train, by_lists([alone, *(rest[k::3] for k in range(3))]), test=train)
+    models = {"net": Model(mlp, name="net")}
+    losses = []
+    for kind in (Loop, Two):
+        engine = kind(Population(data, models, task=Easy()), FedAvg(local=LOCAL), partial_sums=2)
+        engine.round(engine.init(), range(4), 0)
+        engine.close()
+        losses.append(engine.traffic.losses)
+    assert losses[0] == losses[1]
+    assert losses[0][0] == 0.0 < min(losses[0][k] for k in (1, 2, 3))

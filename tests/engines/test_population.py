@@ -6,11 +6,14 @@ import itertools
 
 import torch
 
+from fedloom.algorithms import KTpFL
+from fedloom.core import tree
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
+from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from small import batches_of
-from tiny import federation, linear
+from tiny import examples, federation, linear
 
 LOCAL = Local(epochs=2, batch_size=5)
 
@@ -46,3 +49,15 @@ def test_what_clients_draw_differs_by_client_round_and_exchange() -> None:
     population = Population(federation(), {"linear": Model(linear)})
     keys = [batches_of(population, range(6), LOCAL, t, e).key for t in range(3) for e in range(2)]
     assert len(torch.cat(keys).unique()) == 36
+
+
+def test_a_part_of_a_population_begins_as_its_clients_do_in_the_whole() -> None:
+    """The clients of a device, which count from 0 there: first states are drawn by their numbers in the whole."""
+    models = {"net": Model(linear, name="net")}
+    whole, part = (
+        Loop(Population(federation(public=examples(8)), models, first=first), KTpFL(local=LOCAL)).fresh
+        for first in (0, 2)
+    )
+    for k in (0, 1):
+        assert all(torch.equal(a, b) for a, b in zip(tree.leaves(part(k)), tree.leaves(whole(k + 2)), strict=True))
+        assert not all(torch.equal(a, b) for a, b in zip(tree.leaves(part(k)), tree.leaves(whole(k)), strict=True))

@@ -89,6 +89,15 @@ def test_close_methods_are_told_apart_by_finer_targets(tmp_path: Path) -> None:
     assert [c.name for c in table.columns[1::3]] == ["rounds_to_91", "rounds_to_92", "rounds_to_94"]
 
 
+def test_no_target_is_one_that_a_method_began_above(tmp_path: Path) -> None:
+    """The other never comes as far as where the first began: what it reached, that one had for nothing."""
+    run_of(tmp_path / "a", [0.3, 0.6], "fedavg")
+    run_of(tmp_path / "b", [0.1, 0.2], "fedntd")
+    table = comparison.targets(methods(tmp_path), "global_accuracy")
+    assert table is not None
+    assert [c.name for c in table.columns[1::3]] == ["rounds_to_35", "rounds_to_45", "rounds_to_60"]
+
+
 def test_no_target_where_nothing_was_learned(tmp_path: Path) -> None:
     run_of(tmp_path / "a", [0.5, 0.3])
     assert comparison.targets(methods(tmp_path), "global_accuracy") is None
@@ -102,6 +111,18 @@ def test_failures_are_counted_by_reason(tmp_path: Path) -> None:
     assert table is not None
     assert table.rows == [["fedavg", "battery", 3, 0.5, 1]]  # of 2 clients in each of 3 rounds
     assert comparison.failures(methods(tmp_path / "b")) is None
+
+
+def test_reasons_that_differ_in_their_numbers_are_one(tmp_path: Path) -> None:
+    """Norms of uploads are never the same twice; what all clients say with the same number keeps it."""
+    for seed, norm in enumerate(("1.193", "3e+07")):
+        large = f"the upload has a norm of {norm}, and at most 1.05 times that of what was sent is taken"
+        failed = {"0": large, "1": "no answer within 30 s"}
+        made_run(tmp_path / f"a-{seed}", "fedavg", seed, rounds=2, failed=failed)
+    table = comparison.failures(methods(tmp_path))
+    assert table is not None
+    alike = "the upload has a norm of …, and at most … times that of what was sent is taken"
+    assert table.rows == [["fedavg", "no answer within 30 s", 4, 0.5, 1], ["fedavg", alike, 4, 0.5, 1]]
 
 
 def test_versions_are_said_once_where_they_are_the_same(tmp_path: Path) -> None:
@@ -246,6 +267,17 @@ def test_maps_of_classes_are_means_over_seeds(tmp_path: Path) -> None:
     assert figure is not None
     np.testing.assert_allclose(figure.axes[0].images[0].get_array().filled(np.nan), mean.T * 100)
     assert sentences.weakest(method) == "Lowest at the end: class 0, 50.0 %."
+
+
+def test_classes_far_below_their_best_are_counted_by_hand(tmp_path: Path) -> None:
+    """Class 0 was better before training, class 1 was 15 points better after round 1, class 2 was 25."""
+    table = [[0.9, 0.0, 0.0, None], [0.3, 0.65, 0.75, None], [0.4, 0.5, 0.5, None]]
+    folder = made_run(tmp_path / "run", rounds=2)
+    lines = [{"round": t, "class_accuracy": row} for t, row in enumerate(table)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (method,) = methods(tmp_path)
+    far = "1 of 3 classes are more than 20 points below their best"
+    assert sentences.weakest(method) == f"Lowest at the end: class 0, 40.0 %; {far}."
 
 
 def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:

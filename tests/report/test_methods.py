@@ -29,6 +29,27 @@ def test_a_run_that_a_rule_has_ended_is_finished(tmp_path: Path) -> None:
     assert remarks[0].startswith("a ended after 4 of 50 rounds: global accuracy reached")
 
 
+def test_what_was_measured_before_training_ends_no_run(tmp_path: Path) -> None:
+    """By its rule of patience the run would be finished if its best value were that of round 0."""
+    run = {"rounds": 50, "seed": 0, "monitor": "global_accuracy", "patience": 3}
+    folder = made_run(tmp_path / "a", rounds=3, settings={"run": run})
+    lines = [{"round": t, "global_accuracy": a} for t, a in enumerate((0.9, 0.1, 0.2, 0.3))]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (method,), _ = read_methods([tmp_path])
+    assert not method.first.finished
+
+
+def test_costs_of_a_curve_are_means_over_seeds(tmp_path: Path) -> None:
+    for seed, moved in enumerate((10, 30)):
+        folder = made_run(tmp_path / str(seed), seed=seed, rounds=1)
+        line = {"round": 1, "global_accuracy": 0.5, "bytes_up": moved}
+        (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    (method,) = methods(tmp_path)
+    curve = method.curve("global_accuracy", "bytes")
+    assert curve is not None
+    assert curve.x.tolist() == [20]
+
+
 def test_curves_and_spreads_by_hand(tmp_path: Path) -> None:
     values = {0: [0.1, 0.2, 0.6], 1: [0.3, 0.4, 0.8]}
     for seed, accuracies in values.items():

@@ -56,6 +56,11 @@ class FedProx(Averaging[Weights]):
                 f"{self.local.epochs}: set local.epochs to 2 or more, or drop_percent=0"
             )
 
+    @property
+    def paced_by(self) -> str | None:
+        """As `Paced`: a straggler's share is one of all epochs of the round."""
+        return "drop_percent" if self.drop_percent else None
+
     @on_client
     def local_update(
         self, client: Client[Weights], sent: Weights, epochs: Tensor | None = None

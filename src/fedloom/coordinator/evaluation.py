@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -47,7 +48,10 @@ class Evaluation:
         apart = set() if new is None else set(new.ids(n))
         order = generator(population.seed, "panel").permutation(n)
         self.panel = sorted([int(k) for k in order if int(k) not in apart][:panel])
-        self._members = {name: float(count) for name, count in engine.population.members.items()}
+        members = Counter(engine.population.members)
+        if new is not None and new.joins is None:  # a network that nobody trains tells nothing of the method
+            members.subtract(population.assignment[k] for k in apart)
+        self._members = {name: float(count) for name, count in members.items()}
         self.previous: dict[int, int] = {}  # right answers of what each client had trained when it took part last
         self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}
 
@@ -114,8 +118,9 @@ class Evaluation:
         """Each new client, in every way that is asked for and that the algorithm has a model for."""
         if self.new is None:
             return {}
-        out: Record = {"new_by_client": {}}
-        for way, seen in judge_new(self.engine, server, self.new, round).items():
+        found_by_way, refused = judge_new(self.engine, server, self.new, round)
+        out: Record = {"new_by_client": {}, **({"new_failed": refused} if refused else {})}
+        for way, seen in found_by_way.items():
             found = {k: (int(s.right), int(s.examples)) for k, s in sorted(seen.items())}
             rate = {str(k): right / total for k, (right, total) in found.items()}
             out[f"new_{way}_accuracy"] = mean(rate.values())

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 _ACCURACIES = ("global_accuracy", "personal_accuracy", "val_accuracy")
-EVALUATION = "evaluate"  # the phase that is no part of training
+EVALUATION = "evaluate"
+# the phases that are no part of training: models after a round, what clients receive (`per_client`), new clients
+MEASURING = frozenset({EVALUATION, "look", "new"})
 
 
 class Reached(NamedTuple):
-    """What it took to reach a target: rounds, bytes (down and up, all clients), seconds (all phases but evaluation)."""
+    """What it took to reach a target: rounds, bytes (down and up, all clients), seconds (phases not `MEASURING`)."""
 
     rounds: int
     bytes: int
@@ -40,7 +42,8 @@ class Reached(NamedTuple):
 class Readings(NamedTuple):
     """One measured number of a run, read in five ways: papers use each of them, and they differ. NaN: not measured.
 
-    `last`: after the last round. `tail`: mean of the newest rounds (`newest`), or of so many as were asked for.
+    `last`: after the last round. `tail`: mean over the last rounds (`newest`), or over so many as were asked for, of
+    the values that these have; the newest value of all where none of them has one (`eval_every`).
     `validated`: in the round with the best `val_accuracy`. `best`: over rounds, which is optimistic, since it chooses
     the round by what it reports. `mean`: over all rounds that have it, that before training included.
     """
@@ -176,12 +179,18 @@ class History:
         return np.array([m[name] for m in self.metrics if m.get(name) is not None], np.float64)
 
     def last(self, name: str, count: int = 1) -> float:
-        """The mean of the newest `count` values of a number, NaN if it was never measured."""
-        values = self.series(name)[-count:]
-        return float(values.mean()) if len(values) else float("nan")
+        """The mean of a number over the last `count` rounds, of those of them that have it; NaN: it was never measured.
+
+        Where none of them has it, its newest value. What was measured before training is in no such mean.
+        """
+        there = [m for m in self.metrics if m.get(name) is not None]
+        if not there:
+            return math.nan
+        first = max(1, self.metrics[-1]["round"] - count + 1)
+        return float(np.mean([m[name] for m in there if m["round"] >= first] or [there[-1][name]]))
 
     def readings(self, name: str, tail: int | None = None) -> Readings:
-        """A measured number, read in five ways; `tail`: how many of its newest values the mean is of."""
+        """A measured number, read in five ways; `tail`: over how many of the last rounds its mean is taken."""
         there = [m for m in self.metrics if m.get(name) is not None]
         if not there:
             return Readings(*[math.nan] * 5)
@@ -192,7 +201,7 @@ class History:
         many = newest(self.metrics[-1]["round"]) if tail is None else tail
         return Readings(
             last=float(values[-1]),
-            tail=float(values[-many:].mean()),
+            tail=self.last(name, many),
             validated=float(validated),
             best=float(best),
             mean=float(values.mean()),
@@ -217,7 +226,7 @@ class History:
             laps = timing.get(metrics["round"], {} if metrics["round"] == 0 else None)
             row.update({f"seconds_{phase}": s for phase, s in (laps or {}).items()})
             moved += (metrics.get("bytes_down") or 0) + (metrics.get("bytes_up") or 0)
-            seconds += math.nan if laps is None else sum(s for phase, s in laps.items() if phase != EVALUATION)
+            seconds += math.nan if laps is None else sum(s for phase, s in laps.items() if phase not in MEASURING)
             out.append({**row, "bytes": moved, "seconds": None if math.isnan(seconds) else seconds})
         return out
 
@@ -225,7 +234,7 @@ class History:
         """One row per round and one column per measured number, as a pandas DataFrame.
 
         Accuracies by class are in `class_accuracy_0`, ...; seconds by phase in `seconds_train`, ...; `clients` and
-        `failed` are numbers of clients. `bytes` (down and up) and `seconds` (all phases but evaluation) are sums
+        `failed` are numbers of clients. `bytes` (down and up) and `seconds` (all phases but `MEASURING`) are sums
         since the start.
 
         Raises:
@@ -243,8 +252,8 @@ class History:
     def to_target(self, metric: str, target: float) -> Reached | None:
         """The first round in which a number reaches a target, and its cost until then; None if none does.
 
-        Accuracies reach a target from below; losses, forgetting and standard deviations from above. Bytes are what went
-        down and up in all rounds until then, seconds those of every phase but evaluation: training, not measuring.
+        Accuracies reach a target from below; losses, forgetting, drops and standard deviations from above. Bytes are
+        what went down and up in all rounds until then, seconds those of every phase but `MEASURING`: training alone.
 
         Raises:
             SettingError: no round has this number.
@@ -271,7 +280,7 @@ def newest(rounds: int) -> int:
 
 def lower_is_better(metric: str) -> bool:
     """Whether a measured number is good when it is low."""
-    return metric.endswith(("loss", "_std")) or metric == "forgetting"
+    return metric.endswith(("loss", "_std")) or metric in ("forgetting", "drop")
 
 
 class _Rows:

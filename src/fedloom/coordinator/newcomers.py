@@ -102,37 +102,43 @@ def no_training_rows(federation: Federation, new: Sequence[int]) -> None:
         )
 
 
-def judge_new(engine: Engine, server: dict[str, Any], new: NewClients, round: int) -> dict[str, dict[int, Seen]]:
-    """How good each way's model is for each new client after `round`, where the algorithm has such models.
+def judge_new(
+    engine: Engine, server: dict[str, Any], new: NewClients, round: int
+) -> tuple[dict[str, dict[int, Seen]], dict[int, str]]:
+    """How good each way's model is for each new client after `round`, where the algorithm has such models; and whose
+    participation was refused, and why: these are judged as they are without it, so that every way is of all of them.
 
     No state moves and no byte counts.
     """
     algorithm, ids = engine.algorithm, new.ids(engine.population.num_clients)
     weights = algorithm.global_models(server, engine.population.models)
     everywhere = {engine.population.assignment[k] for k in ids} <= set(weights)
-    out: dict[str, dict[int, Seen]] = {}
+    out, refused = dict[str, dict[int, Seen]](), dict[int, str]()
     if "global" in new.judged_by and everywhere:
         out["global"] = engine.look_at(weights, ids, round)
     if "fine_tuned" in new.judged_by and everywhere:
         with closing(engine.variant(FedAvgFT(local=algorithm.local))) as tuned:
             out["fine_tuned"] = tuned.look(weights, ids, round)
     if "personalised" in new.judged_by and algorithm.personalises:
-        out["personalised"] = (
-            engine.look(server, ids, round) if new.joined(round) else _after_one(engine, server, ids, round)
-        )
-    return out
+        if new.joined(round):
+            out["personalised"] = engine.look(server, ids, round)
+        else:
+            out["personalised"], refused = _after_one(engine, server, ids, round)
+    return out, refused
 
 
-def _after_one(engine: Engine, server: dict[str, Any], ids: list[int], round: int) -> dict[int, Seen]:
-    """How good personal models are after one participation in `round`, of which nothing stays."""
+def _after_one(
+    engine: Engine, server: dict[str, Any], ids: list[int], round: int
+) -> tuple[dict[int, Seen], dict[int, str]]:
+    """How good personal models are after one participation in `round`, of which nothing stays; and who was refused."""
     before = set(engine.states)
     with closing(engine.variant(engine.algorithm)) as shadow:
         shadow.states, shadow.faults, shadow.on_nonfinite = engine.states, None, "refuse"
         shadow.judges_trained = False
         try:
             shadow.round(server, ids, round)
-            failed = {failure.client for failure in shadow.traffic.failed}
-            return shadow.look(server, [k for k in ids if k not in failed], round)
+            refused = {failure.client: failure.reason for failure in shadow.traffic.failed}
+            return shadow.look(server, ids, round), refused
         finally:
             for key in set(engine.states) - before:
                 del engine.states[key]

@@ -12,6 +12,7 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.task import Paced
 from fedloom.core.types import Weights
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.population import Population
@@ -82,6 +83,7 @@ class Past:
 
         Raises:
             SettingError: the algorithm trains for a number of steps or several times a round: it has no such epochs.
+                Or clients know how long a round is (`Paced`): fewer epochs are not the first of them.
         """
         local = self.job.algorithm.local
         if local.steps is not None or self.job.algorithm.pooled:
@@ -98,7 +100,7 @@ class Past:
         of the run: `lam=0` leaves pFedSD's term out.
 
         Raises:
-            SettingError: clients train on the data of others, or several times a round.
+            SettingError: clients train on the data of others, or several times a round, or know how long it is.
         """
         local = self.job.algorithm.local
         if self.job.algorithm.pooled:
@@ -116,10 +118,18 @@ class Past:
     def _again(self, round: int, changes: Sequence[Mapping[str, Any]]) -> list[dict[int, Weights]]:
         """What clients trained in a past round, with each of some changes to the algorithm's settings."""
         engine = self.coordinator.engine
+        for known in (engine.algorithm, engine.population.task):
+            if isinstance(known, Paced) and (name := known.paced_by) is not None:
+                raise SettingError(
+                    "fewer epochs or steps are the first of a round where clients do not know how long it is, got "
+                    f"{type(known).__name__} with {name} = {getattr(known, name)}: analyse a run without {name}"
+                )
         with self.coordinator.threads():
             self._stand_after(round - 1)
-            clients, server = self.coordinator.cohort(round - 1), self.coordinator.state[1]
-            kept = {k: engine.states[k] for k in clients if k in engine.states}
+            (clients, _), server = self.coordinator.accepting(round - 1), self.coordinator.state[1]
+            # beside the clients' states what the server keeps: what it sends may be made of rows of any client
+            own = engine.population.num_clients
+            kept = {k: engine.states[k] for k in engine.states if k >= own or k in clients}
             out = list[dict[int, Weights]]()
             for changed in changes:
                 seen: list[Exchange] = []

@@ -101,9 +101,10 @@ def _metrics_check() -> Callable[[Object], None]:
             _need(_count(record.get(name, 0)), name, "an integer >= 0", record.get(name))
         clients = record.get("clients", [])
         _need(_list(clients) and all(map(_count, clients)), "clients", "a list of client numbers", clients)
-        failed = record.get("failed", {})
-        ok = isinstance(failed, dict) and all(isinstance(v, str) for v in failed.values())
-        _need(ok, "failed", "a mapping of clients to reasons", failed)
+        for name in ("failed", "new_failed"):
+            failed = record.get(name, {})
+            ok = isinstance(failed, dict) and all(isinstance(v, str) for v in failed.values())
+            _need(ok, name, "a mapping of clients to reasons", failed)
         at = record.get("failed_at", {})
         ok = isinstance(at, dict) and all(_list(v) and all(map(_count, v)) for v in at.values())
         _need(ok, "failed_at", "a mapping of clients to lists of exchanges", at)

@@ -18,7 +18,7 @@ from fedloom.coordinator.checkpoint import PER_CLIENT, Checkpoint
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
-from fedloom.coordinator.history import History, Record
+from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core import tree
 from fedloom.core.averaging import Averaging
@@ -165,7 +165,7 @@ class Coordinator:
         while True:
             seen: list[Exchange] = []
             self.engine.watch = seen.append if self._round + 1 == until else None
-            (clients, _), before = self._accepting(self._round), self._server
+            (clients, _), before = self.accepting(self._round), self._server
             self._server = self.engine.round(before, clients, self._round)
             self._round += 1
             if self._round in files.checkpoints.rounds():
@@ -215,16 +215,18 @@ class Coordinator:
         return self.history
 
     def _start(self, files: RunDirectory | None) -> None:
-        clock, self._server = _Clock(), self.engine.init()
+        self._server, clock = self.engine.init(), _Clock()
         record = {"round": 0, **self.evaluation.of_global(self._server, [], self.history)}
         record.update(self.evaluation.of_personal(self._server, 0))
-        self._record(record, clock, files, self._each(record, self._server, 0))
+        each = self._each(record, self._server, 0)
+        clock.lap(EVALUATION)
+        self._record(record, clock, files, each)
         if files is not None:
             files.save(0, self._server, self.engine)
 
     def _next(self, files: RunDirectory | None) -> None:
         settings, clock, t = self.settings, _Clock(), self._round
-        clients, declined = self._accepting(t)
+        clients, declined = self.accepting(t)
         clock.lap("sample")
         received = {}
         if self.engine.judges_trained:
@@ -246,7 +248,7 @@ class Coordinator:
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:
             record.update(self.evaluation.of_personal(server, t))
             each |= self._each(record, server, t)
-        clock.lap("evaluate")
+        clock.lap(EVALUATION)
         self.history.server, self.history.clients = server, self.engine.clients
         self.history.stopped = self._reason_to_stop(record) if done < settings.rounds else None
         last = done == settings.rounds or self.history.stopped is not None
@@ -265,7 +267,7 @@ class Coordinator:
         record.update(means)
         return {"judged": each}
 
-    def _accepting(self, round: int) -> tuple[list[int], Record]:
+    def accepting(self, round: int) -> tuple[list[int], Record]:
         """Who is asked in a round, and who declined. Where there are spares, they take the places of those."""
         drawn = self.cohort(round)
         if not self.settings.spares:

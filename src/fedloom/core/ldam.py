@@ -65,6 +65,11 @@ class LDAM(Classification):
     def __post_init__(self) -> None:
         check_choices(self)
 
+    @property
+    def paced_by(self) -> str | None:
+        """As `Paced`: weights begin at a share of the round's training."""
+        return None if self.drw is None else "drw"
+
     def notes(self, y: Tensor) -> dict[str, Tensor]:
         """The margin and the weight of each of a client's training examples, [n], from all their labels [n]."""
         counts = torch.bincount(y, minlength=1)

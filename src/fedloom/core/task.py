@@ -49,6 +49,18 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
+class Paced(Protocol):
+    """A task or an algorithm whose clients know how long a round's training is: what they do in a step depends on how
+    many are still to come, such as `LDAM` with `drw`. A loss that reads `batch.progress` is of that kind.
+
+    `paced_by`: the name of the setting by which it is so; None: as it is set, it is not.
+    """
+
+    @property
+    def paced_by(self) -> str | None: ...
+
+
 def check_task(task: object, name: str = "task") -> None:
     """Raise SettingError unless this is an object with the two functions."""
     if isinstance(task, type) or not isinstance(task, Task):

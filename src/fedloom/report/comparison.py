@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedloom.report.number_table import Column, Table, amount, percent, signed, 
 from fedloom.report.printable import class_names, client_names, part, printable
 
 _MOST_NAMED = 40  # clients in a table
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def headline(methods: Sequence[Method]) -> Table:
@@ -205,20 +206,23 @@ def settings(methods: Sequence[Method]) -> tuple[dict[str, str], Table | None, T
 
 
 def failures(methods: Sequence[Method]) -> Table | None:
-    """Clients that were asked and did not answer, by reason; None where there are none."""
+    """Clients that were asked and did not answer, by reason; None where there are none.
+
+    Reasons that differ in their numbers alone are one row: "the loss is nan at batch …".
+    """
     rows: list[list[Any]] = []
     numbers = []
     for m in methods:
-        reasons: Counter[str] = Counter()
-        who: dict[str, set[str]] = {}
+        found: dict[str, list[tuple[str, str]]] = {}  # (reason, client), by the reason without its numbers
         asked = sum(len(r.get("clients", ())) for run in m.runs for r in run.history.metrics)
         for run in m.runs:
             for record in run.history.metrics:
                 for client, reason in record.get("failed", {}).items():
-                    reasons[printable(reason)] += 1
-                    who.setdefault(printable(reason), set()).add(client)
-        for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
-            rows.append([m.label, reason, count, count / asked if asked else None, len(who[reason])])
+                    found.setdefault(_NUMBER.sub("…", reason), []).append((reason, client))
+        for alike, those in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
+            said, who = map(set, zip(*those, strict=True))
+            reason, share = said.pop() if len(said) == 1 else alike, len(those) / asked if asked else None
+            rows.append([m.label, printable(reason), len(those), share, len(who)])
             numbers.append(m.number)
     columns = [
         Column("method", "method"),

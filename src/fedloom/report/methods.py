@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import RunSettings
-from fedloom.coordinator.history import EVALUATION, History, Record
+from fedloom.coordinator.history import MEASURING, History, Record
 from fedloom.core.errors import SettingError
 from fedloom.report.printable import flat_settings, part, printable
 
@@ -31,8 +31,8 @@ def training_seconds(history: History) -> float:
 
 
 def evaluation_seconds(history: History) -> float:
-    """Seconds that evaluation takes beside it, mean over rounds; NaN before the first and where one was not timed."""
-    laps = [t["seconds"].get(EVALUATION, 0.0) for t in history.timing if t["round"]]
+    """Seconds that measuring takes beside it, mean over rounds; NaN before the first and where one was not timed."""
+    laps = [sum(s for phase, s in t["seconds"].items() if phase in MEASURING) for t in history.timing if t["round"]]
     rounds = history.metrics[-1]["round"]
     return sum(laps) / rounds if laps and len(laps) == rounds else math.nan
 
@@ -201,7 +201,7 @@ class Method:
         )
 
     def last(self, name: str, count: int = 1) -> Spread | None:
-        """A number after the last round, or its mean over the newest `count` rounds that have it."""
+        """A number after the last round, or its mean over the last `count` rounds, as `History.last` takes it."""
         return self.spread(lambda run: run.history.last(name, count))
 
 
