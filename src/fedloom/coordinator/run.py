@@ -70,10 +70,10 @@ class Job:
             raise SettingError(
                 "labels must be class numbers (integers), got floating-point targets: regression is not supported"
             )
-        if settings.cohort_size > federation.num_clients:
+        if settings.cohort_size > (there := federation.num_clients):
             raise SettingError(
-                f"cohort_size = {settings.cohort_size} is larger than the federation of {federation.num_clients} "
-                f"clients; set cohort_size <= {federation.num_clients}"
+                f"cohort_size = {settings.cohort_size} is larger than the federation of {there} clients; "
+                f"set cohort_size <= {there} (--cohort {there} asks all of them)"
             )
         if self.new is not None:
             if algorithm.pooled:
