@@ -61,14 +61,19 @@ def check_task(task: object, name: str = "task") -> None:
         )
 
 
+def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+    """What a task that is `Noting` wants to know of a client's examples with these labels, in this dtype."""
+    told = task.notes(y) if isinstance(task, Noting) else {}
+    return {name: t.to(dtype) if t.is_floating_point() else t for name, t in told.items()}
+
+
 def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
     """Raise SettingError where the task's loss of some rows is another with rows of padding behind them.
 
     A stack pads the batches of its smaller clients, so results would depend on the engine. `logits`: [B, C] of the rows
     `x` with labels `y`.
     """
-    told = task.notes(y) if isinstance(task, Noting) else {}
-    notes = {name: t.to(logits.dtype) if t.is_floating_point() else t for name, t in told.items()}
+    notes = notes_of(task, y, logits.dtype)
     key, real = torch.zeros((), dtype=torch.int64, device=y.device), torch.ones_like(y, dtype=torch.bool)
     plain = task.loss(logits, Batch(x=x, y=y, mask=real, key=key, notes=notes, full=True))
 
