@@ -35,7 +35,7 @@ SIZES = (5, 12, 1, 7)
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Algorithm[Any, Any]):
-    """Runs one function on every client, `answer(client, weights) -> upload`; `found`: the uploads of the last round."""
+    """Runs one function on every client, `answer(client, weights) -> upload`; `found`: uploads of the last round."""
 
     answer: Callable[..., Any]
 
