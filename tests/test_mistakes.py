@@ -59,6 +59,13 @@ class Tokens(nn.Module):
         return out
 
 
+class PlainMean(fl.Classification):
+    """The loss as a loop over batches without padding has it."""
+
+    def loss(self, logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits, batch.y)
+
+
 class Attending(nn.Module):
     """Attention whose own dropout no engine can steer."""
 
@@ -195,6 +202,12 @@ PYTHON = {
         "methods loss(logits, batch)",
         "CrossEntropyLoss",
         "fedloom.Classification()",
+    ),
+    "the plain mean of a batch": Mistake(
+        lambda: run(task=PlainMean()),
+        "must be a mean over the real rows",
+        "task PlainMean counts rows of padding",
+        "batch.mean(F.cross_entropy(logits, batch.y, reduction='none'))",
     ),
     "an algorithm's class": Mistake(
         lambda: run(algorithm=fl.FedAvg), "must be a fedloom.Algorithm", "the class FedAvg", "FedAvg()"

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom import FedAvg, Federation, RunSettings, run
+from fedloom import LDAM, SVM, Classification, FedAvg, Federation, RunSettings, run
+from fedloom.core.batches import Batch
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
@@ -67,6 +69,23 @@ def test_stacked_falls_back_to_the_loop_and_says_so(model: Any, words: str) -> N
         warnings.simplefilter("error")
         same = run(FedAvg(local=LOCAL), federation(), {"odd": model}, dataclasses.replace(settings, engine="loop"))
     assert history.metrics == same.metrics
+
+
+class OneHot(Classification):
+    """Asks the labels how many classes there are, which K stacked clients cannot answer."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return batch.mean((logits - F.one_hot(batch.y, CLASSES)).square().mean(1))
+
+
+def test_a_task_that_cannot_be_stacked_is_trained_on_the_loop() -> None:
+    settings = RunSettings(rounds=1, cohort_size=6, engine="stacked")
+    with pytest.warns(EngineWarning, match=r"cannot be stacked \(its task OneHot, RuntimeError: vmap"):
+        history = run(FedAvg(local=LOCAL), federation(), linear, settings, task=OneHot())
+    assert history.engine == "loop"
+    for task in (SVM(), LDAM(drw=0.5)):  # one with an objective, one with notes
+        model = (lambda: nn.Linear(4, 1)) if isinstance(task, SVM) else linear
+        assert choose("stacked", population(model, task=task), LOCAL, 6)[0] is Stacked
 
 
 def test_a_model_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,19 @@ def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path) -> None:
         assert json.loads((tmp_path / name).read_text())["run"]["rounds"] == 6
 
 
+def test_rounds_that_are_done_are_not_asked_away(tmp_path: Path) -> None:
+    run(FedAvg(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    short = dataclasses.replace(SETTINGS, rounds=3)
+    with pytest.raises(SettingError, match=r"round 6 of .* is done, so rounds \(--rounds\) must be at least 6, got 3"):
+        run(FedAvg(local=LOCAL), federation(), linear, short, directory=tmp_path, resume=True)
+    assert {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+    job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=linear, settings=short)
+    with pytest.warns(StorageWarning, match="goes on from round 3"):  # whoever goes back may
+        history = job.run(tmp_path, resume=True, at=3)
+    assert len(history.metrics) == 4
+
+
 def test_resuming_starts_what_was_never_begun(tmp_path: Path) -> None:
     history = run(FedAvg(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path / "new", resume=True)
     assert len(history.metrics) == 7

@@ -507,7 +507,9 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cohort_larger_than_the_federation() -> None:
     with pytest.raises(SettingError) as error:
         run(FedAvg(local=LOCAL), federation(), linear, RunSettings(cohort_size=7))
-    assert str(error.value) == ("cohort_size = 7 is larger than the federation of 6 clients; set cohort_size <= 6")
+    assert str(error.value) == (
+        "cohort_size = 7 is larger than the federation of 6 clients; set cohort_size <= 6 (--cohort 6 asks all of them)"
+    )
 
 
 def test_floating_point_targets_are_not_classes() -> None:

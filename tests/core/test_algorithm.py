@@ -93,7 +93,7 @@ class Counts(Algorithm[Any, tuple[()]]):
     sums_gradients = True
 
     def init(self, model: Any, key: int, *, num_clients: int) -> Any:
-        return torch.zeros(2)
+        return torch.zeros(3, 2)
 
     @on_client
     def count(self, client: Client[tuple[()]]) -> tuple[tuple[()], Tensor]:
@@ -115,3 +115,28 @@ def test_steps_with_momentum_amount_to_more_plain_ones(engine: Any) -> None:
     np.testing.assert_allclose(found[:, 0], [1 + 1.5, 1 + 1.5 + 1.75, 1 + 1.5], rtol=1e-12)
     with pytest.raises(SettingError, match=r"steps of Adam amount to no number of plain SGD steps.*: use SGD"):
         Counts(local=Local(optimiser=Adam()))
+
+
+class Undecorated(FedAvg):
+    lam: float = 1.0
+    note: ClassVar[str] = "no setting"
+    _own: int = 0
+
+
+class BelowUndecorated(Undecorated):
+    pass
+
+
+class Documented(FedAvg):
+    note: ClassVar[str] = "no setting"
+    _own: int = 0
+
+
+def test_a_setting_that_no_dataclass_has_is_refused() -> None:
+    message = (
+        r"Undecorated has 'lam' without being one: decorate Undecorated with @dataclass\(frozen=True, kw_only=True\)"
+    )
+    for make in (Undecorated, lambda: Undecorated(lam=2.0), BelowUndecorated):  # type: ignore[call-arg]
+        with pytest.raises(SettingError, match=message):
+            make()
+    assert Documented() == Documented()

@@ -153,6 +153,9 @@ NORM = ["body.1.weight", "body.1.bias", "body.1.running_mean", "body.1.running_v
         ("last:9", []),
         ("* !last:2 *.running_*", [*NORM[:2], "head.weight", "head.bias", NORM[4]]),
         ("head.*", ["body.0.weight", "body.0.bias", *NORM]),
+        ("* !head !body.1", [*NORM[:2], "head.weight", "head.bias", *NORM[2:]]),  # layers by their names
+        ("* !body.0", ["body.0.weight", "body.0.bias"]),
+        ("body", ["head.weight", "head.bias"]),
     ],
 )
 def test_a_part_of_the_layers_is_shared(shared: str, own: list[str]) -> None:

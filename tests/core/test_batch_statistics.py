@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -207,7 +207,7 @@ def test_analyses_see_the_function_that_is_evaluated() -> None:
 class Elsewhere(Algorithm[Weights, tuple[()]]):
     """Clients tell what a model says of inputs that are not those of the batch, as many as it has rows."""
 
-    mask: bool = True
+    mask: ClassVar[bool] = True
 
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from fedloom import SVM, Hinge
+from fedloom import LDAM, SVM, Classification, Hinge
 from fedloom.algorithms import MOON, FedAvg
+from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.core.task import check_padding
 from fedloom.data import from_arrays
 from fedloom.engines.loop import Loop
 from fedloom.evaluate import classify
@@ -86,3 +91,61 @@ def test_both_forms_have_names() -> None:
     assert task("svm_mean") == SVM(reduction="mean", ridge=0.01)
     with pytest.raises(SettingError, match="ridge"):
         SVM(ridge=-1.0)
+
+
+class Plain(Classification):
+    """What a user of PyTorch writes: the mean of the whole batch."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(logits, batch.y, label_smoothing=0.1)
+
+
+class Reweighted(Classification):
+    """A mean by weights, of which those of padding count too."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(logits, batch.y, weight=torch.tensor([1.0, 5.0, 2.0]))
+
+
+class PlainHinge(Hinge):
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.relu(1 - (2.0 * batch.y - 1) * logits.squeeze(-1)).mean()
+
+
+@dataclass(frozen=True)
+class Noted(Classification):
+    """Reads notes, and may leave out what is no real row."""
+
+    real: bool
+
+    def notes(self, y: Tensor) -> dict[str, Tensor]:
+        return {"weight": torch.ones(len(y), dtype=torch.float64)}
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        each = batch.weight * F.cross_entropy(logits, batch.y, reduction="none")
+        return batch.mean(each) if self.real else each.mean()
+
+
+@pytest.mark.parametrize("begins", [0.0, 0.3])  # a network whose weights begin with zeros gives all rows one loss
+@pytest.mark.parametrize(
+    ("task", "refused"),
+    [
+        (Plain(), True),
+        (Reweighted(), True),
+        (PlainHinge(), True),
+        (Noted(False), True),
+        (Noted(True), False),
+        (Classification(), False),
+        (Hinge(), False),
+        (SVM(), False),
+        (LDAM(), False),
+        (LDAM(drw=0.5), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_rows_of_padding_are_no_part_of_a_loss(task: Any, refused: bool, begins: float) -> None:
+    y = torch.arange(2 if isinstance(task, Hinge) else 3)
+    logits = begins * torch.randn(len(y), 1 if isinstance(task, Hinge) else 3)
+    message = rf"task {type(task).__name__} counts .* over the real rows.*batch\.mean"
+    with pytest.raises(SettingError, match=message) if refused else nullcontext():
+        check_padding(task, logits, torch.ones(len(y), 4), y)

@@ -199,7 +199,7 @@ def test_one_architecture_that_diverges_costs_no_other() -> None:
 class SpoilsBetween(FedAvgLike):
     """A second exchange of the round, to which the server sends NaN."""
 
-    scattered: bool = False
+    scattered: ClassVar[bool] = False
 
     @on_client
     def again(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
@@ -438,3 +438,168 @@ def test_a_norm_is_compared_with_that_of_what_was_sent() -> None:
 def test_a_bound_is_a_positive_number() -> None:
     with pytest.raises(SettingError, match="norm_bound must be > 0, got 0"):
         RunSettings(norm_bound=0.0)
+
+
+class ReturnsNothing(Returns):
+    def answer(self, client: Client[Weights]) -> Any:
+        return client.state, None
+
+
+class ReturnsDoubles(Returns):
+    def answer(self, client: Client[Weights]) -> Any:
+        return tree.cast(client.state, dtype=torch.float32), ()
+
+
+class ReturnsLess(Returns):
+    def answer(self, client: Client[Weights]) -> Any:
+        return client.state.select(lambda name: name != "fc2.bias"), ()
+
+
+class ReturnsUnannounced(Returns):
+    """Keeps a model, of which no `init_client` speaks."""
+
+    init_client = Algorithm.init_client
+
+    def answer(self, client: Client[Weights]) -> Any:
+        return Weights(params={"w": torch.ones(2)}), ()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (ReturnsNothing, r"tensors, as \(new state, upload\), got NoneType"),
+        (
+            ReturnsDoubles,
+            r"got float32 \[\d+, \d+\] in the place of float64 \[\d+, \d+\] at .params\['fc1.weight'\]: keep",
+        ),
+        (ReturnsLess, r"got nothing in the place of float64 \[\d+\] at .params\['fc2.bias'\]: keep structure"),
+        (ReturnsUnannounced, r"got Weights in the place of tuple: write init_client"),
+    ],
+)
+def test_a_client_keeps_a_state_of_one_kind(engine: Any, kind: Any, said: str) -> None:
+    run = engine(with_marked({}), kind())
+    with pytest.raises(StackingError, match=rf"^{kind.__name__}\.step must return .*{said}"):
+        run.round(run.init(), (0, 1), 0)
+
+
+class MovesServer(Returns):
+    """A server whose state after a round is what `after` makes of it."""
+
+    def round(self, server: Weights, cohort: Any) -> Any:
+        return self.after(server)
+
+    def after(self, server: Weights) -> Any:
+        return None
+
+
+class StacksServer(MovesServer):
+    def after(self, server: Weights) -> Any:
+        return tree.stack([server])
+
+
+class ServesParams(MovesServer):
+    def after(self, server: Weights) -> Any:
+        return server.params
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (MovesServer, "NoneType in the place of Weights"),
+        (ServesParams, "Params in the place of Weights"),
+        (StacksServer, r"float64 \[1, .* at .params\['fc1.weight'\]"),
+    ],
+)
+def test_a_round_returns_a_server_state_of_one_kind(kind: Any, said: str) -> None:
+    run = Loop(with_marked({}), kind())
+    with pytest.raises(
+        StackingError, match=rf"round of {kind.__name__} must return a server state like .*, got {said}"
+    ):
+        run.round(run.init(), (0, 1), 0)
+
+
+class TakesNoNumber(Returns):
+    def init(self, model: Any, key: int) -> Weights:  # type: ignore[override]
+        return model.init(key)
+
+
+class MakesNothing(Returns):
+    def init(self, model: Any, key: int, *, num_clients: int) -> Any:
+        return {"w": model.init(key), "c": None}
+
+
+def test_a_server_state_is_made_of_tensors_by_three_arguments() -> None:
+    rule = (
+        r"init of TakesNoNumber .*takes init\(.* \(got an unexpected keyword argument 'num_clients'\): write def init"
+    )
+    with pytest.raises(SettingError, match=rule):
+        Loop(with_marked({}), TakesNoNumber()).init()
+    with pytest.raises(
+        StackingError, match=r"init of MakesNothing must return .* made of tensors, got one with NoneType"
+    ):
+        Loop(with_marked({}), MakesNothing()).init()
+
+
+class Halves(Returns):
+    """Halves in place what it is sent, what it is sent alone, or what it keeps."""
+
+    what: ClassVar[str] = "sent"
+
+    @on_client
+    def step(self, client: Client[Weights], sent: Weights, mine: Weights) -> Any:  # type: ignore[override]
+        {"sent": sent, "mine": mine, "kept": client.state}[self.what].params["fc2.bias"].mul_(0.5)
+        return client.state, ()
+
+    def round(self, server: Weights, cohort: Any) -> Weights:
+        cohort.gather(self.step, server, scatter=(tree.stack([server] * len(cohort.ids)),))
+        return server
+
+
+class HalvesItsOwn(Halves):
+    what = "mine"
+
+
+class HalvesWhatItKeeps(Halves):
+    what = "kept"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", [Halves, HalvesItsOwn, HalvesWhatItKeeps])
+def test_what_a_client_is_sent_is_not_changed_in_place(engine: Any, kind: Any) -> None:
+    run = engine(with_marked({}), kind())
+    with pytest.raises(ClientError, match=rf"round 1: {kind.__name__}\.step changes in place .*p \* 0\.5") as caught:
+        run.round(run.init(), (0, 1), 0)
+    assert caught.value.client == (0 if engine is Loop else -1)
+
+
+class WeighsAnyhow(Returns):
+    def answer(self, client: Client[Weights]) -> Any:
+        return client.state, client.weigh(client.state, "sample")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_misspelt_weight_is_no_uniform_one(engine: Any) -> None:
+    run = engine(with_marked({}), WeighsAnyhow())
+    with pytest.raises(SettingError, match=r"by 'samples' or 'uniform', got 'sample' \(did you mean 'samples'\?\)"):
+        run.round(run.init(), (0, 1), 0)
+
+
+class BranchesOnSize(Returns):
+    def answer(self, client: Client[Weights]) -> Any:
+        return client.state, (torch.ones(1) if client.num_examples > 8 else torch.zeros(1))
+
+
+class DrawsUnseen(Returns):
+    def answer(self, client: Client[Weights]) -> Any:
+        return client.state, torch.randn(2)
+
+
+@pytest.mark.parametrize("kind", [BranchesOnSize, DrawsUnseen])
+def test_what_a_stack_cannot_do_is_said_with_what_can_be_done(kind: Any) -> None:
+    run = Stacked(with_marked({}), kind())
+    with pytest.raises(ClientError, match=r"vmap: .*torch\.where.*client\.key.*engine = 'loop'") as caught:
+        run.round(run.init(), (0, 1), 0)
+    assert "github.com/pytorch" not in str(caught.value)
+    run = Loop(with_marked({}), kind())
+    run.round(run.init(), (0, 1), 0)

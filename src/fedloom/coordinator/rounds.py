@@ -140,6 +140,11 @@ class Coordinator:
     def go_on(self, files: RunDirectory, at: int | None) -> None:
         """Go on from a checkpoint: what was written after it is dropped."""
         checkpoint = self.restore(files, at, self._state_budget)
+        if checkpoint.round > self.settings.rounds:
+            raise SettingError(
+                f"round {checkpoint.round} of the run in {files.path} is done, so rounds (--rounds) must be at least "
+                f"{checkpoint.round}, got {self.settings.rounds}: set more, or go back to a checkpoint (--at ROUND)"
+            )
         files.go_on_from(checkpoint, self.history, self.engine)
         self.evaluation.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients

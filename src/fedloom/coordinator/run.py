@@ -26,7 +26,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, enough_memory
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.plausible import check_plausible
-from fedloom.core.task import Classification, Task, check_task
+from fedloom.core.task import Classification, Task, check_padding, check_task
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation
 from fedloom.engines.communication import only_computes
@@ -70,10 +70,10 @@ class Job:
             raise SettingError(
                 "labels must be class numbers (integers), got floating-point targets: regression is not supported"
             )
-        if settings.cohort_size > federation.num_clients:
+        if settings.cohort_size > (there := federation.num_clients):
             raise SettingError(
-                f"cohort_size = {settings.cohort_size} is larger than the federation of {federation.num_clients} "
-                f"clients; set cohort_size <= {federation.num_clients}"
+                f"cohort_size = {settings.cohort_size} is larger than the federation of {there} clients; "
+                f"set cohort_size <= {there} (--cohort {there} asks all of them)"
             )
         if self.new is not None:
             if algorithm.pooled:
@@ -343,12 +343,18 @@ def run(
 
 @own_defaults()
 def _try(model: Model, task: Task, train: Examples) -> None:
-    """Raise SettingError unless a model takes one example of each class, in training too, and the task its answers."""
+    """Raise SettingError unless a model takes one example of each class, in training too, and the task its answers.
+
+    Nor where rows of padding behind these move the task's loss.
+    """
     first = np.unique(train.y.cpu().numpy(), return_index=True)[1]
     chosen, weights = train.select(first), model.init(0)
     try:
         classify(model, weights, task, chosen)
-        model.check_randomness(weights, chosen.normalise(chosen.x, torch.float32))
+        x = chosen.normalise(chosen.x, torch.float32)
+        model.check_randomness(weights, x)
+        with torch.no_grad():
+            check_padding(task, model(weights, x), x, chosen.y)
     except SettingError:
         raise
     except Exception as error:

@@ -24,8 +24,8 @@ class Averaging(Algorithm[Weights, S]):
 
     `aggregation`: mean weighted by number of `samples`, or `uniform`. `buffers` (BatchNorm statistics): `average` them
     like parameters, keep the `server`'s, or leave them `local` to each client. `shared`: which tensors are shared, as
-    glob patterns of their names or `last:N` for those of the last N layers, separated by spaces; one that starts with !
-    takes back. `* !last:1` leaves the last layer to each client.
+    glob patterns of their names or of their layers', or `last:N` for those of the last N layers, separated by spaces;
+    one that starts with ! takes back. `* !last:1` leaves the last layer to each client, `* !body.1` the layer body.1.
 
     The server sends `down(server)`; a client starts from `received`, and `answer` is what it keeps, `own(trained)`,
     and what it sends, `up(trained)`. It is judged by `received`.
@@ -114,7 +114,8 @@ def named(word: str, weights: Weights) -> set[str]:
     if wanted.startswith("last:"):
         last = _layers(weights)[-int(wanted.removeprefix("last:")) :]
         return {name for name in names if _layer(name) in last}
-    return {name for name in names if fnmatchcase(name, wanted)}
+    found = {name for name in names if fnmatchcase(name, wanted)}
+    return found or {name for name in names if fnmatchcase(name, f"{wanted}.*")}  # no tensor's name: a layer's
 
 
 def _layers(weights: Weights) -> list[str]:

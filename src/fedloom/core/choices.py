@@ -37,7 +37,21 @@ class Known:
 
 @functools.cache
 def _settings(kind: type) -> tuple[str, ...] | None:
-    """The names that a class is made with; None: any."""
+    """The names that a class is made with; None: any.
+
+    Raises:
+        SettingError: the class, or one that it derives from, annotates a setting and is no dataclass, so that nobody
+            could set it and no run would write it down.
+    """
+    for owner in kind.__mro__:
+        said = {} if "__dataclass_params__" in vars(owner) else inspect.get_annotations(owner)
+        open_ones = [name for name, its in said.items() if not name.startswith("_") and "ClassVar" not in str(its)]
+        if open_ones and issubclass(owner, Known):
+            raise SettingError(
+                f"the settings of a class are the fields of a dataclass, and {owner.__name__} has {open_ones[0]!r} "
+                f"without being one: decorate {owner.__name__} with @dataclass(frozen=True, kw_only=True), or annotate "
+                "what is no setting as ClassVar"
+            )
     found = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
     return None if any(p.kind is p.VAR_KEYWORD for p in found) else tuple(p.name for p in found)
 

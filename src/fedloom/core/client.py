@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.core.batches import Batches, plan
-from fedloom.core.errors import StackingError
+from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.losses import Loss, task_loss
 from fedloom.core.model import Model
+from fedloom.core.naming import meant
 from fedloom.core.task import Task
 from fedloom.core.types import Weighted, replace, state, static
 
@@ -21,6 +22,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Aggregation = Literal["samples", "uniform"]  # how a mean over clients weighs them
+_AGGREGATIONS = get_args(Aggregation)
 
 
 @state
@@ -103,6 +105,11 @@ class Client(Generic[S]):
 
     def weigh(self, value: T, aggregation: Aggregation) -> Weighted[T]:
         """A value for a mean over clients, in which this one counts by its number of training examples, or as 1."""
+        if aggregation not in _AGGREGATIONS:
+            raise SettingError(
+                f"client.weigh counts clients by 'samples' or 'uniform', got {aggregation!r}"
+                f"{meant(str(aggregation), _AGGREGATIONS)}"
+            )
         counts = self.num_examples if aggregation == "samples" else torch.ones_like(self.num_examples)
         return Weighted(value=value, weight=counts)
 

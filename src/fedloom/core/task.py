@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -69,6 +70,38 @@ def check_task(task: object, name: str = "task") -> None:
         raise SettingError(
             f"{name} must be an object with the methods loss(logits, batch) and correct(logits, y), such as "
             f"fedloom.Classification() for cross-entropy, got {task!r}{lacks}"
+        )
+
+
+def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+    """What a task that is `Noting` wants to know of a client's examples with these labels, in this dtype."""
+    told = task.notes(y) if isinstance(task, Noting) else {}
+    return {name: t.to(dtype) if t.is_floating_point() else t for name, t in told.items()}
+
+
+def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
+    """Raise SettingError where the task's loss of some rows is another with rows of padding behind them.
+
+    A stack pads the batches of its smaller clients, so results would depend on the engine. `logits`: [B, C] of the rows
+    `x` with labels `y`.
+    """
+    notes = notes_of(task, y, logits.dtype)
+    key, real = torch.zeros((), dtype=torch.int64, device=y.device), torch.ones_like(y, dtype=torch.bool)
+    plain = task.loss(logits, Batch(x=x, y=y, mask=real, key=key, notes=notes, full=True))
+
+    def behind(rows: Tensor) -> Tensor:  # padding is copies of the first row
+        return torch.cat([rows, rows[:1].expand_as(rows)])
+
+    # other logits than the real rows', who share one loss where a network begins with zeros
+    far = torch.linspace(-5.0, 5.0, logits.numel(), dtype=logits.dtype, device=logits.device).reshape(logits.shape)
+    more = {name: behind(t) for name, t in notes.items()}
+    batch = Batch(x=behind(x), y=behind(y), mask=torch.cat([real, ~real]), key=key, notes=more)
+    padded = task.loss(torch.cat([logits, far]), batch)
+    if not torch.allclose(plain, padded, rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise SettingError(
+            f"task {type(task).__name__} counts rows of padding: its loss must be a mean over the real rows, got "
+            f"{float(plain):.4g} of {len(y)} of them and {float(padded):.4g} with padding behind; write "
+            "batch.mean(F.cross_entropy(logits, batch.y, reduction='none')) or the like"
         )
 
 

@@ -68,7 +68,30 @@ def nbytes_each(stacked: Tree, count: int) -> list[int]:
 def same_structure(x: Tree, y: Tree) -> bool:
     """Whether two trees agree in structure, shapes and dtypes."""
     (a, spec_a), (b, spec_b) = flatten(x), flatten(y)
-    return spec_a == spec_b and all(u.shape == v.shape and u.dtype == v.dtype for u, v in zip(a, b, strict=True))
+    return spec_a == spec_b and all(_alike(u, v) for u, v in zip(a, b, strict=True))
+
+
+def _alike(u: Any, v: Any) -> bool:
+    tensors = isinstance(u, Tensor) and isinstance(v, Tensor)
+    return tensors and u.shape == v.shape and u.dtype == v.dtype
+
+
+def unlike(x: Tree, y: Tree) -> str:
+    """What two trees that are not of the `same_structure` differ in: "NoneType in the place of Weights"."""
+    if type(x) is not type(y):
+        return f"{type(x).__name__} in the place of {type(y).__name__}"
+    a, b = ({pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path(t)[0]} for t in (x, y))
+    for path in dict.fromkeys([*b, *a]):
+        mine, other = a.get(path), b.get(path)
+        if not _alike(mine, other):
+            return f"{_kind(mine)} in the place of {_kind(other)}{f' at {path}' if path else ''}"
+    return f"the parts of a {type(x).__name__} in another order"
+
+
+def _kind(leaf: Any) -> str:
+    if isinstance(leaf, Tensor):
+        return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+    return "nothing" if leaf is None else type(leaf).__name__
 
 
 class WeightedMean:

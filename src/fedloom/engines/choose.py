@@ -10,14 +10,17 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.func import grad, vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.errors import EngineWarning, SettingError
 from fedloom.core.fold.execution import Compilation
+from fedloom.core.losses import objective
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.optimiser import Local
+from fedloom.core.task import Task, notes_of
 from fedloom.core.types import Weights
 from fedloom.engines.child import why_no_fork
 from fedloom.engines.devices import Devices
@@ -45,7 +48,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     1. convolutions or recurrent layers on a CPU: workers (`vmap` makes convolutions grouped ones and has no rule for
        recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
        whom processes would share out badly, or where processes cannot be forked;
-    2. a model that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
+    2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
     3. a GPU: stacked;
     4. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
     5. else stacked.
@@ -150,7 +153,7 @@ def _recurrent(population: Population) -> bool:
 
 
 def stacking_problem(model: Model, population: Population) -> str | None:
-    """Why `vmap` cannot train two copies of this model at once; None if it can. Tried once for each population."""
+    """Why `vmap` cannot train two copies of this model on the task; None if it can. Tried once for each population."""
     if model not in population.tried:
         population.tried[model] = _try_to_stack(model, population)
     return population.tried[model]
@@ -176,5 +179,27 @@ def _try_to_stack(model: Model, population: Population) -> str | None:
                 tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), x, keys
             )
     except Exception as error:  # whatever a user's forward raises under vmap is the reason to name
-        return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]
+        return _first_line(error)
+    return _try_task(model, weights, x, mask, population.task)
+
+
+def _try_task(model: Model, weights: Weights, x: Tensor, mask: Tensor, task: Task) -> str | None:
+    """Why `vmap` cannot take what the task makes of a stackable model's answers; None if it can."""
+
+    def loss(logits: Tensor, batch: Batch) -> Tensor:
+        return objective(task, logits, batch, weights.params)
+
+    try:
+        y = mask.long() * 0
+        batch = Batch(x=x[0], y=y, mask=mask, key=y[0], notes=notes_of(task, y, x.dtype))
+        logits = model(weights, x[0])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", NO_RULE)
+            vmap(grad(loss))(torch.stack([logits] * 2), tree.stack([batch] * 2))
+    except Exception as error:
+        return f"its task {type(task).__name__}, {_first_line(error)}"
     return None
+
+
+def _first_line(error: Exception) -> str:
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]

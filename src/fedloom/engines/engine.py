@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
-from fedloom.core.errors import NobodyAnswered, NonFiniteError, SettingError
+from fedloom.core.errors import NobodyAnswered, NonFiniteError, SettingError, StackingError
 from fedloom.core.files import File
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
 from fedloom.core.model import own_defaults
@@ -107,10 +110,22 @@ class Engine(ABC):
         """Server states before round 0: one for each architecture, or one ("") where the algorithm mixes them."""
         p, a = self.population, self.algorithm
         key = derive(p.seed, "init")
+        try:
+            inspect.signature(a.init).bind(None, key, num_clients=1)
+        except TypeError as error:
+            raise SettingError(
+                f"init of {type(a).__name__} is called as init(model, key, num_clients=N), and it takes "
+                f"init{inspect.signature(a.init)} ({error}): write def init(self, model, key, *, num_clients)"
+            ) from None
         if a.mixed:
             states = {"": a.init(dict(p.models), key, num_clients=p.num_clients)}
         else:
             states = {n: a.init(p.models[n], key, num_clients=m) for n, m in p.members.items() if m}
+        if other := [leaf for leaf in tree.leaves(states) if not isinstance(leaf, Tensor)]:
+            raise StackingError(
+                f"init of {type(a).__name__} must return a server state made of tensors, got one with "
+                f"{type(other[0]).__name__}: return model.init(key), or a class marked @fedloom.state"
+            )
         return tree.cast(states, device=p.device, dtype=p.dtype)
 
     @own_defaults()
@@ -315,6 +330,11 @@ class Engine(ABC):
                 after = self.algorithm.round(before, cohort)
             except NobodyAnswered:
                 return before
+        if not tree.same_structure(before, after):
+            raise StackingError(
+                f"round of {type(self.algorithm).__name__} must return a server state like the one that init makes, "
+                f"of its structure, shapes and types, got {tree.unlike(after, before)}"
+            )
         losses = tuple(t.expand(1, -1) for t in own.losses)
         problem = first_bad_loss(losses, tuple(map(tuple, own.steps))).get(0)
         if problem is not None:

@@ -24,6 +24,11 @@ from fedloom.core.types import Weights, replace
 from fedloom.engines.message import GIVEN, JUDGING, Answer, Request, Rows, Seen
 from fedloom.engines.population import Population
 
+STACKED = (
+    "Clients run stacked: instead of a Python branch or .item() write torch.where, instead of torch.randn "
+    "fedloom.core.random.normal(client.key, ...), instead of F.one_hot(y) torch.eye(C)[y]; or run with "
+    "engine = 'loop' (docs/algorithms.md#write-your-own)"
+)
 NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"  # PyTorch's, of vmap
 
 
@@ -61,6 +66,9 @@ class Runtime:
         execution = Execution(
             self.compilation, self.bf16, watching=watched or judges, programs=self.programs, between=self.between
         )
+        leaves = tree.leaves((states, request.call.broadcast, request.scatter))
+        given = [t for t in leaves if isinstance(t, Tensor)]  # a number may be sent too
+        versions = [t._version for t in given]
         with executing(execution):
             try:
                 compute = self._together if self.stacked else self._alone
@@ -68,7 +76,13 @@ class Runtime:
             except (FedloomError, KeyboardInterrupt):
                 raise
             except Exception as error:
-                raise _failure(request, execution.step, error) from error
+                raise _failure(request, execution.step, error, self.stacked) from error
+        if versions != [t._version for t in given]:  # what one client is sent is what all are sent, and the server has
+            raise _failed(
+                request,
+                f"{type(self.algorithm).__name__}.{request.call.method} changes in place what the client was sent or "
+                "keeps: compute new tensors, p * 0.5 and not p.mul_(0.5), or clone first",
+            )
         answer = _answer(upload, execution, len(request.clients))
         if watched or not judges or execution.trained is None:
             return new, answer
@@ -128,10 +142,17 @@ class Runtime:
         """(new state, upload) of one client; one that is judged keeps its state."""
         if method in ("personal", GIVEN):
             return client.state, personal(self.algorithm, self.method(method), client, *sent)
-        out = self.method(method)(client, *sent)
+        out, name = self.method(method)(client, *sent), f"{type(self.algorithm).__name__}.{method}"
         if not (isinstance(out, tuple) and len(out) == 2):
-            name = f"{type(self.algorithm).__name__}.{method}"
             raise StackingError(f"{name} must return (new state, upload), got {type(out).__name__}")
+        if other := [leaf for leaf in tree.leaves(out) if not isinstance(leaf, Tensor)]:
+            raise StackingError(f"{name} must return tensors, as (new state, upload), got {type(other[0]).__name__}")
+        if not tree.same_structure(out[0], client.state):
+            remedy = "keep structure, shapes and types" if tree.leaves(client.state) else "write init_client"
+            raise StackingError(
+                f"{name} must return a new state like the one that init_client makes, got "
+                f"{tree.unlike(out[0], client.state)}: {remedy}"
+            )
         return out
 
     def _arguments(self, request: Request) -> tuple[Any, ...]:
@@ -184,11 +205,18 @@ class Runtime:
         return state, upload
 
 
-def _failure(request: Request, batch: int | None, error: Exception) -> ClientError:
+def _failure(request: Request, batch: int | None, error: Exception, stacked: bool) -> ClientError:
+    said = str(error)
+    if stacked and "vmap" in said:  # PyTorch's own advice is for those who work on PyTorch
+        said = f"{said.partition('. ')[0]}. {STACKED}"
+    return _failed(request, f"{type(error).__name__}: {said}", batch)
+
+
+def _failed(request: Request, what: str, batch: int | None = None) -> ClientError:
     ids = request.clients
     stack = "" if len(ids) == 1 else f" (in a stack of clients {list(ids)})"
-    message, who = f"{type(error).__name__}: {error}{stack}", ids[0] if len(ids) == 1 else -1
-    return ClientError(message, client=who, round=request.call.round + 1, batch=batch)
+    who = ids[0] if len(ids) == 1 else -1
+    return ClientError(f"{what}{stack}", client=who, round=request.call.round + 1, batch=batch)
 
 
 def _answer(upload: Any, execution: Execution, n: int) -> Answer:
