@@ -185,6 +185,16 @@ def test_labels_that_only_the_test_set_has_are_warned_of() -> None:
         check(Federation(train, by_lists([[0, 1], [10, 11]]), train))
 
 
+def test_classes_are_called_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(f"{i / 60},{i % 3 + 1}" for i in range(60)))
+    train, test, _, _ = read_csv(tmp_path / "t.csv", label="y")
+    rows = [np.flatnonzero(train.y.numpy() == c).tolist() for c in (1, 2)]
+    with pytest.warns(SettingWarning, match="no client has training examples of class 1, which 4 of the 12"):
+        check(Federation(train, by_lists(rows), test))
+    with pytest.warns(SettingWarning, match="all training examples have label 2:"):
+        check(Federation(train, by_lists(rows[:1]), test))
+
+
 # ---- where it is called
 
 

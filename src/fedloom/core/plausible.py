@@ -47,11 +47,13 @@ def _check_labels(federation: Federation) -> None:
     counts = np.bincount(federation.train.y.cpu().numpy()[federation.partition.indices], minlength=1)
     seen = np.flatnonzero(counts)
     if len(seen) == 1:
-        _warn(f"all training examples have label {seen[0]}: every model learns to say so; give examples of two classes")
+        _warn(
+            f"all training examples have label {_named(federation, seen)}: every model learns to say so; "
+            "give examples of two classes"
+        )
         return
     if (share := counts.max() / max(1, counts.sum())) > _MOST:
-        names = federation.train.classes
-        most = f"{counts.argmax()} ({names[counts.argmax()]})" if names else f"{counts.argmax()}"
+        most = _named(federation, [counts.argmax()])
         _warn(
             f"accuracy says little where one class has most examples, got {share:.1%} of those that train in class "
             f"{most}, so that a model which always says so is right that often: look at class_accuracy, at its mean "
@@ -61,9 +63,9 @@ def _check_labels(federation: Federation) -> None:
         unseen = ~np.isin(tested := federation.test.y.cpu().numpy(), seen)
         if unseen.any():
             _warn(
-                f"no client has training examples of class {_few(np.unique(tested[unseen]))}, which {unseen.sum():,} "
-                f"of the {len(tested):,} test examples have, and no model can learn: number the labels of both alike, "
-                "or leave these examples out"
+                f"no client has training examples of class {_named(federation, np.unique(tested[unseen]))}, which "
+                f"{unseen.sum():,} of the {len(tested):,} test examples have, and no model can learn: number the "
+                "labels of both alike, or leave these examples out"
             )
 
 
@@ -137,8 +139,10 @@ def _spread(length: int, most: int) -> Tensor:
     return torch.arange(0, length, -(-length // most))
 
 
-def _few(values: Any) -> str:
-    return ", ".join(str(v) for v in values[:8]) + (", ..." if len(values) > 8 else "")
+def _named(federation: Federation, labels: Any) -> str:
+    """A few classes by their names: of a table with labels 1, 2, 3 the first is 1, not 0."""
+    names = federation.train.classes or range(federation.num_classes)
+    return ", ".join(str(names[label]) for label in labels[:8]) + (", ..." if len(labels) > 8 else "")
 
 
 def _warn(message: str) -> None:
