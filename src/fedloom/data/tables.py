@@ -291,8 +291,10 @@ def _check_columns(path: Path, read: _Read, prepared: bool, bad: Mapping[str, st
             fills = True
         elif not kinds:
             found.setdefault(name, f"{name!r} with nothing")
-        elif len(kinds) > (most := min(_MOST_CATEGORIES, max(_FEW, len(cells) // 2))):
-            dates |= (is_date := all(map(_DATE.fullmatch, kinds)))
+            continue
+        is_date = all(map(_DATE.fullmatch, kinds))
+        if prepared and len(kinds) > (most := _FEW if is_date else min(_MOST_CATEGORIES, max(_FEW, len(cells) // 2))):
+            dates |= is_date
             what = "dates" if is_date else "words"
             found.setdefault(
                 name, f"{name!r} with {len(kinds):,} different {what} such as {min(kinds)[:60]!r}, more than {most:,}"
