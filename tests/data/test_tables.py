@@ -146,3 +146,14 @@ def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path: Path, mon
     monkeypatch.setattr("fedloom.data.formats.LIMIT", 5)
     with pytest.raises(ValueError, match=r"must be at most 5 bytes, got 12: use a \.npz file"):
         read_csv(tmp_path / "t.csv")
+
+
+def test_dates_are_no_words_however_many_rows_have_each(tmp_path: Path) -> None:
+    rows = [f"{i % 21 + 1:02}.03.2021,{i},{i % 2}" for i in range(160)]
+    path = write(tmp_path / "t.csv", "day,x,label", *rows)
+    with pytest.raises(
+        ValueError, match=r"'day' with 21 different dates such as '01\.03\.2021', more than 20: make num"
+    ):
+        read_csv(path, prepare="standard")
+    few = write(tmp_path / "few.csv", "day,x,label", *(row for row in rows if not row.startswith("21")))
+    assert len(read_csv(few, prepare="standard").train.columns) == 21
