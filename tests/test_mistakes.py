@@ -162,7 +162,7 @@ PYTHON = {
     ),
     "a misspelt column": Mistake(
         lambda: fl.from_frame(TABLE, label="kin"),
-        "distinct names with 'kin'",
+        "no column 'kin'",
         "got age, town, kind",
         "did you mean 'kind'",
     ),
@@ -381,7 +381,9 @@ COMMANDS = {
     "a data set without a folder": Mistake(
         "run fedavg --data mnist", "needs the folder with its files", "'mnist'", "mnist:FOLDER"
     ),
-    "a table's label": Mistake("run fedavg --data table.csv", "'label' and a feature", "got age, kind", "label=y"),
+    "a table's label": Mistake(
+        "run fedavg --data table.csv", "no column 'label'", "got age, kind", "table.csv?label=NAME"
+    ),
     "a misspelt key of a table": Mistake(
         "run fedavg --data table.csv?labl=kind", "of a table one says", "'labl=kind'", "did you mean 'label'"
     ),

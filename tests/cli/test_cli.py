@@ -272,6 +272,30 @@ def test_runs_that_are_resumed_go_on_without_one_that_diverges(
     assert error(capsys, "resume", str(tmp_path / "fedntd"), "--rounds", "3").endswith("the loss is nan")
 
 
+def test_a_comparison_keeps_its_order_and_its_names(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "methods_of_mine.py").write_text("import fedloom as fl\n\nclass Mine(fl.FedAvg):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    files = [tmp_path / "out" / f"summary.{end}" for end in ("md", "csv", "tex")]
+    argv = ["fedprox", "methods_of_mine:Mine", "fedavg", *QUICK, "--data", own, "--seed", "0,1", "--no-local-only"]
+    assert call(capsys, "compare", *argv, "--out", "out")[0] == 0
+    made = [path.read_bytes() for path in files]
+    assert b"less fedprox" in made[0]
+    status, out, _ = call(capsys, "resume", "out")
+    assert (status, [path.read_bytes() for path in files]) == (0, made)
+    assert out.index("fedprox/seed-0: ") < out.index("Mine/seed-0: ") < out.index("fedavg/seed-0: ")
+    assert call(capsys, "summary", "out", "--out", "again")[0] == 0
+    assert [(tmp_path / "again" / path.name).read_bytes() for path in files] == made
+
+
+def test_one_method_has_one_name_with_one_seed_and_with_several(own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for seeds in ("0", "0,1"):  # two tables each
+        _, out, _ = call(capsys, "run", "fedavg", *QUICK, "--data", own, "--seed", seeds)
+        first = [line.split()[0] for line in out.splitlines() if line.split()]
+        assert (first.count("fedavg"), first.count("FedAvg")) == (2, 0)
+
+
 def test_an_interrupt_is_no_traceback(
     own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

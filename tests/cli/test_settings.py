@@ -311,9 +311,16 @@ def test_lists_are_of_the_rows_that_a_table_has(capsys: pytest.CaptureFixture[st
 def test_a_table_says_how_its_columns_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("t.csv").write_text("a,b,kind\n" + "1,2,x\n3,4,y\n" * 30)
     said = refused(capsys, "run fedavg --data t.csv")
-    assert said.startswith("t.csv: the header must be distinct names with 'label' and a feature, got a, b, kind: ")
+    assert said.startswith(
+        "t.csv: there is no column 'label', got a, b, kind: say which column is the label: t.csv?label=NAME; "
+    )
+    assert refused(capsys, "run fedavg --data t.csv?drop=a").startswith(said.partition(";")[0])
+    assert "no column 'kin' (did you mean 'kind'?), got a, b, kind: name " in refused(
+        capsys, "run fedavg --data t.csv?label=kin"
+    )
     assert said.endswith(
-        "; what columns are is said as t.csv?label=y&client=c&split=s&drop=a,b&categories=d&gaps=none&prepare=standard"
+        "; what else columns may be is said as "
+        "t.csv?label=y&client=c&split=s&drop=a,b&categories=d&gaps=none&prepare=standard"
     )
     few = "--clients 4 --cohort 2 --rounds 1 --partition iid --model logistic"
     assert "t, 48 training and 12 test" in done(capsys, f"run fedavg --data t.csv?label=kind {few}")

@@ -222,6 +222,7 @@ def test_without_test_sets_there_is_nothing_to_measure() -> None:
     assert history.per_class.size == 0
 
 
+@pytest.mark.filterwarnings("ignore:personal accuracy is measured on what")
 @pytest.mark.parametrize("algorithm", [FedAvg, PFedSD])
 def test_clients_too_small_to_hold_anything_out(algorithm: Any) -> None:
     train = examples(12)

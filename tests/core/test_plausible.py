@@ -185,6 +185,60 @@ def test_labels_that_only_the_test_set_has_are_warned_of() -> None:
         check(Federation(train, by_lists([[0, 1], [10, 11]]), train))
 
 
+def test_classes_are_called_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(f"{i / 60},{i % 3 + 1}" for i in range(60)))
+    train, test, _, _ = read_csv(tmp_path / "t.csv", label="y")
+    rows = [np.flatnonzero(train.y.numpy() == c).tolist() for c in (1, 2)]
+    with pytest.warns(SettingWarning, match="no client has training examples of class 1, which 4 of the 12"):
+        check(Federation(train, by_lists(rows), test))
+    with pytest.warns(SettingWarning, match="all training examples have label 2:"):
+        check(Federation(train, by_lists(rows[:1]), test))
+
+
+# ---- images, tables and what is held out
+
+
+def test_images_with_channels_behind_are_warned_of() -> None:
+    with pytest.warns(SettingWarning, match=r"got 8 channels of 8 x 3, .*: pass x\.transpose\(0, 3, 1, 2\)"):
+        check(federation(RNG.random((60, 8, 8, 3))))
+    for shape in ((3, 8, 8), (8, 1, 1), (1, 8, 3), (8, 8, 8)):
+        check(federation(RNG.random((60, *shape))))
+
+
+def test_pixels_as_floating_point_are_told_what_images_need() -> None:
+    with pytest.warns(SettingWarning, match=r"pixels of 0 to 255 as uint8, or from_arrays.*Normalise\(scale=1/255\)"):
+        check(federation(255 * RNG.random((60, 1, 8, 8))))
+    with pytest.warns(SettingWarning, match=r"normalise=fedloom\.data\.Normalise\(mean, std\)\), by channel"):
+        check(federation(255 * RNG.normal(size=(60, 1, 8, 8))))
+
+
+def test_clients_that_hold_nothing_out_are_warned_of() -> None:
+    train = from_arrays(X, Y, num_classes=10)
+    with pytest.warns(SettingWarning, match="what clients hold out, got 0 of 30 clients that hold anything out: give"):
+        check(fl.federate(train, iid(train.y, 30, seed=0)))
+    check(fl.federate(train, iid(train.y, 30, seed=0), test_fraction=0))
+    check(fl.federate(train, iid(train.y, 6, seed=0)))
+
+
+def test_words_of_many_columns_and_numbers_of_rows_are_warned_of(tmp_path: Path) -> None:
+    rows = [f"{i},{i % 40 // 2 * 7}w,{i % 7 / 7},{i % 2}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["row_id,place,share,label", *rows]))
+
+    def table(**arguments: object) -> Federation:
+        train, test, _, _ = read_csv(tmp_path / "t.csv", prepare="standard", **arguments)  # type: ignore[arg-type]
+        return Federation(train, iid(train.y, 3, seed=0), test)
+
+    with pytest.warns(SettingWarning, match=r"got 20 for 48 rows that train, most of them from 'place' \(20 words\)"):
+        check(table(drop="row_id"))
+    with pytest.warns(SettingWarning, match="got 'row_id', different in all: leave out drop=row_id"):
+        check(table(drop="place"))
+    check(table(drop=["place", "row_id"]))
+    x = np.stack([np.arange(60) / 60, np.arange(60) / 10], 1)
+    check(federation(x, columns=("id", "other")))
+    with pytest.warns(SettingWarning, match="drop=ID"):
+        check(federation(np.stack([np.arange(60), np.zeros(60)], 1) - 30, columns=("ID", "other")))
+
+
 # ---- where it is called
 
 

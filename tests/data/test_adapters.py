@@ -31,6 +31,24 @@ def test_a_tensor_data_set() -> None:
     assert (examples.y.tolist(), examples.num_classes, examples.name) == ([0, 1, 2, 3, 4], 5, "TensorDataset")
 
 
+class Flipped:
+    """A random transform, as torchvision has it."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        x = torch.arange(4.0)
+        return (x.flip(0) if torch.rand(()) < 0.5 else x), i % 2
+
+
+def test_random_transforms_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"items must be the same each time, got another item \d+ at .*augment=fedloom"
+    ):
+        from_torch(Flipped())
+
+
 @pytest.mark.parametrize(
     ("items", "shape", "dtype"),
     [

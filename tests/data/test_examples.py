@@ -199,6 +199,21 @@ def test_float_targets_count_their_outputs() -> None:
     assert from_arrays(features(), np.zeros((6, 4), np.float32)).num_classes == 4
 
 
+@pytest.mark.parametrize(
+    ("y", "remedy"),
+    [
+        (np.array([0.0, 1.0, 2.0]), r"from_arrays y\.astype\(int\)$"),
+        (np.array([[0.0], [1.0], [2.0]]), r"from_arrays y\.astype\(int\)\.ravel\(\)$"),
+        (np.eye(3), r"float64 of shape \(3, 3\) that hold them: give from_arrays y\.argmax\(1\)$"),
+    ],
+)
+def test_labels_in_floating_point_are_told_at_once(y: npt.NDArray[np.float64], remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        from_arrays(np.zeros((3, 2)), y)
+    assert from_arrays(np.zeros((3, 2)), y - 0.5).y.is_floating_point()
+    assert from_arrays(np.zeros((3, 2)), 2 * np.eye(3)).num_classes == 3
+
+
 def test_num_classes_is_needed_without_labels() -> None:
     with pytest.raises(ValueError, match="num_classes is needed"):
         from_arrays(np.zeros((0, 3), np.float32), np.zeros(0, np.int64))

@@ -221,9 +221,9 @@ TABLE = {"x": [1.0, 2.0], "y": ["a", "b"]}
             r"'age' with 1 missing, first in row 1; 'pay' with 1e\+60 in row 0, too large for float32; 'name' with "
             r"'Ann' in row 0: prepare them .*drop=age,pay,name",
         ),
-        ({}, {"label": "yy"}, r"got x, y: name the columns in the first line \(did you mean 'y' by 'yy'\?\)"),
-        ({"town": [1, 2]}, {"drop": ["twon"]}, "did you mean 'town' by 'twon'"),
-        ({"town": [1, 2]}, {"drop": "twon"}, "did you mean 'town' by 'twon'"),
+        ({}, {"label": "yy"}, r"no column 'yy' \(did you mean 'y'\?\), got x, y: name columns as the first line"),
+        ({"town": [1, 2]}, {"drop": ["twon"]}, r"no column 'twon' \(did you mean 'town'\?\)"),
+        ({"town": [1, 2]}, {"drop": "twon"}, r"no column 'twon' \(did you mean 'town'\?\)"),
         ({"town": [1, 2]}, {"drop": ["town", "y"]}, "a column has one role, got 'y' in several of label, client"),
     ],
 )  # fmt: skip
@@ -281,7 +281,7 @@ def test_what_words_say_of_a_table(tmp_path: Path) -> None:
     assert catalogue.data(f"{path}?label=k").train.shape == (1,)
     with pytest.raises(fl.core.errors.SettingError, match=r"got 'labl=k' \(did you mean 'label'\?\)"):
         catalogue.data(f"{path}?labl=k")
-    with pytest.raises(fl.core.errors.SettingError, match="what columns are is said as"):
+    with pytest.raises(fl.core.errors.SettingError, match="what else columns may be is said as"):
         catalogue.data(str(path))
     prepared = catalogue.data(f"{path}?label=k&prepare=standard").train
     with pytest.raises(fl.core.errors.SettingError, match="public examples of a prepared table are rows of it"):

@@ -74,11 +74,16 @@ def test_natural_clients(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "arguments", "message"),
     [
-        ([""], {}, "distinct names with 'label' and a feature, got nothing"),
-        (["x,y", "1,2"], {}, "distinct names with 'label' and a feature, got x, y"),
-        (["label", "1"], {}, "and a feature, got label"),
-        (["x,x,label", "1,2,3"], {}, "distinct names"),
-        (["x,label", "1,2"], {"client": "user"}, "distinct names with 'label', 'user' and a feature"),
+        ([""], {}, "there is no column 'label', got nothing: say which one is the label"),
+        (["x,y", "1,2"], {}, r"there is no column 'label', got x, y: say which one is the label \(label=NAME\)"),
+        (["label", "1"], {}, "must have a column of features, got label: drop fewer"),
+        (["x,x,label", "1,2,3"], {}, "columns must have distinct names, got 'x' twice: rename one"),
+        (["x,label", "1,2"], {"client": "user"}, "there is no column 'user', got x, label: name columns as the first"),
+        (
+            ["ID,Outcome,x", "1,2,3"],
+            {"label": "outcome", "drop": ["id", "Foo"]},
+            r"no column 'outcome' \(did you mean 'Outcome'\?\), 'id' \(did you mean 'ID'\?\), 'Foo', got ID, Outcome,",
+        ),
         (["x,label"], {}, "must have rows, got a header alone"),
         (["x,label", "1,2", "1,2,3"], {}, "line 3 must have 2 cells, got 3: quote"),
         (
@@ -141,3 +146,14 @@ def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path: Path, mon
     monkeypatch.setattr("fedloom.data.formats.LIMIT", 5)
     with pytest.raises(ValueError, match=r"must be at most 5 bytes, got 12: use a \.npz file"):
         read_csv(tmp_path / "t.csv")
+
+
+def test_dates_are_no_words_however_many_rows_have_each(tmp_path: Path) -> None:
+    rows = [f"{i % 21 + 1:02}.03.2021,{i},{i % 2}" for i in range(160)]
+    path = write(tmp_path / "t.csv", "day,x,label", *rows)
+    with pytest.raises(
+        ValueError, match=r"'day' with 21 different dates such as '01\.03\.2021', more than 20: make num"
+    ):
+        read_csv(path, prepare="standard")
+    few = write(tmp_path / "few.csv", "day,x,label", *(row for row in rows if not row.startswith("21")))
+    assert len(read_csv(few, prepare="standard").train.columns) == 21

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from fedloom.cli.options import experiments, pairs, seeds, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
-from fedloom.coordinator.history import runs_below
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import NonFiniteError, SettingError
 from fedloom.core.model import Model
@@ -23,6 +22,7 @@ from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import Whole, comparison_table, progress, readings_table, summary
 from fedloom.report.methods import is_local_only
+from fedloom.report.order import ordered_runs, write_order
 
 Results = list[tuple[str, History]]
 _SEED = re.compile(r"/?seed-\d+$")
@@ -60,6 +60,8 @@ def compare(args: argparse.Namespace, console: Console) -> int:
         for job in jobs.values():
             job.run()
         return 0
+    if args.out is not None and len(chosen) > 1:
+        write_order(args.out, list(dict.fromkeys(Path(place).parts[0] for place in jobs)))
     first = next(iter(jobs.values()))
     introduce(first.federation, first.population.models, first.settings, console)
     results: Results = []
@@ -80,7 +82,7 @@ def compare(args: argparse.Namespace, console: Console) -> int:
 
 def resume(args: argparse.Namespace, console: Console) -> int:
     """Go on with every run below a directory. One that diverges costs no other, and the exit status is 1."""
-    runs = runs_below(args.directory, begun=True)
+    runs = ordered_runs(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
     federations, results, diverged = Federations(), Results(), dict[str, str]()
@@ -215,6 +217,10 @@ def _own_folder(text: str, name: str) -> str:
     return f"{text}/{name}" if text.startswith("tensorboard:") else text
 
 
+def _called(history: History) -> str:
+    return label(str(history.settings.get("algorithm") or history.algorithm))
+
+
 def _show(results: Results, out: str | None, console: Console) -> None:
     if results:
         console.print()
@@ -222,7 +228,7 @@ def _show(results: Results, out: str | None, console: Console) -> None:
         by_method: dict[str, list[History]] = {}
         for name, history in results:
             if history.metrics:
-                by_method.setdefault(_SEED.sub("", name) or history.algorithm, []).append(history)
+                by_method.setdefault(_SEED.sub("", name) or _called(history), []).append(history)
         found = summary(by_method) if by_method else None
         console.print()
         console.print(found if found is not None and found.several else readings_table(results))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -21,6 +22,7 @@ _TRIED = 16  # which a model is tried on
 # Gradient descent on one feature of this root mean square leaves the usual learning rate of 0.01 at the edge of
 # stability: the curvature of cross-entropy is up to 900 / 4, and 2 / 225 < 0.01.
 _LARGE = 30.0
+_ID = re.compile(r"(.*[ _.-])?id", re.IGNORECASE)  # what a column that numbers its rows is called
 _MOST = 0.8  # of the examples in one class: beyond, accuracy says little
 _LAYERS = {
     *("linear", "matmul", "__matmul__", "mm", "conv1d", "conv2d", "conv3d", "lstm", "gru", "rnn_tanh", "rnn_relu"),
@@ -38,6 +40,9 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task)
     """
     if isinstance(task, Classification | Hinge):
         _check_labels(federation)
+    _check_held_out(federation)
+    _check_layout(federation.train)
+    _check_columns(federation)
     wanting = [_wants_scale(model, federation.train) for model in models]
     if any(wanting):
         _check_scales(federation.train)
@@ -47,11 +52,13 @@ def _check_labels(federation: Federation) -> None:
     counts = np.bincount(federation.train.y.cpu().numpy()[federation.partition.indices], minlength=1)
     seen = np.flatnonzero(counts)
     if len(seen) == 1:
-        _warn(f"all training examples have label {seen[0]}: every model learns to say so; give examples of two classes")
+        _warn(
+            f"all training examples have label {_named(federation, seen)}: every model learns to say so; "
+            "give examples of two classes"
+        )
         return
     if (share := counts.max() / max(1, counts.sum())) > _MOST:
-        names = federation.train.classes
-        most = f"{counts.argmax()} ({names[counts.argmax()]})" if names else f"{counts.argmax()}"
+        most = _named(federation, [counts.argmax()])
         _warn(
             f"accuracy says little where one class has most examples, got {share:.1%} of those that train in class "
             f"{most}, so that a model which always says so is right that often: look at class_accuracy, at its mean "
@@ -61,10 +68,54 @@ def _check_labels(federation: Federation) -> None:
         unseen = ~np.isin(tested := federation.test.y.cpu().numpy(), seen)
         if unseen.any():
             _warn(
-                f"no client has training examples of class {_few(np.unique(tested[unseen]))}, which {unseen.sum():,} "
-                f"of the {len(tested):,} test examples have, and no model can learn: number the labels of both alike, "
-                "or leave these examples out"
+                f"no client has training examples of class {_named(federation, np.unique(tested[unseen]))}, which "
+                f"{unseen.sum():,} of the {len(tested):,} test examples have, and no model can learn: number the "
+                "labels of both alike, or leave these examples out"
             )
+
+
+def _check_held_out(federation: Federation) -> None:
+    if federation.local_test is None:
+        return
+    holding = int((federation.local_test.sizes > 0).sum())
+    if 2 * holding < federation.num_clients:
+        _warn(
+            f"personal accuracy is measured on what clients hold out, got {holding} of {federation.num_clients} "
+            "clients that hold anything out: give fewer clients more examples each, or a larger test_fraction (0 where "
+            "it is not wanted)"
+        )
+
+
+def _check_layout(train: Examples) -> None:
+    if len(train.shape) == 3:
+        channels, height, width = train.shape
+        if width in (1, 3) and channels > 3 and height > 3:
+            _warn(
+                f"images are (channels, height, width), got {channels} channels of {height} x {width}, which look like "
+                "(height, width, channels): pass x.transpose(0, 3, 1, 2) to from_arrays"
+            )
+
+
+def _check_columns(federation: Federation) -> None:
+    """Of a table: words that make too many columns, and numbers that only count the rows."""
+    train, rows = federation.train, len(federation.partition.indices)
+    if len(train.shape) != 1 or not train.columns:
+        return
+    columns = {name: train.x[:, i].cpu().numpy() for i, name in enumerate(train.columns) if _ID.fullmatch(name)}
+    if train.preparation is not None:
+        frame = train.preparation.frame
+        words = {str(name): frame[name].nunique() for name in frame.columns if frame[name].dtype.kind == "O"}
+        columns = {name: frame[name].to_numpy() for name in frame.columns if name not in words and _ID.fullmatch(name)}
+        if words and (made := train.shape[0] - (len(frame.columns) - len(words))) > rows / 3:
+            most = max(words, key=lambda name: words[name])
+            _warn(
+                f"columns made of words are hardly learnt where there are few rows of each, got {made} for {rows} rows "
+                f"that train, most of them from {most!r} ({words[most]} words): leave it out (drop={most}), or group "
+                "its words"
+            )
+    for name, values in columns.items():
+        if len(values) > 1 and len(np.unique(values)) == len(values) and bool((values == np.round(values)).all()):
+            _warn(f"a number of each row says nothing of others, got {name!r}, different in all: leave out drop={name}")
 
 
 def _wants_scale(model: Model, train: Examples) -> bool:
@@ -108,9 +159,20 @@ def _check_scales(train: Examples) -> None:
         named = [train.columns[i] if train.columns else str(i) for i in large[:5]]
         listed = [f"{n} (mean {mean[i]:.3g}, deviation {std[i]:.3g})" for i, n in zip(large, named, strict=False)]
         more = f" and {len(large) - 5} more" if len(large) > 5 else ""
+        low, high = train.x.aminmax()
+        if train.x.dim() == 2:
+            remedy = (
+                "(subtract the mean of the training examples, divide by the deviation; of a table: prepare=standard)"
+            )
+        elif low >= 0 and high <= 255:
+            remedy = (
+                "(pixels of 0 to 255 as uint8, or from_arrays(x, y, normalise=fedloom.data.Normalise(scale=1/255)))"
+            )
+        else:
+            remedy = "(from_arrays(x, y, normalise=fedloom.data.Normalise(mean, std)), by channel)"
         _warn(
             f"features of sizes far from 1 are hardly learnt, got {what} {', '.join(listed)}{more}: standardise them "
-            "(subtract the mean of the training examples, divide by the deviation; of a table: prepare=standard)"
+            + remedy
         )
 
 
@@ -137,8 +199,10 @@ def _spread(length: int, most: int) -> Tensor:
     return torch.arange(0, length, -(-length // most))
 
 
-def _few(values: Any) -> str:
-    return ", ".join(str(v) for v in values[:8]) + (", ..." if len(values) > 8 else "")
+def _named(federation: Federation, labels: Any) -> str:
+    """A few classes by their names: of a table with labels 1, 2, 3 the first is 1, not 0."""
+    names = federation.train.classes or range(federation.num_classes)
+    return ", ".join(str(names[label]) for label in labels[:8]) + (", ..." if len(labels) > 8 else "")
 
 
 def _warn(message: str) -> None:

@@ -301,7 +301,8 @@ def from_arrays(
 
     Raises:
         ValueError: what `Examples` refuses, arrays that hold no numbers, or `num_classes` is missing and there is no
-            label to count from, or a class below the largest label has no example.
+            label to count from, a class below the largest label has no example, or floating point targets are class
+            numbers or one-hot rows.
     """
     x, y = _tensor(x), _tensor(y)
     if x.dim() == 3:
@@ -310,6 +311,11 @@ def from_arrays(
         x = x.permute(0, 3, 1, 2).contiguous()
     if not y.is_floating_point():
         y = y.long()
+    elif (remedy := _integer_remedy(y)) is not None:
+        raise ValueError(
+            f"class labels must be integers (N,), got {y.dtype} of shape {tuple(y.shape)} that hold them: give "
+            f"from_arrays {remedy}"
+        )
     if num_classes is None and classes:
         num_classes = len(classes)
     elif num_classes is None:
@@ -328,6 +334,15 @@ def from_arrays(
     if normalise is None:
         normalise = Normalise(scale=1 / 255) if x.dtype == torch.uint8 else Normalise()
     return Examples(x, y, num_classes, normalise, name, classes=tuple(classes))
+
+
+def _integer_remedy(y: Tensor) -> str | None:
+    """How to make integers of floating point targets that are class numbers or one-hot rows; None of others."""
+    if not y.numel() or not bool(((y == y.round()) & (y >= 0)).all()) or not bool(y.any()):
+        return None
+    if y.dim() == 1 or y.shape[1:].numel() == 1:
+        return "y.astype(int)" if y.dim() == 1 else "y.astype(int).ravel()"
+    return "y.argmax(1)" if y.dim() == 2 and bool(((y.amax(1) == 1) & (y.sum(1) == 1)).all()) else None
 
 
 def _tensor(values: npt.NDArray[np.generic] | Tensor) -> Tensor:

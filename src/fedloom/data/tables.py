@@ -240,19 +240,29 @@ def _roles(
     return roles[0], roles[1], roles[2]
 
 
+class NoColumnError(FormatError):
+    """A table lacks columns that were named: `columns`. `rule`: the message without its remedy."""
+
+    def __init__(self, path: Path, header: Sequence[str], columns: Sequence[str]) -> None:
+        known = {name.casefold(): name for name in header}
+        said = []
+        for name in columns:
+            close = difflib.get_close_matches(name.casefold(), known, n=1)
+            said.append(f"{name!r} (did you mean {known[close[0]]!r}?)" if close else f"{name!r}")
+        self.columns = columns
+        self.rule = f"{path}: there is no column {', '.join(said)}, got {', '.join(header)[:200] or 'nothing'}"
+        unsaid = "label" in columns  # what `read_csv` takes where nobody says another
+        remedy = "say which one is the label (label=NAME)" if unsaid else "name columns as the first line does"
+        super().__init__(f"{self.rule}: {remedy}")
+
+
 def _check_header(path: Path, header: Sequence[str], others: Sequence[str], features: Sequence[str]) -> None:
-    wanted = [*others, *features]
-    missing = [name for name in wanted if name not in header]
-    if len(set(header)) == len(header) and not missing and set(header) - set(others):
-        return
-    close = [(name, near[0]) for name in missing if (near := difflib.get_close_matches(name, header, n=1))]
-    meant = "; ".join(f"did you mean {near!r} by {name!r}?" for name, near in close)
-    refuse(
-        path,
-        f"the header must be distinct names with {', '.join(map(repr, dict.fromkeys(wanted)))} and a feature",
-        ", ".join(header)[:200] or "nothing",
-        f"name the columns in the first line{f' ({meant})' * bool(meant)}",
-    )
+    if twice := [name for name in header if header.count(name) > 1]:
+        refuse(path, "columns must have distinct names", f"{twice[0]!r} twice", "rename one in the first line")
+    if missing := [name for name in dict.fromkeys([*others, *features]) if name not in header]:
+        raise NoColumnError(path, header, missing)
+    if not set(header) - set(others):
+        refuse(path, "a table must have a column of features", ", ".join(header)[:200], "drop fewer columns")
 
 
 def _check_columns(path: Path, read: _Read, prepared: bool, bad: Mapping[str, str]) -> None:
@@ -281,8 +291,10 @@ def _check_columns(path: Path, read: _Read, prepared: bool, bad: Mapping[str, st
             fills = True
         elif not kinds:
             found.setdefault(name, f"{name!r} with nothing")
-        elif len(kinds) > (most := min(_MOST_CATEGORIES, max(_FEW, len(cells) // 2))):
-            dates |= (is_date := all(map(_DATE.fullmatch, kinds)))
+            continue
+        is_date = all(map(_DATE.fullmatch, kinds))
+        if prepared and len(kinds) > (most := _FEW if is_date else min(_MOST_CATEGORIES, max(_FEW, len(cells) // 2))):
+            dates |= is_date
             what = "dates" if is_date else "words"
             found.setdefault(
                 name, f"{name!r} with {len(kinds):,} different {what} such as {min(kinds)[:60]!r}, more than {most:,}"

@@ -51,6 +51,7 @@ from fedloom.data import (
 from fedloom.data.download import DOWNLOADS
 from fedloom.data.formats import FormatError
 from fedloom.data.sources import SOURCES
+from fedloom.data.tables import NoColumnError
 from fedloom.engines.registration import class_numbers
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.words import coerce
@@ -270,6 +271,13 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
         given["test_fraction"] = 0.0
     try:
         return read_csv(path, **given)
+    except NoColumnError as error:
+        if "label" in given or "label" not in error.columns:
+            raise
+        raise SettingError(
+            f"{error.rule}: say which column is the label: {path}?label=NAME; what else columns may be is said as "
+            f"{form}"
+        ) from error
     except ValueError as error:
         if written is not None or not Path(path).exists():
             raise

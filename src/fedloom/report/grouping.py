@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedloom.coordinator.history import History, runs_below
+from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
+from fedloom.experiments.catalogue import label
 from fedloom.report.methods import Method, Run, free_in_a_method
+from fedloom.report.order import ordered_runs
 from fedloom.report.printable import printable
 from fedloom.report.style import looks
 
@@ -18,6 +20,8 @@ _MOST = 1e30  # of a number; a loss beyond has diverged
 def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Method], list[str]]:
     """Every run below some directories, grouped by what was asked for but the seed; and remarks for the reader.
 
+    Methods of a comparison stand in the order in which it named them.
+
     Raises:
         SettingError: a directory holds no run, or a file of one is damaged.
     """
@@ -25,7 +29,7 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
     remarks: list[str] = []
     seen: set[Path] = set()
     for directory in directories:
-        below = runs_below(directory)
+        below = ordered_runs(directory)
         if not below:
             raise SettingError(f"{directory} holds no run (a folder with a metrics.jsonl); name one that does")
         for path in below:
@@ -49,10 +53,13 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
         groups.setdefault(run.key(), []).append(run)
     ordered = [sorted(group, key=lambda run: -1 if run.seed is None else run.seed) for group in groups.values()]
     labels = _labels(ordered)
-    names = [" ".join(dict.fromkeys([group[0].algorithm, label])) for label, group in zip(labels, ordered, strict=True)]
+    names = [
+        " ".join(dict.fromkeys([label(group[0].algorithm), called]))
+        for called, group in zip(labels, ordered, strict=True)
+    ]
     numbers = looks(names)
     methods = [
-        Method(label, number, tuple(group)) for label, number, group in zip(labels, numbers, ordered, strict=True)
+        Method(called, number, tuple(group)) for called, number, group in zip(labels, numbers, ordered, strict=True)
     ]
     return methods, remarks + [remark for method in methods for remark in _remarks(method)]
 
@@ -78,7 +85,7 @@ def _within(history: History) -> bool:
 
 def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     """The algorithm; where that leaves twins, what differs in their settings if it is little, or the folder."""
-    names = [run.algorithm for run, *_ in groups]
+    names = [label(run.algorithm) for run, *_ in groups]
     out = []
     for name, group in zip(names, groups, strict=True):
         twins = [other for other, n in zip(groups, names, strict=True) if n == name]
@@ -94,8 +101,8 @@ def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
             out.append(" ".join([name, *(f"{k.rpartition('.')[2]}={own.get(k, '–')}" for k in sorted(changed))]))
         else:
             out.append(folders.pop() if len(folders) == 1 else name)
-    out = [label or "run" for label in out]
-    return [label if out.count(label) == 1 else f"{label} ({out[: i + 1].count(label)})" for i, label in enumerate(out)]
+    out = [name or "run" for name in out]
+    return [name if out.count(name) == 1 else f"{name} ({out[: i + 1].count(name)})" for i, name in enumerate(out)]
 
 
 def _method_folder(folder: str) -> str:
