@@ -312,7 +312,10 @@ class Grows(Broken):
 
 
 class KeepsComplexNumbers(Broken):
-    def kept(self, client: Client[Weights], trained: Weights) -> Weights:
+    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
+        return self.kept(None, initial)
+
+    def kept(self, client: Any, trained: Weights) -> Weights:
         return tree.map_tree(lambda t: t.to(torch.complex128), trained)
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
@@ -414,7 +417,7 @@ class ReadsTestRows(Broken):
 
 BROKEN: dict[str, tuple[type[Broken], str]] = {
     "engines_agree": (BranchesOnValues, "data-dependent control flow"),
-    "float32_agrees": (ComputesInFloat64, "float64 leaves"),
+    "float32_agrees": (ComputesInFloat64, "got float64 .* in the place of float32"),
     "tracing_agrees": (CountsTraces, "traced stack must agree"),
     "architectures_mix": (FeelsOtherArchitectures, "must not depend on clients of other architectures"),
     "normalisation_and_dropout": (NormalisesPadding, "BatchNorm and dropout: server state after round 0"),
@@ -424,7 +427,7 @@ BROKEN: dict[str, tuple[type[Broken], str]] = {
     "only_the_cohort_moves": (StandsStill, "neither the server nor the clients"),
     "empty_steps_change_nothing": (AveragesPadding, "rows of padding must change nothing"),
     "order_of_cohort_is_immaterial": (FeelsTheOrder, "the order of a cohort must change nothing"),
-    "states_keep_their_shape": (Grows, "another structure, shape or dtype"),
+    "states_keep_their_shape": (Grows, "must return a new state like the one that init_client makes"),
     "payloads_travel": (KeepsComplexNumbers, "is a torch.complex128; payloads and states hold tensors of"),
     "saved_runs_continue": (Remembers, "a resumed run must be the same"),
     "clients_may_vanish": (CountsTheLost, "must count as never asked"),

@@ -39,6 +39,7 @@ from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.data import Dataset, folders, formats, load, read_csv, read_npz
 from fedloom.data.formats import FormatError, read_pickle
 from fedloom.data.matlab import read_matlab
+from fedloom.data.tables import NoColumnError
 
 SECONDS = 2.0
 LIMIT = 2**22  # of unpacked data, in place of 1 GiB
@@ -379,7 +380,7 @@ TARGETS = {
     "mat": Target(mat, read_mat, (FormatError,)),
     "pickles": Target(pickled, read_batch, (FormatError,)),
     "npz": Target(npz, read_archive, (FormatError, ValueError)),
-    "csv": Target(csv, read_table, (FormatError, ValueError)),
+    "csv": Target(csv, read_table, (FormatError, NoColumnError, ValueError)),
     "png": Target(png, read_image, (FormatError,)),
     "broken": Target(broken, break_down, (FormatError,)),
 }

@@ -239,6 +239,10 @@ def test_an_export_is_of_what_was_chosen(data: str, tmp_path: Path, capsys: pyte
     argv = ["fedntd-table1", "--only", "mnist-s2", "--report-only", "--rounds", "2", "--out", str(tmp_path / "out")]
     call(capsys, "reproduce", *argv, "--methods", "fedavg", "--export", str(tmp_path / "to"))
     assert verdicts(tmp_path / "to") == {"mnist-s2/fedavg": "short run (2 of 200)"}
+    made(tmp_path / "out", cell("fedntd-table1", "mnist-s2", "fedprox-config"), 0, 40.0, rounds=2)
+    argv = ["fedntd-table1", "--report-only", "--rounds", "2", "--out", str(tmp_path / "out")]
+    call(capsys, "reproduce", *argv, "--export", str(tmp_path / "all"))
+    assert set(verdicts(tmp_path / "all")) == {f"mnist-s2/{row}" for row in ("fedavg", "fedntd", "fedprox-config")}
 
 
 def test_exported_runs_count_as_done_and_do_not_go_on(

@@ -66,7 +66,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.print(f"{there} of {len(done)} runs asked for are there" + f", {failed} failed" * bool(failed))
     if args.export is not None:
         room = study(args.table)
-        copied = export(chosen, folders[0], Path(args.export), rounds, room.evidence)
+        copies = chosen if only or methods else whole  # with the other readings that were run
+        copied = export(copies, folders[0], Path(args.export), rounds, room.evidence)
         write(_title(args.table), recipes(args.table), [Path(args.export)], rounds, room.remarks)
         many = "run" if len(copied) == 1 else "runs"
         console.print(f"{len(copied)} {many} copied to {args.export}", markup=False, soft_wrap=True)

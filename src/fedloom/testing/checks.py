@@ -207,7 +207,7 @@ def order_of_cohort_is_immaterial(subject: Subject) -> str | None:
 def states_keep_their_shape(subject: Subject) -> str | None:
     """Server and client states have the same structure, shapes and dtypes before, during and after a run."""
     normalised = subject.normalised
-    for kind in ENGINES:
+    for kind in COMPUTING:
         trail = normalised.run(kind)
         for t, server in enumerate(trail.servers):
             assert tree.same_structure(trail.servers[0], server), f"the server state changed its shape by round {t}"
