@@ -49,7 +49,7 @@ def export(
         copies = runs(recipe, [to])
         for seed, run in runs(recipe, [out]).items():
             copy = copies.get(seed)
-            if run.failed is None and run.rounds < (recipe.rounds if rounds is None else min(rounds, recipe.rounds)):
+            if run.failed is None and run.rounds < recipe.wanted(rounds):
                 continue
             folder = recipe.folder(to, seed)
             beside |= {folder / name: run.folder / name for name in evidence if (run.folder / name).is_file()}

@@ -112,6 +112,10 @@ class Recipe:
         """How many rounds the published run has."""
         return self.experiment.run.rounds
 
+    def wanted(self, rounds: int | None) -> int:
+        """How many rounds a run needs where at most so many are asked for; None: all that are published."""
+        return self.rounds if rounds is None else min(rounds, self.rounds)
+
     @property
     def missing(self) -> str | None:
         """What this version of the package lacks to run the recipe, in words; None if it lacks nothing."""

@@ -118,7 +118,7 @@ class Result:
     @property
     def wanted(self) -> int:
         """After how many rounds numbers are taken of runs that are long enough."""
-        return self.recipe.rounds if self.until is None else min(self.until, self.recipe.rounds)
+        return self.recipe.wanted(self.until)
 
     @cached_property
     def failures(self) -> dict[int, str]:

@@ -102,7 +102,7 @@ def reproduce(
             for recipe in [r for r in recipes if r.experiment.data.source == source]:
                 status = _settled(recipe, seed, out, rounds, known) or unmade.get(recipe.asked.data)
                 if status is None:
-                    steps = _steps(recipe, data or "", seed, out, _wanted(recipe, rounds))
+                    steps = _steps(recipe, data or "", seed, out, recipe.wanted(rounds))
                     status = _run(steps, federations, train or _train)
                     if status.startswith(NO_DATA):
                         unmade[recipe.asked.data] = status
@@ -153,7 +153,7 @@ def _there(found: _Found, recipe: Recipe, out: Path, rounds: int | None) -> str 
     """How a run ended that is there as asked, None where there is none or not all of it."""
     for run in found:
         if run is not None and not recipe.unasked(run.history.settings):
-            if run.rounds >= _wanted(recipe, rounds):
+            if run.rounds >= recipe.wanted(rounds):
                 return "there"
             if run.failed is not None:
                 own = run.folder.is_relative_to(out)
@@ -221,10 +221,6 @@ def _run(steps: Sequence[_Step], federations: Federations, train: Train) -> str:
             return f"failed: {error}"
         before = place
     return "done"
-
-
-def _wanted(recipe: Recipe, rounds: int | None) -> int:
-    return recipe.rounds if rounds is None else min(rounds, recipe.rounds)
 
 
 def _train(name: str, job: Job, directory: Path) -> object:
