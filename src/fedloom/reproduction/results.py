@@ -298,11 +298,9 @@ def comparable(*results: Result) -> list[Result]:
 
 def seeds_of(asked: Result, found: Result) -> str:
     """The seeds that a comparison is of, where a method has others too, in words for the end of a sentence."""
-    return (
-        ""
-        if asked.seeds == found.seeds
-        else f", of seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
-    )
+    if asked.seeds == found.seeds:
+        return ""
+    return f", of seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
 
 
 def _as_far(a: Result, b: Result) -> bool:
