@@ -79,6 +79,11 @@ class EngineWarning(UserWarning):
     """An engine does something else than it was asked to, and says why."""
 
 
+def first_line(error: Exception) -> str:
+    """The kind of an exception, and how its message begins, for a message of ours."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]
+
+
 @contextmanager
 def enough_memory() -> Iterator[None]:
     """Raise ShortageError where Python, NumPy or PyTorch gets no memory."""

@@ -15,7 +15,7 @@ from torch.func import grad, vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch
-from fedloom.core.errors import EngineWarning, SettingError
+from fedloom.core.errors import EngineWarning, SettingError, first_line
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
 from fedloom.core.model import Model, own_defaults
@@ -179,7 +179,7 @@ def _try_to_stack(model: Model, population: Population) -> str | None:
                 tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), x, keys
             )
     except Exception as error:  # whatever a user's forward raises under vmap is the reason to name
-        return _first_line(error)
+        return first_line(error)
     return _try_task(model, weights, x, mask, population.task)
 
 
@@ -197,9 +197,5 @@ def _try_task(model: Model, weights: Weights, x: Tensor, mask: Tensor, task: Tas
             warnings.filterwarnings("ignore", NO_RULE)
             vmap(grad(loss))(torch.stack([logits] * 2), tree.stack([batch] * 2))
     except Exception as error:
-        return f"its task {type(task).__name__}, {_first_line(error)}"
+        return f"its task {type(task).__name__}, {first_line(error)}"
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]

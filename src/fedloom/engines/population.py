@@ -19,7 +19,7 @@ from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.core.task import Classification, Noting, Task
+from fedloom.core.task import Classification, Noting, Task, notes_of
 from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
 from fedloom.engines.message import Request, Rows
@@ -102,13 +102,10 @@ class Population:
         if not isinstance(self.task, Noting):
             return {}
         y = self.federation.train.y
-        told = [self.task.notes(y[torch.tensor(r)]) for r in rows]
-
-        def stacked(name: str) -> Tensor:
-            table = pad_sequence([notes[name] for notes in told], batch_first=True).to(self.device)
-            return table.to(self.dtype) if table.is_floating_point() else table
-
-        return {name: stacked(name) for name in told[0]}
+        told = [notes_of(self.task, y[torch.tensor(r)], self.dtype) for r in rows]
+        return {
+            name: pad_sequence([notes[name] for notes in told], batch_first=True).to(self.device) for name in told[0]
+        }
 
     def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
         """One pass over what K clients of one architecture hold out (or train on), in stored order, stacked.

@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch, Batches, Lazy, at_batch
-from fedloom.core.errors import EngineWarning
+from fedloom.core.errors import EngineWarning, first_line
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Step, tracing, vmap_trees
 from fedloom.core.layout import by_channels, by_pixels
@@ -307,8 +307,7 @@ def _copied(kind: tuple[int, bool], args: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _warn(what: str, instead: str, error: Exception) -> None:
-    reason = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]
-    warnings.warn(f"a training step cannot be {what} ({reason}): {instead}", EngineWarning, stacklevel=2)
+    warnings.warn(f"a training step cannot be {what} ({first_line(error)}): {instead}", EngineWarning, stacklevel=2)
 
 
 def _rounded(active: int, K: int) -> int:
