@@ -64,7 +64,7 @@ def test_rank_0_alone_prints_and_writes(transport: str, tmp_path: Path) -> None:
 def test_killed_ranks(transport: str, victim: str, tmp_path: Path) -> None:
     if transport == "mpi":
         pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    killed, wrong = ranks.attack(transport, victim, 1, 0, tmp_path, rounds=20)
+    killed, wrong = ranks.attack(transport, victim, 1, 0, tmp_path, rounds=8)
     assert wrong == []
     assert killed == 1
 
