@@ -25,7 +25,9 @@ def test_the_table_in_its_docstring() -> None:
 
 
 @given(st.integers(1, 50), st.integers(0, 3), st.integers(0, 3), st.data())
-def test_every_key_has_one_place_and_every_place_one_key(clients: int, rows: int, pools: int, data: st.DataObject) -> None:
+def test_every_key_has_one_place_and_every_place_one_key(
+    clients: int, rows: int, pools: int, data: st.DataObject
+) -> None:
     keys = Keys(clients, tuple(f"row {i}" for i in range(rows)), tuple(f"pool {i}" for i in range(pools)))
     key = data.draw(st.integers(0, keys.first_entry + 20 if pools else keys.first_entry - 1))
     place = keys.place(key)
@@ -36,7 +38,9 @@ def test_every_key_has_one_place_and_every_place_one_key(clients: int, rows: int
     }
     assert back[place.kind]() == key
     assert place.kind == "entry" or place.number < clients
-    assert all((key in keys.entries(pool, [key])) == (place == Place("entry", pool, place.number)) for pool in keys.pools)
+    assert all(
+        (key in keys.entries(pool, [key])) == (place == Place("entry", pool, place.number)) for pool in keys.pools
+    )
 
 
 def test_names_that_are_not_there() -> None:

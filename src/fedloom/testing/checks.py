@@ -174,8 +174,8 @@ def only_the_cohort_moves(subject: Subject) -> str | None:
             about = set(whose.values())  # states without tensors are not kept at all
             assert about in (asked, set()), f"after round {t} states exist for {sorted(about)}, asked: {sorted(asked)}"
             for k in _of_clients(trail, before):
-                if whose[k] not in cohort:
-                    same(before[k], after[k], f"client {whose[k]} was not asked in round {t}, its state must not change")
+                if (client := whose[k]) not in cohort:
+                    same(before[k], after[k], f"client {client} was not asked in round {t}, its state must not change")
             server = differ(trail.servers[t], trail.servers[t + 1])
             still = [k for k in cohort if k in before and not differ(before[k], after[k])]
             assert server or not still, f"round {t}: neither the server nor the clients {still} moved"
