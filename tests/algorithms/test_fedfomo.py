@@ -40,7 +40,7 @@ def after_a_round(engine: Any, g: dict[str, Any], norm: Any) -> Any:
     run = engine(population, FedFomo(M=3, epsilon=0.0, norm=norm, local=LOCAL))
     run.states[0] = FomoClient(base=weights_at(g, "base."), theta=weights_at(g, "cand0."))
     for k in (1, 2, 3):
-        run.states[run.row_key("model", k)] = weights_at(g, f"cand{k}.")
+        run.states[run.keys.row("model", k)] = weights_at(g, f"cand{k}.")
     server = run.round({"tiny": torch.tensor([1, 2, 3, -1, -1])}, (0, 4), 7)
     assert server["tiny"].tolist() == [0, 1, 2, 3, 4]
     return run
@@ -96,7 +96,7 @@ def test_an_identical_model_has_weight_0(engine: Any) -> None:
     g = golden("pfedsd_apfl/fedfomo_nv")
     run = engine(clients_of(random_data([8, 5]), held_out={0: (g["x_val"], g["y_val"])}), FedFomo(local=LOCAL))
     run.states[0] = FomoClient(base=weights_at(g, "base."), theta=weights_at(g, "cand1."))
-    run.states[run.row_key("model", 1)] = weights_at(g, "base.")
+    run.states[run.keys.row("model", 1)] = weights_at(g, "base.")
     run.round({"tiny": torch.tensor([1, -1])}, (0,), 3)
     assert_params(run.states[0].base, weights_at(g, "cand1."), atol=1e-12)
     assert run.rows("affinity", [0]).tolist() == [[0.0, 0.0]]

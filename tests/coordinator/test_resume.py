@@ -358,7 +358,7 @@ def test_a_replay_notices_that_the_code_has_changed(tmp_path: Path) -> None:
 
     Changed.__name__ = "FedAvg"
     changed = dataclasses.replace(job, algorithm=Changed(local=LOCAL))
-    with pytest.raises(SettingError, match="round 5 came out otherwise"):
+    with pytest.raises(SettingError, match="round 5 came out otherwise than in the run: the code"):
         changed.replay(tmp_path, 5)
     (tmp_path / "checkpoints/00000005.json").unlink()
     with pytest.raises(SettingError, match=r"round 5 came out otherwise than in the run \(train_loss\)"):

@@ -165,7 +165,7 @@ class Checkpoints:
         )
 
     def _client(self, key: str, raw: Any, round: int) -> File:
-        most = self.identity.clients * (1 + self.identity.rows)  # `Engine.row_key`
+        most = self.identity.clients * (1 + self.identity.rows)  # `Keys.first_entry`
         if not key.isdecimal() or str(int(key)) != key or int(key) >= most:
             raise ValueError(f"client must be in 0..{most - 1}, got {key!r}")
         file = _file(raw)

@@ -8,13 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.rounds import Coordinator
+from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.task import Paced
 from fedloom.core.types import Weights
 from fedloom.engines.cohort import Exchange
+from fedloom.engines.faults import lost_again
 from fedloom.engines.population import Population
 
 if TYPE_CHECKING:
@@ -68,12 +73,31 @@ class Past:
         self.files = RunDirectory(directory)
         self.coordinator = Coordinator(self.job, self.files)
         self.files.compare(self.coordinator.facts())
-        self.wrote = self.coordinator.lose_again(self.files)
+        self.wrote = History.read(self.files.path).metrics
+        # whom the run did not wait for is lost again, and everybody else is waited for
+        engine = self.coordinator.engine
+        engine.deadline, engine.faults = None, lost_again(self.wrote, engine.faults)
 
     def replay(self, round: int) -> Replay:
         """As `Job.replay`."""
-        with self.coordinator.threads():
-            return Replay(round, *self.coordinator.replay(self.files, self.wrote, round), self.job.population)
+        if not 1 <= round < len(self.wrote):
+            raise SettingError(
+                f"the run in {self.files.path} has the rounds 1 to {len(self.wrote) - 1} to replay, got {round}"
+            )
+        coordinator, checkpoints = self.coordinator, self.files.checkpoints.rounds()
+        at, server = coordinator.state
+        nearest = max((t for t in checkpoints if t < round), default=-1)
+        with coordinator.threads():
+            if not server or not nearest <= at < round:  # else it stands nearer already
+                coordinator.load(self.files, round - 1)
+            for at in range(coordinator.state[0], round):
+                before, exchanges = coordinator.state[1], list[Exchange]()
+                coordinator.engine.watch = exchanges.append if at + 1 == round else None
+                clients, record = coordinator.compute()
+                if at + 1 in checkpoints:
+                    self._check_checkpoint()
+            self._check_record(record)
+        return Replay(round, clients, before, coordinator.state[1], exchanges, self.job.population)
 
     def by_epoch(self, round: int) -> list[dict[int, Weights]]:
         """Each client's model after 1, 2, ... E local epochs of a past round; the last are those of `replay`.
@@ -152,7 +176,30 @@ class Past:
         if round in self.files.checkpoints.rounds():
             self.coordinator.load(self.files, round)
         else:
-            self.coordinator.replay(self.files, self.wrote, round)
+            self.replay(round)
+
+    def _check_checkpoint(self) -> None:
+        """A round computed again must give what the run had, bit for bit."""
+        round, server = self.coordinator.state
+        kept = self.files.checkpoints.server(self.files.checkpoints.read(round), server)
+        if not all(torch.equal(a, b) for a, b in zip(tree.leaves(kept), tree.leaves(server), strict=True)):
+            raise _otherwise(round)
+
+    def _check_record(self, now: Record) -> None:
+        """The same of what the run wrote down of a round: most rounds have no checkpoint."""
+        round, _ = self.coordinator.state
+        wrote = self.wrote[round]
+        counted = {name for name in now if name.startswith("bytes_")}  # by kinds that an older run may not know
+        changed = [name for name, value in now.items() if wrote.get(name, value if name in counted else None) != value]
+        if changed:
+            raise _otherwise(round, f" ({', '.join(changed)})")
+
+
+def _otherwise(round: int, what: str = "") -> SettingError:
+    return SettingError(
+        f"round {round} came out otherwise than in the run{what}: the code of the algorithm or the model has changed, "
+        "or this machine computes otherwise"
+    )
 
 
 def _with(algorithm: Algorithm[Any, Any], changed: Mapping[str, Any]) -> Algorithm[Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +20,11 @@ from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.sampler import FixedList, Uniform
-from fedloom.core import tree
 from fedloom.core.averaging import Averaging
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.engines.choose import choose, choose_compilation
-from fedloom.engines.cohort import Exchange
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
-from fedloom.engines.faults import lost_again
 from fedloom.engines.population import pooled
 from fedloom.engines.processes import Processes, threads
 
@@ -56,7 +53,6 @@ class Coordinator:
         elif algorithm.asks_everyone:
             self.cohort_size = population.num_clients
         self.algorithm, self.trained = algorithm, trained
-        self.faults = None if algorithm.pooled else job.faults  # what is in one place is not lost on the way
         stored: Mapping[str, Any] = files.document("manifest") if files is not None else {}
         fixed = stored.get("fixed", {})
         if stored and settings.compilation == "auto":  # whatever the default was when the run began
@@ -83,7 +79,7 @@ class Coordinator:
             chunks=fixed.get("chunks"),
             workers=settings.workers,
             deadline=settings.deadline,
-            faults=self.faults,
+            faults=None if algorithm.pooled else job.faults,  # what is in one place is not lost on the way
             on_nonfinite=settings.on_nonfinite,
             norm_bound=settings.norm_bound,
             partial_sums=settings.partial_sums,
@@ -149,58 +145,14 @@ class Coordinator:
         self.evaluation.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
 
-    def lose_again(self, files: RunDirectory) -> list[Record]:
-        """From now on lose whom the run did not wait for, and wait for everybody else; what the run wrote down."""
-        wrote = History.read(files.path).metrics
-        self.engine.deadline, self.engine.faults = None, lost_again(wrote, self.faults)
-        return wrote
-
-    def replay(
-        self, files: RunDirectory, wrote: Sequence[Record], until: int
-    ) -> tuple[list[int], Any, Any, list[Exchange]]:
-        """Compute rounds again up to one: its cohort, the server before and after it, and its exchanges.
-
-        `wrote`: what `lose_again` has returned.
-        """
-        if not 1 <= until < len(wrote):
-            raise SettingError(f"the run in {files.path} has the rounds 1 to {len(wrote) - 1} to replay, got {until}")
-        nearest = max((t for t in files.checkpoints.rounds() if t < until), default=-1)
-        if not self._server or not nearest <= self._round < until:  # else it stands nearer already
-            self.load(files, until - 1)
-        while True:
-            seen: list[Exchange] = []
-            self.engine.watch = seen.append if self._round + 1 == until else None
-            (clients, _), before = self.accepting(self._round), self._server
-            self._server = self.engine.round(before, clients, self._round)
-            self._round += 1
-            if self._round in files.checkpoints.rounds():
-                self._check_against(files)
-            if self._round == until:
-                self._check_record(wrote[until], clients)
-                return clients, before, self._server, seen
-
-    def _check_record(self, wrote: Record, clients: list[int]) -> None:
-        """The same of what the run wrote down of a round: most rounds have no checkpoint."""
-        asked = [k for k in clients if k in self.engine.traffic.asked]
-        now = plain({"clients": asked, **self._traffic()})
-        counted = {name for name in now if name.startswith("bytes_")}  # by kinds that an older run may not know
-        changed = [name for name, value in now.items() if wrote.get(name, value if name in counted else None) != value]
-        if changed:
-            raise SettingError(
-                f"round {self._round} came out otherwise than in the run ({', '.join(changed)}): the code of the "
-                "algorithm or the model has changed, or this machine computes otherwise"
-            )
-
-    def _check_against(self, files: RunDirectory) -> None:
-        """A replayed round must give what the run had, bit for bit."""
-        kept = files.checkpoints.server(files.checkpoints.read(self._round), self._server)
-        if not all(torch.equal(a, b) for a, b in zip(tree.leaves(kept), tree.leaves(self._server), strict=True)):
-            raise SettingError(
-                f"round {self._round} came out otherwise than in the run: the code of the algorithm or the model has "
-                "changed, or this machine computes otherwise"
-            )
-
     # ---- rounds
+
+    def compute(self) -> tuple[list[int], Record]:
+        """Compute the next round and stand after it, without judging or writing it: who was chosen, and its record."""
+        clients, _ = self.accepting(self._round)
+        self._server = self.engine.round(self._server, clients, self._round)
+        self._round += 1
+        return clients, plain(self._asked(clients))
 
     def go(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
         if files is None:
@@ -240,8 +192,7 @@ class Coordinator:
         server = self.engine.round(self._server, clients, t)
         clock.lap("train")
         done = t + 1
-        asked = [k for k in clients if k in self.engine.traffic.asked]
-        record: Record = {"round": done, "clients": asked, **self._traffic()}
+        record: Record = {"round": done, **self._asked(clients)}
         record |= {"declined": declined} if settings.spares else {}
         record.update(self.evaluation.of_global(server, clients, self.history))
         record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge))
@@ -307,7 +258,8 @@ class Coordinator:
             return None
         return self.settings.reason_to_stop(values)
 
-    def _traffic(self) -> Record:
+    def _asked(self, clients: list[int]) -> Record:
+        """What a record says of a round that was just computed with these clients, before anything is judged."""
         traffic = self.engine.traffic
         failed = {str(f.client): f.reason for f in traffic.failed}
         exchanges: dict[str, list[int]] = {k: [] for k in failed}
@@ -317,6 +269,7 @@ class Coordinator:
         losses = [traffic.losses[k] for k in sorted(traffic.losses) if str(k) not in failed]
         refused = "; ".join(f"{name}: {why}" if name else why for name, why in traffic.server_refused.items())
         return {
+            "clients": [k for k in clients if k in traffic.asked],
             "failed": failed,
             **({"failed_at": at} if at else {}),
             **({"server_refused": refused} if refused else {}),

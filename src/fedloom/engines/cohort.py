@@ -137,13 +137,13 @@ class AskedCohort:
         return self.engine.rows(name, self.clients if clients is None else clients.tolist())
 
     def keep(self, name: str, rows: Any) -> None:
-        keys = [self.engine.row_key(name, k) for k in self.clients]
+        keys = [self.engine.keys.row(name, k) for k in self.clients]
         (rows,) = _one_each((rows,), len(keys))
         self.engine.kept.append((keys, rows, self.round))
 
     def append(self, name: str, entry: Any) -> None:
-        new = sum(self.engine.is_of_pool(name, key) for keys, _, _ in self.engine.kept for key in keys)
-        key = self.engine.pool_key(name, len(self.pool(name)) + new)
+        new = self.engine.keys.entries(name, [key for keys, _, _ in self.engine.kept for key in keys])
+        key = self.engine.keys.entry(name, len(self.pool(name)) + len(new))
         self.engine.kept.append(([key], tree.stack([entry]), self.round))
 
     def pool(self, name: str) -> Sequence[Any]:

@@ -24,6 +24,7 @@ from fedloom.engines.accounting import Bill
 from fedloom.engines.cohort import AskedCohort, Exchange, Traffic
 from fedloom.engines.faults import Faults
 from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
+from fedloom.engines.keys import Keys
 from fedloom.engines.message import GIVEN, JUDGING, Answer, Call, HeldOut, Judged, Request, Seen
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
@@ -162,8 +163,8 @@ class Engine(ABC):
 
     def fixed(self) -> dict[str, Any]:
         """What is chosen once for a run because results depend on it in the last bit."""
-        rows: dict[str, Any] = {"rows": self.row_names} if self.row_names else {}
-        rows |= {"pools": list(self._pools)} if self._pools else {}
+        rows: dict[str, Any] = {"rows": [*self.keys.rows]} if self.keys.rows else {}
+        rows |= {"pools": [*self.keys.pools]} if self.keys.pools else {}
         rows |= {"partial_sums": self.partial_sums} if self.partial_sums else {}
         return {"engine": self.name, "compilation": self.compilation, "bf16": self.bf16, **rows}
 
@@ -241,36 +242,13 @@ class Engine(ABC):
 
     # ---- what the server keeps of each client, in the same store
 
-    def row_key(self, name: str, client: int) -> int:
-        """Where the store has a row: of N clients, states have the keys 0 .. N-1, rows of the i-th name those after.
-
-        Of 100 clients, whose rows have the names "loss" and "model": the model of client 7 has the key 207.
-        """
-        names = self.row_names
-        if name not in names:
-            raise SettingError(f"{type(self.algorithm).__name__} keeps rows named {names}, got {name!r}: see init_rows")
-        return self.population.num_clients * (1 + names.index(name)) + client
-
     @cached_property
-    def row_names(self) -> list[str]:
-        """The names of rows, in alphabetical order."""
+    def keys(self) -> Keys:
+        """Where the store has what."""
         p = self.population
         label, model = next(iter(p.models.items()))
-        return sorted(self.algorithm.init_rows(self.runtime.initial(label), model, num_clients=p.num_clients))
-
-    @property
-    def clients(self) -> Mapping[int, Any]:
-        """The states of clients that took part, without the server's rows and pools; each is read when asked for."""
-        alone = not self.row_names and not self._pools
-        return self.states if alone else _Below(self.states, self.population.num_clients)
-
-    def rows(self, name: str, clients: Sequence[int]) -> Any:
-        """Rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
-        return self.states.stack([self.row_key(name, k) for k in clients], self.fresh)
-
-    def of_clients(self, states: Mapping[int, Any]) -> dict[int, Any]:
-        """What a store has of clients, their states and the server's rows, without the entries of pools."""
-        return {k: state for k, state in states.items() if k < self._first_pool_key}
+        rows = self.algorithm.init_rows(self.runtime.initial(label), model, num_clients=p.num_clients)
+        return Keys(p.num_clients, tuple(sorted(rows)), tuple(self._pools), type(self.algorithm).__name__)
 
     @cached_property
     def _pools(self) -> dict[str, Any]:
@@ -281,40 +259,31 @@ class Engine(ABC):
         return dict(sorted(found.items()))
 
     @property
-    def _first_pool_key(self) -> int:
-        return self.population.num_clients * (1 + len(self.row_names))
+    def clients(self) -> Mapping[int, Any]:
+        """The states of clients that took part, without the server's rows and pools; each is read when asked for."""
+        alone = not self.keys.rows and not self.keys.pools
+        return self.states if alone else _Below(self.states, self.population.num_clients)
 
-    def pool_key(self, name: str, entry: int) -> int:
-        """Where the store has an entry of a pool: after all rows, the pools in turn.
-
-        Of 100 clients without rows, and pools "images" and "labels": the third of the images has the key 104.
-        """
-        names = list(self._pools)
-        if name not in names:
-            raise SettingError(f"{type(self.algorithm).__name__} has pools named {names}, got {name!r}: see init_pools")
-        return self._first_pool_key + entry * len(names) + names.index(name)
-
-    def is_of_pool(self, name: str, key: int) -> bool:
-        """Whether a key is that of an entry of this pool."""
-        past = key - self.pool_key(name, 0)
-        return past >= 0 and past % len(self._pools) == 0
+    def rows(self, name: str, clients: Sequence[int]) -> Any:
+        """Rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
+        return self.states.stack([self.keys.row(name, k) for k in clients], self.fresh)
 
     def pool(self, name: str) -> Sequence[Any]:
         """The entries of a pool, in order; each is read when it is asked for."""
-        return _Pool(self.states, [k for k in sorted(self.states) if self.is_of_pool(name, k)])
+        return _Pool(self.states, self.keys.entries(name, sorted(self.states)))
 
     def fresh(self, key: int) -> Any:
         """What the store has not: the first state of a client, a row, or an entry of a pool as it would be."""
-        index, client = divmod(key, self.population.num_clients)
-        if index == 0:
-            return self.runtime.fresh(client)
-        p = self.population
-        if key >= self._first_pool_key:
-            entry = list(self._pools.values())[(key - self._first_pool_key) % len(self._pools)]
-            return tree.cast(entry, device=p.device, dtype=p.dtype)
-        name = p.assignment[client]
-        rows = self.algorithm.init_rows(self.runtime.initial(name), p.models[name], num_clients=p.num_clients)
-        return tree.cast(rows[self.row_names[index - 1]], device=p.device, dtype=p.dtype)
+        p, place = self.population, self.keys.place(key)
+        if place.kind == "state":
+            return self.runtime.fresh(place.number)
+        if place.kind == "entry":
+            made = self._pools[place.name]
+        else:
+            name = p.assignment[place.number]
+            made = self.algorithm.init_rows(self.runtime.initial(name), p.models[name], num_clients=p.num_clients)
+            made = made[place.name]
+        return tree.cast(made, device=p.device, dtype=p.dtype)
 
     def _keep_rows(self) -> None:
         for keys, rows, round in self.kept:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -169,13 +170,12 @@ def only_the_cohort_moves(subject: Subject) -> str | None:
         for t, cohort in enumerate(trail.asked):
             before, after = trail.states[t], trail.states[t + 1]
             asked.update(cohort)
-            # states without tensors are not kept at all; of n clients, rows that the server keeps have keys from n on
-            n = trail.engine.population.num_clients
-            about = {k % n for k in trail.engine.of_clients(after)}
+            whose = {k: trail.engine.keys.place(k).number for k in _of_clients(trail, after)}  # rows of the server too
+            about = set(whose.values())  # states without tensors are not kept at all
             assert about in (asked, set()), f"after round {t} states exist for {sorted(about)}, asked: {sorted(asked)}"
-            for k in before:
-                if k % n not in cohort:
-                    same(before[k], after[k], f"client {k % n} was not asked in round {t}, its state must not change")
+            for k in _of_clients(trail, before):
+                if (client := whose[k]) not in cohort:
+                    same(before[k], after[k], f"client {client} was not asked in round {t}, its state must not change")
             server = differ(trail.servers[t], trail.servers[t + 1])
             still = [k for k in cohort if k in before and not differ(before[k], after[k])]
             assert server or not still, f"round {t}: neither the server nor the clients {still} moved"
@@ -300,7 +300,7 @@ def rounds_may_ask_nobody(subject: Subject) -> str | None:
             )
             if trail.asked[1]:
                 same(trail.servers[1], trail.servers[2], "nobody answered, the server must not move")
-            before, after = (trail.engine.of_clients(states) for states in trail.states[1:3])
+            before, after = (_of_clients(trail, states) for states in trail.states[1:3])
             same(before, after, "nobody answered, no client's state may move")
     return None
 
@@ -340,6 +340,11 @@ CHECKS: Mapping[str, Callable[[Subject], str | None]] = {
         seeds_govern,
     )
 }
+
+
+def _of_clients(trail: Trail, states: Mapping[int, Any]) -> dict[int, Any]:
+    """Clients' states and the server's rows of them, without the entries of pools."""
+    return {k: state for k, state in states.items() if k < trail.engine.keys.first_entry}
 
 
 def _agree(x: Trail, y: Trail, what: str, tolerance: float) -> None:
