@@ -47,7 +47,17 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
 
 
 def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
-    """K clients in lock-step. `values`: (carry, batches, context), stacked where `axes` has 0, shared where None."""
+    """K clients in lock-step. `values`: (carry, batches, context), stacked where `axes` has 0, shared where None.
+
+    Three clients with 5, 9 and 6 examples, one epoch in batches of 4: they take 2, 3 and 2 steps, so `order` and `mask`
+    are [3, 3, 4], and the clients are arranged as 1, 0, 2. Who has most steps is first, so those that go on are always
+    the first rows of each tensor [3, ...] that moves.
+
+        step    examples of 1, 0, 2    active    full
+        0       4, 4, 4                3         yes: computed without masks
+        1       4, 1, 2                3         no
+        2       1, -, -                1         no; rows 1 and 2 were put away when their clients had ended
+    """
     run = current()
     (carry, batches, context), (carry_axes, batches_axes, context_axes) = values, axes
     counts: list[int] = batches.num_steps.expand(K).tolist()
