@@ -174,9 +174,11 @@ def only_the_cohort_moves(subject: Subject) -> str | None:
             whose = {k: trail.engine.keys.place(k).number for k in _of_clients(trail, after)}  # rows of the server too
             about = set(whose.values())  # states without tensors are not kept at all
             assert about in (asked, set()), f"after round {t} states exist for {sorted(about)}, asked: {sorted(asked)}"
-            for k in _of_clients(trail, before):
-                if (client := whose[k]) not in cohort:
-                    same(before[k], after[k], f"client {client} was not asked in round {t}, its state must not change")
+            for k, state in before.items():
+                if k not in whose:
+                    same(state, after[k], f"an entry of a pool must not change, one did in round {t}")
+                elif (client := whose[k]) not in cohort:
+                    same(state, after[k], f"client {client} was not asked in round {t}, its state must not change")
             server = differ(trail.servers[t], trail.servers[t + 1])
             still = [k for k in cohort if k in before and not differ(before[k], after[k])]
             assert server or not still, f"round {t}: neither the server nor the clients {still} moved"

@@ -129,11 +129,12 @@ class Trail:
     personal: dict[int, Weights]
     engine: Engine
     asked: list[set[int]]  # by round
+    last: int  # round
 
     @functools.cached_property
     def right(self) -> dict[int, tuple[int, int]]:
         """What `Engine.judge` says of all clients after the last round; few checks ask."""
-        return self.engine.judge(self.servers[-1], range(self.engine.population.num_clients), len(self.asked) - 1)
+        return self.engine.judge(self.servers[-1], range(self.engine.population.num_clients), self.last)
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def follow(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequence[in
         states.append(known())
     everyone = range(engine.population.num_clients)
     last = start + len(cohorts) - 1
-    return Trail(servers, states, engine.personal(server, everyone, last), engine, asked)
+    return Trail(servers, states, engine.personal(server, everyone, last), engine, asked, last)
 
 
 def federation() -> Federation:
