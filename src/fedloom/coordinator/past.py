@@ -90,11 +90,11 @@ class Past:
         with coordinator.threads():
             if not server or not nearest <= at < round:  # else it stands nearer already
                 coordinator.load(self.files, round - 1)
-            for at in range(coordinator.state[0], round):
+            for done in range(coordinator.state[0] + 1, round + 1):
                 before, exchanges = coordinator.state[1], list[Exchange]()
-                coordinator.engine.watch = exchanges.append if at + 1 == round else None
+                coordinator.engine.watch = exchanges.append if done == round else None
                 clients, record = coordinator.compute()
-                if at + 1 in checkpoints:
+                if done in checkpoints:
                     self._check_checkpoint()
             self._check_record(record)
         return Replay(round, clients, before, coordinator.state[1], exchanges, self.job.population)
