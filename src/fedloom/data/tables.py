@@ -261,6 +261,13 @@ def _check_header(path: Path, header: Sequence[str], others: Sequence[str], feat
         refuse(path, "columns must have distinct names", f"{twice[0]!r} twice", "rename one in the first line")
     if missing := [name for name in dict.fromkeys([*others, *features]) if name not in header]:
         raise NoColumnError(path, header, missing)
+    if "" in header and "" not in others:
+        refuse(
+            path,
+            "columns of features must have names",
+            f"none in place {header.index('') + 1}",
+            "name it in the first line or leave it out; pandas writes row numbers so, unless to_csv has index=False",
+        )
     if not set(header) - set(others):
         refuse(path, "a table must have a column of features", ", ".join(header)[:200], "drop fewer columns")
 
