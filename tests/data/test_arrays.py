@@ -46,6 +46,8 @@ def test_pixels_of_one_part_alone_are_not_scaled_as_those_of_the_other(
     np.savez(tmp_path / "a.npz", x_train=x.astype(of_train), y_train=y, x_test=x.astype(of_test), y_test=y)
     with pytest.raises(ValueError, match=f"must be stored alike, .*, got {of_train} and {of_test}: bring both to one"):
         read_npz(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x_train=x, y_train=y, x_test=x.astype(np.float32), y_test=y)  # nothing is scaled
+    assert read_npz(tmp_path / "b.npz").test is not None
 
 
 def test_absurd_labels_are_refused(tmp_path: Path) -> None:
