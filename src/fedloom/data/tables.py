@@ -114,14 +114,21 @@ def from_frame(
 ) -> Dataset:
     """Return the rows of a pandas data frame as feature vectors (N, D) float32; arguments are those of `read_csv`.
 
-    Gaps are NaN and None.
+    Gaps are NaN and None. Columns that have numbers for names are named by their text: 3 is "3".
 
     Columns of numbers and of true and false are numbers, those of objects, text and categories are words.
 
     Raises:
-        ValueError: as of `read_csv`, or a column holds neither, such as dates.
+        ValueError: as of `read_csv`, a column holds neither, such as dates, or this is no data frame of pandas.
     """
+    if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
+        raise ValueError(
+            f"frame must be a pandas DataFrame, got {type(frame).__name__}: pandas.DataFrame(...) makes one, and "
+            "frame.to_pandas() of polars"
+        )
     place, header = Path(name), [str(column) for column in frame.columns]
+    label, client, split = str(label), client if client is None else str(client), split if split is None else str(split)
+    drop, categories = (_texts(names) for names in (drop, categories))
     named, drop, categories = _roles((label, client, split), drop, categories)
     _check_header(place, header, [*named, *drop], categories)
     lines = np.arange(len(frame))
@@ -139,6 +146,11 @@ def from_frame(
     return _dataset(
         place, read, (label, client, split), name, prepare, {"dropped": list(drop)}, test_fraction, seed, bad
     )
+
+
+def _texts(names: Sequence[Any]) -> list[str]:
+    """Names of columns as text; a single one is a list of it."""
+    return [str(name) for name in ([names] if isinstance(names, str | int) else names)]
 
 
 def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
