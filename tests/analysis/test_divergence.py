@@ -51,5 +51,8 @@ def test_what_does_not_vary_has_no_correlation() -> None:
     found = correlation([1, 1, 1], [1, 2, 3])
     assert np.isnan([found.pearson, found.spearman]).all()
     assert np.isnan(correlation([1], [1]).pearson)
+    for n in range(2, 40):  # the mean of equal numbers is often not quite that number
+        assert np.isnan(correlation([0.1] * n, [0.7] * n).pearson)
+        assert np.isnan(correlation([0.1] * n, np.arange(n)).pearson)
     with pytest.raises(ValueError, match=r"\[n\] and \[n\], got shapes \(2,\) and \(3,\)"):
         correlation([1, 2], [1, 2, 3])

@@ -60,6 +60,8 @@ def test_diversity() -> None:
     assert gradient_diversity(table[[3, 1, 0, 2, 4]]) == pytest.approx(gradient_diversity(table), abs=1e-12)
     assert gradient_diversity(table[:1].repeat(4, 1)) == pytest.approx(1, abs=1e-12)
     assert gradient_diversity(np.array([[1.0, 0], [-1, 0]])) == float("inf")
+    for bad in (np.nan, np.inf):
+        assert np.isnan(gradient_diversity(np.array([[1.0, 0], [bad, 0]])))
     with pytest.raises(ValueError, match=r"at least one client, got \[0, 3\]"):
         gradient_diversity(torch.zeros(0, 3))
 

@@ -112,5 +112,12 @@ def test_bad_settings_are_refused() -> None:
         Augment(crop=-1)
     with pytest.raises(SettingError, match="padding must be one of zero, reflect, got 'wrap'"):
         Augment(padding="wrap")  # type: ignore[arg-type]
+    with pytest.raises(
+        SettingError, match="reflection mirrors at most 3 pixels of images of 9 x 4, got crop = 4: lower"
+    ):
+        Augment(crop=4, padding="reflect")(torch.zeros(2, 1, 9, 4), KEY)
+    assert Augment(crop=3, padding="reflect")(torch.zeros(2, 1, 9, 4), KEY).shape == (2, 1, 9, 4)
+    with pytest.raises(SettingError, match=r"one for each of the images' 1 channels, got \(0\.0, 0\.1, 0\.2\): use"):
+        Augment(black=(0.0, 0.1, 0.2))(torch.zeros(2, 1, 9, 9), KEY)
     with pytest.raises(SettingError, match=r"augmentation needs images \[B, C, H, W\], got \[2, 5\]"):
         Augment()(torch.zeros(2, 5), KEY)

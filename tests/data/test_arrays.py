@@ -38,6 +38,18 @@ def test_a_file_like_that_of_keras(tmp_path: Path, save: object) -> None:
     np.testing.assert_array_equal(train.x[:, 0].numpy(), x)
 
 
+@pytest.mark.parametrize(("of_train", "of_test"), [("uint8", "float32"), ("float64", "uint8")])
+def test_pixels_of_one_part_alone_are_not_scaled_as_those_of_the_other(
+    tmp_path: Path, of_train: str, of_test: str
+) -> None:
+    x, y = np.ones((2, 4, 4)), np.array([0, 1])
+    np.savez(tmp_path / "a.npz", x_train=x.astype(of_train), y_train=y, x_test=x.astype(of_test), y_test=y)
+    with pytest.raises(ValueError, match=f"must be stored alike, .*, got {of_train} and {of_test}: bring both to one"):
+        read_npz(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x_train=x, y_train=y, x_test=x.astype(np.float32), y_test=y)  # nothing is scaled
+    assert read_npz(tmp_path / "b.npz").test is not None
+
+
 def test_absurd_labels_are_refused(tmp_path: Path) -> None:
     x = np.ones((2, 3))
     np.savez(tmp_path / "a.npz", x_train=x, y_train=np.array([0, 10**12]), x_test=x, y_test=np.array([0, 1]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -142,6 +145,8 @@ def test_float_targets_have_no_classes() -> None:
         (features(), torch.full((6,), float("nan")), 1, "targets y must be finite"),
         (features(), torch.zeros(6, dtype=torch.int32), 2, r"got torch\.int32"),
         (features(), torch.zeros(6, 2, dtype=torch.int64), 2, r"argmax\(1\)"),
+        (features(), torch.zeros(6, 1, dtype=torch.int64), 2, r"of shape \(6, 1\): pass y\.ravel\(\)$"),
+        (features(), torch.zeros(6, 1, 1, dtype=torch.int32), 2, r"of shape \(6, 1, 1\): pass y\.ravel\(\)$"),
         (features(), torch.arange(6), 3, r"must be in 0\.\.2 for num_classes=3, got 0\.\.5"),
         (features(), torch.arange(6) - 1, 9, r"got -1\.\.4: renumber"),
         (features(), torch.zeros(6, dtype=torch.int64), 0, "num_classes must be at least 1, got 0"),
@@ -238,6 +243,15 @@ def test_arrays_hold_real_numbers(kind: npt.DTypeLike) -> None:
         from_arrays(features(3), np.arange(3).astype(kind))
 
 
+def test_masked_values_are_not_taken_for_values() -> None:
+    values = np.ma.masked_equal(np.array([[1.0, -999.0], [2.0, 3.0]]), -999.0)
+    with pytest.raises(ValueError, match=r"a value in every place, got 1 that are masked: fill them"):
+        from_arrays(values, np.array([0, 1]))
+    with pytest.raises(ValueError, match="got 2 that are masked"):
+        from_arrays(np.zeros((2, 2)), np.ma.masked_all(2, np.int64))
+    assert from_arrays(np.ma.array(np.ones((2, 2))), np.array([0, 1])).x.tolist() == [[1.0, 1.0]] * 2
+
+
 # ---- data sets
 
 
@@ -263,6 +277,16 @@ def test_merging_refuses_what_has_no_test_set_or_has_owners() -> None:
         both().merged().merged()
     with pytest.raises(ValueError, match=r"without natural clients, .* got numbers: its partition 'natural'"):
         both(np.arange(8)).merged()
+
+
+@pytest.mark.parametrize("change", [{"normalise": Normalise((0.4,), (0.5,), 1 / 255)}, {"x": torch.rand(3, 1)}])
+def test_merging_refuses_examples_that_networks_would_see_in_two_ways(change: dict[str, Any]) -> None:
+    dataset = both()
+    assert dataset.test is not None
+    with pytest.raises(
+        ValueError, match=r"stored and normalised alike, got torch\.uint8 with Normalise\(mean=\(0\.5,\)"
+    ):
+        dataset._replace(test=replace(dataset.test, **change)).merged()
 
 
 def test_a_data_set_selects_rows_with_all_that_belongs_to_them() -> None:

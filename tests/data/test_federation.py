@@ -148,6 +148,16 @@ def test_held_out_rows_are_rows_of_train() -> None:
         federate(examples(), by_lists([[0, 41]]), held_out=np.zeros(40, np.bool_))
 
 
+def test_test_examples_are_normalised_as_those_that_train() -> None:
+    """Else the global accuracy would be of other inputs than any client trains on, without a word."""
+    train, whole = replace(examples(), normalise=Normalise((1.0,), (2.0,))), iid(examples().y, 4, seed=1)
+    with pytest.raises(ValueError, match=r"normalised as those that train, .*mean=\(1\.0,\).*got .*mean=\(0\.0,\)"):
+        federate(train, whole, test=examples(8))
+    assert federate(train, whole, test=replace(examples(8), normalise=train.normalise)).test is not None
+    other = examples(8)  # what is stored in another way needs other means
+    assert federate(train, whole, test=replace(other, x=other.x.to(torch.uint8))).test is not None
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
 def test_val_fraction_is_checked(fraction: float) -> None:
     with pytest.raises(ValueError, match=r"val_fraction must be in \[0, 1\)"):

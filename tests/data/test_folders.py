@@ -56,6 +56,15 @@ def test_grey_images_without_a_test_set(tmp_path: Path) -> None:
     np.testing.assert_array_equal(train.x[0, 0].numpy(), pixels)
 
 
+def test_no_image_is_turned_as_its_exif_data_ask_for(tmp_path: Path) -> None:
+    pixels = RNG.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    Image.fromarray(pixels).save(tmp_path / "train" / "a" / "1.png", exif=exif)
+    np.testing.assert_array_equal(load("images", tmp_path).train.x[0].numpy(), pixels.transpose(2, 0, 1))
+
+
 @pytest.mark.parametrize("name", ["cinic10", "cinic10_with_valid"])
 @pytest.mark.parametrize("place", ["", "CINIC-10"])
 def test_cinic10(tmp_path: Path, name: str, place: str) -> None:

@@ -263,6 +263,27 @@ def test_frames_hold_what_pandas_makes() -> None:
     assert numbers[:, 0].tolist() == [1, 0, 1, 1]
 
 
+def test_a_frame_may_have_numbers_for_names() -> None:
+    """As pandas makes them of an array without a header, for new rows too."""
+    frame = pd.DataFrame(np.column_stack([np.arange(6.0), np.arange(6) % 2, np.arange(6) % 3, np.zeros(6)]))
+    arguments: dict[str, Any] = {"label": 1, "client": 2, "drop": 3, "prepare": "standard", "test_fraction": 0}
+    dataset = from_frame(frame, **arguments)
+    assert (dataset.train.columns, dataset.train.num_classes) == (("0",), 2)
+    assert dataset.owners is not None
+    assert dataset.owners.tolist() == [0, 1, 2] * 2
+    preparation = dataset.train.preparation
+    assert preparation is not None
+    np.testing.assert_array_equal(preparation.new_rows(frame), dataset.train.x.numpy())
+    with pytest.raises(ValueError, match="there is no column '7', got 0, 1, 2, 3"):
+        from_frame(frame, label=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("other", [{"a": [1.0]}, pd.Series([1.0]), np.ones((2, 2))])
+def test_what_is_no_data_frame_is_told(other: Any) -> None:
+    with pytest.raises(ValueError, match=rf"must be a pandas DataFrame, got {type(other).__name__}: pandas.DataFrame"):
+        from_frame(other)
+
+
 @pytest.mark.parametrize("column", ["kind", "owner"])
 def test_a_frame_has_no_gap_among_labels_and_clients(column: str) -> None:
     whole = {"n": [1.0, 2.0, 3.0], "kind": ["a", "b", "a"], "owner": ["u", "v", "u"]}

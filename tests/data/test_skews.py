@@ -139,6 +139,13 @@ def test_lognormal_gives_neighbouring_classes(cycles: int, per_client: int, sigm
         assert row.sum() == row[own].sum()
 
 
+def test_natural_takes_text_that_numpy_holds_as_objects() -> None:
+    """As `table["client"]` of a pandas data frame is."""
+    partition = natural(np.array(["u", "long name", "u"], object))
+    assert [partition.rows(k).tolist() for k in range(2)] == [[0, 2], [1]]
+    assert partition.clients == ("u", "long name")
+
+
 @given(owners=st.lists(st.integers(-3, 3), min_size=1, max_size=40))
 def test_natural_gives_every_row_to_its_owner(owners: list[int]) -> None:
     partition = natural(owners)
@@ -193,6 +200,7 @@ def test_lognormal_sizes_are_those_of_the_draws(overlapping: bool) -> None:
         (lambda: natural([]), "owners must be a list of integers or strings"),
         (lambda: natural(np.array([0.5, 1.0])), "got float64 of shape"),
         (lambda: natural(np.zeros((2, 2), np.int64)), r"shape \(2, 2\)"),
+        (lambda: natural(np.array(["u", None], object)), "got object of shape"),
     ],
 )
 def test_wrong_arguments_are_refused(make: Callable[[], object], message: str) -> None:
@@ -231,6 +239,7 @@ def test_label_blocks_of_large_alpha_are_nearly_equal() -> None:
         ({"classes_per_client": 11}, r"classes_per_client must be in 1..10, the number of classes, got 11: 2 makes"),
         ({"classes_per_client": 0}, r"classes_per_client must be in 1..10"),
         ({"alpha": 0.0}, "alpha must be finite and greater than 0, got 0.0: 1 is unequal"),
+        ({"alpha": 1e-5}, r"not all lost to underflow, got 1e-05 for the 4 clients of class \d: raise alpha"),
         ({"min_per_class": 0}, "min_per_class must be at least 1, got 0: 10 is the default"),
         ({"min_per_class": 80}, "each of 4 clients needs 80 examples of class 0, got 300 of it: use fewer clients"),
     ],

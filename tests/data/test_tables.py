@@ -78,6 +78,8 @@ def test_natural_clients(tmp_path: Path) -> None:
         (["x,y", "1,2"], {}, r"there is no column 'label', got x, y: say which one is the label \(label=NAME\)"),
         (["label", "1"], {}, "must have a column of features, got label: drop fewer"),
         (["x,x,label", "1,2,3"], {}, "columns must have distinct names, got 'x' twice: rename one"),
+        ([",x,label", "0,1,2"], {}, "must have names, got none in place 1: name it .* pandas writes row numbers so"),
+        (["x,label,", "1,2,"], {"prepare": "standard"}, "must have names, got none in place 3"),
         (["x,label", "1,2"], {"client": "user"}, "there is no column 'user', got x, label: name columns as the first"),
         (
             ["ID,Outcome,x", "1,2,3"],
@@ -134,6 +136,11 @@ def test_what_is_refused(tmp_path: Path, lines: list[str], arguments: dict[str, 
     path = write(tmp_path / "t.csv", *lines)
     with pytest.raises(ValueError, match=message):
         read_csv(path, **arguments)
+
+
+def test_a_column_without_a_name_can_be_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", ",x,label", "0,5,a", "1,6,b")
+    assert read_csv(path, drop=[""], test_fraction=0).train.x.tolist() == [[5], [6]]
 
 
 def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

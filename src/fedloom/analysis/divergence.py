@@ -61,7 +61,7 @@ def correlation(x: npt.ArrayLike, y: npt.ArrayLike) -> Correlation:
 
 
 def _pearson(a: Floats, b: Floats) -> float:
-    if len(a) < 2:
+    if len(a) < 2 or a.min() == a.max() or b.min() == b.max():  # of which the mean may be another by rounding
         return float("nan")
     a, b = a - a.mean(), b - b.mean()
     scale = np.sqrt((a @ a) * (b @ b))

@@ -19,11 +19,13 @@ Floats = npt.NDArray[np.float64]
 def gradient_diversity(gradients: Tensor | npt.ArrayLike) -> float:
     """Lambda = mean_k ||g_k||^2 / ||mean_k g_k||^2 of K gradients [K, d] (FedNTD, eq. 8).
 
-    At least 1, and 1 only where all agree; infinite where their mean is zero.
+    At least 1, and 1 only where all agree; infinite where their mean is zero, NaN where one of them is not finite.
     """
     table = torch.as_tensor(gradients).double()
     if table.ndim != 2 or not len(table):
         raise ValueError(f"gradient diversity needs gradients [K, d] of at least one client, got {list(table.shape)}")
+    if not bool(table.isfinite().all()):  # of a model that has diverged: nothing agrees or disagrees
+        return float("nan")
     of_mean = float(table.mean(0).square().sum())
     of_each = float(table.square().sum(1).mean())
     return of_each / of_mean if of_mean > 0 else float("inf")

@@ -79,7 +79,17 @@ class Augment:
         if not self.crop:
             return x
         if self.padding == "reflect":
+            if self.crop >= min(x.shape[2:]):
+                raise SettingError(
+                    f"reflection mirrors at most {min(x.shape[2:]) - 1} pixels of images of {x.shape[2]} x "
+                    f"{x.shape[3]}, got crop = {self.crop}: lower it, or pad with zero"
+                )
             return pad(x, [self.crop] * 4, mode="reflect")
+        if len(self.black) not in (1, x.shape[1]):  # which would make channels
+            raise SettingError(
+                f"black has one value or one for each of the images' {x.shape[1]} channels, got {self.black}: use "
+                "Augment.of(examples.normalise, ...)"
+            )
         black = torch.tensor(self.black, dtype=x.dtype, device=x.device).reshape(-1, 1, 1)
         return pad(x - black, [self.crop] * 4) + black
 

@@ -34,6 +34,10 @@ def read_npz(path: str | os.PathLike[str]) -> Dataset:
         kinds, rule = ("iu", "integer class labels") if name[0] == "y" else ("uf", "numbers, uint8 or floating point")
         if array.dtype.kind not in kinds or array.dtype.itemsize > 8 or not array.size:
             raise FormatError(f"{name} of {path} must hold {rule}, got {array.dtype} of shape {array.shape}")
+    kept = [str(arrays[name].dtype) for name in ("x_train", "x_test")]
+    if "uint8" in kept and kept[0] != kept[1]:  # one of which would be divided by 255, or both
+        rule = "x_train and x_test must be stored alike, both as uint8 or both in floating point"
+        refuse(path, rule, " and ".join(kept), "bring both to one scale and type")
     classes = int(max(arrays["y_train"].max(), arrays["y_test"].max())) + 1
     if classes > MAX_CLASSES:
         refuse(path, f"labels must be below {MAX_CLASSES}", classes - 1, "number the classes from 0")

@@ -135,9 +135,11 @@ class Examples:
                 raise ValueError("targets y must be finite, got NaN or infinity: remove those examples")
             return
         if self.y.dtype != torch.int64 or self.y.dim() != 1:
+            column = self.y.dim() > 1 and self.y.shape[1:].numel() == 1  # of which argmax would make zeros
+            remedy = "pass y.ravel()" if column else "use from_arrays, or y.long(); turn one-hot rows into y.argmax(1)"
             raise ValueError(
                 f"class labels y must be int64 of shape (N,), got {self.y.dtype} of shape {tuple(self.y.shape)}: "
-                "use from_arrays, or y.long(); turn one-hot rows into y.argmax(1)"
+                + remedy
             )
         if self.num_classes > MAX_CLASSES:
             raise ValueError(
@@ -262,7 +264,8 @@ class Dataset(NamedTuple):
         """Return one set of examples to distribute: those of `test` behind those of `train`, and no `test`.
 
         Raises:
-            ValueError: there is no `test`, or examples have owners, which those of `test` lack.
+            ValueError: there is no `test`, it is stored or normalised in another way than `train`, or examples have
+                owners, which those of `test` lack.
         """
         if self.test is None:
             raise ValueError(f"to merge takes a training and a test set, got {self.train.name} without a test set")
@@ -271,7 +274,13 @@ class Dataset(NamedTuple):
                 f"to merge takes data without natural clients, whose test examples have owners too, got "
                 f"{self.train.name}: its partition 'natural' holds examples out for each of them"
             )
-        x, y = (torch.cat([getattr(part, name) for part in (self.train, self.test)]) for name in ("x", "y"))
+        parts = (self.train, self.test)
+        if len({(part.x.is_floating_point(), part.normalise) for part in parts}) > 1:
+            raise ValueError(
+                "to merge takes training and test examples that are stored and normalised alike, got "
+                f"{' and '.join(f'{part.x.dtype} with {part.normalise}' for part in parts)}: make both in one way"
+            )
+        x, y = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y"))
         raw, more = self.train.preparation, self.test.preparation
         return Dataset(replace(self.train, x=x, y=y, preparation=raw and more and raw.joined(more)), None)
 
@@ -361,6 +370,11 @@ def _tensor(values: npt.NDArray[np.generic] | Tensor) -> Tensor:
         )
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
         raise ValueError(f"arrays must hold real numbers of at most 64 bits, got {values.dtype}: convert with astype")
+    if isinstance(values, np.ma.MaskedArray) and (hidden := int(np.ma.getmaskarray(values).sum())):
+        raise ValueError(
+            f"arrays must have a value in every place, got {hidden} that are masked: fill them with values.filled(...) "
+            "or leave their examples out"
+        )
     # PyTorch reads neither foreign byte orders nor negative strides, and warns of read-only memory.
     native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     return torch.from_numpy(native if native.flags.writeable else native.copy())

@@ -186,9 +186,14 @@ def federate(
 
     Raises:
         ValueError: what `split` and `Federation` refuse, `val_fraction` is out of range, `held_out` does not fit
-            `train`, or all clients would be left out.
+            `train`, all clients would be left out, or `test` is of the type of `train` but normalised in another way.
     """
     _check_kinds(train, partition, test, public)
+    if test is not None and test.x.dtype == train.x.dtype and test.normalise != train.normalise:
+        raise ValueError(
+            f"test examples must be normalised as those that train, {train.normalise}, got {test.normalise}: networks "
+            "would be judged on other inputs than they have learnt; give both the same normalise"
+        )
     if not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}: 0.1 takes one remaining row in ten")
     labels = np.zeros(len(train), np.int64) if train.y.is_floating_point() else train.y.cpu().numpy()

@@ -49,6 +49,7 @@ def images(folder: Path) -> Dataset:
     """Return images from `{train,test}/<class>/*`, uint8 (N, C, H, W); classes are numbered in the order of names.
 
     All images have one size and are either grey (mode L) or in colour (RGB). Without `test/`, there is no test set.
+    Pixels are those stored, as `ImageFolder` of torchvision has them: no image is turned as its EXIF data may ask for.
     """
     if not (folder / "train").is_dir():
         refuse(folder, "the folder must hold train/<class>/ with images", "no train/", "make one folder for each class")

@@ -317,7 +317,7 @@ def split(
 
     A client with n examples gives up `round(test_fraction * n)`, halves rounded up, but never its last one. Classes
     share that number in proportion, by largest remainder, ties at random. Rows keep the order of `partition`. What a
-    client gives up does not depend on the rows of other clients.
+    client gives up depends on its own rows and the largest label alone, not on the rows of other clients.
 
     Args:
         partition: rows of every client.

@@ -120,6 +120,7 @@ class Preparation:
         """
         import pandas as pd
 
+        frame = frame.rename(columns=str)  # as `from_frame` names them
         if lacks := [name for name in self.frame.columns if name not in frame.columns]:
             raise ValueError(
                 f"new rows must have the columns {', '.join(map(repr, self.frame.columns))}, got none called "

@@ -256,7 +256,7 @@ def label_blocks(
         min_per_class: examples that a client has at least of each of its classes, at least 1.
 
     Raises:
-        ValueError: an argument is out of range, or a class is too small for `min_per_class`.
+        ValueError: an argument is out of range, a class is too small for `min_per_class`, or `alpha` for its draws.
     """
     classes = _labels(labels)
     _check_clients(num_clients, len(classes))
@@ -279,6 +279,11 @@ def label_blocks(
                 "use fewer clients, fewer classes per client or a smaller min_per_class"
             )
         shares = generator.dirichlet(np.repeat(alpha, len(holders))) if holders else np.zeros(0)
+        if not np.isfinite(shares).all():
+            raise ValueError(
+                f"alpha must be large enough for shares that are not all lost to underflow, got {alpha} for the "
+                f"{len(holders)} clients of class {c}: raise alpha, 0.01 is nearly one client for each class"
+            )
         ends = (np.cumsum(shares) * spare).round().astype(np.int64) + min_per_class * np.arange(1, len(holders) + 1)
         for u, own in zip(holders, np.split(rows, ends), strict=False):
             clients[u].append(own)
@@ -300,6 +305,8 @@ def natural(
         ValueError: there is no example, or the ids are not a list of integers or strings.
     """
     ids = np.asarray(owners.cpu() if isinstance(owners, Tensor) else owners)
+    if ids.dtype == object and all(isinstance(owner, str) for owner in ids):  # a column of pandas
+        ids = ids.astype(str)
     if ids.ndim != 1 or not len(ids) or not (np.issubdtype(ids.dtype, np.integer) or ids.dtype.kind == "U"):
         raise ValueError(
             f"owners must be a list of integers or strings, at least one, got {ids.dtype} of shape {ids.shape}: "

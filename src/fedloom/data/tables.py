@@ -114,14 +114,21 @@ def from_frame(
 ) -> Dataset:
     """Return the rows of a pandas data frame as feature vectors (N, D) float32; arguments are those of `read_csv`.
 
-    Gaps are NaN and None.
+    Gaps are NaN and None. Columns that have numbers for names are named by their text: 3 is "3".
 
     Columns of numbers and of true and false are numbers, those of objects, text and categories are words.
 
     Raises:
-        ValueError: as of `read_csv`, or a column holds neither, such as dates.
+        ValueError: as of `read_csv`, a column holds neither, such as dates, or this is no data frame of pandas.
     """
+    if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
+        raise ValueError(
+            f"frame must be a pandas DataFrame, got {type(frame).__name__}: pandas.DataFrame(...) makes one, and "
+            "frame.to_pandas() of polars"
+        )
     place, header = Path(name), [str(column) for column in frame.columns]
+    label, client, split = str(label), client if client is None else str(client), split if split is None else str(split)
+    drop, categories = (_texts(names) for names in (drop, categories))
     named, drop, categories = _roles((label, client, split), drop, categories)
     _check_header(place, header, [*named, *drop], categories)
     lines = np.arange(len(frame))
@@ -139,6 +146,11 @@ def from_frame(
     return _dataset(
         place, read, (label, client, split), name, prepare, {"dropped": list(drop)}, test_fraction, seed, bad
     )
+
+
+def _texts(names: Sequence[Any]) -> list[str]:
+    """Names of columns as text; a single one is a list of it."""
+    return [str(name) for name in ([names] if isinstance(names, str | int) else names)]
 
 
 def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
@@ -261,6 +273,13 @@ def _check_header(path: Path, header: Sequence[str], others: Sequence[str], feat
         refuse(path, "columns must have distinct names", f"{twice[0]!r} twice", "rename one in the first line")
     if missing := [name for name in dict.fromkeys([*others, *features]) if name not in header]:
         raise NoColumnError(path, header, missing)
+    if "" in header and "" not in others:
+        refuse(
+            path,
+            "columns of features must have names",
+            f"none in place {header.index('') + 1}",
+            "name it in the first line or leave it out; pandas writes row numbers so, unless to_csv has index=False",
+        )
     if not set(header) - set(others):
         refuse(path, "a table must have a column of features", ", ".join(header)[:200], "drop fewer columns")
 
