@@ -399,6 +399,18 @@ def test_a_target_ends_the_run(tmp_path: Path) -> None:
     assert len(again.metrics) == len(history.metrics)
 
 
+def test_a_target_that_the_last_round_reaches_has_stopped_nothing(tmp_path: Path) -> None:
+    first = run(FedAvg(local=LOCAL), federation(), mlp, SETTINGS, directory=tmp_path)
+    settings = dataclasses.replace(SETTINGS, target=first.last("global_accuracy"))
+    again = run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path, resume=True)
+    assert again.metrics == first.metrics
+    assert again.stopped is None
+    more = dataclasses.replace(settings, rounds=SETTINGS.rounds + 1)
+    stopped = run(FedAvg(local=LOCAL), federation(), mlp, more, directory=tmp_path, resume=True)
+    assert stopped.metrics == first.metrics
+    assert "global accuracy reached" in str(stopped.stopped)
+
+
 def test_patience_ends_the_run() -> None:
     settings = dataclasses.replace(SETTINGS, rounds=80, patience=4, monitor="global_loss")
     history = run(FedAvg(local=LOCAL), federation(), mlp, settings)

@@ -164,7 +164,7 @@ class Coordinator:
             self.engine.open()
             if not self._server:
                 self._start(files)
-            self.history.stopped = self._reason_to_stop()
+            self.history.stopped = self._reason_to_stop() if self._round < self.settings.rounds else None
             while self._round < self.settings.rounds and self.history.stopped is None:
                 self._next(files)
                 if on_round is not None:
