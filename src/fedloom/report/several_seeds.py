@@ -47,7 +47,8 @@ def summary(runs: Runs, *, against: str | None = None, reading: str = "last") ->
     Args:
         runs: one or several folders with runs below them, or the histories of each method, by its name.
         against: the method that others are compared with; by default the first that is not local-only training.
-        reading: what differences are of, a field of `fedloom.coordinator.Readings`.
+        reading: what differences are of, a field of what `History.readings` gives: last, tail, validated, best or
+            mean.
 
     Raises:
         SettingError: there is no run, no such method or reading, or a file of a run is damaged.
