@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom import FedAvg, FedNTD, PFedSD, RunSettings, Scaffold, run
+from fedloom import FedAvg, FedNTD, LocalOnly, PFedSD, RunSettings, Scaffold, run
 from fedloom.coordinator import History, Job, reading
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, StorageWarning
@@ -424,3 +424,29 @@ def test_what_is_not_measured_cannot_end_a_run() -> None:
         run(FedAvg(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, monitor="val_accuracy", patience=3))
     with pytest.raises(SettingError, match="monitor must be one of"):
         dataclasses.replace(SETTINGS, monitor="luck")
+
+
+@pytest.mark.parametrize("monitor", ["global_accuracy", "global_loss", "forgetting"])
+def test_a_rule_that_waits_for_a_global_model_where_there_is_none_is_warned_of(monitor: Any) -> None:
+    settings = dataclasses.replace(SETTINGS, rounds=1, monitor=monitor, target=0.5, patience=3)
+    with pytest.warns(SettingWarning, match=f"target = 0.5 and patience = 3 wait for {monitor}, and LocalOnly has no"):
+        run(LocalOnly(local=LOCAL), federation(), mlp, settings)
+
+
+def test_other_rules_are_not_warned_of() -> None:
+    for monitor in ("personal_accuracy", "train_loss"):
+        run(LocalOnly(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, monitor=monitor, patience=9))
+    run(LocalOnly(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, rounds=1))
+    run(FedAvg(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, rounds=1, patience=9))
+
+
+def test_an_extended_run_keeps_what_its_last_round_was_judged_by(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, rounds=3, eval_every=2)
+    run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path)
+    more = dataclasses.replace(settings, rounds=5)
+    longer = run(FedAvg(local=LOCAL), federation(), mlp, more, directory=tmp_path, resume=True)
+    whole = run(FedAvg(local=LOCAL), federation(), mlp, more)
+    assert [m["round"] for m in longer if "personal_accuracy" in m] == [0, 2, 3, 4, 5]
+    assert [m["round"] for m in whole if "personal_accuracy" in m] == [0, 2, 4, 5]
+    for a, b in zip(longer, whole, strict=True):
+        assert {name: a[name] for name in b} == b

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
@@ -21,7 +22,7 @@ from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.averaging import Averaging
-from fedloom.core.errors import SettingError, StorageError
+from fedloom.core.errors import SettingError, SettingWarning, StorageError
 from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
@@ -180,6 +181,23 @@ class Coordinator:
         self._record(record, clock, files, each)
         if files is not None:
             files.save(0, self._server, self.engine)
+        self._warn_if_nothing_ends_it(record)
+
+    def _warn_if_nothing_ends_it(self, before: Record) -> None:
+        """Say where `target` or `patience` watch a number that no round will have. `before`: the record of round 0."""
+        settings = self.settings
+        asked = [
+            f"{name} = {value:g}" for name in ("target", "patience") if (value := getattr(settings, name)) is not None
+        ]
+        of_global = settings.monitor in ("global_accuracy", "global_loss", "forgetting")
+        if asked and of_global and before.get("global_accuracy") is None:
+            warnings.warn(
+                f"{' and '.join(asked)} wait for {settings.monitor}, and {type(self.algorithm).__name__} has no global "
+                "model here to measure it on, so the run goes to its last round: set monitor to personal_accuracy or "
+                "val_accuracy (--monitor), or leave it so",
+                SettingWarning,
+                stacklevel=2,
+            )
 
     def _next(self, files: RunDirectory | None) -> None:
         settings, clock, t = self.settings, _Clock(), self._round
