@@ -429,7 +429,10 @@ def test_what_is_not_measured_cannot_end_a_run() -> None:
 @pytest.mark.parametrize("monitor", ["global_accuracy", "global_loss", "forgetting"])
 def test_a_rule_that_waits_for_a_global_model_where_there_is_none_is_warned_of(monitor: Any) -> None:
     settings = dataclasses.replace(SETTINGS, rounds=1, monitor=monitor, target=0.5, patience=3)
-    with pytest.warns(SettingWarning, match=f"target = 0.5 and patience = 3 wait for {monitor}, and LocalOnly has no"):
+    with pytest.warns(
+        SettingWarning,
+        match=rf"target = 0\.5 and patience = 3 can end no run of LocalOnly.* measure {monitor} on: set monitor to",
+    ):
         run(LocalOnly(local=LOCAL), federation(), mlp, settings)
 
 

@@ -192,9 +192,9 @@ class Coordinator:
         of_global = settings.monitor in ("global_accuracy", "global_loss", "forgetting")
         if asked and of_global and before.get("global_accuracy") is None:
             warnings.warn(
-                f"{' and '.join(asked)} wait for {settings.monitor}, and {type(self.algorithm).__name__} has no global "
-                "model here to measure it on, so the run goes to its last round: set monitor to personal_accuracy or "
-                "val_accuracy (--monitor), or leave it so",
+                f"{' and '.join(asked)} can end no run of {type(self.algorithm).__name__}, which has no global model "
+                f"here to measure {settings.monitor} on: set monitor to personal_accuracy or val_accuracy (--monitor), "
+                "or let it go to its last round",
                 SettingWarning,
                 stacklevel=2,
             )
