@@ -453,3 +453,14 @@ def test_an_extended_run_keeps_what_its_last_round_was_judged_by(tmp_path: Path)
     assert [m["round"] for m in whole if "personal_accuracy" in m] == [0, 2, 4, 5]
     for a, b in zip(longer, whole, strict=True):
         assert {name: a[name] for name in b} == b
+
+
+@pytest.mark.parametrize("silent", [True, False, 0])
+def test_a_reason_to_fail_is_words_or_none(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=rf"got {silent} for client \d in round 2: return 'switched off' or None"):
+        run(
+            *(FedAvg(local=LOCAL), federation(), mlp, SETTINGS),
+            faults=lambda round, exchange, client: silent if round == 1 else None,
+            directory=tmp_path,
+        )
+    assert History.read(tmp_path).metrics[-1]["round"] == 1

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from fedloom.core.errors import SettingError, SettingWarning, StorageError
 from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
+from fedloom.engines.faults import Faults
 from fedloom.engines.population import pooled
 from fedloom.engines.processes import Processes, threads
 
@@ -80,7 +81,8 @@ class Coordinator:
             chunks=fixed.get("chunks"),
             workers=settings.workers,
             deadline=settings.deadline,
-            faults=None if algorithm.pooled else job.faults,  # what is in one place is not lost on the way
+            # what is in one place is not lost on the way
+            faults=None if algorithm.pooled or job.faults is None else _InWords(job.faults),
             on_nonfinite=settings.on_nonfinite,
             norm_bound=settings.norm_bound,
             partial_sums=settings.partial_sums,
@@ -354,6 +356,22 @@ class Coordinator:
             "federation": facts.parts(p.federation),
             "versions": facts.versions(),
         }
+
+
+@dataclass(frozen=True)
+class _InWords:
+    """Faults whose reasons are words, as logs have them: of a bool, False too would be a reason and not None."""
+
+    faults: Faults
+
+    def __call__(self, round: int, exchange: int, client: int) -> str | None:
+        why = self.faults(round, exchange, client)
+        if why is not None and not isinstance(why, str):
+            raise SettingError(
+                f"faults gives the reason in words why a client fails, and None for one that answers, got {why!r} for "
+                f"client {client} in round {round + 1}: return 'switched off' or None"
+            )
+        return why
 
 
 def _peak_rss_mib() -> float | None:

@@ -54,6 +54,11 @@ def summary(runs: Runs, *, against: str | None = None, reading: str = "last") ->
         SettingError: there is no run, no such method or reading, or a file of a run is damaged.
     """
     remarks: list[str] = []
+    if isinstance(runs, History) or (isinstance(runs, Sequence) and any(isinstance(of, History) for of in runs)):
+        raise SettingError(
+            "a summary takes directories, or histories by the name of their method, got histories without names: "
+            "write summary({'fedavg': [first, second]})"
+        )
     if isinstance(runs, Mapping):
         methods = _of_histories(runs)
     else:
