@@ -5,17 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import fedloom
 from fedloom.cli.main import main
+from fedloom.cli.parser import parser
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _RUNNABLE = re.compile(r"<!-- runnable -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+_SHOWN = re.compile(
+    r"^(?:    |# +)(?:cd \S+ && )?(fedloom .*)$", re.MULTILINE
+)  # a command line in a block or a comment
 _CODE = re.compile(r"^```.*?^```$|^    .*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
@@ -57,6 +62,31 @@ def test_commands_run(
     if arguments[0] in ("run", "compare"):  # the last of two equal options counts
         arguments += ["--rounds", "1", "--epochs", "1", "--eval-every", "1"]
     assert main(arguments) == 0, capsys.readouterr().err
+
+
+def understood(line: str) -> bool:
+    """Whether there is such a command, with such flags."""
+    try:
+        parser().parse_args(shlex.split(line, comments=True)[1:])
+    except SystemExit as end:
+        return not end.code
+    return True
+
+
+def test_command_lines_that_pages_show_are_understood() -> None:
+    lines = [
+        (page.name, line)
+        for page in [*PAGES, *ROOT.glob("examples/*.toml")]
+        for line in _SHOWN.findall(page.read_text(encoding="utf-8").replace("\\\n", " "))
+    ]
+    assert len(lines) > 80
+    assert [(page, line) for page, line in lines if not understood(line)] == []
+
+
+def test_every_extra_is_named_where_installing_is_explained() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    install = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Install")[2].partition("\n## ")[0]
+    assert [name for name in extras if name != "dev" and f"`{name}`" not in install] == []
 
 
 def test_there_is_something_to_run() -> None:

@@ -278,6 +278,15 @@ PYTHON = {
         lambda: run().to_target("global_acuracy", 0.5), "no round has measured", "'global_acuracy'", "measured: "
     ),
     "a measure that is not there": Mistake(lambda: run().plot("loss"), "no round has measured", "'loss'", "train_loss"),
+    "new clients as a number": Mistake(
+        lambda: run(new=2), "must be a fedloom.NewClients", "got int 2", "NewClients(5)"
+    ),
+    "several watchers": Mistake(
+        lambda: run(on_round=[print]),
+        "on_round must be a function of the history",
+        "got list",
+        "pass one that calls all",
+    ),
 }
 WARNED = {
     "unscaled features": Mistake(

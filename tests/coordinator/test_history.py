@@ -99,6 +99,30 @@ def test_a_target_of_what_was_not_measured_is_an_error() -> None:
         small().to_target("accuracy", 0.5)
 
 
+def test_a_number_over_rounds_goes_by_its_names_in_records_and_in_frames() -> None:
+    history, frame = small(), small().frame()
+    for name in ("global_accuracy", "bytes", "seconds", "seconds_train", "class_accuracy_0", "clients", "failed"):
+        column = frame[name].dropna()
+        np.testing.assert_array_equal(history.series(name), column)
+        assert history.last(name, 2) == column.iloc[-2:].mean()
+        assert history.readings(name).mean == column.mean()
+        (line,) = history.plot(name).lines
+        assert list(line.get_xdata()) == frame["round"][column.index].tolist()
+
+
+def test_several_numbers_a_round_are_no_number_over_rounds() -> None:
+    history = History("A", metrics=[record(1, personal_by_client={"0": 0.5}, class_accuracy=[0.5, 1.0])])
+    for ask in (history.series, history.last, history.readings, history.plot):
+        with pytest.raises(
+            SettingError, match=r"is one a round, and 'personal_by_client' has several: read it in `met"
+        ):
+            ask("personal_by_client")
+        with pytest.raises(SettingError, match=r"'class_accuracy' has several: class_accuracy_0, ... are numbers"):
+            ask("class_accuracy")
+    with pytest.raises(SettingError, match="'personal_by_client' has several"):
+        history.to_target("personal_by_client", 0.5)
+
+
 # ---- accuracies by class
 
 

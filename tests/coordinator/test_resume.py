@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom import FedAvg, FedNTD, PFedSD, RunSettings, Scaffold, run
+from fedloom import FedAvg, FedNTD, LocalOnly, PFedSD, RunSettings, Scaffold, run
 from fedloom.coordinator import History, Job, reading
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, StorageWarning
@@ -399,6 +399,18 @@ def test_a_target_ends_the_run(tmp_path: Path) -> None:
     assert len(again.metrics) == len(history.metrics)
 
 
+def test_a_target_that_the_last_round_reaches_has_stopped_nothing(tmp_path: Path) -> None:
+    first = run(FedAvg(local=LOCAL), federation(), mlp, SETTINGS, directory=tmp_path)
+    settings = dataclasses.replace(SETTINGS, target=first.last("global_accuracy"))
+    again = run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path, resume=True)
+    assert again.metrics == first.metrics
+    assert again.stopped is None
+    more = dataclasses.replace(settings, rounds=SETTINGS.rounds + 1)
+    stopped = run(FedAvg(local=LOCAL), federation(), mlp, more, directory=tmp_path, resume=True)
+    assert stopped.metrics == first.metrics
+    assert "global accuracy reached" in str(stopped.stopped)
+
+
 def test_patience_ends_the_run() -> None:
     settings = dataclasses.replace(SETTINGS, rounds=80, patience=4, monitor="global_loss")
     history = run(FedAvg(local=LOCAL), federation(), mlp, settings)
@@ -412,3 +424,43 @@ def test_what_is_not_measured_cannot_end_a_run() -> None:
         run(FedAvg(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, monitor="val_accuracy", patience=3))
     with pytest.raises(SettingError, match="monitor must be one of"):
         dataclasses.replace(SETTINGS, monitor="luck")
+
+
+@pytest.mark.parametrize("monitor", ["global_accuracy", "global_loss", "forgetting"])
+def test_a_rule_that_waits_for_a_global_model_where_there_is_none_is_warned_of(monitor: Any) -> None:
+    settings = dataclasses.replace(SETTINGS, rounds=1, monitor=monitor, target=0.5, patience=3)
+    with pytest.warns(
+        SettingWarning,
+        match=rf"target = 0\.5 and patience = 3 can end no run of LocalOnly.* measure {monitor} on: set monitor to",
+    ):
+        run(LocalOnly(local=LOCAL), federation(), mlp, settings)
+
+
+def test_other_rules_are_not_warned_of() -> None:
+    for monitor in ("personal_accuracy", "train_loss"):
+        run(LocalOnly(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, monitor=monitor, patience=9))
+    run(LocalOnly(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, rounds=1))
+    run(FedAvg(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, rounds=1, patience=9))
+
+
+def test_an_extended_run_keeps_what_its_last_round_was_judged_by(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, rounds=3, eval_every=2)
+    run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path)
+    more = dataclasses.replace(settings, rounds=5)
+    longer = run(FedAvg(local=LOCAL), federation(), mlp, more, directory=tmp_path, resume=True)
+    whole = run(FedAvg(local=LOCAL), federation(), mlp, more)
+    assert [m["round"] for m in longer if "personal_accuracy" in m] == [0, 2, 3, 4, 5]
+    assert [m["round"] for m in whole if "personal_accuracy" in m] == [0, 2, 4, 5]
+    for a, b in zip(longer, whole, strict=True):
+        assert {name: a[name] for name in b} == b
+
+
+@pytest.mark.parametrize("silent", [True, False, 0])
+def test_a_reason_to_fail_is_words_or_none(silent: Any, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=rf"got {silent} for client \d in round 2: return 'switched off' or None"):
+        run(
+            *(FedAvg(local=LOCAL), federation(), mlp, SETTINGS),
+            faults=lambda round, exchange, client: silent if round == 1 else None,
+            directory=tmp_path,
+        )
+    assert History.read(tmp_path).metrics[-1]["round"] == 1

@@ -100,6 +100,15 @@ def test_without_a_context_the_run_stays_open() -> None:
     assert [call[0] for call in kept.calls] == ["start", 0, 1, 2, 3]
 
 
+def test_a_tracker_is_told_run_settings_too() -> None:
+    kept = Kept()
+    track(kept, RunSettings(rounds=3, seed=7))
+    ((_, told),) = kept.calls
+    assert (told["run"]["rounds"], told["run"]["seed"]) == (3, 7)
+    with pytest.raises(SettingError, match=r"by a mapping or its RunSettings, got FedAvg: pass \{"):
+        track(Kept(), FedAvg())  # type: ignore[arg-type]
+
+
 def test_a_failed_run_is_marked() -> None:
     kept = Kept()
     with pytest.raises(RuntimeError, match="mine"), track(kept):

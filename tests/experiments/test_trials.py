@@ -413,6 +413,10 @@ def test_a_measure_that_is_lost_in_the_end_is_no_score(base: Experiment, tmp_pat
     [
         ({"space": {}}, "a sweep needs at least one setting to vary (--over local.lr=0.01,0.1)"),
         (
+            {"space": {"local.lr": 0.1}},
+            "local.lr needs a list of values or a range log:LOW:HIGH, uniform:LOW:HIGH or int:LOW:HIGH, got 0.1",
+        ),
+        (
             {"space": {"local.lr": []}},
             "local.lr needs a list of values or a range log:LOW:HIGH, uniform:LOW:HIGH or int:LOW:HIGH, got []",
         ),

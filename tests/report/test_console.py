@@ -149,7 +149,9 @@ def test_the_same_accuracy_is_read_in_five_ways() -> None:
     for t, record in enumerate(swings.metrics):
         record |= {"global_accuracy": (0.1, 0.5, 0.9, 0.3, 0.7)[t], "val_accuracy": (0.1, 0.8, 0.2, 0.3, 0.4)[t]}
     out = shown(readings_table([("fedavg", swings)]), 100)
-    assert "*best on test, which is optimistic" in " ".join(out.split())
+    assert " ".join(out.split()).startswith(
+        "Which number: last round; mean of the last 2; chosen by validation; *best on test, which is optimistic; mean"
+    )
     assert [line.split() for line in out.splitlines()][-1] == [
         *["fedavg", "0.7000", "0.5000", "0.5000", "0.9000", "0.5000"]
     ]
@@ -157,6 +159,11 @@ def test_the_same_accuracy_is_read_in_five_ways() -> None:
     narrow = shown(readings_table([("fedavg", swings)]), 40).splitlines()[-1].split()
     assert narrow[:2] == ["fedavg", "0.7000"]  # what goes first are the other ways
     assert "0.8000" in narrow
+
+
+def test_a_caption_names_the_readings_that_are_shown() -> None:
+    caption = " ".join(shown(readings_table([("fedavg", history(rounds=1, global_accuracy=0.5))]), 100).split())
+    assert caption.startswith("Which number: last round; *best on test, which is optimistic; mean of all rounds ")
 
 
 def test_labels_are_not_markup() -> None:

@@ -214,3 +214,10 @@ def test_runs_from_python_tell_their_seed_and_partition() -> None:
     assert gaps is not None
     assert gaps.rows[0][1].count == 2
     assert not math.isnan(gaps.rows[0][1].low)
+
+
+def test_histories_without_a_method_are_refused() -> None:
+    history = fl.History("A", metrics=[{"round": 0, "global_accuracy": 0.1}])
+    for runs in (history, [history, history]):
+        with pytest.raises(SettingError, match=r"got histories without names: write summary\(\{'fedavg'"):
+            summary(runs)  # type: ignore[arg-type]

@@ -146,9 +146,9 @@ class History:
             from matplotlib.figure import Figure
         except ImportError:
             raise SettingError("a figure needs matplotlib: pip install 'fedloom[report]'") from None
-        shown = names or tuple(name for name in _ACCURACIES if len(self.series(name)))
+        shown = names or tuple(name for name in _ACCURACIES if self._values(name))
         for name in shown or ("global_accuracy",):
-            if not len(self.series(name)):
+            if not self._values(name):
                 raise self._unmeasured(name)
         axes = ax
         if axes is None and Console().is_jupyter:
@@ -158,8 +158,8 @@ class History:
         elif axes is None:
             axes = Figure(figsize=(6.4, 3.6), layout="constrained").add_subplot()
         for name in shown:
-            rounds = [m["round"] for m in self.metrics if m.get(name) is not None]
-            axes.plot(rounds, self.series(name), label=f"{self.algorithm}: {name.replace('_', ' ')}")
+            rounds, values = zip(*self._values(name), strict=True)
+            axes.plot(rounds, values, label=f"{self.algorithm}: {name.replace('_', ' ')}")
         axes.set_xlabel("round")
         axes.legend(frameon=False)
         return axes
@@ -174,29 +174,47 @@ class History:
     def __iter__(self) -> Iterator[Record]:
         return iter(self.metrics)
 
+    def _values(self, name: str) -> list[tuple[int, float]]:
+        """A number by round, in the rounds that have it: of `metrics`, or one that `rows` makes of them.
+
+        Raises:
+            SettingError: it is several numbers a round.
+        """
+        derived = _many(name) or name in ("clients", "failed", "bytes", "seconds")
+        records = self.rows() if derived else self.metrics
+        found = [(m["round"], m[name]) for m in records if m.get(name) is not None]
+        if any(not isinstance(value, (int, float)) for _, value in found):
+            remedy = "class_accuracy_0, ... are numbers" if name == "class_accuracy" else "read it in `metrics`"
+            raise SettingError(f"a number over rounds is one a round, and {name!r} has several: {remedy}")
+        return found
+
     def series(self, name: str) -> npt.NDArray[np.float64]:
-        """One measured number over the rounds that have it."""
-        return np.array([m[name] for m in self.metrics if m.get(name) is not None], np.float64)
+        """One measured number over the rounds that have it, by its name in `metrics` or in `frame`.
+
+        Raises:
+            SettingError: it is several numbers a round, as `personal_by_client`.
+        """
+        return np.array([value for _, value in self._values(name)], np.float64)
 
     def last(self, name: str, count: int = 1) -> float:
         """The mean of a number over the last `count` rounds, of those of them that have it; NaN: it was never measured.
 
         Where none of them has it, its newest value. What was measured before training is in no such mean.
         """
-        there = [m for m in self.metrics if m.get(name) is not None]
+        there = self._values(name)
         if not there:
             return math.nan
         first = max(1, self.metrics[-1]["round"] - count + 1)
-        return float(np.mean([m[name] for m in there if m["round"] >= first] or [there[-1][name]]))
+        return float(np.mean([value for t, value in there if t >= first] or [there[-1][1]]))
 
     def readings(self, name: str, tail: int | None = None) -> Readings:
         """A measured number, read in five ways; `tail`: over how many of the last rounds its mean is taken."""
-        there = [m for m in self.metrics if m.get(name) is not None]
+        there = dict(self._values(name))
         if not there:
             return Readings(*[math.nan] * 5)
-        values = np.array([m[name] for m in there], np.float64)
-        chosen = [m for m in there if m.get("val_accuracy") is not None]
-        validated = max(chosen, key=lambda m: m["val_accuracy"])[name] if chosen else math.nan  # the first of equals
+        values = np.array(list(there.values()), np.float64)
+        chosen = [(t, by) for t, by in self._values("val_accuracy") if t in there]
+        validated = there[max(chosen, key=lambda at: at[1])[0]] if chosen else math.nan  # the first of equals
         best = values.min() if lower_is_better(name) else values.max()
         many = newest(self.metrics[-1]["round"]) if tail is None else tail
         return Readings(
@@ -260,7 +278,7 @@ class History:
         """
         lower = lower_is_better(metric)
         rows = self.rows()
-        if all(row.get(metric) is None for row in rows):
+        if not self._values(metric):
             raise self._unmeasured(metric)
         for row in rows:
             value = row.get(metric)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,11 @@ from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.averaging import Averaging
-from fedloom.core.errors import SettingError, StorageError
+from fedloom.core.errors import SettingError, SettingWarning, StorageError
 from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
+from fedloom.engines.faults import Faults
 from fedloom.engines.population import pooled
 from fedloom.engines.processes import Processes, threads
 
@@ -79,7 +81,8 @@ class Coordinator:
             chunks=fixed.get("chunks"),
             workers=settings.workers,
             deadline=settings.deadline,
-            faults=None if algorithm.pooled else job.faults,  # what is in one place is not lost on the way
+            # what is in one place is not lost on the way
+            faults=None if algorithm.pooled or job.faults is None else _InWords(job.faults),
             on_nonfinite=settings.on_nonfinite,
             norm_bound=settings.norm_bound,
             partial_sums=settings.partial_sums,
@@ -164,7 +167,7 @@ class Coordinator:
             self.engine.open()
             if not self._server:
                 self._start(files)
-            self.history.stopped = self._reason_to_stop()
+            self.history.stopped = self._reason_to_stop() if self._round < self.settings.rounds else None
             while self._round < self.settings.rounds and self.history.stopped is None:
                 self._next(files)
                 if on_round is not None:
@@ -180,6 +183,23 @@ class Coordinator:
         self._record(record, clock, files, each)
         if files is not None:
             files.save(0, self._server, self.engine)
+        self._warn_if_nothing_ends_it(record)
+
+    def _warn_if_nothing_ends_it(self, before: Record) -> None:
+        """Say where `target` or `patience` watch a number that no round will have. `before`: the record of round 0."""
+        settings = self.settings
+        asked = [
+            f"{name} = {value:g}" for name in ("target", "patience") if (value := getattr(settings, name)) is not None
+        ]
+        of_global = settings.monitor in ("global_accuracy", "global_loss", "forgetting")
+        if asked and of_global and before.get("global_accuracy") is None:
+            warnings.warn(
+                f"{' and '.join(asked)} can end no run of {type(self.algorithm).__name__}, which has no global model "
+                f"here to measure {settings.monitor} on: set monitor to personal_accuracy or val_accuracy (--monitor), "
+                "or let it go to its last round",
+                SettingWarning,
+                stacklevel=2,
+            )
 
     def _next(self, files: RunDirectory | None) -> None:
         settings, clock, t = self.settings, _Clock(), self._round
@@ -336,6 +356,22 @@ class Coordinator:
             "federation": facts.parts(p.federation),
             "versions": facts.versions(),
         }
+
+
+@dataclass(frozen=True)
+class _InWords:
+    """Faults whose reasons are words, as logs have them: of a bool, False too would be a reason and not None."""
+
+    faults: Faults
+
+    def __call__(self, round: int, exchange: int, client: int) -> str | None:
+        why = self.faults(round, exchange, client)
+        if why is not None and not isinstance(why, str):
+            raise SettingError(
+                f"faults gives the reason in words why a client fails, and None for one that answers, got {why!r} for "
+                f"client {client} in round {round + 1}: return 'switched off' or None"
+            )
+        return why
 
 
 def _peak_rss_mib() -> float | None:

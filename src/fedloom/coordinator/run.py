@@ -172,6 +172,7 @@ class Job:
         on_round: OnHistory | None = None,
     ) -> History:
         """Start the run, or go on with the one in `directory`; see `run`. `at`: from the checkpoint of this round."""
+        _check_watchers(on_start=on_start, on_round=on_round)
         if only_computes(self.settings.engine):
             return self._serve()
         if directory is None:
@@ -331,6 +332,7 @@ def run(
         faults=faults,
         new=new,
     )
+    _check_watchers(on_round=on_round)
     with watched(type(algorithm).__name__, settings.rounds, progress) as shown:
 
         def each(history: History) -> None:
@@ -378,6 +380,17 @@ def _check_kinds(job: Job) -> None:
             called = isinstance(given, type) and issubclass(given, kind)
             remedy = f"make one, {given.__name__}()" if called else f"pass {what}"
             raise SettingError(f"{name} must be a fedloom.{kind.__name__}, got {_said(given)}: {remedy}")
+    if job.new is not None and not isinstance(job.new, NewClients):
+        raise SettingError(f"new must be a fedloom.NewClients, got {_said(job.new)}: pass fedloom.NewClients(5)")
+
+
+def _check_watchers(**watchers: object) -> None:
+    """Refuse what cannot be called before a round is computed."""
+    for name, given in watchers.items():
+        if given is not None and not callable(given):
+            raise SettingError(
+                f"{name} must be a function of the history, got {_said(given)}: pass one that calls all of them"
+            )
 
 
 def _said(value: object) -> str:

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
+from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History, Record
+from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import FedloomError, SettingError
 
 T = TypeVar("T")
@@ -136,7 +138,7 @@ def tracker(text: str) -> Tracker:
     return _TRACKERS[name][0](target)
 
 
-def track(tracker: Tracker, settings: Mapping[str, Any] | None = None) -> Tracking:
+def track(tracker: Tracker, settings: Mapping[str, Any] | RunSettings | None = None) -> Tracking:
     """Start a tracker and return what sends it every round: `run(..., on_round=track(tracker))`.
 
     As a context it also closes the run there, and says whether it failed:
@@ -145,7 +147,13 @@ def track(tracker: Tracker, settings: Mapping[str, Any] | None = None) -> Tracki
     Raises:
         SettingError: the tracker does not start. A tracker that fails later only warns.
     """
-    return Tracking(tracker, settings or {})
+    told = {"run": plain(settings)} if isinstance(settings, RunSettings) else settings or {}
+    if not isinstance(told, Mapping):
+        raise SettingError(
+            f"a tracker is told how a run was asked for by a mapping or its RunSettings, got {type(told).__name__}: "
+            'pass {"lr": 0.1}, or nothing'
+        )
+    return Tracking(tracker, told)
 
 
 class Tracking:

@@ -8,7 +8,7 @@ import math
 import os
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -229,7 +229,7 @@ class Sweep:
                 raise SettingError(f"a sweep chooses between settings of one algorithm, not by {key}: {remedy}")
             if key in out:
                 raise SettingError(f"each setting is named once, got {key} again")
-            if not len(values) or (isinstance(values, str) and not is_range(values)):
+            if not isinstance(values, Sized) or not len(values) or (isinstance(values, str) and not is_range(values)):
                 raise SettingError(f"{key} needs a list of values or a range {RANGES}, got {values!r}")
             out[key] = values
         if not out:

@@ -88,24 +88,28 @@ def comparison_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderabl
 
 
 _NEW = {"global": "global", "fine_tuned": "tuned", "personalised": "own"}
-_WAYS = {"last": "last", "tail": "mean {many}", "validated": "by val.", "best": "best*", "mean": "mean"}
+_WAYS = {  # a field of Readings: the heading of its column, and what it is
+    "last": ("last", "last round"),
+    "tail": ("mean {many}", "mean of the last {many}"),
+    "validated": ("by val.", "chosen by validation"),
+    "best": ("best*", "*best on test, which is optimistic"),
+    "mean": ("mean", "mean of all rounds"),
+}
 
 
 def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
     """One row per run: global and personal accuracy, each read in five ways (`History.readings`)."""
-    columns = []
+    columns, shown = [], set[str]()
     many = newest(min((h.metrics[-1]["round"] for _, h in results), default=0))
     for kind in ("global", "personal"):
         found = [history.readings(f"{kind}_accuracy", many)._asdict() for _, history in results]
-        for leaves, (way, heading) in enumerate(_WAYS.items()):
+        for leaves, (way, (heading, _)) in enumerate(_WAYS.items()):
             cells = [_number(values[way]) for values in found]
             if set(cells) != {_number(math.nan)} and (way != "tail" or many > 1):
                 columns.append(_Column(f"{kind}\n{heading.format(many=many)}", cells, leaves))
-    of = f"mean of the last {many}; " * (many > 1)
-    title = (
-        f"Which number: last round; {of}chosen by validation; *best on test, which is optimistic; mean of all rounds"
-    )
-    return _Fitted(title, [label for label, _ in results], columns)
+                shown.add(way)
+    said = "; ".join(what.format(many=many) for way, (_, what) in _WAYS.items() if way in shown)
+    return _Fitted(f"Which number: {said or 'none'}", [label for label, _ in results], columns)
 
 
 def _widest(texts: Sequence[str]) -> int:

@@ -47,12 +47,18 @@ def summary(runs: Runs, *, against: str | None = None, reading: str = "last") ->
     Args:
         runs: one or several folders with runs below them, or the histories of each method, by its name.
         against: the method that others are compared with; by default the first that is not local-only training.
-        reading: what differences are of, a field of `fedloom.coordinator.Readings`.
+        reading: what differences are of, a field of what `History.readings` gives: last, tail, validated, best or
+            mean.
 
     Raises:
         SettingError: there is no run, no such method or reading, or a file of a run is damaged.
     """
     remarks: list[str] = []
+    if isinstance(runs, History) or (isinstance(runs, Sequence) and any(isinstance(of, History) for of in runs)):
+        raise SettingError(
+            "a summary takes directories, or histories by the name of their method, got histories without names: "
+            "write summary({'fedavg': [first, second]})"
+        )
     if isinstance(runs, Mapping):
         methods = _of_histories(runs)
     else:
