@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedloom import FedAvg, FedNTD, LocalOnly, PFedSD, RunSettings, Scaffold, run
-from fedloom.coordinator import History, Job, reading
+from fedloom.coordinator import History, Job, facts, reading
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, StorageWarning
+from fedloom.core.random import normal
 from tiny import LOCAL, federation, linear, mlp
 
 SETTINGS = RunSettings(rounds=6, cohort_size=3, engine="loop", threads=1, keep_every=3)
@@ -193,6 +195,30 @@ def test_changed_data_are_named(done: Path) -> None:
     other = dataclasses.replace(changed, train=dataclasses.replace(changed.train, x=x))
     with pytest.raises(SettingError, match=r"federation\.parts\.train was"):
         dataclasses.replace(JOB, federation=other).run(done, resume=True)
+
+
+def test_other_augmentation_is_refused(done: Path) -> None:
+    """No fingerprint has it: it is no part of the examples, but of what networks train on."""
+    with pytest.raises(SettingError, match=r'federation\.augment was null and is "<function _noisy>"'):
+        NOISY.run(done, resume=True)
+
+
+def test_a_run_that_did_not_write_its_augmentation_down_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        all_parts = facts.parts
+        earlier.setattr(facts, "parts", lambda f: {k: v for k, v in all_parts(f).items() if k != "augment"})
+        interrupted(NOISY, tmp_path, 4)
+    assert same_end(NOISY.run(tmp_path, resume=True), NOISY.run())
+
+
+def _noisy(x: Tensor, key: Tensor) -> Tensor:
+    return x + 0.01 * normal(key, 7, x.shape)
+
+
+_TRAIN = dataclasses.replace(federation().train, augment=_noisy)
+NOISY = dataclasses.replace(JOB, federation=dataclasses.replace(federation(), train=_TRAIN))
 
 
 def test_other_versions_are_warned_of(done: Path) -> None:

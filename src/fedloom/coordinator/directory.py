@@ -280,6 +280,8 @@ class RunDirectory:
         if stored["format"] == 1:  # settings and choices that an earlier version did not know
             stored |= {part: {**plain(facts[part]), **stored[part]} for part in ("run", "fixed")}
         now = plain(facts)
+        if "augment" not in stored["federation"]:  # of an earlier version, which did not write it down
+            del now["federation"]["augment"]
         changes = [c for c in _differences(completed(stored, facts), now) if c[0] not in _MAY_DIFFER]
         for key, old, new in changes:
             if key.startswith("versions."):

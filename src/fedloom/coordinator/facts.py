@@ -31,6 +31,7 @@ def parts(federation: Federation) -> dict[str, Any]:
         "classes": f.num_classes,
         "partition": f.partition.name,
         "parts": {name: part.fingerprint() for name, part in named.items() if part is not None},
+        "augment": f.train.augment,  # of which the fingerprints know nothing
         **({} if f.train.preparation is None else {"table": f.train.preparation.facts}),
     }
 

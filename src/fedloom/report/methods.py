@@ -99,9 +99,9 @@ class Run:
             if isinstance(data := known.get("federation"), dict):  # of the fingerprints, that which no seed changes
                 parts = part(data, "parts") or {}
                 kept_parts = {key: parts[key] for key in ("test", "train") if key in parts}
-                known["federation"] = {k: v for k, v in data.items() if k not in ("parts", "table")} | dict(
-                    [*kept_parts.items()][:1]
-                )
+                known["federation"] = {
+                    k: v for k, v in data.items() if k not in ("parts", "table") and v is not None
+                } | dict([*kept_parts.items()][:1])
         own = known.get(str(s.get("algorithm")))  # the algorithm's settings, under its name: methods share many of them
         if isinstance(own, dict) and not own.keys() & known.keys():
             known = {key: value for key, value in known.items() if value is not own} | own
