@@ -424,6 +424,52 @@ def test_who_is_late_is_not_asked_and_its_answer_is_dropped(tmp_path: Path) -> N
     assert [(line["event"], line["device"]) for line in log(tmp_path)] == [("late", "slow")]
 
 
+def test_who_is_slow_to_join_is_asked_all_the_same(tmp_path: Path) -> None:
+    """What it says to its welcome comes when nobody waits for it any more, and is no answer to the first request."""
+    late = dict[int, list[bytes]]()
+
+    def slow(rank: int) -> Device:
+        def answer(message: bytes) -> bytes | None:
+            if message == b"welcome":
+                late[rank] = [b"{}"]
+                return None
+            assert isinstance(wires, InProcess)
+            wires.found[rank].extend(late.pop(rank, []))  # once it is ready, in the order in which it was asked
+            return message.upper()
+
+        return answer
+
+    fleet = fleet_of([slow(1), slow(2)], tmp_path)
+    wires = fleet.manager
+    assert isinstance(wires, InProcess)
+    fleet.ranks = {"slow": 1, "slower": 2}
+    for rank in (1, 2):
+        fleet.tell(rank, b"welcome")
+    assert set(fleet.there()) == {"slow", "slower"}
+    for _ in range(2):
+        assert dict(fleet.ask({"slow": b"one", "slower": b"two"}, 0.01)) == {"slow": b"ONE", "slower": b"TWO"}
+    fleet.tell(1, b"welcome")
+    wires.found[1].extend(late.pop(1))  # before it is asked
+    assert dict(fleet.ask({"slow": b"three"}, 0.01)) == {"slow": b"THREE"}
+    assert not (tmp_path / "audit.jsonl").exists()
+
+
+def test_who_is_slow_to_join_and_then_late_is_asked_again(tmp_path: Path) -> None:
+    answers: list[bytes | None] = [None]
+    fleet = fleet_of([lambda message: answers[0]], tmp_path)
+    fleet.ranks = {"one": 1}
+    fleet.tell(1, b"welcome")
+    assert dict(fleet.ask({"one": b"first"}, 0.01)) == {"one": Lost("no answer within 0.01 s")}
+    wires = fleet.manager
+    assert isinstance(wires, InProcess)
+    wires.found[1].append(b"{}")  # of the welcome: the late answer is still to come
+    assert dict(fleet.ask({"one": b"second"}, 0.01)) == {"one": Lost("it is still busy with an earlier request")}
+    wires.found[1].append(b"late")
+    answers[0] = b"new"
+    assert dict(fleet.ask({"one": b"third"}, 0.01)) == {"one": b"new"}
+    assert [line["event"] for line in log(tmp_path)] == ["late"]
+
+
 def test_who_is_gone_is_not_there(tmp_path: Path) -> None:
     def gone(message: bytes) -> bytes:
         raise EOFError
