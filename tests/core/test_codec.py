@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import OrderedDict, defaultdict, deque
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.codec import decode, encode
+from fedloom.core.codec import blank, decode, describe, encode
 from fedloom.core.errors import CodecError
 from fedloom.core.types import Maybe, Weighted, Weights, state
 
@@ -251,6 +254,61 @@ def test_any_damage_is_a_codec_error_or_only_other_values(data: Any) -> None:
 def test_arbitrary_bytes(data: bytes) -> None:
     with pytest.raises(CodecError):
         decode(data, VALUE)
+
+
+# ---- structures
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees)
+@example(OrderedDict(a=torch.ones(1)))
+@example({1: torch.ones(1), False: torch.ones(2), None: torch.ones(3)})
+@example(Weights(params={"w": torch.ones(2)}))
+def test_a_structure_comes_back(value: Any) -> None:
+    assert tree.same_structure(blank(json.loads(json.dumps(describe(value)))), value)
+
+
+LEAF = {"type": None, "context": None, "children_spec": []}
+KEY = {"__enum__": True, "fqn": "imported_by_name:Kind", "name": "one"}
+NAMING = {  # structures of PyTorch that name a module
+    "a default": {
+        "type": "collections.defaultdict",
+        "context": {"default_factory_module": "imported_by_name", "default_factory_name": "f", "dict_context": ["a"]},
+        "children_spec": [LEAF],
+    },
+    "a key": {"type": "builtins.dict", "context": json.dumps([KEY]), "children_spec": [LEAF]},
+    "a key of a key": {"type": "collections.OrderedDict", "context": json.dumps([[KEY]]), "children_spec": [LEAF]},
+    "no key": {"type": "builtins.list", "context": json.dumps(KEY), "children_spec": [LEAF]},
+    "a length": {"type": "collections.deque", "context": json.dumps(KEY), "children_spec": [LEAF]},
+}
+
+
+@pytest.mark.parametrize("naming", NAMING)
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_structure_imports_nothing(naming: str, deep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_by_name.py").write_text("f = list\nKind = {'one': 1}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found: Any = NAMING[naming]
+    if deep:
+        found = {"type": "builtins.list", "context": "null", "children_spec": [LEAF, found]}
+    with pytest.raises(CodecError, match=r"is none of them|keys are text or numbers"):
+        blank({"tree": json.dumps([1, found]), "leaves": [["F32", []]] * (1 + deep)})
+    assert "imported_by_name" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "[1]", "[2, {}]", "[1, null]", "[1, []]", '[1, {"type": 5}]', json.dumps([1, {**LEAF, "type": "a"}])],
+)
+def test_what_is_no_structure_is_a_codec_error(text: str) -> None:
+    with pytest.raises(CodecError, match="not the structure of a payload"):
+        blank({"tree": text, "leaves": []})
+
+
+@pytest.mark.parametrize("value", [deque([torch.ones(1)]), defaultdict(list, a=torch.ones(1))])
+def test_a_structure_that_nobody_takes_is_not_sent(value: Any) -> None:
+    with pytest.raises(CodecError, match=f"a message holds .* 'collections.{type(value).__name__}' is none of them"):
+        describe(value)
 
 
 def test_of_a_stack_what_somebody_has_travels() -> None:

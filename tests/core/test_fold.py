@@ -15,7 +15,7 @@ from torch.func import vmap
 
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, Lazy
+from fedloom.core.batches import Batch, Lazy, noise
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.fold import fold, minimise
@@ -24,7 +24,7 @@ from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.random import uniform
-from fedloom.core.types import Weights
+from fedloom.core.types import Params, Weights
 from fedloom.core.types import replace as changed
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
@@ -192,6 +192,30 @@ def test_buffers_move_and_are_not_trained(engine: Any) -> None:
     assert out["w"].buffers["seen"].tolist() == [2 * n for n in SIZES]
     assert out["steps"].tolist() == [4, 6, 2, 4]
     assert bool((out["w"].params["m"] != 0).all())
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_graph_is_of_one_structure(stacked: bool) -> None:
+    """One loss trains carries whose tensors have the same shapes and other names: each by its own code."""
+    batches = noise((1,), 4, 3, 0, torch.zeros(()))
+
+    def loss(part: Params, batch: Batch) -> Tensor:
+        w = part["a"] if "a" in part else -part["b"]
+        return batch.mean(batch.x[:, 0] * w + w * w)
+
+    def trained(name: str, start: Tensor) -> Tensor:
+        return minimise(loss, Params({name: start}), batches, SGD(), lr=torch.tensor(0.1, dtype=torch.float64))[name]
+
+    found = {}
+    for compilation in ("none", "trace"):
+        with executing(Execution(compilation)) as execution:
+            for name in "ab":
+                one = functools.partial(trained, name)
+                found[compilation, name] = vmap(one)(torch.ones(2)) if stacked else one(torch.ones(()))
+        assert len(execution.programs) == (2 if compilation == "trace" else 0)
+    for name in "ab":
+        torch.testing.assert_close(found["trace", name], found["none", name])
+    assert not torch.equal(found["none", "a"], found["none", "b"])
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -268,6 +268,20 @@ def test_the_same_state_again_is_the_same_file(tmp_path: Path) -> None:
     assert kept(tmp_path) == [(0, 0)]
 
 
+@pytest.mark.parametrize("value", range(2, 8))  # names, so which of them is read last, follow from digests
+def test_who_is_killed_while_it_offers_stands_where_the_server_does(value: int, tmp_path: Path) -> None:
+    """Between writing a state and forgetting the other one of the same exchange, both files are there."""
+    moved(ModelManager(tmp_path, state(0)), None, (0, 0), 1)
+    left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    moved(ModelManager(tmp_path, state(0)), None, (0, 0), value)
+    for name, data in left.items():
+        (tmp_path / name).write_bytes(data)
+    moved(ModelManager(tmp_path, state(0)), None, (0, 0), 9)  # asked again, and accepted
+    again = ModelManager(tmp_path, state(0))
+    same(again.state((0, 0)), state(9), "the state that was accepted")
+    assert kept(tmp_path) == [(0, 0)]
+
+
 @pytest.mark.parametrize("damage", ["cut", "missing", "other"])
 def test_a_damaged_state_is_an_error(damage: str, tmp_path: Path) -> None:
     models = ModelManager(tmp_path, state(0))

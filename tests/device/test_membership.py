@@ -118,6 +118,8 @@ def test_no_more_examples_count_than_are_allowed(tmp_path: Path) -> None:
     registry = receive(fleet_of([one], tmp_path), tmp_path / "devices.json", settings(), ["logistic"], cap=4)
     assert sum(registry.devices[0].train) <= 4
     assert "it holds 9 examples, of which 3 count" in [line.get("why") for line in log(tmp_path)]
+    with pytest.raises(SettingError, match="of each device at least 1 example counts, got 0: raise --most-examples"):
+        receive(fleet_of([one], tmp_path), tmp_path / "none.json", settings(), ["logistic"], cap=0)
 
 
 def test_fuzzed_registrations_never_join(tmp_path: Path) -> None:
@@ -420,6 +422,52 @@ def test_who_is_late_is_not_asked_and_its_answer_is_dropped(tmp_path: Path) -> N
     answers[0] = b"new"
     assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": b"new"}
     assert [(line["event"], line["device"]) for line in log(tmp_path)] == [("late", "slow")]
+
+
+def test_who_is_slow_to_join_is_asked_all_the_same(tmp_path: Path) -> None:
+    """What it says to its welcome comes when nobody waits for it any more, and is no answer to the first request."""
+    late = dict[int, list[bytes]]()
+
+    def slow(rank: int) -> Device:
+        def answer(message: bytes) -> bytes | None:
+            if message == b"welcome":
+                late[rank] = [b"{}"]
+                return None
+            assert isinstance(wires, InProcess)
+            wires.found[rank].extend(late.pop(rank, []))  # once it is ready, in the order in which it was asked
+            return message.upper()
+
+        return answer
+
+    fleet = fleet_of([slow(1), slow(2)], tmp_path)
+    wires = fleet.manager
+    assert isinstance(wires, InProcess)
+    fleet.ranks = {"slow": 1, "slower": 2}
+    for rank in (1, 2):
+        fleet.tell(rank, b"welcome")
+    assert set(fleet.there()) == {"slow", "slower"}
+    for _ in range(2):
+        assert dict(fleet.ask({"slow": b"one", "slower": b"two"}, 0.01)) == {"slow": b"ONE", "slower": b"TWO"}
+    fleet.tell(1, b"welcome")
+    wires.found[1].extend(late.pop(1))  # before it is asked
+    assert dict(fleet.ask({"slow": b"three"}, 0.01)) == {"slow": b"THREE"}
+    assert not (tmp_path / "audit.jsonl").exists()
+
+
+def test_who_is_slow_to_join_and_then_late_is_asked_again(tmp_path: Path) -> None:
+    answers: list[bytes | None] = [None]
+    fleet = fleet_of([lambda message: answers[0]], tmp_path)
+    fleet.ranks = {"one": 1}
+    fleet.tell(1, b"welcome")
+    assert dict(fleet.ask({"one": b"first"}, 0.01)) == {"one": Lost("no answer within 0.01 s")}
+    wires = fleet.manager
+    assert isinstance(wires, InProcess)
+    wires.found[1].append(b"{}")  # of the welcome: the late answer is still to come
+    assert dict(fleet.ask({"one": b"second"}, 0.01)) == {"one": Lost("it is still busy with an earlier request")}
+    wires.found[1].append(b"late")
+    answers[0] = b"new"
+    assert dict(fleet.ask({"one": b"third"}, 0.01)) == {"one": b"new"}
+    assert [line["event"] for line in log(tmp_path)] == ["late"]
 
 
 def test_who_is_gone_is_not_there(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ from fedloom.engines.message import Call
 from fedloom.engines.population import Population
 from fedloom.engines.registration import Absent, Registration, Registry
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.transport import pack, sealed, unpack, unsealed, with_checksum
+from fedloom.engines.transport import head_of, pack, sealed, unpack, unsealed, with_checksum
 from fedloom.testing.compare import same
-from fedloom.testing.in_process import Keeping, alone, fleet_of, token_of
+from fedloom.testing.in_process import InProcess, Keeping, alone, fleet_of, token_of
 from fedloom.testing.tampering import HARMLESS, HARMS, overweight, tampered_fleet
 from tiny import LOCAL, federation, mlp, population
 
@@ -273,6 +273,8 @@ def test_an_answer_is_that_of_the_device_to_the_newest_request() -> None:
         ({"problem": 5}, {}, "it has failed: 5"),
         ({"warnings": 5}, {}, None),  # its words are for its own log
         ({"steps": [[1 << 70]]}, {}, "counts the steps"),
+        ({"steps": [[]]}, {}, "counts the steps"),  # of one client each
+        ({"steps": [[1, 1]]}, {}, "counts the steps"),
         ({}, {"state": torch.zeros(1)}, "state is not what was asked for"),
         ({}, {"more": torch.zeros(1)}, "has no part 'more'"),
     ):
@@ -296,8 +298,30 @@ def test_an_upload_weighs_what_was_registered_and_no_more() -> None:
     for weight, counts in ((size, size), (10**9, size), (3, 3)):
         upload = ours.taken(overweight(ours.sound, ours.token, weight))[1].upload
         assert upload.weight.tolist() == [counts]
-    with pytest.raises(RefusedError, match="weighs a finite number that is not negative"):
-        ours.taken(overweight(ours.sound, ours.token, -1))
+    for weight in (-1, 0):
+        with pytest.raises(RefusedError, match="weighs a finite number above 0"):
+            ours.taken(overweight(ours.sound, ours.token, weight))
+
+
+def test_answers_that_weigh_nothing_end_no_run(tmp_path: Path) -> None:
+    ours = Fleetwide(tmp_path, FedAvg(local=LOCAL), rounds=2, cohort_size=2)
+    wires = ours.fleet.manager
+    assert isinstance(wires, InProcess)
+
+    def weightless(device: Any, token: str) -> Any:
+        def answer(data: bytes) -> bytes:
+            method = head_of(unsealed(data, token, 1 << 30))["method"]
+            return overweight(device(data), token, 0) if method == "local_update" else device(data)
+
+        return answer
+
+    wires.answering = [
+        weightless(device, token_of(name)) for device, name in zip(wires.answering, ours.registry.names, strict=True)
+    ]
+    history = ours.job().run()
+    assert [set(m["failed"].values()) for m in history.metrics[1:]] == [
+        {"refused: an upload weighs a finite number above 0"}
+    ] * 2
 
 
 def test_nobody_gets_more_right_than_it_holds(tmp_path: Path) -> None:
@@ -486,6 +510,10 @@ def test_sizes_are_capped() -> None:
     assert one.capped(10**6) == one
     big = dataclasses.replace(one, train=(10**11, 0, 3 * 10**11))
     assert big.capped(1000).train == (250, 0, 750)
+    many = dataclasses.replace(one, train=(2, 3, 3), test=(0, 0, 0), val=(1, 1, 1))  # each rounds to none
+    assert many.capped(2).train == (0, 2, 0)
+    assert many.capped(2).test == (0, 0, 0)
+    assert many.capped(2).val == (2, 0, 0)
 
 
 @pytest.mark.parametrize(

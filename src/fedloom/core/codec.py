@@ -10,7 +10,7 @@ from safetensors.torch import load, save
 from torch.utils import _pytree as pytree
 
 from fedloom.core.errors import CodecError
-from fedloom.core.types import Maybe, Tree
+from fedloom.core.types import STATES, Maybe, Tree
 
 T = TypeVar("T")
 _NAMES = {
@@ -19,6 +19,7 @@ _NAMES = {
 }  # fmt: skip
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _MAX_HEADER = 64 << 20
+_PLAIN = ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
 
 
 def encode(value: Tree) -> bytes:
@@ -43,7 +44,8 @@ def describe(value: Tree) -> dict[str, Any]:
     leaves, spec = pytree.tree_flatten(value)
     try:
         text = pytree.treespec_dumps(spec)
-    except (NotImplementedError, TypeError) as error:
+        _check_kinds(json.loads(text)[1])
+    except (NotImplementedError, TypeError, ValueError) as error:
         raise CodecError(f"a message holds tensors in @state classes, dicts, lists and tuples: {error}") from None
     return {"tree": text, "leaves": [[_NAMES.get(t.dtype, str(t.dtype)), list(t.shape)] for t in leaves]}
 
@@ -55,6 +57,7 @@ def blank(description: Any) -> Tree:
         CodecError: it is no description of a tree of known types.
     """
     try:
+        _check_kinds(json.loads(description["tree"])[1])
         spec = pytree.treespec_loads(description["tree"])
         leaves = [(_DTYPES[name], [_length(n) for n in shape]) for name, shape in description["leaves"]]
         return pytree.tree_unflatten([torch.empty(s, dtype=d, device="meta") for d, s in leaves], spec)
@@ -63,11 +66,30 @@ def blank(description: Any) -> Tree:
         KeyError,
         TypeError,
         AttributeError,
+        IndexError,
         NotImplementedError,
         RuntimeError,
         RecursionError,
     ) as error:
         raise CodecError(f"not the structure of a payload: {str(error)[:200]}") from None
+
+
+def _check_kinds(node: dict[str, Any]) -> None:
+    """Raise ValueError unless a structure is made of what messages hold. PyTorch, asked to make any other, imports the
+    module that a `defaultdict` or a key that is an `Enum` names.
+    """
+    kind, said = node["type"], node["context"]
+    if kind is not None and kind not in STATES:
+        if kind not in _PLAIN:
+            raise ValueError(f"{kind!r:.80} is none of them")
+        keys = json.loads(said)
+        plain = keys is None or (
+            type(keys) is list and all(type(k) in (str, int, float, bool) or k is None for k in keys)
+        )
+        if not plain:
+            raise ValueError(f"keys are text or numbers, got {said!r:.80}")
+    for child in node["children_spec"]:
+        _check_kinds(child)
 
 
 def _length(n: object) -> int:

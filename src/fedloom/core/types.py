@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 T = TypeVar("T")
 A = TypeVar("A", bound="Arithmetic")
 Tree = Any  # any pytree of tensors: Tensor, dict, tuple, list, @state
+STATES: set[str] = set()  # the names by which messages say that they hold a @state class
 
 
 def static(*, default: Any = dataclasses.MISSING) -> Any:
@@ -56,12 +57,14 @@ def state(cls: type[T]) -> type[T]:
         children, context = flatten(value)
         return [(pytree.GetAttrKey(n), c) for n, c in zip(dynamic, children, strict=True)], context
 
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    STATES.add(name)
     pytree.register_pytree_node(
         made,
         flatten,
         unflatten,
         flatten_with_keys_fn=with_keys,
-        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",  # by which a message says what it holds
+        serialized_type_name=name,
         to_dumpable_context=json.dumps,
         from_dumpable_context=lambda text: tuple(json.loads(text)),
     )
@@ -118,12 +121,14 @@ class Params(dict[str, Tensor], Arithmetic):
         return Params({n: t for n, t in self.items() if keep(n)})
 
 
+_PARAMS = f"{__name__}.Params"
+STATES.add(_PARAMS)
 pytree.register_pytree_node(
     Params,
     lambda p: (list(p.values()), list(p)),
     lambda tensors, names: Params(zip(names, tensors, strict=True)),
     flatten_with_keys_fn=lambda p: ([(pytree.MappingKey(n), t) for n, t in p.items()], list(p)),
-    serialized_type_name=f"{__name__}.Params",
+    serialized_type_name=_PARAMS,
     to_dumpable_context=json.dumps,
     from_dumpable_context=json.loads,
 )

@@ -32,11 +32,18 @@ class ModelManager:
         self.keeps = bool(tree.leaves(first))  # or there is nothing to keep
         folder.mkdir(parents=True, exist_ok=True)
         self.files: dict[Version, File] = {}
+        found: dict[Version, list[File]] = {}
         for name in files.names(folder):
             if match := _NAME.fullmatch(name):
-                self.files[int(match[1]), int(match[2])] = File(name, match[3])
+                found.setdefault((int(match[1]), int(match[2])), []).append(File(name, match[3]))
             elif name.endswith(".part"):  # of a process that was killed
                 files.remove(folder / name)
+        for version, those in found.items():
+            if len(those) == 1:
+                self.files[version] = those[0]
+            else:  # killed in `offer`, before the answer left: the server has accepted neither
+                for file in those:
+                    files.remove(folder / file.name)
         self._accepted: Version | None = None
 
     def state(self, accepted: Version | None) -> Any:

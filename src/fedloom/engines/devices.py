@@ -177,8 +177,8 @@ class Devices(Engine):
         """A part of an upload, its weight no larger than what was registered."""
         size = int(self.population.sizes[request.clients[0]])
         if isinstance(node, Weighted):
-            if not bool((node.weight.isfinite() & (node.weight >= 0)).all()):
-                raise RefusedError("an upload weighs a finite number that is not negative")
+            if not bool((node.weight.isfinite() & (node.weight > 0)).all()):  # of weights of 0 alone there is no mean
+                raise RefusedError("an upload weighs a finite number above 0")
             return Weighted(value=node.value, weight=node.weight.clamp(max=size))
         if isinstance(node, Seen):
             f, k = self.population.federation, request.clients[0]

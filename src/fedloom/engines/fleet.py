@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -75,6 +76,7 @@ class RankFleet(Fleet):
         self.names, self.tokens = (), {}
         self.ranks: dict[str, int] = {}  # of the devices that are there
         self._late: dict[int, str] = {}  # ranks whose answer nobody waits for any more
+        self._owed = Counter[int]()  # answers to what ranks were told that have not come: they come before all others
         manager.at_work = True
 
     def introduce(self, hello: bytes) -> dict[int, bytes]:
@@ -92,10 +94,11 @@ class RankFleet(Fleet):
         return found
 
     def tell(self, rank: int, message: bytes) -> None:
-        """Answer what a rank has said, and wait until it has heard."""
+        """Answer what a rank has said, and wait until it has heard; a slow one may say so later."""
         self.manager.post(rank, message)
+        self._owed[rank] += 1
         if self.manager.wait([rank], PATIENCE):
-            self._take(rank)
+            self._heard(rank)
 
     def there(self) -> Collection[str]:
         return [name for name, rank in self.ranks.items() if rank not in self._late]
@@ -117,6 +120,8 @@ class RankFleet(Fleet):
             left = None if end is None else max(0.0, end - time.monotonic())
             ready = self.manager.wait(list(waited), left)
             for rank in ready:
+                if self._heard(rank):
+                    continue
                 name, answer = waited.pop(rank), self._take(rank)
                 yield name, Lost("its connection ended, or it sent too much") if answer is None else answer
             if not ready:
@@ -136,10 +141,20 @@ class RankFleet(Fleet):
         """What has come before a request is sent is no answer to it. Of a device that never stops, some is left."""
         for _ in range(_STALE):
             for rank in self.manager.wait(list(self.ranks.values()), 0.0):
+                if self._heard(rank):
+                    continue
                 name = next(name for name, its in self.ranks.items() if its == rank)
                 why = "came after the deadline" if self._late.pop(rank, None) else "came twice, or unasked"
                 if self._take(rank) is not None:
                     self.audit("late", name, f"its answer {why}, and was dropped")
+
+    def _heard(self, rank: int) -> bool:
+        """Whether what has come says that a rank has heard what it was told, and is no answer to a request."""
+        told = self._owed[rank] > 0
+        if told:
+            self._owed[rank] -= 1
+            self._take(rank)
+        return told
 
     def _take(self, rank: int) -> memoryview | None:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import CodecError, RefusedError
+from fedloom.core.errors import CodecError, RefusedError, SettingError
 from fedloom.data import Examples, Normalise
 from fedloom.engines.fleet import RankFleet
 from fedloom.engines.registration import CAP, Registration, Registry
@@ -39,6 +39,8 @@ def receive(
     Raises:
         SettingError: no device could be registered, or they hold examples that are not alike.
     """
+    if cap < 1:
+        raise SettingError(f"of each device at least 1 example counts, got {cap}: raise --most-examples")
     old = Registry.read(path) if path.exists() else None
     run = secrets.token_hex(16) if old is None else old.run
     fleet.manager.limit = _MOST

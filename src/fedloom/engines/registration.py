@@ -133,11 +133,15 @@ class Registration:
         return None if self.classes is None else self.classes or class_numbers(len(self.train))
 
     def capped(self, cap: int) -> Registration:
-        """The same with at most `cap` examples of each role; the classes keep their shares."""
+        """The same with at most `cap` examples of each role, at least 1; the classes keep their shares."""
 
         def cut(counts: tuple[int, ...]) -> tuple[int, ...]:
             total = sum(counts)
-            return counts if total <= cap else tuple(n * cap // total for n in counts)
+            found = counts if total <= cap else tuple(n * cap // total for n in counts)
+            if any(found) or not total:
+                return found
+            most = counts.index(max(counts))  # more classes than examples that count
+            return tuple(cap if c == most else 0 for c in range(len(counts)))
 
         return replace(self, train=cut(self.train), test=cut(self.test), val=cut(self.val))
 

@@ -197,8 +197,10 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CodecError(f"not an answer: {error!r}") from None
     taken = [t.shape[1] for t in answer.losses]
-    if len(steps) != len(taken) or not all(
-        0 <= n <= most for each, most in zip(steps, taken, strict=True) for n in each
+    if (
+        len(steps) != len(taken)
+        or any(len(each) != len(request.clients) for each in steps)
+        or not all(0 <= n <= most for each, most in zip(steps, taken, strict=True) for n in each)
     ):
         raise CodecError(f"an answer counts the steps {steps!r:.80} of losses over {taken!r:.80}")
     return message.parts.get("state", ()), answer

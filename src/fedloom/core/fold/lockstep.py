@@ -27,7 +27,7 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
     rows = batches.examples[batches.order] if count else batches.order
     steps = torch.arange(count, device=batches.key.device)
     series = rows, batches.order, batches.mask, fold_in(batches.key, steps), steps.double() / max(count, 1)
-    lock = _Lockstep(step, spec, series, batches, context, None)
+    lock = _Lockstep(step, spec, tree.flatten(carry)[1], series, batches, context, None)
     widths = batches.mask.sum(1).tolist()
     for s in range(count):
         run.begin(s)
@@ -93,7 +93,7 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     done = steps.double() / batches.num_steps[..., None].clamp(min=1)  # the same
     by_client = (rows, batches.order, batches.mask, keys, done)
     series = [t if t.ndim == 1 else t.transpose(0, 1).contiguous() for t in by_client]  # by step: [S, K, B]
-    lock = _Lockstep(step, spec, series, batches, context, (batches_axes, context_axes))
+    lock = _Lockstep(step, spec, tree.flatten(carry)[1], series, batches, context, (batches_axes, context_axes))
     if lock.compilation != "none":  # a graph with padding serves steps without: a second graph for these would not pay
         full = [all(full[: counts[0]])] * S
     ended = _Ended(work, K)
@@ -146,10 +146,18 @@ class _Lockstep:
 
     `series`: (rows, order, mask, keys, progress), each with the steps in front, so that those of one step are
     contiguous whatever the longest client of the call is. `axes`: the client axes of (batches, context), None for one.
+    `carried`: the structure of the carry; two with tensors of the same shapes may be trained by different code.
     """
 
     def __init__(
-        self, step: Step, spec: Any, series: Sequence[Tensor], batches: Batches, context: Any, axes: Any
+        self,
+        step: Step,
+        spec: Any,
+        carried: Any,
+        series: Sequence[Tensor],
+        batches: Batches,
+        context: Any,
+        axes: Any,
     ) -> None:
         self.step, self.spec, self.batches, self.run, self.axes = step, spec, batches, current(), axes
         self.images = axes is None and _images_on_cpu(batches)
@@ -166,7 +174,7 @@ class _Lockstep:
         if self.compilation == "compile" and not isinstance(step, Descent):
             self.compilation = "trace"  # predictions are few: compiling them costs more than it saves
         kind = None if axes is None else (self.extra_axes, axes[0].key is None, axes[0].num_steps is None)
-        what = (step.identity, self.extra_spec, kind, tuple(batches.notes))
+        what = (step.identity, carried, self.extra_spec, kind, tuple(batches.notes))
         self.static = (self.compilation, *what, batches.prepare, batches.augment, batches.dtype, self.run.bf16)
         # of this fold, found without hashing what they depend on
         self.programs: dict[Any, Callable[..., Any] | None] = {}
