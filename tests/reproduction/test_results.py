@@ -295,6 +295,21 @@ def test_orders_are_between_the_same_seeds(tmp_path: Path) -> None:
     assert orderings(read([fedavg, fedntd], [tmp_path / "other"])) == []
 
 
+def test_runs_of_several_uploads_are_compared_when_each_is_done(tmp_path: Path) -> None:
+    """They are one run, read after 201, 402, ... rounds: cut short, five uploads are none but the first of them."""
+    rows = [cell("dense-rounds", "fmnist-a0.1-m5-cnn", f"dense-r{n}") for n in (1, 2, 5)]
+    place = made(tmp_path, rows[0], 0, 60.0, rounds=402)
+    for rounds in (41, 201, 402):
+        assert orderings(read(rows, [tmp_path], rounds)) == []
+    lines = [{"round": t, "global_accuracy": 0.6 + t / 10_000} for t in range(1006)]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = orderings(read(rows, [tmp_path]))
+    assert {(o.above, o.below, o.holds) for o in found} == {
+        ("dense-r5", "dense-r1", True), ("dense-r5", "dense-r2", True),
+    }  # fmt: skip
+    assert orderings(read(rows, [tmp_path], 1004)) == []
+
+
 def test_a_method_that_has_only_begun_is_not_compared_with_one_that_is_done(tmp_path: Path) -> None:
     """DENSE's first round is its upload: its student is untrained. One-shot FedAvg has that round alone."""
     fedavg, dense = (cell("dense-table1", "fmnist-a0.1-m5-cnn", row) for row in ("fedavg", "dense"))

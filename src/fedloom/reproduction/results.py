@@ -285,7 +285,8 @@ def comparable(*results: Result) -> list[Result]:
 
     They can where none has a run that failed, those of a seed differ from their recipes alike if at all, as where all
     train for fewer epochs, and all got equally far: as many rounds, short of the recipe or not. One whose recipe has
-    fewer rounds than another got, as that of one-shot FedAvg has, got as far where it is done.
+    fewer rounds than another got, as that of one-shot FedAvg has, got as far where it is done. Two that are read of one
+    run after different rounds, as DENSE of two and of five rounds of uploads, can where both are done.
     """
     seeds = set.intersection(*(set(r.seeds) for r in results))
     as_far = all(_as_far(a, b) for a, b in itertools.combinations(results, 2))
@@ -311,3 +312,5 @@ def _as_far(a: Result, b: Result) -> bool:
 
 def _minus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
+    if a.recipe.place == b.recipe.place and a.recipe.measure == b.recipe.measure:
+        return a.rounds == a.recipe.rounds and b.rounds == b.recipe.rounds
