@@ -295,6 +295,25 @@ def test_orders_are_between_the_same_seeds(tmp_path: Path) -> None:
     assert orderings(read([fedavg, fedntd], [tmp_path / "other"])) == []
 
 
+def test_seeds_without_the_number_do_not_count(tmp_path: Path) -> None:
+    """A run of an older version, whose upload has not judged the ensemble."""
+    ensemble, dense = (cell("dense-table1", "fmnist-a0.1-m5-cnn", row) for row in ("ensemble", "dense"))
+    for seed, accuracy in enumerate((50.0, 90.0)):
+        place = made(tmp_path, dense, seed, accuracy, rounds=201)
+    log = place / "metrics.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines[1]["ensemble_accuracy"] = 0.8
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read([ensemble, dense], [tmp_path])
+    assert (found[0].accuracy, found[0].std) == (pytest.approx(80.0), None)
+    assert found[0].noise == pytest.approx(2 * math.sqrt(2))  # of one seed
+    (order,) = orderings(found)  # of the one in which both are: 80 less 90, not 80 less 70
+    assert (order.above, order.holds) == ("ensemble", False)
+    (row, _) = csv.DictReader(io.StringIO(as_csv(found)))
+    assert row["seeds"] == "1"
+    assert "| 1 x 1 | higher |" in as_markdown("T", found)
+
+
 def test_runs_of_several_uploads_are_compared_when_each_is_done(tmp_path: Path) -> None:
     """They are one run, read after 201, 402, ... rounds: cut short, five uploads are none but the first of them."""
     rows = [cell("dense-rounds", "fmnist-a0.1-m5-cnn", f"dense-r{n}") for n in (1, 2, 5)]

@@ -136,14 +136,19 @@ class Result:
         return [s for s, r in self.runs.items() if s not in self.failures and self.rounds and r.rounds >= self.rounds]
 
     @cached_property
-    def _accuracies(self) -> list[float]:
+    def numbers(self) -> dict[int, float]:
+        """The recipe's measure, after `rounds` rounds, in the best of them or over all, in %, of each seed that has it.
+
+        A run may have got that far without it: one that judges every tenth round, or of a version that did not log it.
+        """
         read = {"last": Run.after, "best": Run.best, "mean": Run.mean}[self.recipe.reading]
-        return [100 * a for a in self._values(lambda run: read(run, self.rounds, self.recipe.measure))]
+        found = {seed: read(self.runs[seed], self.rounds, self.recipe.measure) for seed in self.seeds}
+        return {seed: 100 * a for seed, a in found.items() if a is not None}
 
     @property
     def accuracy(self) -> float | None:
-        """The recipe's measure, after `rounds` rounds, in the best of them or over all, mean over seeds, in %."""
-        return statistics.fmean(self._accuracies) if self._accuracies else None
+        """The mean of `numbers`."""
+        return statistics.fmean(self.numbers.values()) if self.numbers else None
 
     @property
     def last(self) -> float | None:
@@ -160,7 +165,7 @@ class Result:
     @property
     def std(self) -> float | None:
         """Standard deviation (n - 1) of that accuracy over seeds, in % points; None with one seed."""
-        return statistics.stdev(self._accuracies) if len(self._accuracies) > 1 else None
+        return statistics.stdev(self.numbers.values()) if len(self.numbers) > 1 else None
 
     @property
     def smoothed(self) -> float | None:
@@ -190,7 +195,7 @@ class Result:
     @property
     def noise(self) -> float:
         """How large a difference is still within noise, in % points, by the rule of `noise`."""
-        return noise(self.recipe.std, self.std, max(1, len(self.seeds)))
+        return noise(self.recipe.std, self.std, max(1, len(self.numbers)))
 
     @cached_property
     def changed(self) -> dict[str, list[Any]]:
@@ -281,14 +286,14 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
 
 
 def comparable(*results: Result) -> list[Result]:
-    """Methods over the seeds that all of them have; nothing where their numbers cannot be compared.
+    """Methods over the seeds of which all of them have a number; nothing where these cannot be compared.
 
     They can where none has a run that failed, those of a seed differ from their recipes alike if at all, as where all
     train for fewer epochs, and all got equally far: as many rounds, short of the recipe or not. One whose recipe has
     fewer rounds than another got, as that of one-shot FedAvg has, got as far where it is done. Two that are read of one
     run after different rounds, as DENSE of two and of five rounds of uploads, can where both are done.
     """
-    seeds = set.intersection(*(set(r.seeds) for r in results))
+    seeds = set.intersection(*(set(r.numbers) for r in results))
     as_far = all(_as_far(a, b) for a, b in itertools.combinations(results, 2))
     if not seeds or not as_far or any(r.failures for r in results):
         return []
@@ -305,6 +310,8 @@ def seeds_of(asked: Result, found: Result) -> str:
 
 
 def _as_far(a: Result, b: Result) -> bool:
+    if a.recipe.place == b.recipe.place and a.recipe.measure == b.recipe.measure:
+        return a.rounds == a.recipe.rounds and b.rounds == b.recipe.rounds
     done = any(r.rounds == r.recipe.rounds < other.rounds for r, other in ((a, b), (b, a)))
     alike = a.rounds == b.rounds and (a.rounds < a.recipe.rounds) == (b.rounds < b.recipe.rounds)
     return done or alike
@@ -312,5 +319,3 @@ def _as_far(a: Result, b: Result) -> bool:
 
 def _minus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
-    if a.recipe.place == b.recipe.place and a.recipe.measure == b.recipe.measure:
-        return a.rounds == a.recipe.rounds and b.rounds == b.recipe.rounds

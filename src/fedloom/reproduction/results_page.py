@@ -34,7 +34,7 @@ _COLUMNS: dict[str, Callable[[Result], object]] = {
     "smoothed": lambda r: r.smoothed,
     "forgetting": lambda r: r.forgetting,
     "rounds": lambda r: r.rounds,
-    "seeds": lambda r: " ".join(map(str, r.seeds)),
+    "seeds": lambda r: " ".join(map(str, r.numbers or r.seeds)),
     "failed_seeds": lambda r: " ".join(map(str, r.failures)),
     "difference": lambda r: r.difference,
     "noise": lambda r: r.noise if r.accuracy is not None else None,
@@ -80,7 +80,7 @@ def cells(r: Result) -> dict[str, str]:
         "ours": "-" if r.accuracy is None else f"{r.accuracy:.2f}{_std(r.std)}",
         "diff.": "-" if r.difference is None else f"{r.difference:+.2f}",
         **{heading: text[heading] for heading in (*beside, "F publ.", "F ours")},
-        "rounds x seeds": f"{r.rounds} x {len(r.seeds)}",
+        "rounds x seeds": f"{r.rounds} x {len(r.numbers or r.seeds)}",
         "verdict": r.verdict,
     }
 
