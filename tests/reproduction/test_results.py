@@ -255,8 +255,8 @@ def test_orders_may_be_published_in_words(tmp_path: Path) -> None:
     rows = {"pfedsd": [80.0], "fedavg": [60.0], "local_only": [85.0], "pfedsd_lam0": [90.0]}
     found = read([personal(tmp_path, row, values) for row, values in rows.items()], [tmp_path])
     assert [tuple(o) for o in orderings(found)] == [
-        ("cifar10-s2-r0.6", "pfedsd", "fedavg", None, True),
-        ("cifar10-s2-r0.6", "pfedsd", "local_only", None, False),
+        ("cifar10-s2-r0.6", "pfedsd", "fedavg", None, True, ()),
+        ("cifar10-s2-r0.6", "pfedsd", "local_only", None, False, (0,)),
     ]
     assert "orders that hold in ours: 1 of 2; all are in words. Not: pfedsd above local_only." in as_markdown(
         "T", found
@@ -293,6 +293,21 @@ def test_orders_are_between_the_same_seeds(tmp_path: Path) -> None:
     made(tmp_path / "other", fedntd, 1, 90.0)
     made(tmp_path / "other", fedavg, 0, 60.0)
     assert orderings(read([fedavg, fedntd], [tmp_path / "other"])) == []
+
+
+def test_an_order_that_holds_in_the_mean_alone_says_so(tmp_path: Path) -> None:
+    fedavg, dense = (cell("dense-table1", "fmnist-a0.1-m5-cnn", row) for row in ("fedavg", "dense"))
+    for seed, (above, below) in enumerate(((60.0, 40.0), (44.0, 45.0), (50.0, 49.0))):
+        made(tmp_path, dense, seed, above, rounds=41)
+        made(tmp_path, fedavg, seed, below, rounds=1)
+    found = read([fedavg, dense], [tmp_path])
+    assert [(o.holds, o.against) for o in orderings(found)] == [(True, (1,))]
+    assert "In the mean, but not in every seed: dense above fedavg (not in 1)." in as_markdown("T", found)
+    alone = [dataclasses.replace(r, runs={1: r.runs[1]}) for r in found]
+    assert [(o.holds, o.against) for o in orderings(alone)] == [(False, (1,))]
+    text = as_markdown("T", alone)
+    assert "Not: dense above fedavg (clear)." in text
+    assert "In the mean" not in text
 
 
 def test_seeds_without_the_number_do_not_count(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ class Ordering(NamedTuple):
     """That one method is published above another in a column, and whether our runs agree.
 
     `clear`: the published gap is more than two standard deviations; None where only words, no numbers, are published.
-    `holds`: the method is above the other in ours.
+    `holds`: the method is above the other in ours, in the mean over seeds. `against`: the seeds in which it is not.
     """
 
     column: str
@@ -263,6 +263,12 @@ class Ordering(NamedTuple):
     below: str
     clear: bool | None
     holds: bool
+    against: tuple[int, ...]
+
+    @property
+    def by_the_mean(self) -> bool:
+        """Whether it holds in the mean over seeds, but not in each of them."""
+        return self.holds and bool(self.against)
 
 
 def orderings(results: Iterable[Result]) -> list[Ordering]:
@@ -281,7 +287,8 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
         if not gap or ours is None:
             continue
         high, low = (a, b) if gap > 0 else (b, a)
-        out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, clear, gap * ours > 0))
+        against = tuple(seed for seed, number in high.numbers.items() if number <= low.numbers[seed])
+        out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, clear, gap * ours > 0, against))
     return out
 
 

@@ -164,7 +164,9 @@ def order_lines(results: Sequence[Result]) -> list[str]:
     else:
         text += "; none is clear of noise." if any(o.clear is not None for o in found) else "; all are in words."
     broken = [f"{o.above} above {o.below}{' (clear)' if o.clear else ''}" for o in found if not o.holds]
-    return [text + (f" Not: {', '.join(broken)}." if broken else "")]
+    text += f" Not: {', '.join(broken)}." if broken else ""
+    partly = [f"{o.above} above {o.below} (not in {', '.join(map(str, o.against))})" for o in found if o.by_the_mean]
+    return [text + (f" In the mean, but not in every seed: {', '.join(partly)}." if partly else "")]
 
 
 def write(
