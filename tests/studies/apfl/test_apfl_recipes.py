@@ -34,6 +34,7 @@ def test_cells_of_a_table_differ_and_equal_settings_share_a_run() -> None:
     assert {len(found) for found in places.values()} == {1}
     assert len({r.place for r in everything()}) == len(places)
     ours = cell("apfl-comparison", "mnist", "apfl_ni").place
+    assert len({cell("apfl-epochs", f"letters-e{e}", "fedmeta").place for e in (1, 5, 10, 20)}) == 1  # it has none
     for table, column, row in (
         ("apfl-lambda", "mnist-e5", "apfl_ni-1"),
         ("apfl-epochs", "mnist-e5", "apfl_ni"),
