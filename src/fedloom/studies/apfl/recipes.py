@@ -214,7 +214,7 @@ def _rows(
             target=accuracy is not None,
             measure="personal_accuracy_by_samples",
             reading="mean",
-            above=method.above,
+            above=method.above if images.comparable else (),
             variant=method.variant,
         )
 
