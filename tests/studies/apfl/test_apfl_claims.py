@@ -38,6 +38,32 @@ def test_gains_are_told_in_both_readings(tmp_path: Path) -> None:
     assert of(tmp_path, "apfl-comparison", "mnist") == []
 
 
+def test_a_published_gain_stands_beside_runs_with_its_settings_and_says_over_how_many_rounds(tmp_path: Path) -> None:
+    for row, accuracy in (("fedavg", 40.0), ("apfl_ni", 50.0)):
+        made(tmp_path, cell("apfl-comparison", "cifar10", row), 0, accuracy, rounds=40)
+        made(tmp_path / "other", cell("apfl-comparison", "cifar10", row), 0, accuracy, rounds=100, local__epochs=1)
+    noted(tmp_path / "apfl-comparison/cifar10/apfl_ni/seed-0", [1, 2, 3])
+    assert of(tmp_path, "apfl-comparison", "cifar10") == [
+        "apfl_ni less fedavg: +9.76 points in the mean over rounds (published +10.26 over 100 rounds, here 40), +10.00 "
+        "in the best round.",
+        "apfl_ni, seed 0: importance measured 0 times after the forced ones; published: once over 100 rounds, here 40.",
+    ]
+    (told,) = of(tmp_path / "other", "apfl-comparison", "cifar10")
+    assert told == "apfl_ni less fedavg: +9.90 points in the mean over rounds, +10.00 in the best round."
+
+
+def test_what_consolidation_adds_to_decomposition(tmp_path: Path) -> None:
+    for row, accuracies in (("fedavg", (70, 71)), ("decomposition", (80, 81)), ("apfl_ni", (82,))):
+        for seed, accuracy in enumerate(accuracies):
+            made(tmp_path, cell("apfl-ewc", "letters", row), seed, accuracy)
+    told = of(tmp_path, "apfl-ewc", "letters")
+    assert [line.partition(":")[0] for line in told] == [
+        "decomposition less fedavg", "apfl_ni less fedavg", "apfl_ni less decomposition",
+    ]  # fmt: skip
+    assert told[-1].endswith("less decomposition: +1.99 points in the mean over rounds, +2.00 in the best round.")
+    assert "published" not in told[-1]
+
+
 def test_measurements_after_the_forced_ones_are_counted(tmp_path: Path) -> None:
     noted(made(tmp_path, cell("apfl-comparison", "mnist", "apfl_ni"), 0, 80.0, rounds=150), [1, 2, 3, 9])
     noted(made(tmp_path, cell("apfl-comparison", "mnist", "apfl_ni"), 1, 80.0, rounds=150), [1, 2, 3])
