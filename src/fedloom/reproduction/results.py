@@ -309,11 +309,12 @@ def comparable(*results: Result) -> list[Result]:
     return found if all(other == first for other in others) else []
 
 
-def seeds_of(asked: Result, found: Result) -> str:
-    """The seeds that a comparison is of, where a method has others too, in words for the end of a sentence."""
-    if asked.seeds == found.seeds:
+def seeds_of(found: Sequence[Result], *asked: Result) -> str:
+    """The seeds that a comparison is of, where one of its methods has others too, in words behind its numbers."""
+    seeds = list(found[0].numbers)
+    if all(list(r.numbers) == seeds for r in asked):
         return ""
-    return f", of seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
+    return f", of seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _as_far(a: Result, b: Result) -> bool:

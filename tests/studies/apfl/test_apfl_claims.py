@@ -60,7 +60,9 @@ def test_what_consolidation_adds_to_decomposition(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in told] == [
         "decomposition less fedavg", "apfl_ni less fedavg", "apfl_ni less decomposition",
     ]  # fmt: skip
-    assert told[-1].endswith("less decomposition: +1.99 points in the mean over rounds, +2.00 in the best round.")
+    assert told[-1].endswith(
+        "less decomposition: +1.99 points in the mean over rounds, +2.00 in the best round, of seed 0."
+    )
     assert "published" not in told[-1]
 
 
@@ -86,6 +88,29 @@ def test_gains_are_of_the_seeds_that_both_have(tmp_path: Path) -> None:
     assert told == "fedprox less fedavg: +1.00 points in the mean over rounds, +1.00 in the best round, of seed 0."
 
 
+def test_a_gain_says_its_seeds_also_where_fedavg_alone_has_others(tmp_path: Path) -> None:
+    made(tmp_path, cell("apfl-comparison", "letters", "fedprox"), 0, 41.0)
+    for seed, accuracy in enumerate((40.0, 90.0)):
+        made(tmp_path, cell("apfl-comparison", "letters", "fedavg"), seed, accuracy)
+    (told,) = of(tmp_path, "apfl-comparison", "letters")
+    assert told == "fedprox less fedavg: +1.00 points in the mean over rounds, +1.00 in the best round, of seed 0."
+
+
+def test_what_is_published_over_lambda_is_of_its_data_and_settings(tmp_path: Path) -> None:
+    for i, lam in enumerate(LAMBDAS):
+        made(tmp_path, cell("apfl-lambda", "vehicle-part-e5", f"apfl_ni-{lam:g}"), 0, 80.0 + i, rounds=20)
+        made(tmp_path, cell("apfl-lambda", "mnist-e5", f"apfl_ni-{lam:g}"), 0, 80.0 + i, rounds=9, local__epochs=1)
+        if lam < 1:
+            made(tmp_path, cell("apfl-lambda", "mnist-e5", f"apfl_ni-{lam:g}"), 1, 80.0, rounds=9, local__epochs=1)
+    said = "Over lambda accuracy rises throughout and spreads over"
+    assert of(tmp_path, "apfl-lambda", "vehicle-part-e5") == [f"{said} 3.81 points."]
+    assert of(tmp_path, "apfl-lambda", "mnist-e5") == [f"{said} 3.60 points, of seed 0."]
+    for lam in LAMBDAS:
+        made(tmp_path / "short", cell("apfl-lambda", "mnist-e5", f"apfl_ni-{lam:g}"), 0, 80.0 + lam, rounds=9)
+    (told,) = of(tmp_path / "short", "apfl-lambda", "mnist-e5")
+    assert told.endswith("(published: rises throughout and spreads over 0.46 points over 150 rounds, here 9).")
+
+
 def test_nothing_is_said_of_lambda_where_runs_are_not_equally_long(tmp_path: Path) -> None:
     for lam in LAMBDAS:
         rounds = 5 if lam == 1 else 150
@@ -99,9 +124,8 @@ def test_what_lambda_does(tmp_path: Path) -> None:
         assert of(tmp_path, "apfl-lambda", "mnist-e20") == []  # before all are there
         made(tmp_path, cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, accuracy, rounds=150)
     (told,) = of(tmp_path, "apfl-lambda", "mnist-e20")
-    assert (
-        told == "Over lambda accuracy does not rise throughout; it spreads over 0.50 points (published: at most 0.9)."
-    )
+    printed = "(published: rises throughout and spreads over 0.86 points)"
+    assert told == f"Over lambda accuracy does not rise throughout and spreads over 0.50 points {printed}."
     for lam, accuracy in zip(LAMBDAS, sorted(accuracies), strict=True):
         made(tmp_path / "again", cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, accuracy, rounds=150)
-    assert of(tmp_path / "again", "apfl-lambda", "mnist-e20")[0].startswith("Over lambda accuracy rises throughout;")
+    assert of(tmp_path / "again", "apfl-lambda", "mnist-e20")[0].startswith("Over lambda accuracy rises throughout and")

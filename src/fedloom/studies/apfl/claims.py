@@ -18,10 +18,10 @@ def remarks(results: Sequence[Result]) -> list[str]:
     beside = [(row, "fedavg") for row in rows if row != "fedavg"] + [("apfl_ni", "decomposition")]
     for row, other in beside:  # the last is what consolidation adds
         if {row, other} <= rows.keys() and (pair := comparable(rows[row], rows[other])):
-            out.append(f"{_gain(*pair)}{seeds_of(rows[row], pair[0])}.")
+            out.append(f"{_gain(*pair)}{seeds_of(pair, rows[row], rows[other])}.")
     swept = [rows[name] for name in (f"apfl_ni-{lam:g}" for lam in LAMBDAS) if name in rows]
     if len(swept) == len(LAMBDAS) and (alike := comparable(*swept)):
-        out.append(_swept([r.accuracy for r in alike if r.accuracy is not None]))
+        out.append(f"Over lambda accuracy {_swept(alike)}{seeds_of(alike, *swept)}.")
     for row, r in rows.items():
         own = r.recipe.experiment.settings.get("apfl_ni", {})
         for seed in r.seeds if own.get("mu") else ():
@@ -52,12 +52,18 @@ def _of_more(r: Result) -> str:
     return f" over {r.recipe.rounds} rounds, here {r.rounds}" if r.rounds < r.recipe.rounds else ""
 
 
-def _swept(accuracies: list[float]) -> str:
-    """What accuracy does as lambda rises."""
-    rises = all(a < b for a, b in itertools.pairwise(accuracies))
-    spread = max(accuracies) - min(accuracies)
-    does = "rises throughout" if rises else "does not rise throughout"
-    return f"Over lambda accuracy {does}; it spreads over {spread:.2f} points (published: at most 0.9)."
+def _swept(results: Sequence[Result]) -> str:
+    """What accuracy does as lambda rises, and what is published, where that is of the same settings."""
+    ours = [r.accuracy for r in results if r.accuracy is not None]
+    published = [r.recipe.accuracy for r in results if r.recipe.accuracy is not None and not r.changed]
+    there = len(published) == len(results)
+    return f"{_rises(ours)}{f' (published: {_rises(published)}{_of_more(results[0])})' * there}"
+
+
+def _rises(accuracies: Sequence[float]) -> str:
+    throughout = all(a < b for a, b in itertools.pairwise(accuracies))
+    spread = max(accuracies, default=0.0) - min(accuracies, default=0.0)
+    return f"{'rises' if throughout else 'does not rise'} throughout and spreads over {spread:.2f} points"
 
 
 def measured(run: Run, rounds: int) -> list[int] | None:
