@@ -375,6 +375,20 @@ def test_rows_that_begin_alike_train_their_clients_once(data: str, tmp_path: Pat
         reproduce(other_place, data, tmp_path / "shared", rounds=3, changes=others)
 
 
+@pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")
+def test_a_server_that_keeps_another_state_trains_its_own_clients(data: str, tmp_path: Path) -> None:
+    """A state of another shape cannot go on from the shared upload: it would be refused once that is trained."""
+    chosen = find("dense-table1", ["mnist-a0.1-m5-cnn"], ["dense"])
+    small = {"model": "logistic", "run.threads": "1", "local.epochs": "1", "dense.lambda1": "0", "dense.T_G": "1"}
+    small |= {"dense.nz": "4", "dense.ngf": "4", "dense.synthesis.batch_size": "8"}
+    for i, other in enumerate(("schedule=paper", "distill.optimiser=adam", "distill.momentum=0", "student=logistic")):
+        key, _, value = other.partition("=")
+        out = tmp_path / str(i)
+        (outcome,) = reproduce(chosen, data, out, rounds=2, changes={**small, f"dense.{key}": value})
+        assert outcome.status == "done"
+        assert not (out / "dense-table1/mnist-a0.1-m5-cnn/uploads").exists()
+
+
 def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -> None:
     def second_interrupted(name: str, job: Job, directory: Path) -> None:
         stop = stop_after(7) if name.startswith("mnist-s2/fedntd") else None

@@ -255,8 +255,8 @@ def test_orders_may_be_published_in_words(tmp_path: Path) -> None:
     rows = {"pfedsd": [80.0], "fedavg": [60.0], "local_only": [85.0], "pfedsd_lam0": [90.0]}
     found = read([personal(tmp_path, row, values) for row, values in rows.items()], [tmp_path])
     assert [tuple(o) for o in orderings(found)] == [
-        ("cifar10-s2-r0.6", "pfedsd", "fedavg", None, True),
-        ("cifar10-s2-r0.6", "pfedsd", "local_only", None, False),
+        ("cifar10-s2-r0.6", "pfedsd", "fedavg", None, True, ()),
+        ("cifar10-s2-r0.6", "pfedsd", "local_only", None, False, (0,)),
     ]
     assert "orders that hold in ours: 1 of 2; all are in words. Not: pfedsd above local_only." in as_markdown(
         "T", found
@@ -293,6 +293,55 @@ def test_orders_are_between_the_same_seeds(tmp_path: Path) -> None:
     made(tmp_path / "other", fedntd, 1, 90.0)
     made(tmp_path / "other", fedavg, 0, 60.0)
     assert orderings(read([fedavg, fedntd], [tmp_path / "other"])) == []
+
+
+def test_an_order_that_holds_in_the_mean_alone_says_so(tmp_path: Path) -> None:
+    fedavg, dense = (cell("dense-table1", "fmnist-a0.1-m5-cnn", row) for row in ("fedavg", "dense"))
+    for seed, (above, below) in enumerate(((60.0, 40.0), (44.0, 45.0), (50.0, 49.0))):
+        made(tmp_path, dense, seed, above, rounds=41)
+        made(tmp_path, fedavg, seed, below, rounds=1)
+    found = read([fedavg, dense], [tmp_path])
+    assert [(o.holds, o.against) for o in orderings(found)] == [(True, (1,))]
+    assert "In the mean, but not in every seed: dense above fedavg (not in 1)." in as_markdown("T", found)
+    alone = [dataclasses.replace(r, runs={1: r.runs[1]}) for r in found]
+    assert [(o.holds, o.against) for o in orderings(alone)] == [(False, (1,))]
+    text = as_markdown("T", alone)
+    assert "Not: dense above fedavg (clear)." in text
+    assert "In the mean" not in text
+
+
+def test_seeds_without_the_number_do_not_count(tmp_path: Path) -> None:
+    """A run of an older version, whose upload has not judged the ensemble."""
+    ensemble, dense = (cell("dense-table1", "fmnist-a0.1-m5-cnn", row) for row in ("ensemble", "dense"))
+    for seed, accuracy in enumerate((50.0, 90.0)):
+        place = made(tmp_path, dense, seed, accuracy, rounds=201)
+    log = place / "metrics.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines[1]["ensemble_accuracy"] = 0.8
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read([ensemble, dense], [tmp_path])
+    assert (found[0].accuracy, found[0].std) == (pytest.approx(80.0), None)
+    assert found[0].noise == pytest.approx(2 * math.sqrt(2))  # of one seed
+    (order,) = orderings(found)  # of the one in which both are: 80 less 90, not 80 less 70
+    assert (order.above, order.holds) == ("ensemble", False)
+    (row, _) = csv.DictReader(io.StringIO(as_csv(found)))
+    assert row["seeds"] == "1"
+    assert "| 1 x 1 | higher |" in as_markdown("T", found)
+
+
+def test_runs_of_several_uploads_are_compared_when_each_is_done(tmp_path: Path) -> None:
+    """They are one run, read after 201, 402, ... rounds: cut short, five uploads are none but the first of them."""
+    rows = [cell("dense-rounds", "fmnist-a0.1-m5-cnn", f"dense-r{n}") for n in (1, 2, 5)]
+    place = made(tmp_path, rows[0], 0, 60.0, rounds=402)
+    for rounds in (41, 201, 402):
+        assert orderings(read(rows, [tmp_path], rounds)) == []
+    lines = [{"round": t, "global_accuracy": 0.6 + t / 10_000} for t in range(1006)]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = orderings(read(rows, [tmp_path]))
+    assert {(o.above, o.below, o.holds) for o in found} == {
+        ("dense-r5", "dense-r1", True), ("dense-r5", "dense-r2", True),
+    }  # fmt: skip
+    assert orderings(read(rows, [tmp_path], 1004)) == []
 
 
 def test_a_method_that_has_only_begun_is_not_compared_with_one_that_is_done(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ class Beginning(NamedTuple):
 
     place: str  # as that of a recipe
     experiment: Experiment
+    unless: tuple[str, ...] = ()  # settings of a row's algorithm: where one is asked for, its states are others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +140,11 @@ class Recipe:
         """A recipe of its first rounds, if it shares them; changes to settings of algorithms leave these alone."""
         if self.begins is None:
             return None
+        place, experiment, unless = self.begins
+        if any(f"{self.experiment.algorithm}.{name}" in self.changes for name in unless):
+            return None
         changes = {key: value for key, value in self.changes.items() if Experiment.knows(key)}
-        return dataclasses.replace(self, **self.begins._asdict(), changes=changes, begins=None)
+        return dataclasses.replace(self, place=place, experiment=experiment, changes=changes, begins=None)
 
     def folder(self, results: Path, seed: int) -> Path:
         """Where the run of a seed stands below a folder of results."""

@@ -136,14 +136,19 @@ class Result:
         return [s for s, r in self.runs.items() if s not in self.failures and self.rounds and r.rounds >= self.rounds]
 
     @cached_property
-    def _accuracies(self) -> list[float]:
+    def numbers(self) -> dict[int, float]:
+        """The recipe's measure, after `rounds` rounds, in the best of them or over all, in %, of each seed that has it.
+
+        A run may have got that far without it: one that judges every tenth round, or of a version that did not log it.
+        """
         read = {"last": Run.after, "best": Run.best, "mean": Run.mean}[self.recipe.reading]
-        return [100 * a for a in self._values(lambda run: read(run, self.rounds, self.recipe.measure))]
+        found = {seed: read(self.runs[seed], self.rounds, self.recipe.measure) for seed in self.seeds}
+        return {seed: 100 * a for seed, a in found.items() if a is not None}
 
     @property
     def accuracy(self) -> float | None:
-        """The recipe's measure, after `rounds` rounds, in the best of them or over all, mean over seeds, in %."""
-        return statistics.fmean(self._accuracies) if self._accuracies else None
+        """The mean of `numbers`."""
+        return statistics.fmean(self.numbers.values()) if self.numbers else None
 
     @property
     def last(self) -> float | None:
@@ -160,7 +165,7 @@ class Result:
     @property
     def std(self) -> float | None:
         """Standard deviation (n - 1) of that accuracy over seeds, in % points; None with one seed."""
-        return statistics.stdev(self._accuracies) if len(self._accuracies) > 1 else None
+        return statistics.stdev(self.numbers.values()) if len(self.numbers) > 1 else None
 
     @property
     def smoothed(self) -> float | None:
@@ -190,7 +195,7 @@ class Result:
     @property
     def noise(self) -> float:
         """How large a difference is still within noise, in % points, by the rule of `noise`."""
-        return noise(self.recipe.std, self.std, max(1, len(self.seeds)))
+        return noise(self.recipe.std, self.std, max(1, len(self.numbers)))
 
     @cached_property
     def changed(self) -> dict[str, list[Any]]:
@@ -250,7 +255,7 @@ class Ordering(NamedTuple):
     """That one method is published above another in a column, and whether our runs agree.
 
     `clear`: the published gap is more than two standard deviations; None where only words, no numbers, are published.
-    `holds`: the method is above the other in ours.
+    `holds`: the method is above the other in ours, in the mean over seeds. `against`: the seeds in which it is not.
     """
 
     column: str
@@ -258,6 +263,12 @@ class Ordering(NamedTuple):
     below: str
     clear: bool | None
     holds: bool
+    against: tuple[int, ...]
+
+    @property
+    def by_the_mean(self) -> bool:
+        """Whether it holds in the mean over seeds, but not in each of them."""
+        return self.holds and bool(self.against)
 
 
 def orderings(results: Iterable[Result]) -> list[Ordering]:
@@ -276,18 +287,20 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
         if not gap or ours is None:
             continue
         high, low = (a, b) if gap > 0 else (b, a)
-        out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, clear, gap * ours > 0))
+        against = tuple(seed for seed, number in high.numbers.items() if number <= low.numbers[seed])
+        out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, clear, gap * ours > 0, against))
     return out
 
 
 def comparable(*results: Result) -> list[Result]:
-    """Methods over the seeds that all of them have; nothing where their numbers cannot be compared.
+    """Methods over the seeds of which all of them have a number; nothing where these cannot be compared.
 
     They can where none has a run that failed, those of a seed differ from their recipes alike if at all, as where all
     train for fewer epochs, and all got equally far: as many rounds, short of the recipe or not. One whose recipe has
-    fewer rounds than another got, as that of one-shot FedAvg has, got as far where it is done.
+    fewer rounds than another got, as that of one-shot FedAvg has, got as far where it is done. Two that are read of one
+    run after different rounds, as DENSE of two and of five rounds of uploads, can where both are done.
     """
-    seeds = set.intersection(*(set(r.seeds) for r in results))
+    seeds = set.intersection(*(set(r.numbers) for r in results))
     as_far = all(_as_far(a, b) for a, b in itertools.combinations(results, 2))
     if not seeds or not as_far or any(r.failures for r in results):
         return []
@@ -296,14 +309,17 @@ def comparable(*results: Result) -> list[Result]:
     return found if all(other == first for other in others) else []
 
 
-def seeds_of(asked: Result, found: Result) -> str:
-    """The seeds that a comparison is of, where a method has others too, in words for the end of a sentence."""
-    if asked.seeds == found.seeds:
+def seeds_of(found: Sequence[Result], *asked: Result) -> str:
+    """The seeds that a comparison is of, where one of its methods has others too, in words behind its numbers."""
+    seeds = list(found[0].numbers)
+    if all(list(r.numbers) == seeds for r in asked):
         return ""
-    return f", of seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
+    return f", of seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _as_far(a: Result, b: Result) -> bool:
+    if a.recipe.place == b.recipe.place and a.recipe.measure == b.recipe.measure:
+        return a.rounds == a.recipe.rounds and b.rounds == b.recipe.rounds
     done = any(r.rounds == r.recipe.rounds < other.rounds for r, other in ((a, b), (b, a)))
     alike = a.rounds == b.rounds and (a.rounds < a.recipe.rounds) == (b.rounds < b.recipe.rounds)
     return done or alike

@@ -34,7 +34,7 @@ _COLUMNS: dict[str, Callable[[Result], object]] = {
     "smoothed": lambda r: r.smoothed,
     "forgetting": lambda r: r.forgetting,
     "rounds": lambda r: r.rounds,
-    "seeds": lambda r: " ".join(map(str, r.seeds)),
+    "seeds": lambda r: " ".join(map(str, r.numbers or r.seeds)),
     "failed_seeds": lambda r: " ".join(map(str, r.failures)),
     "difference": lambda r: r.difference,
     "noise": lambda r: r.noise if r.accuracy is not None else None,
@@ -80,7 +80,7 @@ def cells(r: Result) -> dict[str, str]:
         "ours": "-" if r.accuracy is None else f"{r.accuracy:.2f}{_std(r.std)}",
         "diff.": "-" if r.difference is None else f"{r.difference:+.2f}",
         **{heading: text[heading] for heading in (*beside, "F publ.", "F ours")},
-        "rounds x seeds": f"{r.rounds} x {len(r.seeds)}",
+        "rounds x seeds": f"{r.rounds} x {len(r.numbers or r.seeds)}",
         "verdict": r.verdict,
     }
 
@@ -164,7 +164,9 @@ def order_lines(results: Sequence[Result]) -> list[str]:
     else:
         text += "; none is clear of noise." if any(o.clear is not None for o in found) else "; all are in words."
     broken = [f"{o.above} above {o.below}{' (clear)' if o.clear else ''}" for o in found if not o.holds]
-    return [text + (f" Not: {', '.join(broken)}." if broken else "")]
+    text += f" Not: {', '.join(broken)}." if broken else ""
+    partly = [f"{o.above} above {o.below} (not in {', '.join(map(str, o.against))})" for o in found if o.by_the_mean]
+    return [text + (f" In the mean, but not in every seed: {', '.join(partly)}." if partly else "")]
 
 
 def write(

@@ -38,6 +38,34 @@ def test_gains_are_told_in_both_readings(tmp_path: Path) -> None:
     assert of(tmp_path, "apfl-comparison", "mnist") == []
 
 
+def test_a_published_gain_stands_beside_runs_with_its_settings_and_says_over_how_many_rounds(tmp_path: Path) -> None:
+    for row, accuracy in (("fedavg", 40.0), ("apfl_ni", 50.0)):
+        made(tmp_path, cell("apfl-comparison", "cifar10", row), 0, accuracy, rounds=40)
+        made(tmp_path / "other", cell("apfl-comparison", "cifar10", row), 0, accuracy, rounds=100, local__epochs=1)
+    noted(tmp_path / "apfl-comparison/cifar10/apfl_ni/seed-0", [1, 2, 3])
+    assert of(tmp_path, "apfl-comparison", "cifar10") == [
+        "apfl_ni less fedavg: +9.76 points in the mean over rounds (published +10.26 over 100 rounds, here 40), +10.00 "
+        "in the best round.",
+        "apfl_ni, seed 0: importance measured 0 times after the forced ones; published: once over 100 rounds, here 40.",
+    ]
+    (told,) = of(tmp_path / "other", "apfl-comparison", "cifar10")
+    assert told == "apfl_ni less fedavg: +9.90 points in the mean over rounds, +10.00 in the best round."
+
+
+def test_what_consolidation_adds_to_decomposition(tmp_path: Path) -> None:
+    for row, accuracies in (("fedavg", (70, 71)), ("decomposition", (80, 81)), ("apfl_ni", (82,))):
+        for seed, accuracy in enumerate(accuracies):
+            made(tmp_path, cell("apfl-ewc", "letters", row), seed, accuracy)
+    told = of(tmp_path, "apfl-ewc", "letters")
+    assert [line.partition(":")[0] for line in told] == [
+        "decomposition less fedavg", "apfl_ni less fedavg", "apfl_ni less decomposition",
+    ]  # fmt: skip
+    assert told[-1].endswith(
+        "less decomposition: +1.99 points in the mean over rounds, +2.00 in the best round, of seed 0."
+    )
+    assert "published" not in told[-1]
+
+
 def test_measurements_after_the_forced_ones_are_counted(tmp_path: Path) -> None:
     noted(made(tmp_path, cell("apfl-comparison", "mnist", "apfl_ni"), 0, 80.0, rounds=150), [1, 2, 3, 9])
     noted(made(tmp_path, cell("apfl-comparison", "mnist", "apfl_ni"), 1, 80.0, rounds=150), [1, 2, 3])
@@ -60,6 +88,29 @@ def test_gains_are_of_the_seeds_that_both_have(tmp_path: Path) -> None:
     assert told == "fedprox less fedavg: +1.00 points in the mean over rounds, +1.00 in the best round, of seed 0."
 
 
+def test_a_gain_says_its_seeds_also_where_fedavg_alone_has_others(tmp_path: Path) -> None:
+    made(tmp_path, cell("apfl-comparison", "letters", "fedprox"), 0, 41.0)
+    for seed, accuracy in enumerate((40.0, 90.0)):
+        made(tmp_path, cell("apfl-comparison", "letters", "fedavg"), seed, accuracy)
+    (told,) = of(tmp_path, "apfl-comparison", "letters")
+    assert told == "fedprox less fedavg: +1.00 points in the mean over rounds, +1.00 in the best round, of seed 0."
+
+
+def test_what_is_published_over_lambda_is_of_its_data_and_settings(tmp_path: Path) -> None:
+    for i, lam in enumerate(LAMBDAS):
+        made(tmp_path, cell("apfl-lambda", "vehicle-part-e5", f"apfl_ni-{lam:g}"), 0, 80.0 + i, rounds=20)
+        made(tmp_path, cell("apfl-lambda", "mnist-e5", f"apfl_ni-{lam:g}"), 0, 80.0 + i, rounds=9, local__epochs=1)
+        if lam < 1:
+            made(tmp_path, cell("apfl-lambda", "mnist-e5", f"apfl_ni-{lam:g}"), 1, 80.0, rounds=9, local__epochs=1)
+    said = "Over lambda accuracy rises throughout and spreads over"
+    assert of(tmp_path, "apfl-lambda", "vehicle-part-e5") == [f"{said} 3.81 points."]
+    assert of(tmp_path, "apfl-lambda", "mnist-e5") == [f"{said} 3.60 points, of seed 0."]
+    for lam in LAMBDAS:
+        made(tmp_path / "short", cell("apfl-lambda", "mnist-e5", f"apfl_ni-{lam:g}"), 0, 80.0 + lam, rounds=9)
+    (told,) = of(tmp_path / "short", "apfl-lambda", "mnist-e5")
+    assert told.endswith("(published: rises throughout and spreads over 0.46 points over 150 rounds, here 9).")
+
+
 def test_nothing_is_said_of_lambda_where_runs_are_not_equally_long(tmp_path: Path) -> None:
     for lam in LAMBDAS:
         rounds = 5 if lam == 1 else 150
@@ -73,9 +124,8 @@ def test_what_lambda_does(tmp_path: Path) -> None:
         assert of(tmp_path, "apfl-lambda", "mnist-e20") == []  # before all are there
         made(tmp_path, cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, accuracy, rounds=150)
     (told,) = of(tmp_path, "apfl-lambda", "mnist-e20")
-    assert (
-        told == "Over lambda accuracy does not rise throughout; it spreads over 0.50 points (published: at most 0.9)."
-    )
+    printed = "(published: rises throughout and spreads over 0.86 points)"
+    assert told == f"Over lambda accuracy does not rise throughout and spreads over 0.50 points {printed}."
     for lam, accuracy in zip(LAMBDAS, sorted(accuracies), strict=True):
         made(tmp_path / "again", cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, accuracy, rounds=150)
-    assert of(tmp_path / "again", "apfl-lambda", "mnist-e20")[0].startswith("Over lambda accuracy rises throughout;")
+    assert of(tmp_path / "again", "apfl-lambda", "mnist-e20")[0].startswith("Over lambda accuracy rises throughout and")

@@ -34,6 +34,7 @@ def test_cells_of_a_table_differ_and_equal_settings_share_a_run() -> None:
     assert {len(found) for found in places.values()} == {1}
     assert len({r.place for r in everything()}) == len(places)
     ours = cell("apfl-comparison", "mnist", "apfl_ni").place
+    assert len({cell("apfl-epochs", f"letters-e{e}", "fedmeta").place for e in (1, 5, 10, 20)}) == 1  # it has none
     for table, column, row in (
         ("apfl-lambda", "mnist-e5", "apfl_ni-1"),
         ("apfl-epochs", "mnist-e5", "apfl_ni"),
@@ -117,6 +118,7 @@ def test_orders_are_those_of_the_paper() -> None:
     above = {r.column: set(r.above) for r in find("apfl-comparison", (), ["apfl_ni"])}
     assert above["mnist"] == above["letters"] == {"fedavg", "fedprox", "fedcurv_ni", "fedmeta"}
     assert above["vehicle"] == above["cifar10"] == above["mnist"] | {"iid"}
+    assert not any(r.above for r in everything() if r.column.startswith(("vehicle-part", "vehicle-like")))
     assert {r.column: r.above for r in find("apfl-comparison", ["mnist", "cifar10"], ["iid"])} == {
         "mnist": ("fedavg",), "cifar10": (),
     }  # fmt: skip

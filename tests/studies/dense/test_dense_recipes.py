@@ -163,6 +163,7 @@ def test_tables_that_share_a_cell_share_its_runs() -> None:
         place = one("dense-clients", "cifar10-a0.5-m5-cnn", row).place
         assert place == one("dense-table1", "cifar10-a0.5-m5-cnn", row).place
     assert one("dense-ablation", "fmnist-a0.1-m5-cnn", "dense").place.startswith("dense-table1/")
+    assert {r.place.rpartition("/")[2] for r in EVERY if r.row == "ensemble"} == {"dense"}  # the run of which it is
     assert one("dense-ldam", "cifar10-a0.1-m5-cnn", "dense").place.startswith("dense-table1/")
     assert len({r.place for r in find("dense-rounds", ["fmnist-a0.1"])}) == 1  # one run that goes on
     rounds = {r.row: r.rounds for r in find("dense-rounds", ["fmnist-a0.1"])}

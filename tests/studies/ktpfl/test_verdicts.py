@@ -65,6 +65,17 @@ def test_other_settings_cannot_be_compared(tmp_path: Path) -> None:
     assert "holds in 0 of 0 that can be judged, of 50." in page([tmp_path])
 
 
+def test_numbers_that_are_of_fewer_seeds_than_the_table_says_name_these(folder: Path) -> None:
+    made(folder, cell(TABLE, "cifar20k-two", "kt_pfl"), 1, 50, rounds=20)
+    found = {v.numbers for v in judged([folder]) if v.where == f"{TABLE} cifar20k-two"}
+    assert {
+        "kt_pfl 90.00, fedmd_kt 80.00, of seed 0",
+        "kt_pfl with two 90.00, kt_pfl with every 60.00, of seed 0",
+        "local_only with two 88.00, local_only with every 50.00",
+        "+10.00 with two, +15.00 with every, of seed 0",
+    } <= found
+
+
 def test_a_run_that_still_rises_has_no_plateau(tmp_path: Path) -> None:
     place = made(tmp_path, cell(TABLE, "cifar20k-two", "kt_pfl"), 0, 90, rounds=20)
     lines = [{"round": t, "personal_accuracy": 0.04 * t} for t in range(21)]

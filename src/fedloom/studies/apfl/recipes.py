@@ -164,6 +164,9 @@ def _sweep(table: str, names: tuple[str, ...], key: str, short: str, values: tup
             chosen = {row: m for row, m in methods(name).items() if row in (*BASELINES, "apfl_ni")}
             if key == "local.lr":  # FedMeta adapts with it
                 chosen["fedmeta"] = Method("fedmeta", {"alpha": value, "beta": 0.01})
+            else:  # of which it has none: one run for every column
+                same_run = f"{chosen['fedmeta'].caveat}; it has no local epochs, so its run is that of every column"
+                chosen["fedmeta"] = dataclasses.replace(chosen["fedmeta"], run={key: 5}, caveat=same_run)
             above = ("fedavg", "fedprox") if name in FIGURE_3[table] else ()
             chosen["apfl_ni"] = dataclasses.replace(chosen["apfl_ni"], above=above)
             yield from _rows(table, f"{name}-{short}{value:g}", name, chosen, {key: value})
@@ -211,7 +214,7 @@ def _rows(
             target=accuracy is not None,
             measure="personal_accuracy_by_samples",
             reading="mean",
-            above=method.above,
+            above=method.above if images.comparable else (),
             variant=method.variant,
         )
 

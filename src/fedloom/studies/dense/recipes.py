@@ -65,6 +65,8 @@ NETWORKS = {
 }
 SAME_UPLOAD = ("dense", "fed_adi")
 """Methods whose settings matter to the server alone, which is in the same state after the upload."""
+SHAPES = ("schedule", "student", "distill.optimiser", "distill.momentum")
+"""But for these of their settings: what the server keeps is of another shape with others."""
 _WHICH = (
     "which network made the published table is not certain: the scripts' default are the CNNs, FuseFL, which prints "
     "the table again, has ResNet-18 everywhere"
@@ -154,7 +156,7 @@ def _upload(recipe: Recipe) -> Beginning:
     """The round of uploads of a recipe."""
     e, task = recipe.experiment, f"-{recipe.experiment.task}"
     made = dataclasses.replace(e, algorithm="dense", settings={"dense": dense(e.model)}).changed("run.rounds", 1)
-    return Beginning(f"{recipe.table}/{recipe.column}/uploads{task.removesuffix('-classification')}", made)
+    return Beginning(f"{recipe.table}/{recipe.column}/uploads{task.removesuffix('-classification')}", made, SHAPES)
 
 
 def _apart_from_rounds(experiment: Experiment) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.reproduction.results import NOT_COMPARABLE, Result, comparable, read
+from fedloom.reproduction.results import NOT_COMPARABLE, Result, comparable, read, seeds_of
 from fedloom.studies import recipes
 from fedloom.studies.ktpfl import coefficients
 
@@ -98,6 +98,7 @@ def _of_both_settings(where: str, two: Rows, every: Rows) -> Iterator[Verdict]:
     kt, md, kt_all, md_all = (r.accuracy or 0.0 for r in found or results)
     verdict = _told(kt - md > kt_all - md_all) if found else NOT_COMPARABLE
     numbers = f"{kt - md:+.2f} with two, {kt_all - md_all:+.2f} with every"
+    numbers += seeds_of(found, *results) if found else ""
     yield Verdict(claim, where, verdict, numbers)
 
 
@@ -108,7 +109,8 @@ def _above(
         return Verdict(claim, where, NOT_RUN, "")
     pair = comparable(high, low)
     a, b = (r.accuracy or 0.0 for r in pair or (high, low))
-    numbers = f"{high.recipe.row}{of_high} {a:.2f}, {low.recipe.row}{of_low} {b:.2f}"
+    seeds = seeds_of(pair, high, low) if pair else ""
+    numbers = f"{high.recipe.row}{of_high} {a:.2f}, {low.recipe.row}{of_low} {b:.2f}{seeds}"
     return Verdict(claim, where, _told(a > b) if pair else NOT_COMPARABLE, numbers)
 
 
