@@ -124,8 +124,11 @@ def _layers(weights: Weights) -> list[str]:
 
 
 def _layer(name: str) -> str:
-    """The layer to which a tensor belongs: of `conv.weight` it is `conv`."""
-    return name.rpartition(".")[0]
+    """The layer to which a tensor belongs: of `conv.weight` it is `conv`, also where PyTorch's parametrizations make
+    that weight of others, such as `conv.parametrizations.weight.original0`.
+    """
+    head, made, _ = f".{name}".partition(".parametrizations.")
+    return head[1:] if made else name.rpartition(".")[0]
 
 
 @state
