@@ -165,12 +165,18 @@ def self_distilled(algorithm: type[Averaging[Any]]) -> type[Any]:
     own layers. `self_distilled(FedPer)(personal_layers="last:1", lam=0.5)`.
 
     Raises:
-        SettingError: the class does not derive from `Averaging`, or has a setting of the same name already.
+        SettingError: the class does not derive from `Averaging`, judges clients by a model that it makes for that, as
+            Per-FedAvg does, or has a setting of the same name already.
     """
     if not issubclass(algorithm, Averaging) or issubclass(algorithm, SelfDistilled):
         raise SettingError(
             f"self_distilled adds its term to a class that derives from fl.Averaging and has it not yet, such as "
             f"FedProx, got {algorithm.__name__}"
+        )
+    if algorithm.personal not in (Averaging.personal, KeepsModel.personal):
+        raise SettingError(
+            f"self_distilled has clients judged by the model that they trained last, and {algorithm.__name__} by one "
+            "that its own personal makes: take an algorithm that judges by what it sends and keeps, such as FedProx"
         )
     both = sorted({f.name for f in fields(algorithm)} & {f.name for f in fields(SelfDistilled)})
     if both:
