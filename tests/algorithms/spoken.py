@@ -26,12 +26,13 @@ def whole(count: int) -> Digest:
 
 
 def after_a_round(
-    algorithm: Algorithm[Any, Any], logits: Any, engine: Any, server: Any = None, sizes: Any = None
+    algorithm: Algorithm[Any, Any], logits: Any, engine: Any, server: Any = None, sizes: Any = None, asked: Any = None
 ) -> tuple[Any, Any]:
     """What clients say after a round that begins with `logits` [N, P, C] of P public examples, and the server state.
 
     A network is a table: a row of C logits for each public example, which is a unit vector, and one for the examples
     that clients train on. So local training does not move what is said of public ones. `sizes`: of clients, one each.
+    `asked`: who of them is, everybody.
     """
     n, p, c = logits.shape
     sizes = np.ones(n, np.int64) if sizes is None else np.asarray(sizes, np.int64)
@@ -50,7 +51,7 @@ def after_a_round(
         begun = Weights(params={"weight": table.T.contiguous()})
         fresh = run.fresh(k)  # a state that is weights, or has weights
         run.states[k] = begun if isinstance(fresh, Weights) else replace(fresh, weights=begun)
-    end = run.round(run.init() if server is None else {"": server}, range(n), 0)[""]
+    end = run.round(run.init() if server is None else {"": server}, asked or range(n), 0)[""]
     models = run.personal({"": end}, range(n), 0)
     said = np.stack([models[k].params["weight"].T[:p].numpy() for k in range(n)])
     run.close()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from spoken import LOCAL as SPOKEN
 from spoken import after_a_round, taught, whole
 from torch import nn
 from torch.func import grad
@@ -224,6 +225,21 @@ def test_a_pull_that_would_overshoot_is_refused(kind: Any) -> None:
         kind(rho=2.0, eta3=0.5)
     kind(rho=3.0)  # the largest of the paper's sweep
     kind(rho=0.0, eta3=100.0)
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_a_client_that_learns_from_nobody_who_answered_learns_from_all_of_them(engine: Any) -> None:
+    """Rows on the simplex have zeros: where a row has nothing on those who answer there is no mixture to scale up."""
+    logits = np.random.default_rng(3).normal(size=(3, 4, 5))
+    begun = np.array([[0, 0, 1.0], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])
+    algorithm = KTpFL(distill=whole(4), num_public=4, lam=1.7, rho=0.3, eta3=0.4, local=SPOKEN)
+    after, c = after_a_round(algorithm, logits, engine, server=torch.from_numpy(begun), asked=(0, 1))
+    soft = F.softmax(torch.from_numpy(logits), -1).numpy()
+    learnt = taught(logits, after)
+    np.testing.assert_allclose(learnt[0], (soft[0] + soft[1]) / 2, rtol=1e-9)
+    np.testing.assert_allclose(learnt[1], 0.25 * soft[0] + 0.75 * soft[1], rtol=1e-9)
+    np.testing.assert_array_equal(c[0], begun[0])  # what it had of them was nothing
+    np.testing.assert_allclose(c.sum(1), 1.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

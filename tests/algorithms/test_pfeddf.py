@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedloom.algorithms import FedDF, PFedDF
+from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Distill, Local
 from fedloom.core.types import Weights
@@ -42,3 +43,9 @@ def test_the_server_is_feddfs_and_clients_keep_what_they_uploaded(engine: Any) -
     same(fused[2], judged[2], "who never took part is judged by the newest fused model")
     assert not torch.equal(fused[1].params["head.weight"], judged[1].params["head.weight"])
     assert own.algorithm.has_personal(own.states[0])
+
+
+def test_a_student_that_clients_are_not_sent_is_refused() -> None:
+    rule = r"with student = 'narrow' none is fused .*: set student = None, or run FedDF"
+    with pytest.raises(SettingError, match=rule):
+        Loop(Population(federation(), THREE), PFedDF(student="narrow", **SETTINGS)).init()

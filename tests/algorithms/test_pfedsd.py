@@ -12,13 +12,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.algorithms import KDNTD, FedAvg, FedPer, FedProx, LGFedAvg, PFedSD, Scaffold
+from fedloom.algorithms import (
+    KDNTD,
+    FedAvg,
+    FedAvgFT,
+    FedAvgStored,
+    FedPer,
+    FedProx,
+    LGFedAvg,
+    PerFedAvg,
+    PFedSD,
+    Scaffold,
+)
 from fedloom.algorithms.pfedsd import self_distilled
 from fedloom.core import tree
 from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.core.task import SVM
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
@@ -287,3 +299,39 @@ def test_what_the_term_can_stand_on() -> None:
     with pytest.raises(SettingError, match="brings the settings lam, which KDNTD has with another meaning"):
         self_distilled(KDNTD)
     assert self_distilled(FedProx) is self_distilled(FedProx)
+
+
+@pytest.mark.parametrize("kind", [PerFedAvg, FedAvgFT])
+def test_what_makes_a_model_to_judge_by_takes_no_term(kind: Any) -> None:
+    """v_k would take its place; and Per-FedAvg's steps are its own, which no term reaches."""
+    rule = rf"judged by the model that they trained last, and {kind.__name__} by one that its own personal makes: take"
+    with pytest.raises(SettingError, match=rule):
+        self_distilled(kind)
+    assert self_distilled(FedAvgStored)(lam=0.5).personalises
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+@pytest.mark.parametrize("store", ["model", "soft_predictions"])
+def test_a_network_of_which_zeros_make_nan_has_a_first_round(store: Any, engine: Any) -> None:
+    """The direction of a weight of length 0 is 0 / 0, and zeros stand where there is no v_k."""
+    model = Model(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 4)), name="normed")
+    ends = []
+    for algorithm in (PFedSD(lam=0.5, teacher_store=store, local=LOCAL), FedAvg(aggregation="uniform", local=LOCAL)):
+        population = clients_of(random_data(SIZES), model=model)
+        run = engine(population, algorithm.suited(population.federation, {"normed": model}))
+        server = run.round(run.init(), (0, 1, 2), 0)
+        ends.append((server, run.round(server, (0, 1, 2), 1)))
+    (first, second), (plain, later) = ends
+    assert same(first, plain)
+    assert all(t.isfinite().all() for t in tree.leaves(second))
+    assert not same(second, later)  # and then it is taught
+
+
+@pytest.mark.parametrize("algorithm", [PFedSD(local=LOCAL), KDNTD(local=LOCAL)])
+def test_one_logit_is_no_distribution(algorithm: Any) -> None:
+    """Its softmax is 1 for student and teacher, so that both terms would be 0."""
+    data = [(x, y % 2) for x, y in random_data(SIZES)]
+    population = clients_of(data, model=Model(lambda: nn.Linear(6, 1), name="svm"), num_classes=2)
+    run = Loop(dataclasses.replace(population, task=SVM()), algorithm)
+    with pytest.raises(SettingError, match="the network makes 1 logit, whose softmax is always 1: give it an output"):
+        run.round(run.init(), (0, 1), 0)

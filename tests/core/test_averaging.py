@@ -168,6 +168,21 @@ def test_a_part_of_the_layers_is_shared(shared: str, own: list[str]) -> None:
     assert (list(whole.params), list(whole.buffers)) == (list(weights.params), list(weights.buffers))
 
 
+def test_a_layer_whose_weight_is_made_of_others_is_one_layer() -> None:
+    """PyTorch's parametrizations put a module of their own into the names: `1.parametrizations.weight.original0`."""
+    made = nn.utils.parametrizations
+    layers = made.spectral_norm(nn.Linear(6, 5)), made.weight_norm(nn.Linear(5, 4))
+    weights = Model(lambda: nn.Sequential(*layers), name="made").init(0)
+    last = FedAvg(shared="last:1").down(weights)
+    assert {*last.params, *last.buffers} == {n for n in weights.params if n.startswith("1.")}
+    assert len(last.params) == 3
+    rest = FedAvg(shared="last:2").own(weights)
+    assert not rest.params
+    assert not rest.buffers
+    root = Model(lambda: made.weight_norm(nn.Linear(5, 4)), name="root").init(0)
+    assert not FedAvg(shared="last:1").own(root).params
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_last_layer_stays_with_its_client(engine: Any) -> None:
     run = Run(FedAvg(local=LOCAL, shared="* !last:1"), engine)

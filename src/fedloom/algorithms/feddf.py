@@ -22,8 +22,9 @@ steps = 0 is FedAvg.
 Differences from the paper: by default a fixed number of steps and no validation; 200 steps, about the work of ten
 clients with 500 examples (the paper: at most 10,000, stopped 1,000 after the best). Its validation examples are a tenth
 of the training set; here they are public ones. An architecture that nobody in the cohort has is not distilled. From the
-authors' code: teachers are averaged on all examples once a round, which is the same unless a network normalises by the
-batch; its default scheme is avg_losses, its published command lines say avg_logits.
+authors' code: it averages models uniformly (`aggregation = "uniform"`); teachers are averaged on all examples once a
+round, which is the same unless a network normalises by the batch; its default scheme is avg_losses, its published
+command lines say avg_logits.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ minimised, and there is no training on labelled public examples.
 Down: the public examples' indices [P], with each exchange, and p [P, C]. Up: s_n [P, C]. Kept by the client: its model.
 There is no value that gives FedAvg (nothing is averaged).
 Differences from the authors' code: the order within a round, and the size of the distillation loss (theirs is divided
-by the number of classes), are those of KT-pFL's paper.
+by the number of classes), are those of KT-pFL's paper; public examples are drawn without replacement, and BatchNorm
+statistics are those of a client's own examples (theirs take in the public ones).
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ eta3 = 0.5 / rho, C tends to 1/N like 1 / rho: uniform mixing (`fedmd_kt`). Each
 by 1 - 2 eta3 rho, which no longer shrinks it from eta3 * rho = 1 on: settings must stay below.
 Differences from the paper: each row of C is projected onto the simplex after its step (the paper leaves it free and p_n
 then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6): one upload less;
-with partial participation rows are mixed over the clients that answered, at the mass they had; BatchNorm statistics are
+with partial participation rows are mixed over the clients that answered, at the mass they had, and evenly where they
+had none; BatchNorm statistics are
 those of a client's own examples, where the paper says nothing. From the authors' code: almost everything (it updates C
 by MSE with a forced step size and a softmax of 5 C; see docs/ktpfl.md).
 """
@@ -60,7 +61,7 @@ class KTpFL(Transfer[Tensor]):
         ids, soft, sizes = replies.ids, replies.value, replies.cohort.sizes.to(server.dtype)  # soft: [K, P, C]
         block = server[ids][:, ids]
         mass = block.sum(1, keepdim=True)
-        c = block / mass
+        c = torch.where(mass > 0, block / torch.where(mass > 0, mass, 1.0), 1.0 / len(ids))
         self.teach(replies, public, c)  # (6)
         for _ in range(self.coefficient_steps):
             step = grad(coefficient_loss)(c, soft, sizes / sizes.sum(), self.lam, self.rho, 1.0 / len(ids))

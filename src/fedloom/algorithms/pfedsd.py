@@ -38,7 +38,7 @@ from fedloom.core.batches import Batch, Batches
 from fedloom.core.choices import NonNegative, Positive, WholeNumber
 from fedloom.core.client import Aggregation, Client
 from fedloom.core.errors import SettingError
-from fedloom.core.losses import Loss, distillation
+from fedloom.core.losses import Loss, distillation, several
 from fedloom.core.model import Model
 from fedloom.core.types import BatchLoss, Weighted, Weights, state
 from fedloom.data import Federation
@@ -56,11 +56,11 @@ class SelfDistilled(KeepsModel):
     """Abstract, to stand before an algorithm that averages: its local loss gains the term of (4).
 
     `lam` >= 0: weight of the distillation. `T` > 0: its temperature. `teacher_max_age`: a client whose v_k is older, in
-    rounds, trains without; None: never. `kd_warmup_rounds`: the weight grows from 0 in round 0 to `lam` over so many
-    rounds; 0: at once. `teacher_store`: v_k teaches, or the `soft_predictions` that it made of the client's training
-    examples at the end of training: no teacher pass at the start of a round, one at its end, and a table of logits
-    beside v_k, by which the client still predicts. It has a row for each example of the largest client, since clients'
-    states must have one shape.
+    rounds, trains without (that of the round before is 1 old); None: never. `kd_warmup_rounds`: the weight grows from 0
+    in round 0 to `lam` over so many rounds; 0: at once. `teacher_store`: v_k teaches, or the `soft_predictions` that it
+    made of the client's training examples at the end of training: no teacher pass at the start of a round, one at its
+    end, and a table of logits beside v_k, by which the client still predicts. It has a row for each example of the
+    largest client, since clients' states must have one shape.
     """
 
     lam: NonNegative = 1.0
@@ -136,7 +136,9 @@ class SelfDistilled(KeepsModel):
                 f"a client's soft predictions have a column for each of the data's {self.table[1]} classes, and the "
                 f'network makes {loss.logits.shape[1]} logits: give it as many, or set teacher_store="model"'
             )
-        return other + self.lam * batch.mean(batch.share * distillation(loss.logits, batch.v, self.T))  # (4), (5)
+        # Where there is no v_k, zeros stand for it, of which a normalised layer may make NaN; and 0 * NaN is NaN.
+        v = torch.where(batch.share[:, None] > 0, batch.v, 0.0)
+        return other + self.lam * batch.mean(batch.share * distillation(several(loss.logits), v, self.T))  # (4), (5)
 
     def answer(self, client: Client[Kept[Any]], w_k: Weights) -> tuple[Kept[Any], Weighted[Weights]]:
         kept, upload = super().answer(client, w_k)
@@ -163,12 +165,18 @@ def self_distilled(algorithm: type[Averaging[Any]]) -> type[Any]:
     own layers. `self_distilled(FedPer)(personal_layers="last:1", lam=0.5)`.
 
     Raises:
-        SettingError: the class does not derive from `Averaging`, or has a setting of the same name already.
+        SettingError: the class does not derive from `Averaging`, judges clients by a model that it makes for that, as
+            Per-FedAvg does, or has a setting of the same name already.
     """
     if not issubclass(algorithm, Averaging) or issubclass(algorithm, SelfDistilled):
         raise SettingError(
             f"self_distilled adds its term to a class that derives from fl.Averaging and has it not yet, such as "
             f"FedProx, got {algorithm.__name__}"
+        )
+    if algorithm.personal not in (Averaging.personal, KeepsModel.personal):
+        raise SettingError(
+            f"self_distilled has clients judged by the model that they trained last, and {algorithm.__name__} by one "
+            "that its own personal makes: take an algorithm that judges by what it sends and keeps, such as FedProx"
         )
     both = sorted({f.name for f in fields(algorithm)} & {f.name for f in fields(SelfDistilled)})
     if both:

@@ -13,7 +13,9 @@ Down: the public examples' indices [P], with each exchange, and p_n [P, C], one 
 Kept by the client: its model.
 There is no value that gives FedAvg (nothing is averaged).
 Differences from the authors' code: the order within a round, and the size of the distillation loss (theirs is divided
-by the number of classes), are those of KT-pFL's paper; with partial participation N counts the clients that answered.
+by the number of classes), are those of KT-pFL's paper; with partial participation N counts the clients that answered;
+public examples are drawn without replacement, and BatchNorm statistics are those of a client's own examples (theirs
+take in the public ones).
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ class Averaging(Algorithm[Weights, S]):
     """Abstract: the global model, of which a part may be the clients' own.
 
     `aggregation`: mean weighted by number of `samples`, or `uniform`. `buffers` (BatchNorm statistics): `average` them
-    like parameters, keep the `server`'s, or leave them `local` to each client. `shared`: which tensors are shared, as
+    like parameters, keep the `server`'s, which are those of the initial model for ever, or leave them `local` to each
+    client, while the server's stay as they began. `shared`: which tensors are shared, as
     glob patterns of their names or of their layers', or `last:N` for those of the last N layers, separated by spaces;
     one that starts with ! takes back. `* !last:1` leaves the last layer to each client, `* !body.1` the layer body.1.
 
@@ -124,8 +125,11 @@ def _layers(weights: Weights) -> list[str]:
 
 
 def _layer(name: str) -> str:
-    """The layer to which a tensor belongs: of `conv.weight` it is `conv`."""
-    return name.rpartition(".")[0]
+    """The layer to which a tensor belongs: of `conv.weight` it is `conv`, also where PyTorch's parametrizations make
+    that weight of others, such as `conv.parametrizations.weight.original0`.
+    """
+    head, made, _ = f".{name}".partition(".parametrizations.")
+    return head[1:] if made else name.rpartition(".")[0]
 
 
 @state
