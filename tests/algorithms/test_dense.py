@@ -288,6 +288,21 @@ def test_where_nobody_answers_nothing_is_learnt() -> None:
     history = one_shot(DENSE(**SMALL), TINY, rounds=3, faults=lambda r, e, k: "gone")
     assert len({m["global_loss"] for m in history.metrics}) == 1
     assert not any("server_loss" in m or "ensemble_accuracy" in m for m in history.metrics)
+    assert [m["clients"] for m in history.metrics[1:]] == [[0, 1, 2]] * 3  # and everybody is asked again
+
+
+def test_where_nobody_answers_the_next_round_asks_again() -> None:
+    """What follows is an upload from the clients' initial weights, not from the student; and then epochs."""
+    late = one_shot(DENSE(**SMALL), TINY, rounds=3, faults=lambda r, e, k: "gone" if r == 0 else None)
+    assert [m["clients"] for m in late.metrics[1:]] == [[0, 1, 2], [0, 1, 2], []]
+    assert late.metrics[3]["server_teachers"] == 3
+    engine, starts = Loop(Population(federation(), {"tiny": TINY}), DENSE(**SMALL)), list[Any]()
+    bill, server = engine.bill("local_update"), engine.init()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bill, "of_request", lambda sent, *a, f=bill.of_request: (starts.append(sent[0]), f(sent, *a))[1])
+        engine.round(server, range(3), 1)
+    first = TINY.init(int(server[""].key))
+    assert all(torch.equal(*pair) for pair in zip(tree.leaves(starts[-1]), tree.leaves(first), strict=True))
 
 
 def test_several_rounds_of_uploads_begin_anew_from_the_student() -> None:
@@ -353,6 +368,7 @@ def test_three_architectures_teach_one_student(schedule: Any) -> None:
         for a, b in zip(tree.leaves(ends[0]), tree.leaves(other), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
     history = one_shot(DENSE(**SMALL), THREE, rounds=2, settings={"per_client": True})
+    assert "mean_accuracy" not in history.metrics[1]
     assert history.last("global_accuracy") is not None
     student = history.server[""].student
     assert TINY.fits(student)  # that of the first client where none is named
@@ -414,6 +430,7 @@ def test_the_student_is_better_than_the_average_where_labels_are_skewed() -> Non
         for algorithm, count in ((average, 1), (dense, 11))
     ]
     assert ends[1].last("global_accuracy") > ends[0].last("global_accuracy") + 0.08
+    assert ends[1].metrics[1]["mean_accuracy"] == ends[0].last("global_accuracy")  # of the same uploads
     assert ends[1].metrics[1]["ensemble_accuracy"] > max(ends[1].metrics[1]["upload_accuracy"].values())
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom import SGD, Adam, FedAvg, FedNTD, FedProx, Local, NonNegative, Scaffold
+from fedloom import SGD, Adam, FedAvg, FedMeta, FedNTD, FedProx, Local, NonNegative, PerFedAvg, PFedMe, Scaffold
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
@@ -54,6 +54,14 @@ class HeldFedNTD(Held, FedNTD):
 @dataclass(frozen=True, kw_only=True)
 class HeldMore(Held, FedProx):
     mu: NonNegative = 0.3
+
+
+@pytest.mark.parametrize("kind", [PFedMe, PerFedAvg, FedMeta])
+def test_a_term_that_no_step_would_have_is_refused(kind: Any) -> None:
+    held = dataclass(frozen=True, kw_only=True)(type("Holding", (Held, kind), {"__annotations__": {"mu": float}}))
+    with pytest.raises(SettingError, match="Holding takes local steps of its own, which it would not reach: write"):
+        held(mu=0.3)
+    kind()
 
 
 def after(engine: Any, algorithm: Any, **settings: Any) -> Any:

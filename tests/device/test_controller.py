@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -106,6 +107,17 @@ def test_what_may_not_be_asked_is_refused_and_moves_nothing(request_: bytes, wor
 def test_a_message_has_a_limit_before_it_is_looked_at(tmp_path: Path) -> None:
     ours = device(tmp_path, limit=200)
     assert "RefusedError: a message of" in refusal(ours(asked(1)))
+
+
+def test_of_an_error_the_server_hears_no_trace(tmp_path: Path) -> None:
+    """Which has the paths and the code of the device."""
+
+    def monitor() -> Reading:
+        raise ValueError("no reading")
+
+    problem = opened(device(tmp_path, monitor=monitor)(asked(1))).head["problem"]
+    assert (problem["what"], problem["trace"]) == ("ValueError: no reading", "")
+    assert __file__ not in json.dumps(problem)
 
 
 def test_one_request_at_a_time(tmp_path: Path) -> None:

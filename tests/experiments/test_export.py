@@ -131,6 +131,12 @@ def test_weights_that_do_not_fit(change: Callable[[Weights], Weights], message: 
     assert not list(tmp_path.iterdir())
 
 
+def test_the_state_of_a_server_is_not_taken_for_weights(tmp_path: Path) -> None:
+    model = Model(BUILDERS["small_bn"], name="bn")
+    with pytest.raises(SettingError, match=r"must be Weights, got dict: .* \(weights,\) = history\.server\.values\(\)"):
+        export(model, {"bn": model.init(0)}, tmp_path / "out.pt")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [

@@ -60,6 +60,7 @@ class FedMeta(Algorithm[Weights, tuple[()]]):
     support: Annotated[float, Gt(0), Lt(1)] = 0.8
     aggregation: Aggregation = "samples"
 
+    own_steps: ClassVar[bool] = True
     personal_trains: ClassVar[bool] = True
 
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:

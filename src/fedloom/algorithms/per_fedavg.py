@@ -64,6 +64,7 @@ class PerFedAvg(Averaging[Weights]):
     form: Literal["fo", "hf"] = "fo"
     delta: Positive = 1e-3
 
+    own_steps: ClassVar[bool] = True
     personal_trains: ClassVar[bool] = True
 
     @on_client

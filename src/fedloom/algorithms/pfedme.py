@@ -25,6 +25,7 @@ dropout mask of its own, as theirs; `aggregation = "samples"` is their mean. Bat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 from torch.func import grad
@@ -54,6 +55,8 @@ class PFedMe(Algorithm[Weights, Maybe[Weights]]):
     mu2: NonNegative = 0.001
     beta: Positive = 1.0
     aggregation: Aggregation = "uniform"
+
+    own_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,6 +51,7 @@ class Algorithm(Known, ABC, Generic[V, S]):
     needs_val: ClassVar[bool] = False  # nor without validation examples on clients
     personal_trains: ClassVar[bool] = False  # `personal` reads `client.train`: batches are planned for judging too
     sums_gradients: ClassVar[bool] = False  # takes what a client's weights moved for a sum of gradients: no Adam
+    own_steps: ClassVar[bool] = False  # takes steps of its own and not by `train`, so a `term` would reach none of them
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg
 
@@ -60,6 +61,12 @@ class Algorithm(Known, ABC, Generic[V, S]):
             raise SettingError(
                 f"{type(self).__name__} says no model by which clients are judged: define global_weights(self, server) "
                 "or personal(self, client, sent)"
+            )
+        if self.own_steps and _says(self, "term"):
+            raise SettingError(
+                f"a term is added to the loss of `train`, and {type(self).__name__} takes local steps of its own, "
+                "which it would not reach: write the steps with the term in them, or take an algorithm that trains by "
+                "`train`"
             )
         if isinstance(self.local.optimiser, Cosine):
             raise SettingError("Cosine is for training on the server; local rates fall by Local.decay, round by round")

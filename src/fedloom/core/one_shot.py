@@ -30,7 +30,7 @@ from fedloom.core.losses import Loss, distillation
 from fedloom.core.model import Model, student_among
 from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.random import derive
-from fedloom.core.types import BatchLoss, Weights, replace, state, static
+from fedloom.core.types import BatchLoss, Weighted, Weights, replace, state, static
 from fedloom.data import Federation, Normalise
 
 V = TypeVar("V")
@@ -115,7 +115,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
     lasts from epoch to epoch. `T` > 0: temperature of distillation. `student`: which of the run's architectures it has;
     None: that of the first client. `epochs`: of the server after each round of uploads, where there are several (a run
     of 3 (1 + epochs) rounds has three); clients whose architecture is the student's then start from the student. None:
-    there is one, in the first round.
+    there is one, in the first round (where nobody answers, in the next one).
     """
 
     synthesis: Distill
@@ -184,12 +184,10 @@ class OneShot(Algorithm[Server, tuple[()]]):
         return round == 0 if self.epochs is None else round % (1 + self.epochs) == 0
 
     def round(self, server: Server, cohort: Cohort) -> Server:
-        if self.collects(cohort.round):
+        if self.collects(cohort.round) or not bool(server.answered.any()):  # or so far nobody has answered
             return self._collect(server, cohort)
         groups = cohort.everyone.only(server.answered.nonzero().flatten()).groups
         teachers = Teachers(weights=tuple(g.rows("model") for g in groups), models=tuple(g.model for g in groups))
-        if not groups:
-            return server
         cohort.note(teachers=torch.tensor(teachers.count))
         return self.epoch(server, teachers, cohort)
 
@@ -204,7 +202,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
         """The round of uploads."""
         answered, found, single = torch.zeros_like(server.answered), [], dict[int, Any]()
         for group in cohort.groups:
-            model, again = group.model, cohort.round > 0 and group.model is self.about.student
+            model, again = group.model, bool(server.answered.any()) and group.model is self.about.student
             start = server.student if again else like(server.student, model.init(int(server.key)))
             replies = group.gather(self.local_update, start, at_least=0)
             if replies.values:
@@ -214,6 +212,9 @@ class OneShot(Algorithm[Server, tuple[()]]):
                 single |= {k: _alone(model, w) for k, w in zip(replies.ids.tolist(), replies.values, strict=True)}
         if not found:
             return server  # nobody answered
+        if len(found) == 1:  # one architecture: what one-shot FedAvg's uniform mean would be
+            ((model, uploads),) = found
+            cohort.judge("mean", _alone(model, _mean(uploads)))
         cohort.judge("upload", single)
         cohort.judge("ensemble", Teachers(weights=tuple(w for _, w in found), models=tuple(m for m, _ in found)).logits)
         return replace(
@@ -403,6 +404,14 @@ def needs_statistics(setting: str, remedy: str, models: Mapping[str, Model]) -> 
             SettingWarning,
             stacklevel=3,
         )
+
+
+def _mean(stacked: Weights) -> Weights:
+    """The uniform mean of models [k, ...], as `Cohort.reduce` makes it of uploads that all weigh 1."""
+    total = tree.WeightedMean()
+    total.add(Weighted(value=stacked, weight=torch.ones(len(tree.leaves(stacked)[0]))))
+    mean: Weights = total.result()
+    return mean
 
 
 def _alone(model: Model, weights: Weights) -> Callable[[Tensor], Tensor]:

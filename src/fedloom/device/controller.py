@@ -51,6 +51,10 @@ class Controller(Service):
         self._newest = (-1, -1)  # (round, exchange) of the newest training that was answered
         self._looked = 0.0
 
+    def told(self, error: Exception) -> dict[str, Any]:
+        """Its kind and words alone: a trace has paths and code of this device."""
+        return {**problem(error), "trace": ""}
+
     def __call__(self, data: bytes | memoryview) -> bytes:
         """The answer to a message, whatever it is."""
         if not self._free.acquire(blocking=False):

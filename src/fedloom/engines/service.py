@@ -61,9 +61,13 @@ class Service:
                 head, parts = self._answer(data)
                 made = {name: part(value) for name, value in parts.items()}
             except Exception as error:  # an answer is due whatever happens
-                head, made = {"problem": problem(error)}, {}
+                head, made = {"problem": self.told(error)}, {}
         said = [[type(w.message).__name__, str(w.message)] for w in caught]
         return pack({**head, **self.stamp(), "warnings": said}, made)
+
+    def told(self, error: Exception) -> dict[str, Any]:
+        """What the other end hears of an error."""
+        return problem(error)
 
     def stamp(self) -> dict[str, Any]:
         """What every answer says beside."""

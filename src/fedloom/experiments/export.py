@@ -69,6 +69,11 @@ def export(
     for key, text in (metadata or {}).items():
         if not isinstance(text, str):
             raise SettingError(f"metadata map names to text, got {key!r}: {text!r}; write {key!r}: '{text}'")
+    if not isinstance(weights, Weights):
+        raise SettingError(
+            f"weights must be Weights, got {type(weights).__name__}: history.server has the server's state by "
+            "architecture, (weights,) = history.server.values() where there is one and it is a model"
+        )
     network = module(model, weights)
     if format == "onnx":
         data = as_onnx(model, network, example, input_dtype, normalise, metadata or {})
