@@ -13,11 +13,10 @@ There is no value that gives FedAvg (nothing is averaged); a distillation rate o
 eta3 = 0.5 / rho, C tends to 1/N like 1 / rho: uniform mixing (`fedmd_kt`). Each step multiplies what C differs from 1/N
 by 1 - 2 eta3 rho, which no longer shrinks it from eta3 * rho = 1 on: settings must stay below.
 Differences from the paper: each row of C is projected onto the simplex after its step (the paper leaves it free and p_n
-then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6): one upload less;
-with partial participation rows are mixed over the clients that answered, at the mass they had, and evenly where they
-had none; BatchNorm statistics are
-those of a client's own examples, where the paper says nothing. From the authors' code: almost everything (it updates C
-by MSE with a forced step size and a softmax of 5 C; see docs/ktpfl.md).
+then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6): one upload less; with
+partial participation rows are mixed over the clients that answered, at the mass they had, and evenly where they had
+none; BatchNorm statistics are those of a client's own examples, where the paper says nothing. From the authors' code:
+almost everything (it updates C by MSE with a forced step size and a softmax of 5 C; see docs/ktpfl.md).
 """
 
 from __future__ import annotations
