@@ -30,7 +30,6 @@ from fedloom.core.augment import Augment
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
-from fedloom.core.task import SVM
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
@@ -325,13 +324,3 @@ def test_a_network_of_which_zeros_make_nan_has_a_first_round(store: Any, engine:
     assert same(first, plain)
     assert all(t.isfinite().all() for t in tree.leaves(second))
     assert not same(second, later)  # and then it is taught
-
-
-@pytest.mark.parametrize("algorithm", [PFedSD(local=LOCAL), KDNTD(local=LOCAL)])
-def test_one_logit_is_no_distribution(algorithm: Any) -> None:
-    """Its softmax is 1 for student and teacher, so that both terms would be 0."""
-    data = [(x, y % 2) for x, y in random_data(SIZES)]
-    population = clients_of(data, model=Model(lambda: nn.Linear(6, 1), name="svm"), num_classes=2)
-    run = Loop(dataclasses.replace(population, task=SVM()), algorithm)
-    with pytest.raises(SettingError, match="the network makes 1 logit, whose softmax is always 1: give it an output"):
-        run.round(run.init(), (0, 1), 0)

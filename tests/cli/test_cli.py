@@ -458,7 +458,10 @@ def test_a_damaged_data_file(content: bytes, capsys: pytest.CaptureFixture[str],
         ({"y_train": np.zeros(29, int)}, "x (N, ...) and y (N,) need the same number of examples"),
         ({"y_train": np.eye(30, dtype=int)}, "turn one-hot rows into y.argmax(1)"),
         ({"y_train": np.arange(30) - 1}, "class labels must be in 0..28 for num_classes=29, got -1..28"),
-        ({"x_train": np.full((30, 8, 8), np.nan)}, "x must be finite, got 30 examples with NaN or infinity"),
+        (
+            {"x_train": np.full((30, 8, 8), np.nan), "x_test": np.ones((30, 8, 8))},
+            "x must be finite, got 30 examples with NaN or infinity",
+        ),
         ({"x_test": np.ones((30, 9, 9), np.uint8)}, "test examples must have the shape of the training examples"),
     ],
 )

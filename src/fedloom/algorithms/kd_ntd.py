@@ -27,7 +27,7 @@ from fedloom.core.batches import Batch
 from fedloom.core.choices import NonNegative, Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.losses import distillation, not_true, several
+from fedloom.core.losses import distillation, not_true
 from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
@@ -56,7 +56,7 @@ class KDNTD(Averaging[Weights]):
     def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
         """(1 - lam) of the divergence over all classes, lam of that over the not-true ones, [] (17, 18)."""
         q, teacher = not_true(logits, batch.y), not_true(batch.teacher, batch.y)
-        kd = self.beta * batch.mean(distillation(several(logits), batch.teacher, self.tau))
+        kd = self.beta * batch.mean(distillation(logits, batch.teacher, self.tau))
         ntd = self.beta * batch.mean(distillation(q, teacher, self.tau))
         return (1.0 - self.lam) * kd + self.lam * ntd
 

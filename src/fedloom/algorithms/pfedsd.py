@@ -38,7 +38,7 @@ from fedloom.core.batches import Batch, Batches
 from fedloom.core.choices import NonNegative, Positive, WholeNumber
 from fedloom.core.client import Aggregation, Client
 from fedloom.core.errors import SettingError
-from fedloom.core.losses import Loss, distillation, several
+from fedloom.core.losses import Loss, distillation
 from fedloom.core.model import Model
 from fedloom.core.types import BatchLoss, Weighted, Weights, state
 from fedloom.data import Federation
@@ -138,7 +138,7 @@ class SelfDistilled(KeepsModel):
             )
         # Where there is no v_k, zeros stand for it, of which a normalised layer may make NaN; and 0 * NaN is NaN.
         v = torch.where(batch.share[:, None] > 0, batch.v, 0.0)
-        return other + self.lam * batch.mean(batch.share * distillation(several(loss.logits), v, self.T))  # (4), (5)
+        return other + self.lam * batch.mean(batch.share * distillation(loss.logits, v, self.T))  # (4), (5)
 
     def answer(self, client: Client[Kept[Any]], w_k: Weights) -> tuple[Kept[Any], Weighted[Weights]]:
         kept, upload = super().answer(client, w_k)

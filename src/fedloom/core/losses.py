@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.batches import Batch
-from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.task import Objective, Task
 from fedloom.core.types import BatchLoss, Params, Weights, replace
@@ -40,7 +39,7 @@ def soft_target_loss(model: Model, tau: float) -> Loss:
 
     def loss(weights: Weights, batch: Batch, *context: Any) -> BatchLoss:
         logits, buffers = model.train(weights, batch)
-        value = batch.mean(divergence(several(logits) / tau, batch.target))
+        value = batch.mean(divergence(logits / tau, batch.target))
         return BatchLoss(value=value, logits=logits, weights=replace(weights, buffers=buffers))
 
     return loss
@@ -49,20 +48,6 @@ def soft_target_loss(model: Model, tau: float) -> Loss:
 def soft_prediction(model: Model, tau: float) -> Callable[[Weights, Tensor], Tensor]:
     """softmax(logits / tau) in evaluation mode, as `Batches.predict` wants it: (weights, x) -> [B, C]."""
     return lambda weights, x: F.softmax(model(weights, x) / tau, -1)
-
-
-def several(logits: Tensor) -> Tensor:
-    """The logits [B, C] of a network that is to predict a distribution over classes.
-
-    Raises:
-        SettingError: C is 1. The softmax of one logit is 1 whatever it is, so that nothing could be learnt by it.
-    """
-    if logits.shape[-1] == 1:
-        raise SettingError(
-            "distributions over classes are distilled, and the network makes 1 logit, whose softmax is always 1: give "
-            "it an output for each class, and the run another task, such as Classification()"
-        )
-    return logits
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
