@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 import launching
 import runs
 import test_serve
-from test_serve import commands, gloo, lines
+from test_serve import commands, lines
 
 from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.experiments.experiment import Experiment, read_settings
@@ -39,7 +39,7 @@ GLOBAL = ("clients", "train_loss", "global_accuracy", "global_loss", "class_accu
 
 def killed(folder: Path, victim: int, after: int, order: list[int], *more: str) -> list[tuple[int, str]]:
     """What became of three ranks of which one is killed some time after a round."""
-    log, ranks = folder / "out" / "metrics.jsonl", gloo(commands(folder, order, *more))
+    log, ranks = folder / "out" / "metrics.jsonl", launching.gloo(commands(folder, order, *more))
     while lines(log) <= after and ranks[0].poll() is None:
         time.sleep(0.002)
     time.sleep(random.random() * 0.2)
@@ -58,7 +58,7 @@ def servers(kills: int) -> list[str]:
             at = lines(log)
             more = ["--resume"] if at else []
             if at > ROUNDS - 2:  # a server that is killed before it is there leaves devices that wait for one
-                found = launching.ended(gloo(commands(folder, order, *more)), 300)
+                found = launching.ended(launching.gloo(commands(folder, order, *more)), 300)
             else:
                 found = killed(folder, 0, min(at + random.randrange(4), ROUNDS - 2), order, *more)
             count += found[0][0] == -signal.SIGKILL
@@ -68,7 +68,7 @@ def servers(kills: int) -> list[str]:
                 wrong += [] if log.read_bytes() == whole else [f"metrics differ after {count} kills"]
                 (folder / "out").rename(folder / f"out{count}")
         if (folder / "out").exists():
-            found = launching.ended(gloo(commands(folder, order, "--resume")), 120)
+            found = launching.ended(launching.gloo(commands(folder, order, "--resume")), 120)
             wrong += [text for status, text in found if status]
             wrong += [] if log.read_bytes() == whole else ["metrics differ in the end"]
     print(f"server {count} kills, {len(wrong)} wrong", *wrong, sep="\n  ", flush=True)

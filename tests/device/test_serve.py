@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -77,17 +76,6 @@ def commands(folder: Path, order: list[int], *more: str) -> list[list[str]]:
     return [serve, *join]
 
 
-def gloo(programs: list[list[str]]) -> list[subprocess.Popen[str]]:
-    port = launching.free_port()
-    return [
-        subprocess.Popen(
-            [sys.executable, *program], env=launching.environment(rank, len(programs), port),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank, program in enumerate(programs)
-    ]  # fmt: skip
-
-
 def lines(log: Path) -> int:
     return log.read_bytes().count(b"\n") if log.exists() else 0
 
@@ -96,7 +84,7 @@ def lines(log: Path) -> int:
 def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None:
     """The server is killed, both devices end, change places and join again; then the numbers are those of the loop."""
     federation, log = written(tmp_path, rounds=30), tmp_path / "out" / "metrics.jsonl"
-    ranks = gloo(commands(tmp_path, [0, 1]))
+    ranks = launching.gloo(commands(tmp_path, [0, 1]))
     until = time.monotonic() + 280
     while lines(log) < 6 and time.monotonic() < until and ranks[0].poll() is None:
         time.sleep(0.01)
@@ -105,7 +93,7 @@ def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None
     assert [status for status, _ in found[1:]] == [2, 2], found
     assert all("the server is gone: start all ranks again, it goes on with --resume" in text for _, text in found[1:])
     assert 6 <= lines(log) < 31
-    found = launching.ended(gloo(commands(tmp_path, [1, 0], "--resume")))
+    found = launching.ended(launching.gloo(commands(tmp_path, [1, 0], "--resume")))
     assert [status for status, _ in found] == [0, 0, 0], found
     assert all("for trusted networks only" in text for _, text in found)
     assert log.read_bytes() == of_loop(tmp_path, federation)
@@ -127,7 +115,7 @@ def test_public_examples_are_the_servers(algorithm: str, tmp_path: Path) -> None
     more = f'data.public_source = "{tmp_path / "public.npz"}"\ndata.public = 30\ndata.public_labels = true\n'
     told = (tmp_path / "fed.toml").read_text().replace('"pfedsd"', f'"{algorithm}"')
     (tmp_path / "fed.toml").write_text(more + told)
-    found = launching.ended(gloo(commands(tmp_path, [0, 1])))
+    found = launching.ended(launching.gloo(commands(tmp_path, [0, 1])))
     assert [status for status, _ in found] == [0, 0, 0], found
     public = catalogue.public(str(tmp_path / "public.npz"), federation.train, 30, 0)
     whole = dataclasses.replace(federation, public=public, public_labels=True)

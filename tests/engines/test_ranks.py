@@ -15,6 +15,7 @@ import torch
 
 from fedloom import RunSettings, run
 from fedloom.algorithms import FedAvg
+from fedloom.cli.main import main
 from fedloom.core.errors import RankError, SettingError
 from fedloom.engines import communication
 from fedloom.engines.ranks import _LOCAL as LOCAL_NUMBERS
@@ -26,7 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
 import ranks
 
 PROGRAM = str(Path(__file__).parent / "ranks_program.py")
-LAUNCH: dict[str, Callable[[Sequence[str]], Any]] = {"gloo": launching.gloo, "mpi": launching.mpi}
+LAUNCH: dict[str, Callable[[Sequence[str]], Any]] = {
+    "gloo": lambda program: launching.gloo([program] * 3),
+    "mpi": launching.mpi,
+}
 # A mean, two states, rows at the server, several exchanges, a server that trains, an upload that may be absent.
 ALGORITHMS = ("fedavg", "scaffold", "fedfomo", "kt_pfl", "dense", "apfl_ni")
 
@@ -48,12 +52,11 @@ def test_the_bits_of_the_loop(transport: str) -> None:
 def test_rank_0_alone_prints_and_writes(transport: str, tmp_path: Path) -> None:
     command = ["-m", "fedloom", "run", "fedavg", "--model", "logistic", "--clients", "5", "--cohort", "4"]
     command += ["--rounds", "2", "--epochs", "1", "--threads", "1", "--out"]
-    for engine in ("loop", transport):
-        program = [*command, str(tmp_path / engine), "--engine", engine]
-        found = launching.ended(LAUNCH[engine](program) if engine in LAUNCH else launching.gloo(program, size=1))
-        said = "".join(text for _, text in found)
-        assert {status for status, _ in found} == {0}, said
-        assert said.count("fedavg: ") == 1, said
+    found = launching.ended(LAUNCH[transport]([*command, str(tmp_path / transport), "--engine", transport]))
+    said = "".join(text for _, text in found)
+    assert {status for status, _ in found} == {0}, said
+    assert said.count("fedavg: ") == 1, said
+    assert main([*command[2:], str(tmp_path / "loop"), "--engine", "loop"]) == 0
     logs = [(tmp_path / engine / "metrics.jsonl").read_bytes() for engine in ("loop", transport)]
     assert logs[0] == logs[1]
 
