@@ -321,11 +321,11 @@ def whole_round(run: Engine) -> Callable[[], None]:
 
 
 def convolutions(repeat: int) -> None:
-    """The FedNTD CNN at batch 50: the loop engine, bf16, and what the teacher of FedNTD costs."""
-    examples, model = images(500, (3, 32, 32)), lambda: build("fedntd_cnn", (3, 32, 32), 10)
+    """The FedNTD CNN at batch 50: the loop engine, bf16, what the teacher of FedNTD costs. And a net with BatchNorm."""
+    examples = images(500, (3, 32, 32))
 
-    def client(algorithm: Algorithm, **more) -> Callable[[], None]:
-        run = simulation(Loop, algorithm, examples, 1, model, **more)
+    def client(algorithm: Algorithm, model: str = "fedntd_cnn", **more) -> Callable[[], None]:
+        run = simulation(Loop, algorithm, examples, 1, lambda: made(model, (3, 32, 32)), **more)
         server = run.init()
         return lambda: run.round(server, [0], 0)
 
@@ -337,6 +337,15 @@ def convolutions(repeat: int) -> None:
         f"{ratio:.3f}  ({a * 20:.1f} / {b * 20:.1f} ms a step)",
         "<= 1.05",
         ratio <= 1.05,
+    )
+    one = fl.Local(epochs=1, batch_size=50)
+    normed = "wrn16_1"
+    a, b, ratio = pairs(client(fl.FedAvg(local=one), normed), handwritten(examples, rows, 1, normed), repeat)
+    line(
+        "WRN-16-1 (BatchNorm), loop / hand-written",
+        f"{ratio:.3f}  ({a * 100:.1f} / {b * 100:.1f} ms a step)",
+        "<= 1.10",
+        ratio <= 1.10,
     )
     _, _, ratio = pairs(client(fl.FedAvg(local=five)), client(fl.FedAvg(local=five), bf16=True), repeat)
     line("FedNTD CNN, float32 / bf16 autocast", f"{ratio:.2f}x", ">= 1.4x", ratio >= 1.4)

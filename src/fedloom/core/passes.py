@@ -88,8 +88,7 @@ class TrainingCall(TorchFunctionMode):
         whole = self.batch.full and x.numel() > x.shape[1]
         y, mean, var, count = _normalised(x, None if whole else self.batch.mask, weight, bias, eps)
         if running_mean is not None and running_var is not None:
-            unbiased = var.detach() * (count / (count - 1).clamp(min=1))
-            for old, new in ((running_mean, mean.detach()), (running_var, unbiased)):
+            for old, new in ((running_mean, mean), (running_var, var * (count / (count - 1).clamp(min=1)))):
                 self._remember(old, new, momentum)
         return y
 
@@ -141,40 +140,37 @@ class RecordMoments(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.batch_norm and args[1] is not None:
-            self.moments[self.names[id(args[1])]] = _moments(args[0])
+            var, mean = torch.var_mean(args[0], dim=[0, *range(2, args[0].ndim)], correction=0)
+            self.moments[self.names[id(args[1])]] = mean, var
         return func(*args, **(kwargs or {}))
 
 
 def _normalised(
     x: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x normalised by its real rows (`mask` None: all), and their mean, biased variance and number of values."""
+    """x normalised by its real rows (`mask` None: all); their mean and biased variance, detached; how many they are."""
     given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of bf16 inputs in float32
-    per_channel = [1, -1] + [1] * (x.ndim - 2)
+    weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
     spatial = x[0, 0].numel()
-    if mask is None:
-        mean, var = _moments(x)
-        count: Tensor = torch.full((), float(x.shape[0] * spatial), dtype=x.dtype, device=x.device)
-    else:
-        if len(mask) != len(x):
-            raise StackingError(
-                f"BatchNorm in a batch with padding needs one row for each of its {len(mask)} examples, got {len(x)}: "
-                "keep an example's parts in a dimension of their own"
-            )
-        dims = [0, *range(2, x.ndim)]
-        real = mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
-        count = real.sum() * spatial
-        mean = (x * real).sum(dims) / count
-        var = ((x - mean.view(per_channel)).square() * real).sum(dims) / count
+    if mask is None:  # one fused operation, which vmap folds the clients into
+        y, mean, rstd = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
+        mean, rstd = mean.detach(), rstd.detach()  # no gradient goes through what it returns besides y
+        count = torch.full((), float(x.shape[0] * spatial), dtype=x.dtype, device=x.device)
+        return y.to(given), mean, (rstd.square().reciprocal() - eps).clamp(min=0), count
+    if len(mask) != len(x):
+        raise StackingError(
+            f"BatchNorm in a batch with padding needs one row for each of its {len(mask)} examples, got {len(x)}: "
+            "keep an example's parts in a dimension of their own"
+        )
+    dims, per_channel = [0, *range(2, x.ndim)], [1, -1] + [1] * (x.ndim - 2)
+    real = mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+    count = real.sum() * spatial
+    mean = (x * real).sum(dims) / count
+    var = ((x - mean.view(per_channel)).square() * real).sum(dims) / count
     y = (x - mean.view(per_channel)) * torch.rsqrt(var + eps).view(per_channel)
     if weight is not None:
         y = y * weight.view(per_channel)
-    return (y if bias is None else y + bias.view(per_channel)).to(given), mean, var, count
-
-
-def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    var, mean = torch.var_mean(x, dim=[0, *range(2, x.ndim)], correction=0)
-    return mean, var
+    return (y if bias is None else y + bias.view(per_channel)).to(given), mean.detach(), var.detach(), count
 
 
 def _dropout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
