@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedloom as fl
 from commands import call, error, interrupted
 from fedloom import ALGORITHMS, FedNTD, __version__
 from fedloom.cli import main as cli
@@ -18,6 +19,7 @@ from fedloom.cli.parser import parser
 from fedloom.coordinator import History, Job
 from fedloom.core.errors import ClientError, NonFiniteError
 from fedloom.experiments.experiment import Experiment
+from tiny import federation, mlp
 
 QUICK = ["--clients", "6", "--cohort", "3", "--rounds", "2", "--epochs", "1", "--model", "logistic"]
 
@@ -270,6 +272,21 @@ def test_runs_that_are_resumed_go_on_without_one_that_diverges(
     assert "fedntd is in no table, it diverged: client 3, round 3, batch 2: the loss is nan" in out
     assert [History.read(tmp_path / name).metrics[-1]["round"] for name in ("fedntd", "fedprox")] == [2, 3]
     assert error(capsys, "resume", str(tmp_path / "fedntd"), "--rounds", "3").endswith("the loss is nan")
+
+
+def test_a_run_from_python_among_those_that_are_resumed_costs_no_other(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(capsys, "compare", "fedavg", "fedprox", *QUICK, "--data", own, "--no-local-only", "--out", str(tmp_path))
+    mine = tmp_path / "mine"
+    fl.run(fl.FedAvg(), federation(), mlp, fl.RunSettings(rounds=1, cohort_size=2), directory=mine, progress=False)
+    (tmp_path / "fedavg" / "settings.json").write_text("{}")
+    status, out, err = call(capsys, "resume", str(tmp_path), "--rounds", "3")
+    assert (status, err) == (1, "")
+    assert f"left as it is: the run in {mine} was started from Python" in out
+    assert f"left as it is: {tmp_path / 'fedavg' / 'settings.json'}" in out
+    assert [len(History.read(tmp_path / name).metrics) for name in ("fedavg", "fedprox", "mine")] == [3, 4, 2]
+    assert "was started from Python" in error(capsys, "resume", str(mine))
 
 
 def test_a_comparison_keeps_its_order_and_its_names(

@@ -13,7 +13,7 @@ from rich.console import Console
 from fedloom.cli.options import experiments, pairs, seeds, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
 from fedloom.coordinator.rounds import OnHistory
-from fedloom.core.errors import NonFiniteError, SettingError
+from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation
 from fedloom.engines.communication import only_computes
@@ -81,14 +81,23 @@ def compare(args: argparse.Namespace, console: Console) -> int:
 
 
 def resume(args: argparse.Namespace, console: Console) -> int:
-    """Go on with every run below a directory. One that diverges costs no other, and the exit status is 1."""
+    """Go on with every run below a directory. One that diverges, or that is not to be read, costs no other; the exit
+    status is 1 then.
+    """
     runs = ordered_runs(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
     federations, results, diverged = Federations(), Results(), dict[str, str]()
+    experiments, left = dict[Path, Experiment](), list[FedloomError]()
+    for place in runs:
+        try:
+            experiments[place] = Experiment.from_directory(place)
+        except FedloomError as error:  # started from Python, or damaged
+            if len(runs) == 1:
+                raise
+            left.append(error)
     try:
-        for place in runs:
-            experiment = Experiment.from_directory(place)
+        for place, experiment in experiments.items():
             if args.rounds is not None:
                 experiment = experiment.changed("run.rounds", args.rounds)
             name = (
@@ -103,10 +112,12 @@ def resume(args: argparse.Namespace, console: Console) -> int:
     finally:
         _show(results, args.directory, console)
         _show_diverged(diverged, console)
+        for refused in left:
+            console.print(f"left as it is: {refused}", markup=False, soft_wrap=True)
     if Path(args.directory) not in runs:
         text = "went on with every run that had begun; the command that made them starts the others too, with --resume"
         console.print(text, markup=False, soft_wrap=True)
-    return int(bool(diverged))
+    return int(bool(diverged or left))
 
 
 @contextmanager
