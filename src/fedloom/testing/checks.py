@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from fedloom.core import tree
 from fedloom.core.codec import decode, encode
 from fedloom.core.model import Model
 from fedloom.engines.engine import Engine
+from fedloom.engines.faults import Faults
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import close, differ, same, through
@@ -240,19 +241,26 @@ def payloads_travel(subject: Subject) -> str | None:
 def saved_runs_continue(subject: Subject) -> str | None:
     """Save after round 0, load into a new engine, continue: the same bits as without a break."""
     for kind in ENGINES:
-        whole = subject.run(kind)
-        saved = {k: encode(state) for k, state in whole.states[1].items()}
-        server = encode(whole.servers[1])
-        engine = kind(subject.population(), subject.algorithm)
-        start = decode(server, engine.init())
-        for k, data in saved.items():
-            engine.states[k] = decode(data, tree.zeros_like(whole.states[1][k]))
-        resumed = follow(engine, start, subject.cohorts[1:], start=1)
+        whole, resumed = subject.run(kind), _from_round_1(subject, kind, subject.cohorts[1:])
         what = f"a resumed run must be the same ({kind.name}): is all that matters part of a state?"
         same(whole.servers[1:], resumed.servers, what)
         same(whole.states[1:], resumed.states, what)
         same(whole.personal, resumed.personal, what)
     return None
+
+
+def _from_round_1(
+    subject: Subject, kind: type[Engine], cohorts: Sequence[Sequence[int]], faults: Faults | None = None
+) -> Trail:
+    """Rounds 1, 2, ... of an engine that begins with what its usual run saved after round 0."""
+    whole = subject.run(kind)
+    engine = kind(subject.population(), subject.algorithm, faults=faults)
+    start = decode(encode(whole.servers[1]), engine.init())
+    for k, state in whole.states[1].items():
+        engine.states[k] = decode(encode(state), tree.zeros_like(state))
+    trail = follow(engine, start, cohorts, start=1)
+    engine.close()
+    return trail
 
 
 def clients_may_vanish(subject: Subject) -> str | None:
@@ -273,21 +281,20 @@ def clients_may_vanish(subject: Subject) -> str | None:
             def faults(round: int, exchange: int, client: int, e: int = e) -> str | None:
                 return "lost by the test" if (round, exchange, client) == (1, e, lost) else None
 
-            trail = subject.run(kind, faults=faults, cohorts=subject.cohorts[:2])
+            trail = _from_round_1(subject, kind, [cohort], faults)
             failed = [f.client for f in trail.engine.traffic.failed]
             assert failed == [lost], f"the round must report client {lost} as lost, it reports {failed}"
-            was = trail.states[1].get(lost) if e == 0 else log[e - 1, lost]
+            was = trail.states[0].get(lost) if e == 0 else log[e - 1, lost]
             close(
                 {} if was is None else {lost: was},
-                {k: s for k, s in trail.states[2].items() if k == lost},
+                {k: s for k, s in trail.states[1].items() if k == lost},
                 f"client {lost}, lost in exchange {e}, must keep the state it had ({kind.name})",
                 0.0 if e == 0 else 1e-9,
             )
-            missing = set(cohort) - set(trail.states[2]) - {lost}
-            assert not missing or not trail.states[2], f"clients {sorted(missing)} answered and have no state"
+            missing = set(cohort) - set(trail.states[1]) - {lost}
+            assert not missing or not trail.states[1], f"clients {sorted(missing)} answered and have no state"
             if exchanges == 1:
-                rest = [subject.cohorts[0], [k for k in cohort if k != lost]]
-                fewer = subject.run(kind, cohorts=rest)
+                fewer = _from_round_1(subject, kind, [[k for k in cohort if k != lost]])
                 _agree(trail, fewer, f"a lost client must count as never asked ({kind.name})", 0.0)
     return None
 
@@ -296,14 +303,10 @@ def rounds_may_ask_nobody(subject: Subject) -> str | None:
     """A round without clients leaves clients as they were; one that loses all of them the server too."""
     for kind in ENGINES:
         for cohort in ((), subject.cohorts[1]):
-            trail = subject.run(
-                kind,
-                cohorts=[subject.cohorts[0], cohort],
-                faults=lambda round, exchange, client: "lost by the test" if round == 1 else None,
-            )
-            if trail.asked[1]:
-                same(trail.servers[1], trail.servers[2], "nobody answered, the server must not move")
-            before, after = (_of_clients(trail, states) for states in trail.states[1:3])
+            trail = _from_round_1(subject, kind, [cohort], lambda round, exchange, client: "lost by the test")
+            if trail.asked[0]:
+                same(trail.servers[0], trail.servers[1], "nobody answered, the server must not move")
+            before, after = (_of_clients(trail, states) for states in trail.states)
             same(before, after, "nobody answered, no client's state may move")
     return None
 
