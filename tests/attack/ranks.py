@@ -58,11 +58,6 @@ def run(transport: str, rounds: int, directory: str, deadline: float | None) -> 
     job(transport, rounds, deadline).run(directory, resume=True)
 
 
-def of_gloo(rank: int, port: int, rounds: int, directory: str, deadline: float | None) -> None:
-    os.environ.update(launching.environment(rank, 3, port))
-    run("gloo", rounds, directory, deadline)
-
-
 class Launched:
     """Three ranks of a run."""
 
@@ -70,22 +65,11 @@ class Launched:
         self.directory = directory
         for file in directory.parent.glob("*.pid"):
             file.unlink()
-        if transport == "gloo":
-            port = launching.free_port()
-            fork = runs.forkserver().Process
-            self.processes = [fork(target=of_gloo, args=(r, port, rounds, str(directory), deadline)) for r in range(3)]
-            for process in self.processes:
-                process.start()
-        else:
-            program = [__file__, "--run", transport, str(rounds), str(directory), str(deadline or 0)]
-            self.processes = launching.mpi(program)
+        program = [__file__, "--run", transport, str(rounds), str(directory), str(deadline or 0)]
+        self.processes: Any = launching.gloo([program] * 3) if transport == "gloo" else launching.mpi(program)
 
     def running(self) -> bool:
-        return any(self.status(p) is None for p in self.processes)
-
-    @staticmethod
-    def status(process: Any) -> int | None:
-        return process.poll() if hasattr(process, "poll") else process.exitcode  # type: ignore[no-any-return]
+        return any(p.poll() is None for p in self.processes)
 
     def kill(self, rank: int, by: int = signal.SIGKILL) -> bool:
         """Send a rank a signal: whether it was still there."""
@@ -103,11 +87,10 @@ class Launched:
         until = time.monotonic() + seconds
         while self.running() and time.monotonic() < until:
             time.sleep(0.02)
-        found = [self.status(p) for p in self.processes]
+        found = [p.poll() for p in self.processes]
         for process in self.processes:
             process.kill()
-            if getattr(process, "stdout", None):
-                process.stdout.close()
+            process.stdout.close()
         return found
 
 

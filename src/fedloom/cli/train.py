@@ -87,15 +87,11 @@ def resume(args: argparse.Namespace, console: Console) -> int:
     runs = ordered_runs(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
-    federations, results, diverged = Federations(), Results(), dict[str, str]()
-    experiments, left = dict[Path, Experiment](), list[FedloomError]()
+    federations, results, diverged, left = Federations(), Results(), dict[str, str](), dict[str, str]()
+    experiments = dict[Path, Experiment]()
     for place in runs:
-        try:
+        with _costs_no_other(str(place), left, len(runs), FedloomError):  # started from Python, or damaged
             experiments[place] = Experiment.from_directory(place)
-        except FedloomError as error:  # started from Python, or damaged
-            if len(runs) == 1:
-                raise
-            left.append(error)
     try:
         for place, experiment in experiments.items():
             if args.rounds is not None:
@@ -112,8 +108,8 @@ def resume(args: argparse.Namespace, console: Console) -> int:
     finally:
         _show(results, args.directory, console)
         _show_diverged(diverged, console)
-        for refused in left:
-            console.print(f"left as it is: {refused}", markup=False, soft_wrap=True)
+        for why in left.values():
+            console.print(f"left as it is: {why}", markup=False, soft_wrap=True)
     if Path(args.directory) not in runs:
         text = "went on with every run that had begun; the command that made them starts the others too, with --resume"
         console.print(text, markup=False, soft_wrap=True)
@@ -121,14 +117,16 @@ def resume(args: argparse.Namespace, console: Console) -> int:
 
 
 @contextmanager
-def _costs_no_other(name: str, diverged: dict[str, str], runs: int) -> Iterator[None]:
-    """A run among several that diverges is noted in `diverged`, with why."""
+def _costs_no_other(
+    name: str, noted: dict[str, str], runs: int, kind: type[FedloomError] = NonFiniteError
+) -> Iterator[None]:
+    """A run among several that diverges, or fails with another error of the `kind`, is noted with why."""
     try:
         yield
-    except NonFiniteError as error:
+    except kind as error:
         if runs == 1:
             raise
-        diverged[name] = str(error)
+        noted[name] = str(error)
 
 
 def _show_diverged(diverged: Mapping[str, str], console: Console) -> None:
