@@ -242,6 +242,18 @@ PYTHON = {
     "a model with too few outputs": Mistake(
         lambda: run(model=nn.Linear(4, 1)), "do not take the data", "out of bounds", "logits (N, 2)"
     ),
+    "FedNTD of two classes": Mistake(
+        lambda: run(algorithm=fl.FedNTD()),
+        "compares what models say",
+        "at least 3 logits, and model Linear has 2",
+        "more classes",
+    ),
+    "pFedSD of one logit": Mistake(
+        lambda: run(algorithm=fl.PFedSD(), model=nn.Linear(4, 1), task=fl.SVM()),
+        "compares what models say",
+        "at least 2 logits, and model Linear has 1",
+        "an algorithm that compares none",
+    ),
     "attention dropout": Mistake(lambda: run(model=Attending), "dropout", "MultiheadAttention", "nn.Dropout"),
     "token ids of uint8": Mistake(
         lambda: run(model=Tokens, federation=clients(train((X * 0 + 200).astype(np.uint8)))),

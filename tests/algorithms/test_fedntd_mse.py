@@ -45,13 +45,6 @@ def test_gradient(reduction: str, divisor: int, real: int) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "class_sum"])
-def test_a_task_of_one_logit_has_no_other_classes(reduction: Any) -> None:
-    y, one = torch.zeros(3, dtype=torch.int64), torch.ones(3, 1)
-    batch = Batch(x=one, y=y, mask=y == 0, key=torch.tensor(0), notes={"teacher": one})
-    assert float(FedNTDMSE(reduction=reduction).penalty(2 * one, batch)) == 0.0
-
-
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(SettingError, match=r"beta must be >= 0, got -1"):
         FedNTDMSE(beta=-1.0)

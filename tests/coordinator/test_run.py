@@ -14,27 +14,39 @@ import torch
 from torch import nn
 
 from fedloom import (
+    DENSE,
+    KDNTD,
     SGD,
     Adam,
+    Algorithm,
     APFLNi,
     Centralised,
     Classification,
     Digest,
     Distill,
     Examples,
+    FedADI,
     FedAvg,
+    FedBE,
+    FedDAFL,
     FedDF,
     Federation,
+    FedMDKT,
     FedNTD,
+    FedNTDMSE,
     KTpFL,
     LocalOnly,
     Model,
+    PFedDF,
     PFedSD,
     RunSettings,
     Scaffold,
+    SimPFL,
+    TopKPFL,
     Unreliable,
     federate,
     run,
+    self_distilled,
 )
 from fedloom.coordinator import FixedList, History, SeededByRound
 from fedloom.core import tree
@@ -704,6 +716,47 @@ def test_a_model_with_batch_norm_and_dropout_runs() -> None:
         for e in ENGINES
     ]
     np.testing.assert_allclose(histories[0].series("train_loss"), histories[1].series("train_loss"), atol=1e-9)
+
+
+class AnyLogits(Classification):
+    """A task for any number of logits."""
+
+    def loss(self, logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        return batch.mean(logits.square().sum(-1))
+
+
+BATCHES: dict[str, Any] = {"distill": Digest(epochs=1, batch_size=4, optimiser=SGD(lr=0.1)), "num_public": 6}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fewest"),
+    [
+        (FedNTD(), 3), (KDNTD(lam=1.0), 3), (KDNTD(lam=0.1), 3), (KDNTD(lam=0.0), 2), (FedNTDMSE(), 2),
+        (PFedSD(), 2), (self_distilled(FedNTD)(), 3),
+        (FedDF(steps=1), 2), (PFedDF(steps=1), 2), (FedBE(steps=1, num_sampled=1), 2),
+        *((kind(**BATCHES), 2) for kind in (KTpFL, FedMDKT, SimPFL, TopKPFL)),
+        (DENSE(), 2), (FedDAFL(), 2), (FedADI(), 2),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else str(value),
+)  # fmt: skip
+def test_logits_of_which_too_few_are_compared_are_refused(algorithm: Any, fewest: int) -> None:
+    """A softmax over one logit is 1 whatever a network says: distillation by it would be silently without effect."""
+    from fedloom.coordinator.run import Job
+
+    assert algorithm.fewest_logits == fewest
+    data = federation(public=examples(12))
+    for logits in (fewest - 1, fewest):
+        job = Job(
+            algorithm=algorithm, federation=data, model=lambda n=logits: nn.Linear(4, n), task=AnyLogits(),
+            settings=RunSettings(rounds=1, cohort_size=2, engine="loop"),
+        )  # fmt: skip
+        try:
+            job.check()
+        except SettingError as refused:
+            about_logits = f"at least {fewest} logits" in str(refused)
+        else:
+            about_logits = False
+        assert about_logits == (logits < fewest)
 
 
 def test_a_job_that_was_checked_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

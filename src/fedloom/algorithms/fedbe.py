@@ -61,6 +61,10 @@ class FedBE(Algorithm[Weights, tuple[()]]):
     needs_public: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0}
 
+    @property
+    def fewest_logits(self) -> int:
+        return 2
+
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
 

@@ -79,6 +79,10 @@ class FedDF(Algorithm[dict[str, Weights], Any]):
     needs_public: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0, "student": None}
 
+    @property
+    def fewest_logits(self) -> int:
+        return 2
+
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         there = 0 if federation.public is None else len(federation.public)
         if self.validation and not federation.public_labels:

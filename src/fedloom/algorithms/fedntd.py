@@ -39,6 +39,10 @@ class FedNTD(Averaging[Weights]):
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 
+    @property
+    def fewest_logits(self) -> int:
+        return 3  # two that are not the true one
+
     @on_client
     def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
         task_loss, received = client.loss, self.received(client, sent)

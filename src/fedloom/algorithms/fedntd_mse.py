@@ -39,6 +39,10 @@ class FedNTDMSE(Averaging[Weights]):
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 
+    @property
+    def fewest_logits(self) -> int:
+        return 2  # one that is not the true one
+
     @on_client
     def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
         task_loss, received = client.loss, self.received(client, sent)
@@ -55,7 +59,7 @@ class FedNTDMSE(Averaging[Weights]):
         """beta * MSE over the not-true classes, []."""
         squares = (not_true(logits, batch.y) - not_true(batch.teacher, batch.y)).square()
         others = squares.shape[-1] if self.reduction == "mean" else 1
-        return self.beta * batch.mean(squares.sum(-1) / max(1, others))  # a task of one logit has no others
+        return self.beta * batch.mean(squares.sum(-1) / others)
 
     def round(self, w: Weights, cohort: Cohort) -> Weights:
         return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

@@ -41,6 +41,10 @@ class KDNTD(Averaging[Weights]):
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 
+    @property
+    def fewest_logits(self) -> int:
+        return 3 if self.lam else 2  # two that are not the true one
+
     @on_client
     def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
         task_loss, received = client.loss, self.received(client, sent)

@@ -72,6 +72,10 @@ class SelfDistilled(KeepsModel):
     table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `suited`
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
+    @property
+    def fewest_logits(self) -> int:
+        return max(2, super().fewest_logits)
+
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         made = super().suited(federation, models)
         if self.teacher_store == "model":

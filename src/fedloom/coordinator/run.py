@@ -28,7 +28,7 @@ from fedloom.core.model import Model, own_defaults
 from fedloom.core.plausible import check_plausible
 from fedloom.core.task import Classification, Task, check_padding, check_task
 from fedloom.core.types import Weights
-from fedloom.data import Examples, Federation
+from fedloom.data import Federation
 from fedloom.engines.communication import only_computes
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
@@ -156,7 +156,7 @@ class Job:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             for model in self.population.models.values():
-                _try(model, self.task, self.federation.train)
+                _try(model, self)
             Coordinator(self).engine.init()
         check_plausible(self.federation, self.population.models.values(), self.task)
         return True
@@ -344,11 +344,12 @@ def run(
 
 
 @own_defaults()
-def _try(model: Model, task: Task, train: Examples) -> None:
+def _try(model: Model, job: Job) -> None:
     """Raise SettingError unless a model takes one example of each class, in training too, and the task its answers.
 
-    Nor where rows of padding behind these move the task's loss.
+    Nor where rows of padding behind these move the task's loss, or where the algorithm compares more logits than these.
     """
+    task, train = job.task, job.federation.train
     first = np.unique(train.y.cpu().numpy(), return_index=True)[1]
     chosen, weights = train.select(first), model.init(0)
     try:
@@ -356,7 +357,8 @@ def _try(model: Model, task: Task, train: Examples) -> None:
         x = chosen.normalise(chosen.x, torch.float32)
         model.check_randomness(weights, x)
         with torch.no_grad():
-            check_padding(task, model(weights, x), x, chosen.y)
+            logits = model(weights, x)
+            check_padding(task, logits, x, chosen.y)
     except SettingError:
         raise
     except Exception as error:
@@ -366,6 +368,14 @@ def _try(model: Model, task: Task, train: Examples) -> None:
             f"classes: {type(error).__name__}: {error}; a model maps a batch of such examples to logits "
             f"(N, {train.num_classes})"
         ) from error
+    count, fewest = logits[0].numel(), job.algorithm.fewest_logits
+    if count < fewest:
+        raise SettingError(
+            f"{type(job.algorithm).__name__} compares what models say of an example in at least {fewest} logits, and "
+            f"model {model.name} has {count}: with so few the comparison is the same whatever they say, and "
+            "nothing would be learnt by it; take a network with a logit for each of more classes and a task for it, or "
+            "an algorithm that compares none, such as FedAvg"
+        )
 
 
 def _check_kinds(job: Job) -> None:

@@ -87,6 +87,12 @@ class Algorithm(Known, ABC, Generic[V, S]):
         return False
 
     @property
+    def fewest_logits(self) -> int:
+        """With fewer for each example, what it compares of two models' answers is the same whatever they say: a softmax
+        over one logit is 1. Such a job is refused."""
+        return 1
+
+    @property
     def judging(self) -> Local:
         """How the batches are planned with which `personal` trains, where `personal_trains`: epochs, steps, size."""
         return self.local

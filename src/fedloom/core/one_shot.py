@@ -131,6 +131,10 @@ class OneShot(Algorithm[Server, tuple[()]]):
     def asks_everyone(self) -> bool:
         return True
 
+    @property
+    def fewest_logits(self) -> int:
+        return 2
+
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         train, student = federation.train, student_among(models, self.student or next(iter(models)))
         absent = np.flatnonzero(federation.counts().sum(0) == 0).tolist()

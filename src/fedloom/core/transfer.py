@@ -46,6 +46,10 @@ class Transfer(Algorithm[V, Weights]):
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
 
+    @property
+    def fewest_logits(self) -> int:
+        return 2
+
     def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
         return model.init(key)
 

@@ -287,8 +287,8 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
         if not gap or ours is None:
             continue
         high, low = (a, b) if gap > 0 else (b, a)
-        against = tuple(seed for seed, number in high.numbers.items() if number <= low.numbers[seed])
-        out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, clear, gap * ours > 0, against))
+        broken_in = seeds_against(high, low)
+        out.append(Ordering(a.recipe.column, high.recipe.row, low.recipe.row, clear, gap * ours > 0, broken_in))
     return out
 
 
@@ -307,6 +307,11 @@ def comparable(*results: Result) -> list[Result]:
     found = [dataclasses.replace(r, runs={s: run for s, run in r.runs.items() if s in seeds}) for r in results]
     first, *others = ([r.recipe.changed(run.history.settings) for run in r.runs.values()] for r in found)
     return found if all(other == first for other in others) else []
+
+
+def seeds_against(high: Result, low: Result) -> tuple[int, ...]:
+    """The seeds in which the first of two methods is not above the second; both have the same (`comparable`)."""
+    return tuple(seed for seed, number in high.numbers.items() if number <= low.numbers[seed])
 
 
 def seeds_of(found: Sequence[Result], *asked: Result) -> str:

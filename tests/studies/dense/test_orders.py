@@ -60,3 +60,17 @@ def test_shorter_training_is_compared_with_its_like_alone(tmp_path: Path) -> Non
     made(tmp_path / "again", fedavg, 0, 30.0, rounds=1, local__epochs=50)
     (order,) = judged(tmp_path / "again", "FedAvg is below")
     assert order.verdict == "holds"
+
+
+def test_an_order_that_holds_in_the_mean_alone_names_the_seeds_against_it(tmp_path: Path) -> None:
+    for seed, fedavg, dense in [(0, 30.0, 29.0), (1, 30.0, 50.0), (2, 30.0, 30.0)]:
+        made(tmp_path, cell("dense-table1", COLUMN, "fedavg"), seed, fedavg, rounds=1)
+        made(tmp_path, cell("dense-table1", COLUMN, "dense"), seed, dense, rounds=201)
+    (order,) = judged(tmp_path, "FedAvg is below")
+    assert (order.verdict, order.against) == ("holds", (0, 2))
+    assert "| 36.33 | 30.00 | holds in the mean, not in 0, 2 |" in page([tmp_path])
+    mine = [r for r in read(recipes("dense-table1"), [tmp_path]) if r.recipe.column == COLUMN]
+    assert remarks(mine) == [
+        "Required, FedAvg is below every method that distils: holds in 1 of 1. "
+        "In the mean, but not in every seed: dense above fedavg (not in 0, 2)."
+    ]

@@ -76,6 +76,13 @@ def test_numbers_that_are_of_fewer_seeds_than_the_table_says_name_these(folder: 
     } <= found
 
 
+def test_a_claim_that_holds_in_the_mean_alone_names_the_seeds_against_it(folder: Path) -> None:
+    for row, value in {"kt_pfl": 70, "fedmd_kt": 75}.items():
+        made(folder, cell(TABLE, "cifar20k-two", row), 1, value, rounds=20)
+    found = {v.numbers: v.verdict for v in judged([folder]) if v.claim == ABOVE and "cifar20k-two" in v.where}
+    assert found["kt_pfl 80.00, fedmd_kt 77.50; in the mean, not in seed 1"] == HOLDS
+
+
 def test_a_run_that_still_rises_has_no_plateau(tmp_path: Path) -> None:
     place = made(tmp_path, cell(TABLE, "cifar20k-two", "kt_pfl"), 0, 90, rounds=20)
     lines = [{"round": t, "personal_accuracy": 0.04 * t} for t in range(21)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.reproduction.results import NOT_COMPARABLE, Result, comparable, read, seeds_of
+from fedloom.reproduction.results import NOT_COMPARABLE, Result, comparable, read, seeds_against, seeds_of
 from fedloom.studies import recipes
 from fedloom.studies.ktpfl import coefficients
 
@@ -111,6 +111,8 @@ def _above(
     a, b = (r.accuracy or 0.0 for r in pair or (high, low))
     seeds = seeds_of(pair, high, low) if pair else ""
     numbers = f"{high.recipe.row}{of_high} {a:.2f}, {low.recipe.row}{of_low} {b:.2f}{seeds}"
+    if pair and a > b and (against := seeds_against(*pair)):
+        numbers += f"; in the mean, not in seed {', '.join(map(str, against))}"
     return Verdict(claim, where, _told(a > b) if pair else NOT_COMPARABLE, numbers)
 
 
