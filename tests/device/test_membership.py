@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.core.errors import RankError, RefusedError, SettingError
+from fedloom.core.errors import RankError, RefusedError, SettingError, StorageError
 from fedloom.data import Examples, Normalise, from_arrays
 from fedloom.device import DataManager, Membership, take_part
 from fedloom.device.membership import own_id
@@ -120,6 +120,58 @@ def test_no_more_examples_count_than_are_allowed(tmp_path: Path) -> None:
     assert "it holds 9 examples, of which 3 count" in [line.get("why") for line in log(tmp_path)]
     with pytest.raises(SettingError, match="of each device at least 1 example counts, got 0: raise --most-examples"):
         receive(fleet_of([one], tmp_path), tmp_path / "none.json", settings(), ["logistic"], cap=0)
+
+
+def test_a_run_goes_on_with_as_many_examples_as_it_began(tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    path = tmp_path / "devices.json"
+    registry = receive(fleet_of([one], tmp_path), path, settings(), ["logistic"], cap=4)
+    for cap in (None, 4):
+        again = Membership(one.source, one.folder)
+        assert receive(fleet_of([again], tmp_path), path, settings(), ["logistic"], cap=cap) == registry
+        assert again.controller is not None
+    with pytest.raises(SettingError, match=r"began with --most-examples 4, by which .*, got 5: leave it out"):
+        receive(fleet_of([one], tmp_path), path, settings(), ["logistic"], cap=5)
+    earlier = json.loads(path.read_text())
+    del earlier["cap"]  # as files were
+    path.write_text(json.dumps(earlier))
+    assert Registry.read(path).cap is None
+    again = Membership(one.source, one.folder)
+    receive(fleet_of([again], tmp_path), path, settings(), ["logistic"], cap=4)
+    assert again.controller is not None
+    path.write_text(json.dumps(earlier | {"cap": "4"}))
+    with pytest.raises(StorageError, match="cap is a whole number, got '4'"):
+        Registry.read(path)
+
+
+def test_devices_hear_why_a_run_does_not_begin(tmp_path: Path) -> None:
+    """And nothing stays that would be in the way of the next try."""
+    ours, path = members(tmp_path), tmp_path / "devices.json"
+
+    def unfit() -> None:
+        assert sorted(Registry.read(path).names) == sorted(member.id for member in ours)
+        raise SettingError("cohort_size = 3 is larger")
+
+    fleet = fleet_of([*ours], tmp_path)
+    with pytest.raises(SettingError, match="cohort_size = 3 is larger"):
+        receive(fleet, path, settings(), ["logistic"], fits=unfit)
+    why = "the server does not take this device: the run does not begin: cohort_size = 3 is larger"
+    assert ended(fleet) == [why, why]
+    assert not path.exists()
+
+    wide = Membership(str(npz(tmp_path / "wide", [0, 1], features=5)), tmp_path / "state")
+    fleet = fleet_of([Membership(ours[0].source, ours[0].folder), wide], tmp_path)
+    with pytest.raises(SettingError, match="examples of all devices are alike, and their shape differ"):
+        receive(fleet, path, settings(), ["logistic"])
+    assert all("the run does not begin: examples of all devices are alike" in end for end in ended(fleet))
+    assert len(ended(fleet)) == 2
+
+    receive(fleet_of([Membership(m.source, m.folder) for m in ours], tmp_path), path, settings(), ["logistic"])
+    before = path.read_bytes()
+    fleet = fleet_of([Membership(m.source, m.folder) for m in ours], tmp_path)
+    with pytest.raises(SettingError, match="cohort_size"):
+        receive(fleet, path, settings(), ["logistic"], fits=unfit)
+    assert path.read_bytes() == before  # that of a run which has begun
 
 
 def test_fuzzed_registrations_never_join(tmp_path: Path) -> None:

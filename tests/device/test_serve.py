@@ -125,6 +125,18 @@ def test_public_examples_are_the_servers(algorithm: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_run_that_cannot_begin_is_no_server_that_is_gone(tmp_path: Path) -> None:
+    """Its settings want more devices than there are: all hear it, and the next try is not in the way of this one."""
+    written(tmp_path, rounds=3)
+    told = (tmp_path / "fed.toml").read_text()
+    (tmp_path / "fed.toml").write_text(told.replace("cohort_size = 2", "cohort_size = 3"))
+    found = launching.ended(launching.gloo(commands(tmp_path, [0, 1])))
+    assert [status for status, _ in found] == [2, 2, 2], found
+    assert all("cohort_size = 3 is larger" in text and "server is gone" not in text for _, text in found), found
+    assert not (tmp_path / "out" / "devices.json").exists()
+
+
+@pytest.mark.slow
 def test_over_mpi(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     federation = written(tmp_path, rounds=3)

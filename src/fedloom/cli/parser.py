@@ -178,8 +178,8 @@ def _devices(command: Any) -> None:
         help="as --data of fedloom run: its test examples judge the global model",
     )
     add(
-        "--most-examples", type=int, default=1_000_000, metavar="N",
-        help="examples that count of one device (default: 1000000)",
+        "--most-examples", type=int, metavar="N",
+        help="examples that count of one device (default: 1000000; with --resume, as when the run began)",
     )  # fmt: skip
     join = command("join", "take part as a device, at any other rank; see docs/devices.md", "join.join")
     add = join.add_argument

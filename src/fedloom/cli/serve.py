@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from fedloom.cli.train import introduce, train
-from fedloom.coordinator import check_free
+from fedloom.coordinator import Job, check_free
 from fedloom.core.errors import SettingError
 from fedloom.engines.communication import communication, meeting_point, rank_here
 from fedloom.engines.fleet import TRUSTED, Audit, RankFleet
@@ -44,14 +44,20 @@ def serve(args: argparse.Namespace, console: Console) -> int:
     fleet = RankFleet(communication(args.transport), Audit(out / "audit.jsonl"))
     with closing(fleet):
         told = experiment.with_all({f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}).described()
+        made = list[Job]()
+
+        def fits() -> None:
+            job = experiment.changed("data.source", f"devices:{registry.resolve()}").job()
+            made.append(dataclasses.replace(job, fleet=fleet))
+            made[0].check()
+
         found = receive(
             fleet, registry, told, experiment.model.split(","), test=args.test, cap=args.most_examples,
-            public=d.public_source is not None,
+            public=d.public_source is not None, fits=fits,
         )  # fmt: skip
-        job = experiment.changed("data.source", f"devices:{registry.resolve()}").job()
+        (job,) = made
         if job.federation.public is not None:
             hand_out(fleet, job.federation.public, labels=d.public_labels)
-        job = dataclasses.replace(job, fleet=fleet)
         console.print(f"{len(fleet.there())} of {len(found.devices)} devices are there; audit log: {fleet.audit.path}")
         introduce(job.federation, job.population.models, job.settings, console)
         name = experiment.algorithm

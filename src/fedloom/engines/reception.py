@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,22 @@ def receive(
     models: Sequence[str],
     *,
     test: str = "",
-    cap: int = CAP,
+    cap: int | None = None,
     public: bool = False,
+    fits: Callable[[], object] = lambda: None,
 ) -> Registry:
     """Register the devices at all ranks in the file `path`, or admit those that it names, and tell each its number.
 
-    `models`: the architectures that devices may have. `cap`: examples that count of one device. `public`: whether
-    public examples follow, see `hand_out`.
+    `models`: the architectures that devices may have. `cap`: examples that count of one device; None: as when the run
+    began, at first `CAP`. `public`: whether public examples follow, see `hand_out`. `fits`: raises SettingError if the
+    run cannot begin with these devices, which `path` and `fleet.names` say.
 
     Raises:
-        SettingError: no device could be registered, or they hold examples that are not alike.
+        SettingError: no device could be registered, they hold examples that are not alike, or they do not fit. All of
+            them hear why, and a `path` that is new is gone again.
     """
-    if cap < 1:
-        raise SettingError(f"of each device at least 1 example counts, got {cap}: raise --most-examples")
     old = Registry.read(path) if path.exists() else None
+    cap = _checked_cap(cap, old)
     run = secrets.token_hex(16) if old is None else old.run
     fleet.manager.limit = _MOST
     found: dict[int, Registration] = {}
@@ -60,9 +62,16 @@ def receive(
             refused[rank] = str(error)
             fleet.audit("refused", f"rank {rank}", str(error))
     fleet.manager.limit = LIMIT
-    registry = old or Registry.of(run, list(found.values()), models, test)
-    registry.save(path)
-    fleet.names = registry.names
+    try:
+        registry = old or Registry.of(run, list(found.values()), models, test, cap)
+        registry.save(path)
+        fleet.names = registry.names
+        fits()
+    except SettingError as error:
+        if old is None:
+            path.unlink(missing_ok=True)
+        _turn_away(fleet, dict.fromkeys(found, f"the run does not begin: {error}") | refused)
+        raise
     fleet.tokens = {name: secrets.token_hex(16) for name in registry.names}
     for rank, one in found.items():
         client = fleet.names.index(one.id)
@@ -71,9 +80,26 @@ def receive(
         said = {"client": client, "model": own.model, "token": fleet.tokens[one.id], "public": public}
         fleet.tell(rank, json.dumps(said).encode())
         fleet.audit("joined", one.id, client=client, examples=sum(own.train), model=own.model)
-    for rank, why in refused.items():
-        fleet.tell(rank, json.dumps({"refused": why}).encode())
+    _turn_away(fleet, refused)
     return registry
+
+
+def _checked_cap(cap: int | None, old: Registry | None) -> int:
+    began = None if old is None else old.cap
+    if cap is None:
+        return CAP if began is None else began
+    if cap < 1:
+        raise SettingError(f"of each device at least 1 example counts, got {cap}: raise --most-examples")
+    if began not in (None, cap):
+        raise SettingError(
+            f"the run began with --most-examples {began}, by which its devices are registered, got {cap}: leave it out"
+        )
+    return cap
+
+
+def _turn_away(fleet: RankFleet, why: Mapping[int, str]) -> None:
+    for rank, words in why.items():
+        fleet.tell(rank, json.dumps({"refused": words}).encode())
 
 
 def hand_out(fleet: RankFleet, public: Examples, *, labels: bool) -> None:

@@ -188,14 +188,18 @@ class Registry:
         run: the id of the run, by which devices keep their states apart.
         devices: in the order of their ids, so that nobody's number depends on who came first.
         test: what the server judges the global model on, as `--data` is written; "" for nothing.
+        cap: so many examples count of one device; None: it was not said, in a file of an earlier version.
     """
 
     run: str
     devices: tuple[Registration, ...]
     test: str = ""
+    cap: int | None = CAP
 
     @classmethod
-    def of(cls, run: str, found: Sequence[Registration], models: Sequence[str], test: str = "") -> Registry:
+    def of(
+        cls, run: str, found: Sequence[Registration], models: Sequence[str], test: str = "", cap: int = CAP
+    ) -> Registry:
         """Devices that join a new run; one that leaves its architecture to the server gets one in turn.
 
         Raises:
@@ -229,7 +233,7 @@ class Registry:
         chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
         if unknown := {d.model for d in chosen} - set(models):
             raise SettingError(f"devices have the architectures of the settings, {', '.join(models)}, got {unknown}")
-        return cls(run, tuple(chosen), test)
+        return cls(run, tuple(chosen), test, cap)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -265,7 +269,10 @@ class Registry:
         try:
             found = parse(files.load(path), LARGEST)
             devices = tuple(map(Registration.of, found["devices"]))
-            return cls(checked_id(found["run"], "a run"), devices, str(found["test"]))
+            cap = found.get("cap")
+            if type(cap) not in (int, type(None)):
+                raise ValueError(f"cap is a whole number, got {cap!r:.80}")
+            return cls(checked_id(found["run"], "a run"), devices, str(found["test"]), cap)
         except (ValueError, KeyError, TypeError, RefusedError) as error:
             raise StorageError(f"{path} does not say which devices a run has: {error}") from None
 
