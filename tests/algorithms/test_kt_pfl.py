@@ -1,6 +1,7 @@
 """KT-pFL's rounds against the same arithmetic in NumPy and plain PyTorch, without anything of fedloom's core.
 
-Two architectures, clients of unequal sizes, a partial cohort, temperature 2.5, two steps of C: eq. 2 to 7 by hand.
+Three architectures, one with BatchNorm, clients of unequal sizes, a partial cohort, temperature 2.5, two steps of C:
+eq. 2 to 7 by hand.
 """
 
 from __future__ import annotations
@@ -49,8 +50,12 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
 
 
-ARCHITECTURES = {"narrow": narrow, "wide": wide}
-ASSIGNMENT = ("narrow", "wide", "wide", "narrow", "wide")
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 4))
+
+
+ARCHITECTURES = {"narrow": narrow, "wide": wide, "normed": normed}
+ASSIGNMENT = ("narrow", "wide", "wide", "normed", "normed")  # the last two have no batch of one example
 
 
 def examples(seed: int, n: int) -> tuple[Any, Any]:
@@ -66,7 +71,7 @@ def modules() -> list[nn.Module]:
 def soft_prediction(module: nn.Module, x: torch.Tensor) -> Any:
     """s = exp(z / tau) / sum exp(z / tau), [P, C]."""
     with torch.no_grad():
-        z = module(x).numpy() / TAU
+        z = module.eval()(x).numpy() / TAU
     e = np.exp(z - z.max(1, keepdims=True))
     return e / e.sum(1, keepdims=True)
 
@@ -81,7 +86,7 @@ def on_simplex(row: Any) -> Any:
 
 
 def train(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
-    optimiser = torch.optim.SGD(module.parameters(), lr=ETA1)
+    optimiser = torch.optim.SGD(module.train().parameters(), lr=ETA1)
     for _ in range(EPOCHS):
         for rows in torch.arange(len(y)).split(BATCH):
             optimiser.zero_grad()
@@ -89,13 +94,19 @@ def train(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
             optimiser.step()
 
 
-def distil(module: nn.Module, x: torch.Tensor, target: torch.Tensor) -> None:
-    optimiser = torch.optim.SGD(module.parameters(), lr=ETA2)
+def distil(module: nn.Module, x: torch.Tensor, target: torch.Tensor, own: torch.Tensor) -> None:
+    """(6), and then the statistics that BatchNorm has on the client's own examples, from those of before."""
+    before = {name: b.clone() for name, b in module.named_buffers()}
+    optimiser = torch.optim.SGD(module.train().parameters(), lr=ETA2)
     for _ in range(DISTILL.epochs):
         optimiser.zero_grad()
         log_s = torch.log_softmax(module(x) / TAU, 1)
         (target * (target.log() - log_s)).sum(1).mean().backward()
         optimiser.step()
+    module.load_state_dict(before, strict=False)
+    for _ in range(EPOCHS):
+        for rows in torch.arange(len(own)).split(BATCH):
+            module(own[rows])
 
 
 def reference_round(c: Any, clients: list[nn.Module], cohort: tuple[int, ...], data: Any, public: torch.Tensor) -> Any:
@@ -109,7 +120,7 @@ def reference_round(c: Any, clients: list[nn.Module], cohort: tuple[int, ...], d
     block = block / mass[:, None]
     p = [sum(block[n, m] * s[m] for m in range(K)) for n in range(K)]
     for n, k in enumerate(cohort):
-        distil(clients[k], public, torch.from_numpy(p[n]))
+        distil(clients[k], public, torch.from_numpy(p[n]), torch.from_numpy(data[k][0]))
     for _ in range(STEPS):
         slope = np.zeros((K, K))
         for n in range(K):
@@ -142,7 +153,10 @@ def test_rounds_by_hand(engine: Any) -> None:
     )
     run, clients = engine(population, algorithm), modules()
     for k, module in enumerate(clients):
-        run.states[k] = Weights(params={n: p.detach().clone() for n, p in module.named_parameters()})
+        run.states[k] = Weights(
+            params={n: p.detach().clone() for n, p in module.named_parameters()},
+            buffers={n: b.clone() for n, b in module.named_buffers()},
+        )
     assert bool((run.init()[""] == np.float32(0.2)).all())
     # A C that is not symmetric and whose rows differ, so that no index can be taken for another.
     c = np.random.default_rng(5).dirichlet(np.ones(5), size=5)
@@ -156,10 +170,11 @@ def test_rounds_by_hand(engine: Any) -> None:
         assert abs(c - before).max() > 0.01
         np.testing.assert_allclose(c.sum(1), 1.0, rtol=1e-9)  # a row keeps its mass
         for k, module in enumerate(clients):
-            for name, p in module.named_parameters():
-                got = run.states[k].params[name]
+            got = {**run.states[k].params, **run.states[k].buffers}
+            assert got.keys() == module.state_dict().keys()
+            for name, want in module.state_dict().items():
                 np.testing.assert_allclose(
-                    got, p.detach(), rtol=1e-8, atol=1e-10, err_msg=f"{name} of {k} after round {t}"
+                    got[name], want, rtol=1e-8, atol=1e-10, err_msg=f"{name} of {k} after round {t}"
                 )
     judged = run.personal(server, range(5), len(COHORTS))
     for k, module in enumerate(clients):

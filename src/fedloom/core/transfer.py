@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batch
 from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Replies
 from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
+from fedloom.core.fold import fold, minimise
 from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest
@@ -71,12 +72,12 @@ class Transfer(Algorithm[V, Weights]):
     ) -> tuple[Weights, tuple[()]]:
         """Distillation: w <- w - eta2 grad KL(p_n || s(w)), over the public examples in the order they are sent.
 
-        Running statistics of BatchNorm stay those of the client's own examples, on which it is judged: public ones are
-        of other data, and a model with their statistics is worse by more than it has learnt.
+        Running statistics of BatchNorm are then those of the client's own examples under the new weights: it is judged
+        on such examples, and what public ones teach moves weights away from any statistics measured before.
         """
         loss = soft_target_loss(client.model, self.tau)
         taught = learnt(client, client.state, loss, public, target, self.distill)
-        return replace(taught, buffers=client.state.buffers), ()
+        return with_own_statistics(client, replace(taught, buffers=client.state.buffers)), ()
 
     def collect(self, cohort: Cohort) -> tuple[Tensor, Replies[Tensor]]:
         """Public examples of this round [P], and what the clients say of them after their training, [P, C] each."""
@@ -107,6 +108,18 @@ def learnt(client: Client[Any], weights: Weights, loss: Loss, public: Tensor, ta
     orders = torch.arange(len(public), device=public.device).expand(how.epochs, -1)  # as they were sent
     batches = once.passes(orders, fold_in(client.key, PUBLIC))
     return minimise(loss, weights, batches, how.optimiser, lr=torch.full_like(client.lr, how.optimiser.lr))
+
+
+def with_own_statistics(client: Client[Any], weights: Weights) -> Weights:
+    """The same weights, whose running statistics have seen the client's training batches, E epochs, without a step."""
+    if not weights.buffers:
+        return weights
+    model = client.model
+
+    def seen(weights: Weights, batch: Batch) -> Weights:
+        return replace(weights, buffers=model.train(weights, batch)[1])
+
+    return fold(seen, weights, client.train)
 
 
 def mixture(c: Tensor, soft: Tensor) -> Tensor:
