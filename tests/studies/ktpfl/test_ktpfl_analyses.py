@@ -49,7 +49,7 @@ def test_mass_inside_groups_of_clients_with_the_same_classes() -> None:
     assert coefficients.groups(made).tolist() == [0, 1, 0, 1]
     np.testing.assert_allclose(coefficients.inside(c[None], np.array([0, 1, 0, 1])), [[0.8, 1.0, 0.5, 0.8]])
     assert coefficients.sentence(made) == (
-        "coefficients after round 2: 0.525 on the client itself (uniform 0.250), 0.775 inside its group of 2 "
+        "coefficients after round 2: 0.525 on the client itself (uniform 0.250), 0.775 inside its group, one of 2 "
         "(uniform 0.500), in 3 of 4 rows at least 0.8."
     )
     alike = history([c], [[5, 1]] * 4)
