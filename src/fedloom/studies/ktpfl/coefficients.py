@@ -85,8 +85,8 @@ def sentence(history: History) -> str:
     uniform = float((group[:, None] == group[None, :]).mean())
     kept = int((mass >= 0.8).sum())
     return (
-        f"{out}, {mass.mean():.3f} inside its group, one of {count} (uniform {uniform:.3f}), in {kept} of {n} rows at least "
-        "0.8."
+        f"{out}, {mass.mean():.3f} inside its group, one of {count} (uniform {uniform:.3f}), in {kept} of {n} rows at "
+        "least 0.8."
     )
 
 
