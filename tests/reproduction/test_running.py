@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.reproduction.results import FAILED
 from fedloom.reproduction.running import check_known, check_rounds, reproduce, standing
 from fedloom.studies import find
@@ -54,6 +54,12 @@ def test_known_folders_hold_the_folders_of_the_table(tmp_path: Path) -> None:
     check_known([tmp_path / "kept"], find("fedntd-table8"))
     with pytest.raises(SettingError, match="of fedntd-table8; name the folder that holds fedntd-table8/ or fedntd-tab"):
         check_known([tmp_path], find("fedntd-table8"))
+
+
+def test_known_results_of_other_tables_are_warned_of(tmp_path: Path) -> None:
+    made(tmp_path, cell("fedntd-table1", "cifar10-s2", "fedavg"), 0, 40.0)
+    with pytest.warns(SettingWarning, match=f"{tmp_path} holds results, but none of apfl-rate: no run there counts"):
+        standing(find("apfl-rate", ["letters"]), tmp_path, seeds=(0,), known=[tmp_path])
 
 
 def test_runs_that_are_there_need_no_data(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -11,7 +12,7 @@ from typing import NamedTuple, Protocol
 from fedloom.coordinator import Job
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import files
-from fedloom.core.errors import ClientError, FedloomError, SettingError
+from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning
 from fedloom.experiments.experiment import DataSettings, Experiment, Federations
 from fedloom.reproduction.recipe import Recipe
 from fedloom.reproduction.results import FAILED, Run, runs
@@ -80,8 +81,8 @@ def reproduce(
 
     Raises:
         SettingError: a change is no setting, there are more rounds than published, a seed is out of range, one of
-            `known` holds no results of the table, a run must be made without data, or a run in `out` has other
-            settings than are asked for.
+            `known` holds no results, a run must be made without data, or a run in `out` has other settings than are
+            asked for.
         StorageError: a file cannot be written, or one of a run is damaged.
     """
     outcomes: list[Outcome] = []
@@ -123,8 +124,8 @@ def standing(
     """What `reproduce` would find, where nothing is run: runs that are there, that failed, and those that are not.
 
     Raises:
-        SettingError: there are more rounds than published, a seed is out of range, one of `known` holds no results of
-            the table, `out` is no folder, or a file of a run is damaged.
+        SettingError: there are more rounds than published, a seed is out of range, one of `known` holds no
+            results, `out` is no folder, or a file of a run is damaged.
     """
     _check(recipes, seeds, rounds, known)
     if not out.is_dir():
@@ -245,17 +246,25 @@ def check_rounds(rounds: int, recipes: Sequence[Recipe]) -> None:
 
 
 def check_known(known: Sequence[Path], recipes: Sequence[Recipe]) -> None:
-    """Raise SettingError unless each folder has one of the folders in which runs of these recipes stand.
+    """Warn of a folder of results that has none of the tables of these recipes, whose runs then count for nothing.
 
-    One too high or too low would count for nothing, and all would be computed again.
+    Raises:
+        SettingError: a folder is none of results (TABLE/COLUMN/ROW/seed-N), as one too high or too low is none.
     """
     tables = dict.fromkeys(Path(r.place).parts[0] for r in recipes)
     for folder in known:
-        if tables and not any((folder / table).is_dir() for table in tables):
+        if not tables or any((folder / table).is_dir() for table in tables):
+            continue
+        if next(folder.glob("*/*/*/seed-*"), None) is None:
             raise SettingError(
                 f"{folder} holds no results of {recipes[0].table}; name the folder that holds "
                 f"{' or '.join(f'{table}/' for table in tables)}"
             )
+        warnings.warn(
+            f"{folder} holds results, but none of {' or '.join(tables)}: no run there counts as done",
+            SettingWarning,
+            stacklevel=4,
+        )
 
 
 def with_changes(recipes: Sequence[Recipe], changes: Mapping[str, str]) -> list[Recipe]:
