@@ -245,6 +245,18 @@ def test_an_export_is_of_what_was_chosen(data: str, tmp_path: Path, capsys: pyte
     assert set(verdicts(tmp_path / "all")) == {f"mnist-s2/{row}" for row in ("fedavg", "fedntd", "fedprox-config")}
 
 
+def test_an_export_renews_the_pages_of_tables_that_share_its_runs(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept"
+    for seed, page in ((0, "fedntd-table7"), (1, "fedntd-table1")):
+        made(tmp_path / "out", cell("fedntd-table1", "mnist-s2", "fedavg"), seed, 40.0)
+        call(capsys, "reproduce", page, "--report-only", "--out", str(tmp_path / "out"), "--export", str(kept))
+    for page in ("fedntd-table1", "fedntd-table7"):
+        assert "| 40.00 ± 0.00 |" in (kept / page / "results.md").read_text()
+    assert not (kept / "fedntd-table8").exists()
+
+
 def test_exported_runs_count_as_done_and_do_not_go_on(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -185,10 +185,22 @@ def write(
         SettingError: a file of a run is damaged.
         StorageError: a file cannot be written.
     """
-    results = [r for r in read(recipes, folders, rounds) if r.runs or not r.recipe.variant]
-    for name, text in {"results.csv": as_csv(results), "results.md": as_markdown(title, results, remarks)}.items():
+    results, texts = pages(title, recipes, folders, rounds, remarks)
+    for name, text in texts.items():
         publish(folders[0], f"{recipes[0].table}/{name}", text.encode())
     return results
+
+
+def pages(
+    title: str,
+    recipes: Sequence[Recipe],
+    folders: Sequence[Path],
+    rounds: int | None = None,
+    remarks: Remarks = _nothing,
+) -> tuple[list[Result], dict[str, str]]:
+    """What `write` writes: the results, and the texts of its files by name."""
+    results = [r for r in read(recipes, folders, rounds) if r.runs or not r.recipe.variant]
+    return results, {"results.csv": as_csv(results), "results.md": as_markdown(title, results, remarks)}
 
 
 def _std(value: float | None) -> str:
