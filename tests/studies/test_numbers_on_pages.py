@@ -1,0 +1,111 @@
+"""Tables that are written by hand on the pages of the studies have the numbers of the runs in docs/results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fedloom.reproduction.results import Result, read
+from fedloom.studies import recipes
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def table(page: str, corner: str) -> list[dict[str, str]]:
+    """Rows of the table whose first heading begins so; marks are left out, equal headings are numbered from 2 on."""
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    (start,) = (i for i, line in enumerate(lines) if line.startswith(f"| {corner}"))
+    cells = [
+        [re.sub(r"[*`]", "", cell).strip() for cell in line.strip("|").split("|")]
+        for line in lines[start : next((i for i in range(start, len(lines)) if not lines[i].startswith("|")), None)]
+    ]
+    heads = [
+        f"{head} {cells[0][:i].count(head) + 1}" if head in cells[0][:i] else head for i, head in enumerate(cells[0])
+    ]
+    return [dict(zip(heads, row, strict=True)) for row in cells[2:]]
+
+
+def results(study: str, name: str) -> Mapping[tuple[str, str], Result]:
+    return {(r.recipe.column, r.recipe.row): r for r in read(recipes(name), [DOCS / "results" / study])}
+
+
+def series(result: Result, seed: int, measure: str) -> list[float]:
+    """In %, by round."""
+    return [100 * value for value in result.runs[seed].history.series(measure)]
+
+
+def says(cell: str, value: float) -> bool:
+    """Whether a cell has this number, rounded to the places that it prints."""
+    return abs(float(cell) - value) <= 0.5001 * 10 ** -len(cell.partition(".")[2])
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize(("column", "data"), [("fmnist20k-two", "Fashion-MNIST")])
+def test_personal_accuracies_of_ktpfl(column: str, data: str) -> None:
+    found = results("ktpfl", "ktpfl-small")
+    rows = table("ktpfl.md", f"personal accuracy in %, two classes a client, {data}")
+    assert [row.pop(next(iter(row))) for row in rows] == ["seed 0", "seed 1", "mean"]
+    for method in rows[0]:
+        last = [series(found[column, method.partition(" ")[0]], seed, "personal_accuracy")[-1] for seed in (0, 1)]
+        for row, value in zip(rows, (*last, mean(last)), strict=True):
+            assert says(row[method], value), method
+
+
+def test_accuracies_of_dense() -> None:
+    found = {
+        row: result
+        for name in ("dense-table1", "dense-ablation")
+        for (column, row), result in results("dense", name).items()
+        if column == "fmnist-a0.1-m5-cnn"
+    }
+    of = {
+        "FedDF": "feddf", "Fed-DAFL": "fed_dafl", "Fed-ADI": "fed_adi", "DENSE": "dense",
+        "without L_BN": "dense-without_bn", "without L_div": "dense-without_div", "without both": "dense-ce_only",
+    }  # fmt: skip
+    seen = set()
+    for row in table("dense.md", "accuracy in %, Fashion-MNIST, alpha 0.1"):
+        name, *numbers = row.values()
+        for seed, cells in enumerate((numbers[:3], numbers[3:])):
+            if name in ("one-shot FedAvg", "ensemble"):
+                measure = "mean_accuracy" if name == "one-shot FedAvg" else "ensemble_accuracy"
+                values = series(found["dense"], seed, measure)[:1]
+            else:
+                values = series(found[of[name.partition(" (")[0]]], seed, "global_accuracy")[1:]  # after the upload
+            several = [max(values), mean(values[-10:])] if len(values) > 1 else []
+            assert cells[1 + len(several) :] == [""] * (2 - len(several))
+            for cell, value in zip(cells, [values[-1], *several], strict=False):
+                assert says(cell, value), (name, seed)
+        seen.add(name.partition(" (")[0])
+    assert seen == {*of, "one-shot FedAvg", "ensemble"}
+
+
+def test_means_over_rounds_of_apfl() -> None:
+    columns = {
+        "MNIST": "mnist", "letters": "letters", "letters with copies": "letters-overlapping", "CIFAR-10": "cifar10",
+        "Vehicle": "vehicle-part", "Vehicle-like": "vehicle-like",
+    }  # fmt: skip
+    methods = {
+        "FedAvg": "fedavg", "FedProx": "fedprox", "FedCurv (Ni)": "fedcurv_ni", "FedMeta": "fedmeta",
+        "APFL": "apfl_ni", "IID reference": "iid",
+    }  # fmt: skip
+    found = results("apfl", "apfl-comparison")
+    rows = {re.split(r",| \(", row["mean over all rounds, in %"])[0]: row for row in table("apfl.md", "mean over all")}
+    assert rows.keys() == columns.keys()
+    for name, column in columns.items():
+
+        def over_rounds(method: str, seeds: set[int], column: str = column) -> float:
+            result = found[column, method]
+            return mean([mean(series(result, seed, "personal_accuracy_by_samples")) for seed in seeds])
+
+        for head, method in methods.items():
+            cell, runs = rows[name][head], set(found[column, method].runs)
+            assert says(cell, over_rounds(method, runs)) if runs else cell == "-", (name, method)
+        both = set(found[column, "apfl_ni"].runs)
+        gain = over_rounds("apfl_ni", both) - over_rounds("fedavg", both)
+        assert says(rows[name]["its gain over FedAvg"], gain), name
