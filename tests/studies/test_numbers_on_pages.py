@@ -34,12 +34,12 @@ def results(study: str, name: str) -> Mapping[tuple[str, str], Result]:
 
 def series(result: Result, seed: int, measure: str) -> list[float]:
     """In %, by round."""
-    return [100 * value for value in result.runs[seed].history.series(measure)]
+    return [100 * float(value) for value in result.runs[seed].history.series(measure)]
 
 
 def says(cell: str, value: float) -> bool:
     """Whether a cell has this number, rounded to the places that it prints."""
-    return abs(float(cell) - value) <= 0.5001 * 10 ** -len(cell.partition(".")[2])
+    return bool(abs(float(cell) - value) <= 0.5001 * 10 ** -len(cell.partition(".")[2]))
 
 
 def mean(values: list[float]) -> float:
