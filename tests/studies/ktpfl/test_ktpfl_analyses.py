@@ -12,7 +12,8 @@ from analysed import analyse, written
 from fedloom.coordinator import History
 from fedloom.core.errors import SettingError
 from fedloom.report import AnalysedRun
-from fedloom.studies.ktpfl import coefficients
+from fedloom.reproduction.results import Run
+from fedloom.studies.ktpfl import coefficients, distillation
 from fedloom.studies.ktpfl.architectures import by_architecture
 
 KT = ("kt_pfl", "--model", "lenet,mlp", "--public", "20", "--set", "num_public=10", "--set", "eta3=1.0")
@@ -66,6 +67,36 @@ def test_accuracy_by_architecture(run: AnalysedRun, tmp_path: Path) -> None:
     assignment = run.job.population.assignment
     assert all(assignment[k] == ("lenet", "mlp")[k % 2] for k in by_client)
     assert by_architecture(History("X", metrics=[{"round": 0}])) == ([], {})
+
+
+def test_accuracy_before_and_after_distillation(trained: Callable[..., Path], tmp_path: Path) -> None:
+    run = AnalysedRun.of(trained(*KT, "--per-client", "--set", "distill.optimiser.lr=3.0"))
+    rows, last = written(run, "distillation", tmp_path), run.history.metrics[-1]
+    assert [row["client"] for row in rows] == sorted(last["clients"])
+    assert [row["model"] for row in rows] == [("lenet", "mlp")[k % 2] for k in sorted(last["clients"])]
+    assert np.mean([row["trained"] for row in rows]) == pytest.approx(last["trained_accuracy"])
+    assert [row["distilled"] for row in rows] == [last["personal_by_client"][str(int(row["client"]))] for row in rows]
+    assert [row["trained"] for row in rows] != [row["distilled"] for row in rows]
+
+
+def test_what_distillation_did_is_told_of_runs_that_were_analysed(tmp_path: Path) -> None:
+    run, path = Run(3, tmp_path, History("KTpFL"), None), tmp_path / distillation.EVIDENCE
+    assert distillation.told(run) is None
+    path.parent.mkdir()
+    path.write_text("round,client,model,trained,distilled\n9,0,a,0.9,0.5\n9,1,b,0.6,0.6\n9,4,a,0.3,0.7\n")
+    assert distillation.told(run) == (
+        "in round 9 clients have 60.00 % after local training and 60.00 % after distillation, which 1 of 3 gain by and "
+        "1 lose by."
+    )
+    for wrong in ("", "round,client\n1,2\n", "round,trained,distilled\n1,x,0.1\n"):
+        path.write_text(wrong)
+        with pytest.raises(SettingError, match=r"distillation\.csv is not what distillation wrote"):
+            distillation.told(run)
+
+
+def test_a_run_that_distils_nothing_on_clients_is_refused(lenet_run: AnalysedRun) -> None:
+    with pytest.raises(SettingError, match="FedNTD distils nothing on clients after they have trained: analyse a run"):
+        distillation.measure(lenet_run)
 
 
 def test_bytes_beside_those_of_models(run: AnalysedRun, tmp_path: Path) -> None:

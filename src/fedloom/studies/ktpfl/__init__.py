@@ -4,7 +4,7 @@ Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized
 """
 
 from fedloom.studies import Study
-from fedloom.studies.ktpfl import architectures, coefficients, traffic, verdicts
+from fedloom.studies.ktpfl import architectures, coefficients, distillation, traffic, verdicts
 from fedloom.studies.ktpfl.recipes import ABOUT, recipes
 
 STUDY = Study(
@@ -13,8 +13,9 @@ STUDY = Study(
     analyses={
         "coefficients": coefficients.measure,
         "architectures": architectures.measure,
+        "distillation": distillation.measure,
         "traffic": traffic.measure,
     },
     remarks=verdicts.remarks,
-    evidence=("federation.json",),
+    evidence=("federation.json", distillation.EVIDENCE),
 )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fedloom.reproduction.results import NOT_COMPARABLE, Result, comparable, read, seeds_against, seeds_of
 from fedloom.studies import recipes
-from fedloom.studies.ktpfl import coefficients
+from fedloom.studies.ktpfl import coefficients, distillation
 
 TABLES = ("ktpfl-mixed", "ktpfl-small")  # whose columns are data and setting, of several architectures
 OTHERS = ("fedmd_kt", "feddf", "pfeddf", "sim_pfl", "topk_pfl")
@@ -49,6 +49,8 @@ def remarks(results: Sequence[Result]) -> list[str]:
         for seed, run in r.runs.items():
             if coefficients.logged(run.history)[0] and run.history.federation:
                 out.append(f"{r.recipe.row}, seed {seed}: {coefficients.sentence(run.history)}")
+            if (told := distillation.told(run)) is not None:
+                out.append(f"{r.recipe.row}, seed {seed}: {told}")
     return out
 
 
