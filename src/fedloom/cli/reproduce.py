@@ -68,10 +68,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         room = study(args.table)
         copies = chosen if only or methods else whole  # with the other readings that were run
         copied = export(copies, folders[0], Path(args.export), rounds, room.evidence)
-        for name in room.tables:  # others there share runs
+        for name in room.tables:  # others there share runs; and runs that were there before may be longer than these
             if name == args.table or (Path(args.export) / name / "results.md").is_file():
-                until = rounds if name == args.table else None
-                write(_title(name), recipes(name), [Path(args.export)], until, room.remarks)
+                write(_title(name), recipes(name), [Path(args.export)], remarks=room.remarks)
         many = "run" if len(copied) == 1 else "runs"
         console.print(f"{len(copied)} {many} copied to {args.export}", markup=False, soft_wrap=True)
     if done and all(outcome.skipped for outcome in done):
