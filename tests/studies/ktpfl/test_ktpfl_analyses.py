@@ -12,6 +12,7 @@ from analysed import analyse, written
 from fedloom.coordinator import History
 from fedloom.core.errors import SettingError
 from fedloom.report import AnalysedRun
+from fedloom.reproduction.evidence import place
 from fedloom.reproduction.results import Run
 from fedloom.studies.ktpfl import coefficients, distillation
 from fedloom.studies.ktpfl.architectures import by_architecture
@@ -80,7 +81,7 @@ def test_accuracy_before_and_after_distillation(trained: Callable[..., Path], tm
 
 
 def test_what_distillation_did_is_told_of_runs_that_were_analysed(tmp_path: Path) -> None:
-    run, path = Run(3, tmp_path, History("KTpFL"), None), tmp_path / distillation.EVIDENCE
+    run, path = Run(3, tmp_path, History("KTpFL"), None), tmp_path / place(distillation.TABLE)
     assert distillation.told(run) is None
     path.parent.mkdir()
     path.write_text("round,client,model,trained,distilled\n9,0,a,0.9,0.5\n9,1,b,0.6,0.6\n9,4,a,0.3,0.7\n")

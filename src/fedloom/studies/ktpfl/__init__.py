@@ -3,6 +3,7 @@
 Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized Federated Learning.* NeurIPS 2021.
 """
 
+from fedloom.reproduction.evidence import place
 from fedloom.studies import Study
 from fedloom.studies.ktpfl import architectures, coefficients, distillation, traffic, verdicts
 from fedloom.studies.ktpfl.recipes import ABOUT, recipes
@@ -17,5 +18,5 @@ STUDY = Study(
         "traffic": traffic.measure,
     },
     remarks=verdicts.remarks,
-    evidence=("federation.json", distillation.EVIDENCE),
+    evidence=("federation.json", place(distillation.TABLE)),
 )

@@ -5,7 +5,6 @@ The paper judges clients at the end of a round, after distillation; its released
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_ta
 from fedloom.report.number_table import percent
 from fedloom.report.panels import moves, panels, title
 from fedloom.report.style import WIDE, drawing
+from fedloom.reproduction.evidence import rows_of
 from fedloom.reproduction.results import Run
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 TABLE = "distillation"
-EVIDENCE = f"analysis/{TABLE}.csv"  # in the folder of a run
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
@@ -82,18 +81,11 @@ def told(run: Run) -> str | None:
     Raises:
         SettingError: the file is not what the analysis wrote.
     """
-    path = run.folder / EVIDENCE
-    if not path.is_file():
-        return None
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+    with rows_of(run, TABLE) as rows:
+        if rows is None:
+            return None
         before, after = (np.array([float(row[name]) for row in rows]) for name in ("trained", "distilled"))
         return sentence(int(rows[0]["round"]), before, after)
-    except (KeyError, TypeError, ValueError, IndexError, UnicodeDecodeError, csv.Error) as error:
-        raise SettingError(
-            f"{path} is not what {TABLE} wrote ({error!r}): fedloom analyse {run.folder} {TABLE} writes it anew"
-        ) from error
 
 
 def draw(clients: Sequence[int], before: Floats, after: Floats) -> Figure:

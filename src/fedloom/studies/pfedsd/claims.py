@@ -6,7 +6,6 @@ Both need more than accuracies: the control is compared with FedAvg round by rou
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +18,7 @@ from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_ta
 from fedloom.report.number_table import percent
 from fedloom.report.panels import panels, title
 from fedloom.report.style import colour, drawing
+from fedloom.reproduction.evidence import place, rows_of
 from fedloom.reproduction.results import Result, Run, read
 from fedloom.studies import recipes
 from fedloom.studies.pfedsd.recovery import TABLE, recovered, typical
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-RECOVERY = f"analysis/{TABLE}.csv"  # in the folder of a run
+RECOVERY = place(TABLE)
 
 
 class Drop(NamedTuple):
@@ -97,12 +97,9 @@ def drop(run: Run) -> Drop | None:
     Raises:
         SettingError: its file is damaged.
     """
-    path = run.folder / RECOVERY
-    if not path.is_file():
-        return None
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+    with rows_of(run, TABLE) as rows:
+        if rows is None:
+            return None
         at = sorted({int(row["step"]) for row in rows})
         clients = sorted({int(row["client"]) for row in rows})
         former = {int(row["client"]): float(row["former"]) for row in rows}
@@ -111,10 +108,6 @@ def drop(run: Run) -> Drop | None:
         v = np.array([former[k] for k in clients])
         curves = {name: np.array([[of[name, t, k] for k in clients] for t in at]) for name in variants}
         received = next(iter(curves.values()))[at.index(0)]
-    except (KeyError, TypeError, ValueError, StopIteration, UnicodeDecodeError, csv.Error) as error:
-        raise SettingError(
-            f"{path} is not what recovery wrote ({error!r}): fedloom analyse {run.folder} recovery writes it anew"
-        ) from error
     means = [curve.mean(1) for curve in curves.values()]
     ahead = [t for t, x, y in zip(at, means[0], means[-1], strict=True) if x > y]
     return Drop(v, received, {name: typical(recovered(at, v, curve)) for name, curve in curves.items()}, ahead, at[1:])
