@@ -81,6 +81,7 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
     assert "not measured: recovery: FedAvg judges clients by the global model" in told
     assert {path.stem for path in tmp_path.glob("*.png")} == set(studies.analyses()) - {
         "coefficients",
+        "distillation",
         "hypersphere",
         "recovery",
         "synthetic-images",

@@ -24,7 +24,7 @@ from fedloom.models import MLP
 from fedloom.report import ANALYSES, AnalysedRun, analyses
 
 # Those that ask something of the algorithm or of its networks have tests of their own.
-PARTICULAR = {"coefficients", "hypersphere", "recovery", "synthetic-images"}
+PARTICULAR = {"coefficients", "distillation", "hypersphere", "recovery", "synthetic-images"}
 
 
 @pytest.mark.parametrize("name", sorted(set(studies.analyses()) - PARTICULAR))
