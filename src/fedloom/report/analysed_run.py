@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ from fedloom.core.model import Model
 from fedloom.core.task import Task
 from fedloom.core.types import Weights
 from fedloom.data import Examples
-from fedloom.evaluate import classify
+from fedloom.evaluate import classify, rows_right
 from fedloom.experiments.experiment import Experiment
 
 Floats = npt.NDArray[np.float64]
@@ -181,6 +181,20 @@ class AnalysedRun:
     def task(self) -> Task:
         """What the run's models learn, and how an answer is judged."""
         return self.job.population.task
+
+    def held_out_accuracy(self, models: Mapping[int, Weights]) -> Floats:
+        """Accuracy of a model for each of K clients on what the client holds out, [K]; each holds something out."""
+        population, federation = self.job.population, self.job.federation
+        assert federation.local_test is not None  # else no client was judged
+        return np.array(
+            [
+                rows_right(
+                    population.models[population.assignment[k]], w, self.task,
+                    federation.train.select(federation.local_test.rows(k)),
+                ).mean()
+                for k, w in models.items()
+            ]
+        )  # fmt: skip
 
     def require_classes(self, what: str) -> None:
         """Raise SettingError where the data have one class only; `what` needs two."""

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from fedloom.core.errors import SettingError
 from fedloom.core.transfer import Transfer
-from fedloom.evaluate import rows_right
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
 from fedloom.report.number_table import percent
@@ -38,19 +37,12 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             f"{type(job.algorithm).__name__} distils nothing on clients after they have trained: analyse a run of "
             "kt_pfl, fedmd_kt, fedmd, sim_pfl or topk_pfl"
         )
-    population, federation = job.population, job.federation
     trained, judged = run.past.replay(number).trained(), run.past.judged(number)
     clients = [k for k in sorted(trained) if k in judged]
-    if federation.local_test is None or not clients:
+    if not clients:
         raise SettingError(f"no client that trained in round {number} holds out examples: data.test_fraction above 0")
-    names = [population.assignment[k] for k in clients]
-    held_out = [federation.train.select(federation.local_test.rows(k)) for k in clients]
-    before = np.array(
-        [
-            rows_right(population.models[name], trained[k], run.task, examples).mean()
-            for k, name, examples in zip(clients, names, held_out, strict=True)
-        ]
-    )
+    names = [job.population.assignment[k] for k in clients]
+    before = run.held_out_accuracy({k: trained[k] for k in clients})
     after = np.array([judged[k] for k in clients])
     rows = [[number, *row] for row in zip(clients, names, before.tolist(), after.tolist(), strict=True)]
     models = np.array(names)

@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.core.errors import SettingError
-from fedloom.core.types import Weights
-from fedloom.evaluate import rows_right
 from fedloom.report.analysed_run import AnalysedRun
 from fedloom.report.analysis_result import AnalysisResult, csv_table, summary_table
 from fedloom.report.number_table import percent
@@ -51,9 +49,9 @@ def measure(run: AnalysedRun) -> AnalysisResult:
     if any(getattr(algorithm, name) != value for name, value in algorithm.neutral.items()):
         variants["without the term"] = dict(algorithm.neutral)
     v = np.array([former[k] for k in clients])
-    start = _accuracies(run, dict.fromkeys(clients, m.start))
+    start = run.held_out_accuracy(dict.fromkeys(clients, m.start))
     curves = {
-        name: np.stack([start, *(_accuracies(run, {k: w[k] for k in clients}) for w in models)])
+        name: np.stack([start, *(run.held_out_accuracy({k: w[k] for k in clients}) for w in models)])
         for name, models in ((name, run.past.by_step(m.number, steps, **own)) for name, own in variants.items())
     }
     at = [0, *steps]
@@ -124,14 +122,6 @@ def _steps(run: AnalysedRun, client: int) -> int:
     """The batches of a client's local training."""
     local = run.job.algorithm.local
     return local.steps or local.epochs * -(-int(run.job.federation.partition.sizes[client]) // local.batch_size)
-
-
-def _accuracies(run: AnalysedRun, models: Mapping[int, Weights]) -> Floats:
-    """Accuracy of a model for each client on what it holds out, [K]."""
-    federation = run.job.federation
-    assert federation.local_test is not None  # else no client was judged
-    held_out = {k: federation.train.select(federation.local_test.rows(k)) for k in models}
-    return np.array([rows_right(run.network, w, run.task, held_out[k]).mean() for k, w in models.items()])
 
 
 def draw(clients: Sequence[int], v: Floats, at: Sequence[int], curves: Mapping[str, Floats]) -> Figure:
