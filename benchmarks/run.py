@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import os
 import statistics
@@ -436,6 +437,42 @@ def decomposed(repeat: int) -> None:
         line(name, f"{ratio:.2f}x", f">= {target}x", ratio >= target)
 
 
+def judging(repeat: int) -> None:
+    """Every client judged by a model of its own, after 10 rounds of APFL (Ni) with the sizes of MNIST-1000, a tenth
+    held out: with default settings, beside the loop engine and beside a plain loop over models that are there already.
+    """
+    case = next(case for case in cases() if case.name == "logistic, MNIST-1000 sizes")
+    ends = np.cumsum([0, *case.sizes])
+    partition = Partition(indptr=ends, indices=np.arange(ends[-1]), name="in order", seed=None)
+    local = fl.Local(epochs=5, batch_size=10, optimiser=fl.SGD(lr=0.03))
+    federation = fl.federate(images(int(ends[-1]), case.shape), partition, test_fraction=0.1)
+    population = Population(federation, {"model": fl.Model(case.build)})
+    kind, _ = choose("auto", population, local, case.cohort)
+    form = choose_compilation(kind, population, local, case.cohort, fl.RunSettings().rounds)
+    works: dict[str, Callable[[], object]] = {}
+    for engine in (
+        kind(population, fl.APFLNi(local=local), compilation=form),
+        Loop(population, fl.APFLNi(local=local)),
+    ):
+        server = engine.init()
+        for t in range(10):
+            server = engine.round(server, range(10 * t, 10 * t + 10), t)
+        works[engine.name] = functools.partial(engine.judge, server, range(len(case.sizes)), 10)
+    held = federation.local_test
+    x, y = federation.train.normalise(federation.train.x, torch.float32).flatten(1), federation.train.y
+    rows = [torch.from_numpy(held.rows(k).copy()) for k in range(len(case.sizes))]
+    weights = torch.randn(len(rows), 10, 784)
+
+    def plain() -> list[int]:
+        return [int((F.linear(x[mine], w).argmax(1) == y[mine]).sum()) for mine, w in zip(rows, weights, strict=True)]
+
+    for other, work, target in (("loop", works["loop"], 1.0), ("plain", plain, 0.0)):
+        a, b, ratio = pairs(work, works[kind.name], repeat)
+        value = f"{ratio:.2f}x  ({1e3 * a:.0f} / {1e3 * b:.0f} ms)"
+        name = f"1,000 clients judged: {other} / {kind.name}, {form}"
+        line(name, value, f">= {target}x" if target else "-", ratio >= target)
+
+
 def after_warm_up(run: Engine, cohorts: Sequence[Sequence[int]]) -> Callable[[], float]:
     """Seconds of rounds that come after the first three, in which importance is measured and nothing decomposed."""
     servers = [run.init()]
@@ -488,6 +525,7 @@ def plain_apfl(examples: fl.Examples, ends: np.ndarray, cohorts: Sequence[Sequen
 PARTS = {
     "forms": forms,
     "decomposed": decomposed,
+    "judging": judging,
     "workers": side_by_side,
     "convolutions": convolutions,
     "overhead": overhead,

@@ -109,6 +109,55 @@ def test_answers_are_of_the_client_that_was_asked(sizes: tuple[int, ...], compil
         assert len(value.flatten(1).norm(dim=1).unique()) == len(sizes)
 
 
+# 32 clients in no order: 16 have at most 16 examples, 8 more at most 64, the other 8 at most 401.
+SKEWED = (
+    *(9, 300, 3, 60, 150, 16, 1, 33, 401, 12, 40, 120, 5, 14, 201, 2),
+    *(50, 7, 35, 11, 199, 4, 64, 6, 110, 8, 20, 10, 180, 13, 25, 15),
+)
+
+
+def told_of_rows(client: Any, weights: Any, widths: list[int] | None = None) -> Any:
+    """Of each client the rows in one pass, their sum, the steps, the last key, and the sum of what a model says."""
+    model = client.model
+
+    def say(weights: Weights, x: Tensor) -> Tensor:
+        return model(weights, x).sum(-1)
+
+    def add(carry: Any, batch: Batch, weights: Weights) -> Any:
+        if widths is not None:
+            widths.append(len(batch.mask))
+        rows, total, steps, _, said = carry
+        seen = torch.where(batch.mask, batch.x[:, 0], 0.0).sum().double()
+        told = torch.where(batch.mask, batch.said + say(weights, batch.x), 0.0).sum().double()
+        return rows + batch.mask.sum(), total + seen, steps + 1, batch.key, said + told
+
+    zero, none = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
+    batches = client.train.annotate("said", say, weights).whole()
+    return fold(add, (none, zero, none, none, zero), batches, weights)
+
+
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+def test_clients_of_any_size_see_their_own_rows_in_a_pass(compilation: Any) -> None:
+    people = clients(*SKEWED)
+    loop, stack = run(told_of_rows, Loop, people=people), run(told_of_rows, Stacked, compilation, people)
+    assert stack[0].tolist() == list(SKEWED)
+    assert stack[2].tolist() == [-(-n // 200) for n in SKEWED]
+    alike(loop, stack)
+
+
+def test_a_pass_over_small_clients_is_narrow() -> None:
+    widths: list[int] = []
+    run(functools.partial(told_of_rows, widths=widths), Stacked, people=clients(*SKEWED))
+    assert widths == [16, 64, 200, 200, 200]  # a lock-step of one step, another, and one of three
+
+
+def test_a_pass_over_few_or_equal_clients_is_one_lock_step() -> None:
+    for sizes in ((9, 150, 3, 60, 200), (190,) * 21):
+        widths: list[int] = []
+        run(functools.partial(told_of_rows, widths=widths), Stacked, people=clients(*sizes))
+        assert widths == [200]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_minimise_is_plain_gradient_descent(engine: Any) -> None:
     def answer(client: Any, weights: Weights) -> Any:
