@@ -63,6 +63,33 @@ def test_personal_accuracies_of_ktpfl(column: str, data: str) -> None:
     assert set(by_seed) >= {"seed 0", "seed 1"}
 
 
+def test_accuracies_of_pfedsd() -> None:
+    columns = {
+        "CIFAR-10, two classes a client": "cifar10-s2-r0.6", "CIFAR-10, Dirichlet 0.1": "cifar10-dir0.1-r0.6",
+        "Fashion-MNIST, two classes": "fmnist14k-s2-r0.6", "Fashion-MNIST, Dirichlet 0.1": "fmnist14k-dir0.1-r0.6",
+    }  # fmt: skip
+    methods = {
+        "FedAvg's global model": "fedavg", "FedProx's": "fedprox", "FedPer": "fedper", "LG-FedAvg": "lg_fedavg",
+        "pFedMe": "pfedme", "FedFomo": "fedfomo", "local only": "local_only", "pFedSD": "pfedsd",
+        "FedAvg, stored models": "fedavg_stored", "FedAvg, fine-tuned": "fedavg_ft",
+    }  # fmt: skip
+    found = results("pfedsd", "pfedsd-a")
+    rows = {row.pop(next(iter(row))): row for row in table("pfedsd.md", "best round, personal accuracy in %")}
+    assert rows.keys() == columns.keys()
+    for name, row in rows.items():
+        assert row.keys() == methods.keys()
+        for head, cell in row.items():
+            result = found[columns[name], methods[head]]
+            assert set(result.runs) == {0, 1}
+            if cell == "diverges":
+                assert set(result.failures) == {0, 1}
+                continue
+            assert result.rounds == 40
+            for said, value in zip(cell.split(" ± "), (result.accuracy, result.std), strict=True):
+                assert value is not None
+                assert says(said, value), (name, head)
+
+
 def test_accuracies_of_dense() -> None:
     found = {
         row: result
@@ -91,27 +118,49 @@ def test_accuracies_of_dense() -> None:
     assert seen == {*of, "one-shot FedAvg", "ensemble"}
 
 
+APFL_METHODS = {
+    "FedAvg": "fedavg", "FedProx": "fedprox", "FedCurv (Ni)": "fedcurv_ni", "FedMeta": "fedmeta", "APFL": "apfl_ni",
+}  # fmt: skip
+
+
+def over_rounds(result: Result, seeds: set[int]) -> float:
+    """The paper's measure, mean over seeds."""
+    return mean([mean(series(result, seed, "personal_accuracy_by_samples")) for seed in seeds])
+
+
+def test_sweeps_of_apfl() -> None:
+    columns = {"E": "{}-e{}", "rate": "{}-lr{}"}
+    found = {name: results("apfl", table) for name, table in (("E", "apfl-epochs"), ("rate", "apfl-rate"))}
+    paper, seen = results("apfl", "apfl-comparison"), set()
+    for row in table("apfl.md", "mean over all rounds, two seeds"):
+        data, swept, value, own = re.fullmatch(
+            r"(\w+), (\w+) ([\d.]+)( \(the paper's\))?", next(iter(row.values()))
+        ).groups()
+        seen.add((data, swept, value))
+        for head, method in APFL_METHODS.items():
+            column = columns[swept].format(data.lower(), value)
+            result = paper[data.lower(), method] if own else found[swept][column, method]
+            assert set(result.runs) == {0, 1}
+            assert says(row[head], over_rounds(result, {0, 1})), (column, method)
+    assert len(seen) == 18
+
+
 def test_means_over_rounds_of_apfl() -> None:
     columns = {
         "MNIST": "mnist", "letters": "letters", "letters with copies": "letters-overlapping", "CIFAR-10": "cifar10",
         "Vehicle": "vehicle-part", "Vehicle-like": "vehicle-like",
     }  # fmt: skip
-    methods = {
-        "FedAvg": "fedavg", "FedProx": "fedprox", "FedCurv (Ni)": "fedcurv_ni", "FedMeta": "fedmeta",
-        "APFL": "apfl_ni", "IID reference": "iid",
-    }  # fmt: skip
+    methods = {**APFL_METHODS, "IID reference": "iid"}
     found = results("apfl", "apfl-comparison")
-    rows = {re.split(r",| \(", row["mean over all rounds, in %"])[0]: row for row in table("apfl.md", "mean over all")}
+    rows = {
+        re.split(r",| \(", row["mean over all rounds, in %"])[0]: row
+        for row in table("apfl.md", "mean over all rounds, in %")
+    }
     assert rows.keys() == columns.keys()
     for name, column in columns.items():
-
-        def over_rounds(method: str, seeds: set[int], column: str = column) -> float:
-            result = found[column, method]
-            return mean([mean(series(result, seed, "personal_accuracy_by_samples")) for seed in seeds])
-
         for head, method in methods.items():
             cell, runs = rows[name][head], set(found[column, method].runs)
-            assert says(cell, over_rounds(method, runs)) if runs else cell == "-", (name, method)
+            assert says(cell, over_rounds(found[column, method], runs)) if runs else cell == "-", (name, method)
         both = set(found[column, "apfl_ni"].runs)
-        gain = over_rounds("apfl_ni", both) - over_rounds("fedavg", both)
+        gain = over_rounds(found[column, "apfl_ni"], both) - over_rounds(found[column, "fedavg"], both)
         assert says(rows[name]["its gain over FedAvg"], gain), name
