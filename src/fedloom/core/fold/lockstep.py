@@ -19,7 +19,7 @@ from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.random import fold_in
 from fedloom.core.types import replace
 
-_WORTH_A_CUT = 1000  # rows of padding; a lock-step of its own costs about as much as 300 rows of a linear model
+_WORTH_A_CUT = 1000  # rows of padding; a lock-step of its own costs as much as 100 to 300 rows of a linear model
 
 
 def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
