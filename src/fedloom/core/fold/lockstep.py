@@ -54,25 +54,17 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
     Training stays in one, since it goes on for many steps of few rows. `values`, `axes`: as `_in_lockstep`.
     """
     parts = _by_width(values[1].mask) if isinstance(step, Plain) and axes[1].mask is not None else []
-    if len(parts) < 2:
+    if not parts:
         return _in_lockstep(step, K, values, axes)
-    outs = []
-    for part, width in parts:
-
-        def take(t: Tensor, axis: int | None, part: Tensor = part) -> Tensor:
-            return t if axis is None else t.index_select(0, part)
-
-        carry, batches, context = _map2(take, values, axes)
-        narrow = replace(batches, order=batches.order[..., :width], mask=batches.mask[..., :width])
-        outs.append(_in_lockstep(step, len(part), (carry, narrow, context), axes))
+    outs = [_in_lockstep(step, len(part), _narrow(values, axes, part, width), axes) for part, width in parts]
     return tree.take(tree.cat(outs), torch.argsort(torch.cat([part for part, _ in parts])))
 
 
 def _by_width(mask: Tensor) -> list[tuple[Tensor, int]]:
-    """Clients in groups, [K_g] int64 each, and a width that holds all their batches. `mask`: [K, S, B].
+    """Clients in groups, [K_g] int64 each, and a width that holds all their batches; none where all stay together.
 
-    The narrower half of those that are left is cut off while that saves enough; always halves, so that few graphs
-    exist. One step in batches of 200, K = 1,000, in the order of what they need:
+    `mask`: [K, S, B]. The narrower half of those that are left is cut off while that saves enough; always halves, so
+    that few graphs exist. One step in batches of 200, K = 1,000, in the order of what they need:
 
         clients     rows in a batch     width    rows computed, of 200,000 in one lock-step
         500         at most 27          32       16,000
@@ -81,6 +73,8 @@ def _by_width(mask: Tensor) -> list[tuple[Tensor, int]]:
         125         up to 200           200      25,000: their narrower half needs 200 as well
     """
     K, _, B = mask.shape
+    if K // 2 * (B - 1) < _WORTH_A_CUT:  # a cohort of ten, however unequal
+        return []
     needed = (mask.any(1) * torch.arange(1, B + 1, device=mask.device)).amax(1)  # [K]
     ranks = torch.argsort(needed, descending=True, stable=True)
     widths = [min(padded(n), B) for n in needed[ranks].tolist()]
@@ -92,7 +86,13 @@ def _by_width(mask: Tensor) -> list[tuple[Tensor, int]]:
             break
         parts.append((ranks[left - half : left], narrow))
         left -= half
-    return [*parts, (ranks[:left], widths[0])]
+    return [*parts, (ranks[:left], widths[0])] if parts else []
+
+
+def _narrow(values: Any, axes: Any, part: Tensor, width: int) -> tuple[Any, Batches, Any]:
+    """The (carry, batches, context) of some clients, with batches of that width."""
+    carry, batches, context = _map2(lambda t, axis: t if axis is None else t.index_select(0, part), values, axes)
+    return carry, replace(batches, order=batches.order[..., :width], mask=batches.mask[..., :width]), context
 
 
 def _in_lockstep(step: Step, K: int, values: Any, axes: Any) -> Any:
