@@ -123,6 +123,12 @@ class Case:
     def build(self) -> nn.Module:
         return made(self.model, self.shape)
 
+    def data(self) -> tuple[fl.Examples, Partition]:
+        """Random images, one client's after the other's."""
+        ends = np.cumsum([0, *self.sizes])
+        partition = Partition(indptr=ends, indices=np.arange(ends[-1]), name="in order", seed=None)
+        return images(int(ends[-1]), self.shape), partition
+
 
 def made(model: str, shape: tuple[int, ...]) -> nn.Module:
     return {"lstm": LSTM, "cnn": CNN}[model]() if model in ("lstm", "cnn") else build(model, shape, 10)
@@ -172,16 +178,14 @@ def forms(repeat: int, alone: str | None = None) -> None:
             continue
         if case.name != alone:
             continue
-        ends = np.cumsum([0, *case.sizes])
-        examples = images(int(ends[-1]), case.shape)
-        partition = Partition(indptr=ends, indices=np.arange(ends[-1]), name="in order", seed=None)
+        examples, partition = case.data()
         local = fl.Local(epochs=1, batch_size=case.batch_size, optimiser=fl.SGD(lr=0.03))
         federation, model = fl.Federation(train=examples, partition=partition), fl.Model(case.build)
         rng = np.random.default_rng(1)
         few = 6 if len(set(case.sizes)) > 1 else 1
         cohorts = [sorted(rng.choice(len(case.sizes), case.cohort, replace=False)) for _ in range(few)]
         steps = sum(-(-case.sizes[k] // case.batch_size) for cohort in cohorts for k in cohort)
-        works: dict[str, Callable[[], float]] = {"plain": plain_loop(case, examples, ends, cohorts)}
+        works: dict[str, Callable[[], float]] = {"plain": plain_loop(case, examples, partition.indptr, cohorts)}
         closing: list[Engine] = []
         for form in case.forms:
             engine, compilation = form.split(", ")
@@ -405,15 +409,13 @@ def decomposed(repeat: int) -> None:
     sizes of MNIST-1000, 10 clients a round, 5 epochs of batches of 10; rounds in which all parts are trained.
     """
     case = next(case for case in cases() if case.name == "logistic, MNIST-1000 sizes")
-    ends = np.cumsum([0, *case.sizes])
-    examples = images(int(ends[-1]), case.shape)
-    partition = Partition(indptr=ends, indices=np.arange(ends[-1]), name="in order", seed=None)
+    examples, partition = case.data()
     local = fl.Local(epochs=5, batch_size=10, optimiser=fl.SGD(lr=0.03))
     population = Population(fl.Federation(train=examples, partition=partition), {"model": fl.Model(case.build)})
     rng = np.random.default_rng(1)
     cohorts = [sorted(rng.choice(len(case.sizes), case.cohort, replace=False)) for _ in range(6)]
     steps = 5 * sum(-(-case.sizes[k] // 10) for cohort in cohorts for k in cohort)
-    works = {"plain": plain_apfl(examples, ends, cohorts)}
+    works = {"plain": plain_apfl(examples, partition.indptr, cohorts)}
     kind, _ = choose("auto", population, local, case.cohort)
 
     def add(engine: type[Engine], form: str) -> str:
@@ -442,10 +444,8 @@ def judging(repeat: int) -> None:
     held out: with default settings, beside the loop engine and beside a plain loop over models that are there already.
     """
     case = next(case for case in cases() if case.name == "logistic, MNIST-1000 sizes")
-    ends = np.cumsum([0, *case.sizes])
-    partition = Partition(indptr=ends, indices=np.arange(ends[-1]), name="in order", seed=None)
     local = fl.Local(epochs=5, batch_size=10, optimiser=fl.SGD(lr=0.03))
-    federation = fl.federate(images(int(ends[-1]), case.shape), partition, test_fraction=0.1)
+    federation = fl.federate(*case.data(), test_fraction=0.1)
     population = Population(federation, {"model": fl.Model(case.build)})
     kind, _ = choose("auto", population, local, case.cohort)
     form = choose_compilation(kind, population, local, case.cohort, fl.RunSettings().rounds)
