@@ -2,7 +2,8 @@
 
 Each pair is timed in turn, A B A B ..., and the median of the ratios is printed beside the target; where one is missed,
 the exit status is 1. Results of one machine are in docs/benchmarks.md. `--only NAME` runs one part; `--quick` fewer
-repetitions.
+repetitions. `--beside SRC` runs all that five times with this source and five times with the package in SRC, in turn,
+and prints the medians of both.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -532,13 +535,39 @@ PARTS = {
 }
 
 
+def beside(other: str, words: Sequence[str], times: int = 5) -> None:
+    """The first number of each line, as the median of runs with the source `other` and with this one, in turn."""
+    sources = {"before": other, "after": str(Path(fl.__file__).parents[1])}
+    found: dict[str, dict[str, list[float]]] = {}
+    for _ in range(times):
+        for which, source in sources.items():
+            command = [sys.executable, __file__, *words]
+            environment = {**os.environ, "PYTHONPATH": source}
+            printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            for row in printed.stdout.splitlines():
+                name, value = re.sub(r" \(first .*? s\)", "", row[:74]).strip(), row[74:].split()
+                if len(row) > 74 and value and re.fullmatch(r"[0-9.]+x?", value[0]):
+                    numbers = found.setdefault(name, {which: [] for which in sources})[which]
+                    numbers.append(float(value[0].rstrip("x")))
+    print(f"{'medians':74s} {'before':>10s} {'after':>10s} {'change':>8s}")
+    for name, numbers in found.items():
+        if all(numbers.values()):
+            old, new = (statistics.median(numbers[which]) for which in sources)
+            print(f"{name:74s} {old:10.4g} {new:10.4g} {100 * (new / old - 1) if old else 0.0:+7.1f} %")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--case", help="one case of the part forms, in this process")
     parser.add_argument("--repeat", type=int)
+    parser.add_argument("--beside", metavar="SRC", help="a folder that holds another version of the package")
     args = parser.parse_args()
+    if args.beside:
+        words = [*(["--only", args.only] if args.only else []), *(["--quick"] if args.quick else [])]
+        beside(args.beside, words + (["--case", args.case] if args.case else []))
+        return
     warnings.simplefilter("ignore", SettingWarning)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     for name, part in PARTS.items():
