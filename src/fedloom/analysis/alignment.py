@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from fedloom.core.model import Model
@@ -32,15 +31,13 @@ def class_activations(model: Model, weights: Weights, examples: Examples, batch_
         ValueError: the network has no non-linearity of those that are known.
     """
     like, batch_size = next(iter(weights.params.values())), model.evaluation_batch(batch_size)
-    classes, skeleton = examples.num_classes, model.skeleton()
+    classes = examples.num_classes
     sums: dict[str, Tensor] = {}
     for start in range(0, len(examples), batch_size):
         rows = slice(start, start + batch_size)
         x = examples.normalise(examples.x[rows].to(like.device), like.dtype)
         own = F.one_hot(examples.y[rows].to(like.device), classes).to(like.dtype)  # [B, C]
-        with model.evaluation():
-            found = _activations(skeleton, weights, x)
-        for name, h in found.items():
+        for name, h in model.calling(weights, x, _activations).items():
             total = (h.T @ own).double()
             sums[name] = sums[name] + total if name in sums else total
     if not sums:
@@ -129,10 +126,8 @@ class _Watch(TorchFunctionMode):
         return out
 
 
-def _activations(skeleton: nn.Module, weights: Weights, x: Tensor) -> dict[str, Tensor]:
-    tensors = {**weights.params, **weights.buffers}
-    names = {id(t): n.rpartition(".")[0] for n, t in weights.params.items()}
-    watch = _Watch(names)
+def _activations(network: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    watch = _Watch({id(t): n.rpartition(".")[0] for n, t in network.named_parameters()})
     with torch.no_grad(), watch:
-        functional_call(skeleton, tensors, (x,))
+        network(x)
     return watch.found

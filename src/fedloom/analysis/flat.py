@@ -10,7 +10,7 @@ from torch.func import grad_and_value
 
 from fedloom.core.batches import Batch
 from fedloom.core.model import Model
-from fedloom.core.task import Task
+from fedloom.core.task import Task, loss_of
 from fedloom.core.types import Params, Weights
 from fedloom.data import Examples
 
@@ -49,7 +49,7 @@ def losses(
         batch = Batch(x=x, y=y, mask=mask, key=torch.zeros((), dtype=torch.int64), full=True)
 
         def loss(params: Params, batch: Batch = batch) -> Tensor:
-            return task.loss(model(Weights(params=params, buffers=weights.buffers), batch.x), batch)
+            return loss_of(task, model(Weights(params=params, buffers=weights.buffers), batch.x), batch)
 
         yield len(y) / len(examples), loss
 

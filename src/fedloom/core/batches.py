@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,6 +59,36 @@ class Batch:
         raise AttributeError(
             f"the batch has no annotation {name!r}, only {sorted(notes)}: batches.annotate({name!r}, ...)"
         )
+
+
+class _Lent(Batch):
+    """A batch of which each tensor is copied when it is first read."""
+
+    def __getattr__(self, name: str) -> Any:
+        given = self.__dict__.get("given")
+        if given is None or name not in _TENSORS:
+            self.__dict__.setdefault("notes", {} if given is None else _copies(given.notes))
+            return super().__getattr__(name)
+        value = getattr(given, name)
+        self.__dict__[name] = own = _copies(value) if name == "notes" else value.clone()
+        return own
+
+
+_TENSORS = frozenset(f.name for f in fields(Batch)) - {"full"}
+
+
+def _copies(notes: Notes) -> Notes:
+    return {name: note.clone() for name, note in notes.items()}
+
+
+def lend(batch: Batch) -> Batch:
+    """The same batch for code that may write on what it reads, such as a task's: the batch stays as it is.
+
+    Inputs that nobody reads, as most losses do not, are not copied.
+    """
+    lent = object.__new__(_Lent)
+    lent.__dict__.update(given=batch, full=batch.full)
+    return lent
 
 
 @state
@@ -247,7 +277,7 @@ def _splitmix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def _row_shape(fn: Callable[..., Tensor], context: Any, batches: Batches) -> Tensor:
     """Shape and dtype of fn's answer to one example, at the cost of that example."""
-    x = batches.x[:1]
+    x = batches.x[:1].clone()  # `fn` may write on it
     x = x if batches.prepare is None else batches.prepare(x, batches.dtype)
     with torch.no_grad():
         return fn(*context, x)[0]

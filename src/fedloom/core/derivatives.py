@@ -11,7 +11,7 @@ from torch.func import grad
 from fedloom.core.batches import Batch, Batches
 from fedloom.core.fold import fold
 from fedloom.core.model import Model
-from fedloom.core.task import Objective, Task
+from fedloom.core.task import Objective, Task, loss_of
 from fedloom.core.tree import zeros_like
 from fedloom.core.types import Params, Weights, replace
 
@@ -20,7 +20,7 @@ def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> T
     """The task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 where there are none."""
 
     def add(total: Tensor, batch: Batch, weights: Weights) -> Tensor:
-        return total + batch.mask.sum() * task.loss(model(weights, batch.x), batch).double()
+        return total + batch.mask.sum() * loss_of(task, model(weights, batch.x), batch).double()
 
     zero = torch.zeros((), dtype=torch.float64, device=batches.num_examples.device)
     return fold(add, zero, batches, weights) / batches.num_examples.clamp(min=1)
@@ -78,7 +78,7 @@ def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
     """The gradient of the mean loss of a batch, like `weights.params`, in evaluation mode."""
 
     def loss(params: Params) -> Tensor:
-        return task.loss(model(replace(weights, params=params), batch.x), batch)
+        return loss_of(task, model(replace(weights, params=params), batch.x), batch)
 
     found: Params = grad(loss)(weights.params)
     return found

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedloom.core.batches import Batch
 from fedloom.core.model import Model
-from fedloom.core.task import Objective, Task
+from fedloom.core.task import Objective, Task, loss_of
 from fedloom.core.types import BatchLoss, Params, Weights, replace
 
 Loss = Callable[..., BatchLoss]  # (weights, batch, *context) -> the loss of the batch
@@ -30,7 +30,7 @@ def task_loss(model: Model, task: Task) -> Loss:
 
 def objective(task: Task, logits: Tensor, batch: Batch, params: Params) -> Tensor:
     """What training makes small on a batch, []: the task's loss, and what an `Objective` makes of it."""
-    loss = task.loss(logits, batch)
+    loss = loss_of(task, logits, batch)
     return task.objective(loss, batch.mask.sum(), params) if isinstance(task, Objective) else loss
 
 

@@ -80,9 +80,9 @@ class Model:
         norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
         self.has_statistics = any(m.running_mean is not None for m in norms)  # running ones, which `moments` are like
-        self._tried: dict[torch.Size, bool] = {}  # see `_laid_out`
+        self._tried: dict[torch.Size, bool] = {}  # see `_given`
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
-        self._called_training = _Called(self._training)
+        self._called_training, self._called_frozen = _Called(self._training), _Called(self._frozen)
         self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
 
     @staticmethod
@@ -123,7 +123,7 @@ class Model:
     def fits(self, weights: Weights) -> bool:
         """Whether these are all tensors of this network, by names and shapes."""
         mine = {n: t.shape for n, t in (*self._frozen.named_parameters(), *self._frozen.named_buffers())}
-        return mine == {n: t.shape for n, t in _tensors(weights).items()}
+        return mine == {n: t.shape for n, t in (*weights.params.items(), *weights.buffers.items())}
 
     def arrange(self, weights: Weights) -> Weights:
         """The same tensors in the order in which the network has them."""
@@ -149,8 +149,8 @@ class Model:
         them; inside a fold, `batch.x` has the mask of its batch, and any other input beside padding needs one.
         """
         real = self._real_rows(x, mask)
-        tensors, x = self._laid_out(_tensors(weights), x)
-        with self.evaluation(real):
+        tensors, x = self._given(_tensors(weights), x)
+        with self._evaluation(real):
             return functional_call(self._frozen, tensors, (x,))  # type: ignore[no-any-return]
 
     @property
@@ -174,12 +174,18 @@ class Model:
     ) -> tuple[Tensor, Tensor]:
         """Logits [B, C] in evaluation mode, and what `features` says, of the same pass."""
         real = self._real_rows(x, mask)
-        tensors, x = self._laid_out({f"module.{n}": t for n, t in _tensors(weights).items()}, x)
-        with self.evaluation(real):
+        tensors, x = self._given(_tensors(weights, "module."), x)
+        with self._evaluation(real):
             return functional_call(self._tapped_frozen, tensors, (x, name))  # type: ignore[no-any-return]
 
-    def evaluation(self, mask: Tensor | None = None) -> contextlib.AbstractContextManager[Any]:
-        """While this is open, the network itself (`skeleton`) computes as the model does in evaluation mode."""
+    def calling(self, weights: Weights, x: Tensor, call: Callable[[nn.Module, Tensor], Any]) -> Any:
+        """What `call(network, x)` returns in evaluation mode, which may use any of the network's methods."""
+        tensors, x = self._given(_tensors(weights, "module."), x)
+        with self._evaluation(None):
+            return functional_call(self._called_frozen, tensors, (x, call))
+
+    def _evaluation(self, mask: Tensor | None) -> contextlib.AbstractContextManager[Any]:
+        """While this is open, batch normalisation without running statistics takes those of the rows of `mask`."""
         return BatchStatistics(mask) if self.by_batch else contextlib.nullcontext()
 
     def _real_rows(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -194,14 +200,15 @@ class Model:
             )
         return at_hand[1]
 
-    def _laid_out(self, tensors: dict[str, Tensor], x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """The same tensors, with images and kernels in the layout that the forward takes.
+    def _given(self, tensors: dict[str, Tensor], x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """What a forward gets: inputs of its own, on which it may write, and the tensors; in the layout that it takes.
 
+        Nobody else reads these inputs: others are views of stored data, or what a loss and other networks see next.
         On a CPU folds and evaluation give them as channels_last, which is faster for convolutions and which nearly
         every layer takes; `x.view(len(x), -1)` does not, of images or of what a convolution returns.
         """
         if x.ndim != 4 or x.device.type != "cpu" or self._takes_channels_last(x):
-            return tensors, x
+            return tensors, x.clone()
         return {n: by_channels(t) if t.ndim == 4 else t for n, t in tensors.items()}, by_channels(x)
 
     def _takes_channels_last(self, like: Tensor) -> bool:
@@ -260,7 +267,7 @@ class Model:
         if self._drawing is not None:
             raise SettingError(UNGOVERNED.format(self._drawing))
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
-        tensors, x = self._laid_out({f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}, batch.x)
+        tensors, x = self._given({f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}, batch.x)
         with TrainingCall(batch) as call:
             out = functional_call(module, tensors, (x, *args))
         return out, Params({n: call.moved.get(id(b), b) for n, b in buffers.items()})
@@ -270,7 +277,7 @@ class Model:
 
         What DENSE's L_BN (eq. 3) and DeepInversion compare with the layer's running statistics. Differentiable in x.
         """
-        tensors, x = self._laid_out(_tensors(weights), x)
+        tensors, x = self._given(_tensors(weights), x)
         names = {id(t): n.removesuffix("running_mean").rstrip(".") for n, t in tensors.items()}
         with RecordMoments(names) as call:
             logits = functional_call(self._frozen, tensors, (x,))
@@ -301,8 +308,10 @@ def _generators() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), random.getstate(), legacy[1].tolist(), legacy[2:]
 
 
-def _tensors(weights: Weights) -> dict[str, Tensor]:
-    return {**weights.params, **weights.buffers}
+def _tensors(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
+    """For a pass in evaluation mode; a forward may count in buffers, which are copies."""
+    buffers = {n: b.clone() for n, b in weights.buffers.items()}
+    return {f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in _LAYERS and args and isinstance(args[0], Tensor):
-            self.calls.append((name, args[0].detach()))
+            self.calls.append((name, args[0].detach().clone()))  # what comes next may write on it
         return func(*args, **(kwargs or {}))
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.batches import Batch
+from fedloom.core.batches import Batch, lend
 from fedloom.core.choices import NonNegative, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Params
@@ -75,8 +75,18 @@ def check_task(task: object, name: str = "task") -> None:
 
 def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
     """What a task that is `Noting` wants to know of a client's examples with these labels, in this dtype."""
-    told = task.notes(y) if isinstance(task, Noting) else {}
+    told = task.notes(y.clone()) if isinstance(task, Noting) else {}
     return {name: t.to(dtype) if t.is_floating_point() else t for name, t in told.items()}
+
+
+def loss_of(task: Task, logits: Tensor, batch: Batch) -> Tensor:
+    """The task's mean loss, []. It may write on what it is given: logits and batch stay as they are."""
+    return task.loss(logits.clone(), lend(batch))
+
+
+def right_of(task: Task, logits: Tensor, y: Tensor) -> Tensor:
+    """Which rows are right, [B] bool, by a task that may write on what it is given."""
+    return task.correct(logits.clone(), y.clone())
 
 
 def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
@@ -87,7 +97,7 @@ def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
     """
     notes = notes_of(task, y, logits.dtype)
     key, real = torch.zeros((), dtype=torch.int64, device=y.device), torch.ones_like(y, dtype=torch.bool)
-    plain = task.loss(logits, Batch(x=x, y=y, mask=real, key=key, notes=notes, full=True))
+    plain = loss_of(task, logits, Batch(x=x, y=y, mask=real, key=key, notes=notes, full=True))
 
     def behind(rows: Tensor) -> Tensor:  # padding is copies of the first row
         return torch.cat([rows, rows[:1].expand_as(rows)])
@@ -96,7 +106,7 @@ def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
     far = torch.linspace(-5.0, 5.0, logits.numel(), dtype=logits.dtype, device=logits.device).reshape(logits.shape)
     more = {name: behind(t) for name, t in notes.items()}
     batch = Batch(x=behind(x), y=behind(y), mask=torch.cat([real, ~real]), key=key, notes=more)
-    padded = task.loss(torch.cat([logits, far]), batch)
+    padded = loss_of(task, torch.cat([logits, far]), batch)
     if not torch.allclose(plain, padded, rtol=1e-4, atol=1e-5, equal_nan=True):
         raise SettingError(
             f"task {type(task).__name__} counts rows of padding: its loss must be a mean over the real rows, got "

@@ -20,6 +20,7 @@ from fedloom.core.fold import fold
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.random import derive
+from fedloom.core.task import loss_of, right_of
 from fedloom.core.types import Weights, replace
 from fedloom.engines.message import GIVEN, JUDGING, Answer, Request, Rows, Seen
 from fedloom.engines.population import Population
@@ -255,13 +256,13 @@ def personal(
     model, task, device = client.model, client.task, client.num_examples.device
 
     def count(total: Tensor, batch: Any, weights: Any) -> Tensor:
-        right = task.correct(model(weights, batch.x), batch.y) & batch.mask
+        right = right_of(task, model(weights, batch.x), batch.y) & batch.mask
         return total + torch.stack([right.sum(), batch.mask.sum()])
 
     def measure(total: tuple[Tensor, Tensor], batch: Any, weights: Any) -> tuple[Tensor, Tensor]:
         logits, n = model(weights, batch.x), batch.mask.sum()
-        right = task.correct(logits, batch.y) & batch.mask
-        return total[0] + torch.stack([right.sum(), n]), total[1] + task.loss(logits, batch).double() * n
+        right = right_of(task, logits, batch.y) & batch.mask
+        return total[0] + torch.stack([right.sum(), n]), total[1] + loss_of(task, logits, batch).double() * n
 
     none, zero = torch.zeros(2, dtype=torch.int64, device=device), torch.zeros((), dtype=torch.float64, device=device)
 

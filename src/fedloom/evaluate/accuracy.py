@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.core.batches import Batch
 from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model, own_defaults
-from fedloom.core.task import Task
+from fedloom.core.task import Task, loss_of, right_of
 from fedloom.core.types import Weights
 from fedloom.data import Examples
 
@@ -126,8 +126,8 @@ def _pass(
             y = examples.y[rows].to(device)
             logits = predict(x)
             batch = Batch(x=x, y=y, mask=_ones(y), key=torch.zeros((), dtype=torch.int64), full=True)
-            total += task.loss(logits, batch).double() * len(y)
-            right.append(task.correct(logits, y))
+            total += loss_of(task, logits, batch).double() * len(y)
+            right.append(right_of(task, logits, y))
     return torch.cat(right).cpu().numpy(), float(total) / len(examples)
 
 
