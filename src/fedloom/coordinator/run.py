@@ -356,6 +356,7 @@ def _try(model: Model, job: Job) -> None:
         classify(model, weights, task, chosen)
         x = chosen.normalise(chosen.x, torch.float32)
         model.check_randomness(weights, x)
+        model.check_parameters(weights, x)
         with torch.no_grad():
             logits = model(weights, x)
             check_padding(task, logits, x, chosen.y)

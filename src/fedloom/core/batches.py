@@ -69,8 +69,10 @@ class _Lent(Batch):
         if given is None or name not in _TENSORS:
             self.__dict__.setdefault("notes", {} if given is None else _copies(given.notes))
             return super().__getattr__(name)
-        value = getattr(given, name)
-        self.__dict__[name] = own = _copies(value) if name == "notes" else value.clone()
+        own: Any = (
+            _copies(given.notes) if name == "notes" else self.inputs() if name == "x" else getattr(given, name).clone()
+        )
+        self.__dict__[name] = own
         return own
 
 
@@ -81,13 +83,13 @@ def _copies(notes: Notes) -> Notes:
     return {name: note.clone() for name, note in notes.items()}
 
 
-def lend(batch: Batch) -> Batch:
+def lend(batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Batch:
     """The same batch for code that may write on what it reads, such as a task's: the batch stays as it is.
 
-    Inputs that nobody reads, as most losses do not, are not copied.
+    Inputs that nobody reads, as most losses do not, are not copied. `inputs` makes them anew; None: a copy of batch.x.
     """
     lent = object.__new__(_Lent)
-    lent.__dict__.update(given=batch, full=batch.full)
+    lent.__dict__.update(given=batch, full=batch.full, inputs=inputs or batch.x.clone)
     return lent
 
 

@@ -142,14 +142,15 @@ class Model:
         """A copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
         return copy.deepcopy(self._frozen)
 
-    def __call__(self, weights: Weights, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, weights: Weights, x: Tensor, mask: Tensor | None = None, *, fresh: bool = False) -> Tensor:
         """Logits [B, C] in evaluation mode (running statistics, no dropout).
 
         BatchNorm that keeps no running statistics uses those of the rows of x that `mask` [B] calls real. None: all of
         them; inside a fold, `batch.x` has the mask of its batch, and any other input beside padding needs one.
+        `fresh`: nobody will read x again, so that the network, which may write on its input, needs no copy.
         """
         real = self._real_rows(x, mask)
-        tensors, x = self._given(_tensors(weights), x)
+        tensors, x = self._given(_tensors(weights), x, fresh)
         with self._evaluation(real):
             return functional_call(self._frozen, tensors, (x,))  # type: ignore[no-any-return]
 
@@ -200,7 +201,7 @@ class Model:
             )
         return at_hand[1]
 
-    def _given(self, tensors: dict[str, Tensor], x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def _given(self, tensors: dict[str, Tensor], x: Tensor, fresh: bool = False) -> tuple[dict[str, Tensor], Tensor]:
         """What a forward gets: inputs of its own, on which it may write, and the tensors; in the layout that it takes.
 
         Nobody else reads these inputs: others are views of stored data, or what a loss and other networks see next.
@@ -208,7 +209,7 @@ class Model:
         every layer takes; `x.view(len(x), -1)` does not, of images or of what a convolution returns.
         """
         if x.ndim != 4 or x.device.type != "cpu" or self._takes_channels_last(x):
-            return tensors, x.clone()
+            return tensors, x if fresh else x.clone()
         return {n: by_channels(t) if t.ndim == 4 else t for n, t in tensors.items()}, by_channels(x)
 
     def _takes_channels_last(self, like: Tensor) -> bool:
@@ -242,6 +243,19 @@ class Model:
             self(weights, x)
             if _generators() != before:
                 raise SettingError(UNGOVERNED.format(f"The forward of {self.name}"))
+
+    def check_parameters(self, weights: Weights, x: Tensor) -> None:
+        """Raise SettingError if a pass over x in evaluation mode writes on a parameter, which training alone moves."""
+        given = Params({n: p.clone() for n, p in weights.params.items()})
+        with torch.no_grad():
+            self(Weights(params=given, buffers=weights.buffers), x)
+        for name, p in given.items():
+            if p._version or not torch.equal(p, weights.params[name]):  # also where it writes what was there
+                raise SettingError(
+                    f"a network does not change its parameters while it is evaluated, or results would depend on how "
+                    f"often it is, and {self.name} writes on {name!r}, as nn.Embedding(max_norm=...) does: let forward "
+                    "compute with a copy, such as F.normalize(self.weight), or write where self.training alone"
+                )
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
         """Logits [B, C] in training mode, and the buffers after this batch.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -79,9 +79,12 @@ def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
     return {name: t.to(dtype) if t.is_floating_point() else t for name, t in told.items()}
 
 
-def loss_of(task: Task, logits: Tensor, batch: Batch) -> Tensor:
-    """The task's mean loss, []. It may write on what it is given: logits and batch stay as they are."""
-    return task.loss(logits.clone(), lend(batch))
+def loss_of(task: Task, logits: Tensor, batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Tensor:
+    """The task's mean loss, []. It may write on what it is given: logits and batch stay as they are.
+
+    `inputs`: makes batch.x anew, where a network was given it to write on.
+    """
+    return task.loss(logits.clone(), lend(batch, inputs))
 
 
 def right_of(task: Task, logits: Tensor, y: Tensor) -> Tensor:

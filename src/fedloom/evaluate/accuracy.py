@@ -100,7 +100,7 @@ def out_local(share: Floats, per_class: Floats) -> Floats:
 
 def _evaluate(model: Model, weights: Weights, task: Task, examples: Examples) -> tuple[npt.NDArray[np.bool_], float]:
     like = next(iter(weights.params.values()))
-    predict = functools.partial(model, weights)
+    predict = functools.partial(model, weights, fresh=True)
     return _pass(predict, model.evaluation_batch(500), like.device, like.dtype, task, examples)
 
 
@@ -113,20 +113,27 @@ def _pass(
     task: Task,
     examples: Examples,
 ) -> tuple[npt.NDArray[np.bool_], float]:
-    """Which examples are right, [N], and their mean loss."""
+    """Which examples are right, [N], and their mean loss. `predict` gets inputs that nobody else reads."""
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
     right, total = [], torch.zeros((), dtype=torch.float64, device=device)
     images = examples.x.ndim == 4 and device.type == "cpu"
+
+    def inputs(rows: slice) -> Tensor:
+        stored = examples.x[rows]
+        x = examples.normalise(stored.to(device), dtype)
+        if images:
+            return by_pixels(x)
+        shared = x.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()  # nothing was to be computed
+        return x.clone() if shared else x
+
     with torch.no_grad():
         for start in range(0, len(examples), batch_size):
             rows = slice(start, start + batch_size)
-            x = examples.normalise(examples.x[rows].to(device), dtype)
-            x = by_pixels(x) if images else x
-            y = examples.y[rows].to(device)
+            x, y = inputs(rows), examples.y[rows].to(device)
             logits = predict(x)
             batch = Batch(x=x, y=y, mask=_ones(y), key=torch.zeros((), dtype=torch.int64), full=True)
-            total += loss_of(task, logits, batch).double() * len(y)
+            total += loss_of(task, logits, batch, functools.partial(inputs, rows)).double() * len(y)
             right.append(right_of(task, logits, y))
     return torch.cat(right).cpu().numpy(), float(total) / len(examples)
 
