@@ -52,7 +52,7 @@ from fedloom.testing import Subject
 from fedloom.testing.subject import CLASSES, FEATURES
 from small import Painter
 from test_battery import ALGORITHMS
-from tiny import LOCAL, examples, federation
+from tiny import LOCAL, examples, federation, population
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
 
@@ -335,6 +335,13 @@ class Noted(Classification):
         with pytest.raises(AttributeError, match=r"no annotation 'margins', only \['margin'\]"):
             batch.margins  # noqa: B018
         return dataclasses.replace(batch, x=batch.x + 1).x.sum() * 0 + total
+
+
+def test_examples_are_as_they_were_after_a_function_that_wrote_on_them() -> None:
+    batches = population(parts=data()).public.rows(torch.arange(24), 8)
+    with Untouched(batches.x):
+        assert not batches.predict(lambda x: x.zero_()).any()
+    assert batches.x.any()
 
 
 @pytest.mark.slow

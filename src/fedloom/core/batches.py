@@ -65,22 +65,22 @@ class _Lent(Batch):
     """A batch of which each tensor is copied when it is first read."""
 
     def __getattr__(self, name: str) -> Any:
-        given = self.__dict__.get("given")
+        given = self.__dict__.get("_given")
         if given is None or name not in _TENSORS:
-            self.__dict__.setdefault("notes", {} if given is None else _copies(given.notes))
+            if given is not None:
+                self.notes  # noqa: B018 : copied, before one of them is looked up
             return super().__getattr__(name)
-        own: Any = (
-            _copies(given.notes) if name == "notes" else self.inputs() if name == "x" else getattr(given, name).clone()
-        )
+        if name == "x":
+            own: Any = self._inputs()
+        elif name == "notes":
+            own = {note: table.clone() for note, table in given.notes.items()}
+        else:
+            own = getattr(given, name).clone()
         self.__dict__[name] = own
         return own
 
 
 _TENSORS = frozenset(f.name for f in fields(Batch)) - {"full"}
-
-
-def _copies(notes: Notes) -> Notes:
-    return {name: note.clone() for name, note in notes.items()}
 
 
 def lend(batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Batch:
@@ -89,7 +89,7 @@ def lend(batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Batch:
     Inputs that nobody reads, as most losses do not, are not copied. `inputs` makes them anew; None: a copy of batch.x.
     """
     lent = object.__new__(_Lent)
-    lent.__dict__.update(given=batch, full=batch.full, inputs=inputs or batch.x.clone)
+    lent.__dict__.update(_given=batch, full=batch.full, _inputs=inputs or batch.x.clone)
     return lent
 
 
