@@ -498,3 +498,12 @@ def test_a_measure_without_data_is_refused_before_the_first_trial(base: Experime
     with pytest.raises(SettingError, match="personal_accuracy is measured on local_test, which this federation lacks"):
         sweep.run(tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+def test_trials_on_several_problems_are_not_ranked(tmp_path: Path) -> None:
+    """Of two partitions neither is better: the numbers are of other clients."""
+    sweep = Sweep(experiment(), {"data.partition": ["iid", "shards:2"]})
+    assert sweep.problems == ("data.partition",)
+    trials = sweep.run(tmp_path / "sweep", train=Made(val_accuracy=[[0.1, 0.2], [0.1, 0.9]]))
+    assert [t.score for t in sweep.ranked(trials)] == [0.2, 0.9]
+    assert not (tmp_path / "sweep/best.json").exists()

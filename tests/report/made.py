@@ -69,7 +69,8 @@ def made_run(
         "federation": {"clients": clients, "classes": classes, "partition": "shards s=2"},
         "versions": {"fedloom": "0.1.0", "torch": "2.8"},
     }
-    counts = rng.integers(0, 50, size=(min(clients, 100), classes)) + np.eye(min(clients, 100), classes, dtype=int)
+    held = np.random.default_rng(seed).integers(0, 50, size=(min(clients, 100), classes))  # of all methods of a seed
+    counts = held + np.eye(min(clients, 100), classes, dtype=int)
     federation = {
         "clients": clients,
         "classes": classes,

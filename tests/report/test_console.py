@@ -73,14 +73,24 @@ def test_seconds_mean_the_same_as_in_a_report(tmp_path: Path) -> None:
     assert found["seconds_per_round"].mean == pytest.approx(0.501)
     assert found["evaluation_seconds_per_round"].mean == pytest.approx(0.25)
     (folder / "timing.jsonl").write_text((folder / "timing.jsonl").read_text().partition("\n")[0] + "\n")
-    assert rows(comparison_table([("fedavg", History.read(folder))]), 120)[-1][-3:-1] == ["-", "-"]
+    assert "a round" not in shown(comparison_table([("fedavg", History.read(folder))]), 120).partition("MB")[2][8:]
+    both = [("fedavg", History.read(folder)), ("timed", history(**FULL))]
+    assert rows(comparison_table(both), 120)[-2][-3:-1] == ["-", "-"]
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
     kt_pfl = history(personal_accuracy=0.5)
     del kt_pfl.metrics[0]["global_accuracy"]
-    row = rows(comparison_table([("kt_pfl", kt_pfl)]))[-1]
-    assert row[:5] == ["kt_pfl", "-", "-", "0.5000", "-"]
+    both = [("kt_pfl", kt_pfl), ("fedavg", history(**FULL))]
+    assert rows(comparison_table(both))[-2][:5] == ["kt_pfl", "-", "-", "0.5000", "-"]
+
+
+def test_columns_of_dashes_alone_are_left_out() -> None:
+    kt_pfl = history(personal_accuracy=0.5)
+    del kt_pfl.metrics[0]["global_accuracy"]
+    out = comparison_table([("kt_pfl", kt_pfl)])
+    assert rows(out)[-1][:2] == ["kt_pfl", "0.5000"]
+    assert not {"global", "forget-", "worst"} & {word for row in rows(out) for word in row}
 
 
 def test_lost_clients_have_a_column_where_there_are_any() -> None:

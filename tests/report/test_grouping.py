@@ -62,12 +62,15 @@ def test_runs_that_tell_nothing_of_their_settings_keep_their_folders(tmp_path: P
 
 
 def test_of_a_run_from_python_the_manifest_tells_methods_apart(tmp_path: Path) -> None:
-    for name, beta, data in (("a", 0.5, "f00"), ("b", 1.0, "f00"), ("c", 1.0, "f00"), ("d", 1.0, "bad")):
+    kinds = (("a", 0.5, "f00"), ("b", 1.0, "f00"), ("c", 1.0, "f00"), ("d", 1.0, "bad"))
+    for seed, (name, beta, data) in enumerate(kinds):
         folder = made_run(tmp_path / name, "fedntd", without=("settings.json",))
-        (folder / "settings.json").write_text(json.dumps({"algorithm": "FedNTD", "run": {"rounds": 4, "seed": 0}}))
+        (folder / "settings.json").write_text(
+            json.dumps({"algorithm": "FedNTD", "run": {"rounds": 4, "seed": min(seed, 1)}})
+        )
         manifest = json.loads((folder / "manifest.json").read_text())
         manifest["hyper_parameters"] = {"kind": "FedNTD", "beta": beta}
-        manifest["federation"]["parts"] = {"train": name, "partition": name, "test": data}
+        manifest["federation"]["parts"] = {"train": "c0de", "partition": name, "test": data}
         (folder / "manifest.json").write_text(json.dumps(manifest))
     found, remarks = read_methods([tmp_path])
     assert [[run.folder for run in m.runs] for m in found] == [["a"], ["b", "c"], ["d"]]

@@ -28,8 +28,11 @@ def test_numbers_are_written_as_people_do() -> None:
 
 def test_a_spread_is_written_with_the_decimals_of_its_mean() -> None:
     table = Table("t", [Column("mb", "MB", amount)], [])
-    cell = [table.text(Spread(12.72, std, 3), table.columns[0]) for std in (0.61, 2e-16, math.nan)]
-    assert cell == ["12.7 ± 0.6", "12.7", "12.7"]
+    cell = [table.text(Spread(12.72, std, 3), table.columns[0]) for std in (0.61, 2e-16, 0.0, math.nan)]
+    assert cell == ["12.7 ± 0.6", "12.7 ± 0.0", "12.7 ± 0.0", "12.7"]  # several seeds can be seen
+    share = Column("a", "a", percent)
+    assert [table.text(Spread(mean, 2e-4, 2), share) for mean in (0.76, 0.0)] == ["76.0 ± 0.0", "0.0 ± 0.0"]
+    assert table.text(Spread(0.0, 0.0, 2), table.columns[0]) == "0 ± 0"
     assert table.text(None, table.columns[0]) == "–"
 
 

@@ -123,7 +123,7 @@ def test_what_the_deviation_is_of_is_said() -> None:
     assert "one partition for all seeds" in fixed.latex()
     assert {row["partition"] for row in csv.DictReader(io.StringIO(fixed.csv()))} == {"fixed"}
     runs = made()
-    runs["FedAvg"][0].federation = {}
+    runs["FedAvg"][0].federation = {"clients": 1, "classes": 2}
     assert "not known of all runs" in partitions(summary(runs).methods)
     assert ", one seed each" in summary({"a": history("a", 0, [0.1, 0.2])}).captions()["global_accuracy"]
 
@@ -132,7 +132,9 @@ def test_papers_notebooks_and_spreadsheets() -> None:
     runs = made() | {"fed_x & $y$ <b>": [history("x", s, [0.1, 0.2]) for s in range(3)]}
     found = summary(runs)
     tex = found.latex()
-    assert r"fed\_x \& \$y\$ \textless{}b\textgreater{} & 3 & 20.0 & 20.0 & 15.0 \\" in tex
+    assert (
+        r"fed\_x \& \$y\$ \textless{}b\textgreater{} & 3 & 20.0 $\pm$ 0.0 & 20.0 $\pm$ 0.0 & 15.0 $\pm$ 0.0 \\" in tex
+    )
     assert r"\shortstack[r]{best on test\\(optimistic)}" in tex
     assert r"FedNTD & +3.3 [$-$1.8, 8.5] \\" in tex
     assert r"FedNTD & 3 & \textbf{58.3 $\pm$ 3.8} &" in tex
@@ -216,8 +218,20 @@ def test_runs_from_python_tell_their_seed_and_partition() -> None:
     assert not math.isnan(gaps.rows[0][1].low)
 
 
-def test_histories_without_a_method_are_refused() -> None:
-    history = fl.History("A", metrics=[{"round": 0, "global_accuracy": 0.1}])
-    for runs in (history, [history, history]):
-        with pytest.raises(SettingError, match=r"got histories without names: write summary\(\{'fedavg'"):
-            summary(runs)  # type: ignore[arg-type]
+def test_histories_that_nobody_has_named_are_told_apart_by_their_settings() -> None:
+    first, second = made()["FedAvg"][:2]
+    other = made()["FedNTD"][-1]
+    for given in ((first, second, other), ([first, second, other],), ([first, second], other)):
+        found = summary(*given)
+        assert [(m.label, len(m.runs)) for m in found.methods] == [("FedAvg", 2), ("FedNTD", 1)]
+    assert summary(first).methods[0].label == "FedAvg"
+
+
+@pytest.mark.parametrize("runs", [(3,), ({"a": []}, "runs"), (fl.History("A"), "runs")])
+def test_what_is_no_run_is_refused(runs: tuple[Any, ...]) -> None:
+    with pytest.raises(
+        SettingError, match=r"takes directories, or histories, or a mapping of names to histories, got "
+    ):
+        summary(*runs)
+    with pytest.raises(SettingError, match=r"takes histories of at least one round: run each first"):
+        summary(fl.History("A"))

@@ -18,7 +18,7 @@ from fedloom.data.download import DOWNLOADS, download
 from fedloom.data.sources import SOURCES
 from fedloom.experiments import catalogue
 from fedloom.report import FederationTable, draw_federation
-from fedloom.report.style import drawing, rendered
+from fedloom.report.style import FIGURES, drawing, rendered
 
 _NAMED = 30  # classes
 
@@ -45,12 +45,12 @@ def show(args: argparse.Namespace, console: Console) -> int:
             console.print(f"  {name}: {what}", markup=False, highlight=False, soft_wrap=True)
     console.print(FederationTable(counts, shown=args.shown, names=federation.partition.clients))
     if args.out is not None:
-        kind = Path(args.out).suffix.lower()
-        if kind not in (".png", ".svg"):
-            raise SettingError(f"a figure is .png or .svg, got {args.out!r}")
+        kind = next((kind for kind in FIGURES if Path(args.out).suffix.lower() == f".{kind}"), None)
+        if kind is None:
+            raise SettingError(f"a figure is .png, .svg or .pdf, got {args.out!r}")
         with drawing():
             figure = draw_federation(counts, classes=train.classes, title=federation.partition.name)
-            drawn = rendered(figure, "png" if kind == ".png" else "svg")
+            drawn = rendered(figure, kind)
         publish(Path(args.out).parent, Path(args.out).name, drawn)
         console.print(f"figure: {args.out}", markup=False, soft_wrap=True)
     return 0

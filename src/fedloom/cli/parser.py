@@ -23,7 +23,7 @@ examples:
   fedloom branch runs/fedntd --at 100 --set fedntd.beta=0.3 --out runs/less
   fedloom verify runs/two
   fedloom report runs/two
-  fedloom summary runs/two --out paper
+  fedloom summary runs/two --name fedavg=FedAvg --out paper
   fedloom analyse runs/fedntd local-accuracy alignment
   fedloom export runs/fedntd model.safetensors
 """
@@ -44,6 +44,12 @@ def parser() -> argparse.ArgumentParser:
         one: argparse.ArgumentParser = of.add_parser(name, help=help, description=help)
         one.set_defaults(do=do)
         return one
+
+    def named(one: argparse.ArgumentParser) -> None:
+        one.add_argument(
+            "--name", action="append", default=[], metavar="OLD=NEW",
+            help="what a method or a data set is called in tables and figures, fedavg=FedAvg; repeatable",
+        )  # fmt: skip
 
     one = command("run", "train with one algorithm", "train.compare")
     one.add_argument(
@@ -94,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
     page.add_argument(
         "--out", type=directory, metavar="DIR", help="where the report goes (default: report/ in the directory)"
     )
+    named(page)
 
     numbers = command("summary", "means over seeds and differences of methods, for a paper", "runs.summarise")
     numbers.add_argument(
@@ -103,6 +110,11 @@ def parser() -> argparse.ArgumentParser:
     numbers.add_argument(
         "--reading", default="last", metavar="R", help="what differences are of: last, tail, validated, best or mean"
     )
+    numbers.add_argument(
+        "--columns", metavar="C", help="of accuracies, in this order: seeds, or readings as of --reading, with commas; "
+        "and differences, their table (default: all)",
+    )  # fmt: skip
+    named(numbers)
     numbers.add_argument(
         "--out", type=directory, metavar="DIR", help="where summary.tex, summary.md and summary.csv go"
     )
@@ -120,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
     shown = command("show", "draw which client holds which classes", "data_sets.show", about)
     add_settings(shown, seeds=False)
     shown.add_argument("--shown", type=int, default=20, metavar="N", help="clients to draw (default: 20)")
-    shown.add_argument("--out", metavar="FILE", help="a figure of the same, .png or .svg")
+    shown.add_argument("--out", metavar="FILE", help="a figure of the same, .png, .svg or .pdf")
     command("sources", "list what --data and --partition take", "data_sets.list_sources", about)
     fetch = command("download", "fetch the published files of a data set", "data_sets.fetch", about)
     fetch.add_argument("name", help="a name that `fedloom data sources` lists")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,18 +19,37 @@ from fedloom.report import summary, write_report
 
 def report(args: argparse.Namespace, console: Console) -> int:
     """Write one page about every run below some directories."""
-    path = write_report([Path(d) for d in args.directories], args.out)
+    path = write_report([Path(d) for d in args.directories], args.out, names=_names(args.name))
     console.print(f"report: {path}", markup=False, soft_wrap=True)
     return 0
 
 
 def summarise(args: argparse.Namespace, console: Console) -> int:
     """Print means over seeds and differences, and with --out write them for a paper."""
-    found = summary([Path(d) for d in args.directories], against=args.against, reading=args.reading)
+    columns = None if args.columns is None else args.columns.split(",")
+    found = summary(
+        *map(Path, args.directories),
+        against=args.against,
+        reading=args.reading,
+        names=_names(args.name),
+        columns=columns,
+    )
     console.print(found)
     if args.out is not None:
         console.print(f"files: {', '.join(map(str, found.write(args.out)))}", markup=False, soft_wrap=True)
     return 0
+
+
+def _names(given: Sequence[str]) -> dict[str, str]:
+    """What each --name says, OLD=NEW; the last = parts them, since methods may be called by their settings."""
+    pairs = [text.rpartition("=") for text in given]
+    for text, (old, equals, new) in zip(given, pairs, strict=True):
+        if not (old and equals and new):
+            raise SettingError(f"--name takes OLD=NEW, as in fedavg=FedAvg, got {text!r}")
+    names = {old: new for old, _, new in pairs}
+    if len(names) < len(pairs):
+        raise SettingError(f"--name names each once, got {' '.join(given)}: drop the repeats")
+    return names
 
 
 def replay(args: argparse.Namespace, console: Console) -> int:
@@ -38,7 +58,7 @@ def replay(args: argparse.Namespace, console: Console) -> int:
     found = job.replay(args.directory, args.round)
     test, out = job.federation.test, table(f"Local models of round {args.round}")
     out.add_column("client", justify="right")
-    for heading in ("examples", "distance\nmoved", "accuracy on\nall classes"):
+    for heading in ("examples", "distance\nmoved", *["accuracy on\nall classes"] * (test is not None)):
         out.add_column(heading, justify="right")
     p = found.population
     for client, trained in found.trained().items():
@@ -46,9 +66,9 @@ def replay(args: argparse.Namespace, console: Console) -> int:
         model = p.models[name]
         start = job.algorithm.global_models(found.before, p.models).get(name)
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
-        accuracy = "-" if test is None else f"{classify(model, trained, p.task, test).accuracy:.4f}"
+        accuracy = [] if test is None else [f"{classify(model, trained, p.task, test).accuracy:.4f}"]
         who, size = ("all", p.sizes.sum()) if job.algorithm.pooled else (str(client), p.sizes[client])
-        out.add_row(who, f"{int(size):,}", moved, accuracy)
+        out.add_row(who, f"{int(size):,}", moved, *accuracy)
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)

@@ -26,7 +26,7 @@ _SHOWN_MEASURES = ("global_accuracy", "forgetting", "personal_accuracy", "person
 
 
 def sweep(args: argparse.Namespace, console: Console) -> int:
-    """Run every trial with every seed, and print the best of them."""
+    """Run every trial with every seed, and print the best of them, where they are on one problem."""
     (base,) = experiments(args, [args.algorithm] * bool(args.algorithm))
     if args.out is None:
         raise SettingError("a sweep keeps its trials in a directory; name it with --out DIR")
@@ -85,15 +85,18 @@ def _show(asked: Sweep, tried: Sequence[Trial], out: Path, console: Console) -> 
     failed = sum(trial.score is None for trial in tried)
     rest = [f"{len(ranked) - _SHOWN} more are in sweep.csv"] if len(ranked) > _SHOWN else []
     rest += [f"{failed} failed"] if failed else []
-    made = table(f"Trials, best first: {what}, mean of the last {LAST} measurements", ", ".join(rest) or None)
+    first = "" if asked.problems else ", best first"
+    made = table(f"Trials{first}: {what}, mean of the last {LAST} measurements", ", ".join(rest) or None)
     made.add_column("trial", no_wrap=True)
     for key in asked.space:
         made.add_column(escape(key), overflow="fold")
-    for heading in [what.replace(" ", "\n", 1), *["std over\nseeds"] * several, "test:\nglobal", "test:\npersonal"]:
+    tested = [n for n in ("global_accuracy", "personal_accuracy") if any(n in trial.measures for trial in ranked)]
+    headings = [f"test:\n{name.partition('_')[0]}" for name in tested]
+    for heading in [what.replace(" ", "\n", 1), *["std over\nseeds"] * several, *headings]:
         made.add_column(heading, justify="right", no_wrap=True)
     for trial in ranked[:_SHOWN]:
         numbers = [trial.score, *[trial.std] * several]
-        numbers += [trial.measures.get(name) for name in ("global_accuracy", "personal_accuracy")]
+        numbers += [trial.measures.get(name) for name in tested]
         cells = ["-" if number is None else f"{number:.4f}" for number in numbers]
         made.add_row(
             trial.name,
@@ -103,7 +106,11 @@ def _show(asked: Sweep, tried: Sequence[Trial], out: Path, console: Console) -> 
     console.print()
     console.print(made)
     lines = [f"trials: {out / 'sweep.csv'}"]
-    if len(tried) == asked.count:
+    if len(tried) < asked.count:
+        lines.append(f"{len(tried)} of {asked.count} trials are done; go on with the same command and --resume")
+    elif asked.problems:
+        lines.append(f"none is the best: trials differ in {', '.join(asked.problems)}, each is another problem")
+    else:
         best = ranked[0]
         measured = [
             f"{name.replace('_', ' ')} {best.measures[name]:.4f}" for name in _SHOWN_MEASURES if name in best.measures
@@ -114,7 +121,5 @@ def _show(asked: Sweep, tried: Sequence[Trial], out: Path, console: Console) -> 
             *lines,
             f"once more: fedloom run --settings {shlex.quote(str(out / 'best.json'))}",
         ]
-    else:
-        lines.append(f"{len(tried)} of {asked.count} trials are done; go on with the same command and --resume")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

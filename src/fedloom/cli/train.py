@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable
 
 from fedloom.cli.options import experiments, pairs, seeds, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
@@ -21,8 +21,9 @@ from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import Whole, comparison_table, progress, readings_table, summary
-from fedloom.report.methods import is_local_only
+from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
+from fedloom.report.problems import grouped, titled
 
 Results = list[tuple[str, History]]
 _SEED = re.compile(r"/?seed-\d+$")
@@ -230,10 +231,20 @@ def _called(history: History) -> str:
     return label(str(history.settings.get("algorithm") or history.algorithm))
 
 
+def _by_problem(results: Results) -> Iterator[ConsoleRenderable]:
+    """Where runs ended, in a table for each problem."""
+    runs = [Run(name, history) for name, history in results]
+    groups = grouped(runs)
+    for problem, group in zip(titled(groups), groups, strict=True):
+        called = f"{problem.title}: " * (len(groups) > 1)
+        yield comparison_table([(run.folder, run.history) for run in group], called)
+
+
 def _show(results: Results, out: str | None, console: Console) -> None:
     if results:
-        console.print()
-        console.print(comparison_table(results))
+        for table in _by_problem(results):
+            console.print()
+            console.print(table)
         by_method: dict[str, list[History]] = {}
         for name, history in results:
             if history.metrics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import torch
 from fedloom.data import Examples, Federation, Partition
 
 _SHOWN = 100  # clients whose classes are written down
+_SAMPLED = 32  # examples
 
 
 def parts(federation: Federation) -> dict[str, Any]:
@@ -59,6 +61,11 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
         "shown": list(shown),
         **({"class_names": list(federation.train.classes)} if federation.train.classes else {}),
         **({"client_names": [named[k] for k in shown]} if (named := federation.partition.clients) else {}),
+        "data": {
+            "name": federation.train.name,
+            "partition": federation.partition.name,
+            "sample": {n: _sample(part) for n in ("train", "test", "public") if (part := getattr(federation, n))},
+        },
         "train": counts(federation.partition),
         "test": counts(federation.local_test),
         "sizes": {
@@ -68,6 +75,16 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
             "mean": float(sizes.mean()),
         },
     }
+
+
+def _sample(examples: Examples) -> str:
+    """A digest of a few examples and all labels: what tells data sets apart where fingerprints would take too long."""
+    rows = torch.linspace(0, len(examples) - 1, min(_SAMPLED, len(examples))).long()
+    kept = examples.x[rows.to(examples.x.device)].cpu().contiguous()
+    digest = hashlib.sha256(f"{tuple(examples.x.shape)} {kept.dtype} {examples.normalise}".encode())
+    for tensor in (kept, examples.y.cpu().contiguous()):
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()[:16]
 
 
 def plain(value: Any) -> Any:

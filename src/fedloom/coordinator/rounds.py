@@ -335,6 +335,9 @@ class Coordinator:
         asked = {"algorithm": type(self.algorithm).__name__, "run": self.settings}
         self.history.settings = plain(asked if self.job.described is None else self.job.described)
         self.history.federation = facts.who_holds_what(self.population.federation)
+        known = {"algorithm": type(self.algorithm).__name__, "hyper_parameters": self.algorithm}
+        known |= {"task": self.population.task, "sampler": self.sampler, "faults": self.job.faults, "new": self.job.new}
+        self.history.manifest = plain(known)
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for a run to go on."""

@@ -26,6 +26,7 @@ from fedloom.core.naming import meant
 from fedloom.core.output import as_csv
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
+from fedloom.experiments.problem import of_problem
 from fedloom.experiments.search import RANGES, Search, ends, is_range
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
@@ -139,6 +140,11 @@ class Sweep:
         """How many trials there are."""
         return len(self.trials) if self.search is None else self.search
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is varied by which a trial is on another problem, such as the partition: none is the best then."""
+        return tuple(key for key in self.space if of_problem(key))
+
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
         """Every trial of the product, before it is run; () of a search, which picks them as it goes."""
@@ -167,9 +173,9 @@ class Sweep:
         """Run every trial with every seed in DIRECTORY/trial-000/seed-0, ...; a trial that fails costs no other.
 
         sweep.json (what was asked for) is written before the first trial, sweep.csv (one row per trial) after each,
-        best.json (settings of the best trial, as a settings file) after the last. `resume`: go on with the sweep that
-        is there, bit for bit; a search may have become longer. `on_trial` is called after each trial, `train` runs a
-        job.
+        best.json (settings of the best trial, as a settings file) after the last, where all are on one problem.
+        `resume`: go on with the sweep that is there, bit for bit; a search may have become longer. `on_trial` is called
+        after each trial, `train` runs a job.
 
         Raises:
             SettingError: the settings of a trial contradict each other or the data, `directory` holds a sweep or a run,
@@ -202,13 +208,15 @@ class Sweep:
             files.write(folder, "sweep.csv", self._table(trials).encode())
             if on_trial is not None:
                 on_trial(trials[number])
-        if best := self.ranked(trials):
+        if (best := self.ranked(trials)) and not self.problems:
             described = json.dumps(plain(best[0].experiment.described()), indent=2)
             files.write(folder, "best.json", f"{described}\n".encode())
         return trials
 
     def ranked(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those that have a score, best first; of equals, the first tried."""
+        """Those that have a score, best first, of equals the first tried; on several problems, as they were tried."""
+        if self.problems:
+            return [t for t in trials if t.score is not None]
         sign = 1.0 if lower_is_better(self.by) else -1.0
         scored = [(sign * t.score, t.number, t) for t in trials if t.score is not None]
         return [trial for *_, trial in sorted(scored, key=lambda s: s[:2])]

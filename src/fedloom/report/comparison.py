@@ -62,12 +62,13 @@ def headline(methods: Sequence[Method]) -> Table:
 def alone(run: Run, methods: Sequence[Method]) -> dict[str, float]:
     """What each client reaches without the others: of the local-only run beside `run`, by client; empty without one.
 
-    That is the one of the same seed and data, on clients of the same numbers.
+    That is the one of the same problem and seed, on the same clients.
     """
     if is_local_only(run.history.algorithm):
         return {}
-    beside = [r for m in methods for r in m.counted if is_local_only(r.history.algorithm)]
-    return next((last_judged(r) for r in beside if r.seed == run.seed and r.same_data(run)), {})
+    own = next((m.problem for m in methods if any(r is run for r in m.runs)), None)
+    beside = [r for m in methods if m.problem == own for r in m.counted if is_local_only(r.history.algorithm)]
+    return next((last_judged(r) for r in beside if r.pairs_with(run)), {})
 
 
 def gains(run: Run, methods: Sequence[Method]) -> list[float]:
@@ -190,8 +191,8 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
     return Table(f"targets_{metric}", columns, rows, [m.number for m in having])
 
 
-def settings(methods: Sequence[Method]) -> tuple[dict[str, str], Table | None, Table]:
-    """What all methods share; what each does otherwise (None where there is one method); everything, for the CSV."""
+def settings(methods: Sequence[Method]) -> tuple[dict[str, str], Table | None]:
+    """What all methods share, and what each does otherwise; None where there is one method."""
     shared, own = differences(methods)
     other = None
     if len(methods) > 1:
@@ -200,9 +201,15 @@ def settings(methods: Sequence[Method]) -> tuple[dict[str, str], Table | None, T
         ]
         columns = [Column("method", "method"), Column("settings", "what differs")]
         other = Table("settings_that_differ", columns, rows, [m.number for m in methods])
-    every = [[run.folder, m.label, k, v] for m in methods for run in m.runs for k, v in run.facts.items()]
-    names = ("run", "method", "setting", "value")
-    return shared, other, Table("settings", [Column(name, name) for name in names], every)
+    return shared, other
+
+
+def all_settings(methods: Sequence[Method]) -> Table:
+    """Every setting of every run, for the CSV."""
+    every = [
+        [run.folder, m.problem.title, m.label, k, v] for m in methods for run in m.runs for k, v in run.facts.items()
+    ]
+    return Table("settings", [Column(name, name) for name in ("run", "problem", "method", "setting", "value")], every)
 
 
 def failures(methods: Sequence[Method]) -> Table | None:
@@ -237,6 +244,7 @@ def failures(methods: Sequence[Method]) -> Table | None:
 def facts(methods: Sequence[Method]) -> tuple[Table, str]:
     """How each run was computed: engine and why, rounds, seconds in all, memory; and the versions, if all have one."""
     rows: list[list[Any]] = []
+    several = len({m.problem.title for m in methods}) > 1
     for m in methods:
         for run in m.runs:
             h = run.history
@@ -247,6 +255,7 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
             rows.append(
                 [
                     run.folder,
+                    *[m.problem.title] * several,
                     m.label,
                     run.seed,
                     f"{run.rounds}{of}",
@@ -258,6 +267,7 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
             )
     columns = [
         Column("run", "run"),
+        *[Column("problem", "problem")] * several,
         Column("method", "method"),
         Column("seed", "seed"),
         Column("rounds", "rounds"),
@@ -275,12 +285,12 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
 
 def rounds(methods: Sequence[Method]) -> Table:
     """Every measured number of every round of every run."""
-    flat = [(m.label, run, row) for m in methods for run in m.runs for row in run.rows]
+    flat = [([m.problem.title, m.label], run, row) for m in methods for run in m.runs for row in run.rows]
     names = sorted(
         dict.fromkeys(k for *_, row in flat for k in row), key=lambda n: n.startswith(("class_", "seconds_"))
     )
-    columns = [Column(name, name) for name in ("method", "run", "seed", *map(printable, names))]
-    return Table("rounds", columns, [[label, r.folder, r.seed, *map(row.get, names)] for label, r, row in flat])
+    columns = [Column(name, name) for name in ("problem", "method", "run", "seed", *map(printable, names))]
+    return Table("rounds", columns, [[*of, r.folder, r.seed, *map(row.get, names)] for of, r, row in flat])
 
 
 def personal(methods: Sequence[Method]) -> Table | None:

@@ -25,18 +25,24 @@ class _Column(NamedTuple):
 
 
 class _Fitted:
-    """A table with a row for each run, of as many columns as a terminal has room for."""
+    """A table with a row for each run, of as many columns as a terminal has room for; none is of dashes alone.
 
-    def __init__(self, title: str, labels: Sequence[str], columns: Sequence[_Column]) -> None:
-        self.title, self.labels, self.columns = title, labels, columns
+    `parted`: what has no room stands in a table below, since every column counts.
+    """
+
+    def __init__(self, title: str, labels: Sequence[str], columns: Sequence[_Column], *, parted: bool = False) -> None:
+        self.title, self.labels, self.parted = title, labels, parted
+        self.columns = [c for c in columns if not set(c.cells) <= {_number(math.nan), "–"}]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kept, first = list(self.columns), _widest(["algorithm", *self.labels])
+        rest: list[_Column] = []
         while first + sum(2 + _widest([c.heading, *c.cells]) for c in kept) > options.max_width:
             least = max(kept, key=lambda c: c.leaves)
             if not least.leaves:
                 break
             kept.remove(least)
+            rest.insert(0, least)
         out = table(self.title)
         out.add_column("algorithm", overflow="fold")
         for column in kept:
@@ -46,19 +52,22 @@ class _Fitted:
         for label, *cells in zip(self.labels, *(column.cells for column in kept), strict=True):
             out.add_row(escape(label), *cells)
         yield out
+        if self.parted and rest:
+            yield _Fitted("", self.labels, [rest[0]._replace(leaves=0), *rest[1:]], parted=True)
 
 
-def fitted(title: str, found: Table) -> ConsoleRenderable:
-    """A table of numbers for a terminal: where that is too narrow, columns go, the last first."""
+def fitted(title: str, found: Table, *, parted: bool = False) -> ConsoleRenderable:
+    """A table of numbers for a terminal: where that is too narrow, columns go, the last first, or below (`parted`)."""
     first, *others = zip(found.columns, zip(*found.texts(), strict=True), strict=True)
     columns = [_Column(two_lines(c.heading), list(cells), i) for i, (c, cells) in enumerate(others)]
-    return _Fitted(title, list(first[1]), columns)
+    return _Fitted(title, list(first[1]), columns, parted=parted)
 
 
-def comparison_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
+def comparison_table(results: Sequence[tuple[str, History]], called: str = "") -> ConsoleRenderable:
     """One row per run: where it ended and what it cost; new clients and clients lost over all rounds, if there are any.
 
-    Where a terminal is too narrow, whole columns go, those of least importance first; no number is cut off.
+    Where a terminal is too narrow, whole columns go, those of least importance first; no number is cut off. `called`
+    stands before the title.
     """
     histories = [history for _, history in results]
     many = newest(min((h.metrics[-1]["round"] for h in histories), default=0))
@@ -84,7 +93,7 @@ def comparison_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderabl
         _Column("engine", [history.engine for history in histories], 8),
     ]
     explained = f"; mean {many}: over the last {many}" * (many > 1)
-    return _Fitted(f"Accuracy after the last round{explained}", [label for label, _ in results], columns)
+    return _Fitted(f"{called}Accuracy after the last round{explained}", [label for label, _ in results], columns)
 
 
 _NEW = {"global": "global", "fine_tuned": "tuned", "personalised": "own"}

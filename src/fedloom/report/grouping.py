@@ -9,11 +9,15 @@ from pathlib import Path
 from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
 from fedloom.experiments.catalogue import label
+from fedloom.experiments.problem import of_problem
 from fedloom.report.methods import Method, Run, free_in_a_method
 from fedloom.report.order import ordered_runs
 from fedloom.report.printable import printable
+from fedloom.report.problems import grouped, numbered, titled
 from fedloom.report.style import looks
 
+# of names of settings that every method has
+_OF_ALL = ("model", "start", "local.", "run.", "hyper_parameters.local.", "data.", "federation.")
 _MOST = 1e30  # of a number; a loss beyond has diverged
 
 
@@ -48,20 +52,38 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
                 remarks.append(f"{run.folder}: no round is complete; left out.")
     if not runs:
         raise SettingError(f"no run below {', '.join(map(str, directories))} has a complete round yet; try again later")
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.key(), []).append(run)
-    ordered = [sorted(group, key=lambda run: -1 if run.seed is None else run.seed) for group in groups.values()]
-    labels = _labels(ordered)
-    names = [
-        " ".join(dict.fromkeys([label(group[0].algorithm), called]))
-        for called, group in zip(labels, ordered, strict=True)
+    methods = methods_of(runs)
+    return methods, remarks + remarks_on(methods)
+
+
+def methods_of(runs: Sequence[Run], called: Sequence[str] | None = None) -> list[Method]:
+    """Runs as methods, problem by problem; a method has one name and one look on all of them.
+
+    `called`: the method of each run, where somebody has named them.
+    """
+    problems = grouped(runs)
+    named = {} if called is None else dict(zip(map(id, runs), called, strict=True))
+    groups: list[list[list[Run]]] = []
+    for group in problems:
+        by_key: dict[str, list[Run]] = {}
+        for run in group:
+            by_key.setdefault(named.get(id(run)) or run.key(), []).append(run)
+        groups.append([sorted(g, key=lambda r: -1 if r.seed is None else r.seed) for g in by_key.values()])
+    if named:
+        labels = [[named[id(run)] for run, *_ in of] for of in groups]
+    else:
+        labels = [numbered(names) for names in _labels(groups)]
+    names = {
+        text: " ".join(dict.fromkeys([label(group[0].algorithm), text]) if not named else [text])
+        for texts, of in zip(labels, groups, strict=True)
+        for text, group in zip(texts, of, strict=True)
+    }
+    numbers = dict(zip(names, looks(list(names.values())), strict=True))
+    return [
+        Method(text, numbers[text], tuple(group), problem)
+        for problem, texts, of in zip(titled(problems), labels, groups, strict=True)
+        for text, group in zip(texts, of, strict=True)
     ]
-    numbers = looks(names)
-    methods = [
-        Method(called, number, tuple(group)) for called, number, group in zip(labels, numbers, ordered, strict=True)
-    ]
-    return methods, remarks + [remark for method in methods for remark in _remarks(method)]
 
 
 def differences(methods: Sequence[Method]) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -83,31 +105,52 @@ def _within(history: History) -> bool:
     return bool(beyond)
 
 
-def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """The algorithm; where that leaves twins, what differs in their settings if it is little, or the folder."""
-    names = [label(run.algorithm) for run, *_ in groups]
-    out = []
-    for name, group in zip(names, groups, strict=True):
-        twins = [other for other, n in zip(groups, names, strict=True) if n == name]
-        facts = [other[0].facts for other in twins]
-        changed = {
-            k for f in facts for k in f if not free_in_a_method(k) and any(k not in g or g[k] != f[k] for g in facts)
-        }
-        folders = {_method_folder(run.folder) for run in group}
-        if name and len(twins) == 1:
-            out.append(name)
-        elif name and 0 < len(changed) <= 2:
-            own = group[0].facts
-            out.append(" ".join([name, *(f"{k.rpartition('.')[2]}={own.get(k, '–')}" for k in sorted(changed))]))
-        else:
-            out.append(folders.pop() if len(folders) == 1 else name)
-    out = [name or "run" for name in out]
-    return [name if out.count(name) == 1 else f"{name} ({out[: i + 1].count(name)})" for i, name in enumerate(out)]
+def _labels(problems: Sequence[Sequence[Sequence[Run]]]) -> list[list[str]]:
+    """The algorithm; where that leaves twins, what differs in their settings if it is little, or the folder.
+
+    A setting that differs between problems alone, as a rate that was tuned on each, tells no methods apart.
+    """
+    groups = [group for of in problems for group in of]
+    own = {id(group): _own(group[0]) for group in groups}
+    of_columns = columns_settings([[own[id(group)] for group in of] for of in problems])
+    out: list[list[str]] = []
+    for of in problems:
+        out.append([])
+        for group in of:
+            name = label(group[0].algorithm)
+            facts = [own[id(other)] for other in groups if label(other[0].algorithm) == name]
+            changed = {k for f in facts for k in f if any(k not in g or g[k] != f[k] for g in facts)} - of_columns
+            folders = {_method_folder(run.folder) for run in group}
+            if name and not changed:
+                text = name
+            elif name and len(changed) <= 2:
+                known = own[id(group)]
+                text = " ".join([name, *(f"{k.rpartition('.')[2]}={known.get(k, '–')}" for k in sorted(changed))])
+            else:
+                text = folders.pop() if len(folders) == 1 else name
+            out[-1].append(text or "run")
+    return out
+
+
+def _own(run: Run) -> dict[str, str]:
+    """The settings that are a run's method."""
+    return {k: v for k, v in run.facts.items() if not free_in_a_method(k) and not of_problem(k)}
+
+
+def columns_settings(problems: Sequence[Sequence[dict[str, str]]]) -> set[str]:
+    """Settings that are no algorithm's own, and that all methods of a problem have alike."""
+    names = {k for of in problems for facts in of for k in facts if k.startswith(_OF_ALL)}
+    return {k for k in names if all(len({facts.get(k) for facts in of}) == 1 for of in problems)}
 
 
 def _method_folder(folder: str) -> str:
     """The label of OUT/label/seed-0."""
     return "/".join(name for name in folder.split("/") if not name.startswith("seed-"))
+
+
+def remarks_on(methods: Sequence[Method]) -> list[str]:
+    """What a reader should know of the runs of some methods."""
+    return [remark for method in methods for remark in _remarks(method)]
 
 
 def _remarks(method: Method) -> Iterator[str]:
@@ -117,6 +160,6 @@ def _remarks(method: Method) -> Iterator[str]:
         if not run.finished:
             left_out = "" if run in method.counted else "; means leave it out"
             yield f"{run.folder} is unfinished: {run.rounds} of {run.planned} rounds{left_out}."
-    seeds = [run.seed for run in method.runs if run.seed is not None]
+    seeds = [run.draw for run in method.runs if run.seed is not None]
     if len(set(seeds)) < len(seeds):
         yield f"{method.label}: a seed occurs twice, so that its spread is not one over seeds."

@@ -14,7 +14,9 @@ import numpy.typing as npt
 from fedloom.coordinator import RunSettings
 from fedloom.coordinator.history import MEASURING, History, Record
 from fedloom.core.errors import SettingError
+from fedloom.experiments.problem import of_problem
 from fedloom.report.printable import flat_settings, part, printable
+from fedloom.report.problems import Problem, facts_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,6 +61,27 @@ class Run:
         """The seed of the run, None where its settings name none."""
         seed = part(self.history.settings, "run", "seed")
         return seed if isinstance(seed, int) else None
+
+    @property
+    def draw(self) -> tuple[int | None, object]:
+        """What was drawn for it: the seeds of the run and of its partition."""
+        chosen = part(self.history.settings, "data", "partition_seed")
+        return self.seed, self.seed if chosen is None else chosen
+
+    @property
+    def clients(self) -> dict[str, str]:
+        """Who holds what, as far as it tells: the partition's fingerprint, and the examples by client and class."""
+        told = {
+            "partition": part(self.history.manifest, "federation", "parts", "partition"),
+            "train": self.history.federation.get("train"),
+        }
+        return {name: str(value) for name, value in told.items() if value is not None}
+
+    def pairs_with(self, other: Run) -> bool:
+        """Whether two runs of one problem have a seed in common, and the same clients as far as both tell."""
+        common = self.clients.keys() & other.clients.keys()
+        same = all(self.clients[name] == other.clients[name] for name in sorted(common)[:1])
+        return self.seed is not None and self.draw == other.draw and same
 
     @property
     def rounds(self) -> int:
@@ -108,18 +131,16 @@ class Run:
         return dict(flat_settings(known))
 
     @cached_property
-    def data(self) -> dict[str, str]:
-        """The facts about its data and who holds them."""
-        return {k: v for k, v in self.facts.items() if k.startswith(("data.", "federation."))}
-
-    def same_data(self, other: Run) -> bool:
-        """Whether two runs say nothing different of their data. A setting that one does not know is no difference."""
-        return all(self.data[name] == other.data[name] for name in self.data.keys() & other.data.keys())
+    def problem(self) -> dict[str, str]:
+        """The facts about the problem that it works on."""
+        return facts_of(self.history)
 
     def key(self) -> str:
-        """The same text for runs that differ in their seed only; the folder's where nothing is known."""
+        """The same text for runs of one method, on whatever problem; the folder's where nothing is known."""
         facts = {k: v for k, v in self.facts.items() if not free_in_a_method(k)}
-        return json.dumps(facts, sort_keys=True) if facts else self.folder
+        facts = facts or ({"algorithm": self.algorithm} if self.algorithm else {})
+        own = {k: v for k, v in facts.items() if not of_problem(k)}
+        return json.dumps(own, sort_keys=True) if facts else self.folder
 
 
 @dataclass(frozen=True)
@@ -152,11 +173,12 @@ def is_local_only(algorithm: str) -> bool:
 
 @dataclass(frozen=True)
 class Method:
-    """Runs that differ in their seed only. `number` chooses colour and line style; `looks` gives it."""
+    """Runs that differ in their seed only, on one problem. `number` chooses colour and line style; `looks` gives it."""
 
     label: str
     number: int
     runs: tuple[Run, ...] = field(repr=False)
+    problem: Problem = field(default=Problem("", {}), repr=False)
 
     @cached_property
     def counted(self) -> tuple[Run, ...]:
@@ -208,4 +230,4 @@ class Method:
 def free_in_a_method(name: str) -> bool:
     """Whether runs of one method may differ in this setting: it is their seed, or how they were computed."""
     last = name.rpartition(".")[2]
-    return last in ("seed", "fingerprint") or name in _COMPUTING
+    return last in ("seed", "partition_seed", "fingerprint") or name in _COMPUTING

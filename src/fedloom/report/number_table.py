@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
@@ -74,16 +74,22 @@ class Table:
             rows.append(cells)
         return as_csv(rows)
 
+    def filled(self) -> Table:
+        """The table without columns that are empty but for their headings."""
+        kept = [i for i, c in enumerate(self.columns) if not self.rows or any(row[i] is not None for row in self.rows)]
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[i] for i in kept], rows=rows)
+
     def texts(self) -> list[list[str]]:
         """The rows as people read them."""
         return [[self.text(v, c) for v, c in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def markdown(self) -> str:
         """The table in Markdown; the best means of a column are bold."""
-        rows = [[c.heading for c in self.columns], ["---", *["---:"] * (len(self.columns) - 1)]]
+        rows = [[literal(c.heading) for c in self.columns], ["---", *["---:"] * (len(self.columns) - 1)]]
         best = [self.winners(i) for i in range(len(self.columns))]
         for k, cells in enumerate(self.texts()):
-            clean = [re.sub(r"([|*_`<])", r"\\\1", cell) for cell in cells]
+            clean = [literal(cell) for cell in cells]
             rows.append([f"**{cell}**" if k in best[i] else cell for i, cell in enumerate(clean)])
         return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
@@ -126,7 +132,7 @@ class Table:
         if math.isnan(value.std):
             return column.show(value.mean)
         std = amount(value.std, value.mean) if column.show is amount else column.show(value.std)
-        return column.show(value.mean) + (f" ± {std}" if std.strip("0.") else "")
+        return f"{column.show(value.mean)} ± {std}"
 
     def winners(self, i: int) -> set[int]:
         """The rows that are best in column i, equal ones included; none where all are equal."""
@@ -138,6 +144,11 @@ class Table:
             return set()
         best = max(means.values()) if column.best == "high" else min(means.values())
         return {k for k, v in means.items() if v == best}
+
+
+def literal(text: str) -> str:
+    """Text as Markdown has it."""
+    return re.sub(r"([|*_`<])", r"\\\1", text)
 
 
 def _tex(text: str) -> str:
@@ -170,8 +181,10 @@ def signed(value: float) -> str:
 
 def amount(value: float, like: float | None = None) -> str:
     """Three digits that matter, without an exponent: 0.0123, 1.23, 12.3, 1,235; or as many decimals as `like` has."""
-    if not value or not math.isfinite(value):
-        return "0" if not value else "–"
+    if not math.isfinite(value):
+        return "–"
+    if not (like or value):
+        return "0"
     return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(like or value))))}f}"
 
 

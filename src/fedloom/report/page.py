@@ -24,11 +24,15 @@ _SERIES = range(7)  # colours of figures that are of one method, or of none
 
 
 class Section(NamedTuple):
-    """A section of the page: its blocks are kinds of the template's macros, and what these show."""
+    """A section of the page: its blocks are kinds of the template's macros, and what these show.
+
+    `begins`: whether a part of the page begins with it.
+    """
 
     name: str
     heading: str
     blocks: list[tuple[str, Any]]
+    begins: bool
 
 
 class Drawn(NamedTuple):
@@ -54,10 +58,18 @@ class Page:
     findings: Sequence[str] = ()
     sections: list[Section] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
+    prefix: str = ""  # of names in the part of the page that was begun
 
-    def section(self, name: str, heading: str) -> None:
+    def part(self, prefix: str, heading: str, lead: str, findings: Sequence[str]) -> None:
+        """Begin a part of the page: names of its sections, figures and tables begin with `prefix`."""
+        self.prefix = prefix
+        self.section("part", heading, begins=True)
+        self.text(lead)
+        self._add("points", findings)
+
+    def section(self, name: str, heading: str, *, begins: bool = False) -> None:
         """Begin a section; what is added from now on goes into it."""
-        self.sections.append(Section(name, heading, []))
+        self.sections.append(Section(self.prefix + name, heading, [], begins))
 
     def _add(self, kind: str, shown: Any) -> None:
         self.sections[-1].blocks.append((kind, shown))
@@ -77,12 +89,12 @@ class Page:
     def keep(self, table: Table | None) -> None:
         """Keep a table as a CSV file beside the page, without showing it; None is nothing."""
         if table is not None:
-            self.files[f"tables/{table.name}.csv"] = table.csv().encode("utf-8")
+            self.files[f"tables/{self.prefix}{table.name}.csv"] = table.csv().encode("utf-8")
 
     def table(self, table: Table, caption: str) -> None:
         """Add a table and its caption, and keep its CSV."""
         self.keep(table)
-        self._add("table", (table, caption))
+        self._add("table", (table.filled(), caption))
 
     def figure(
         self,
@@ -100,11 +112,13 @@ class Page:
 
         `digits`: decimals of the values under the pointer, where it has curves; `names` are theirs, by number.
         """
+        name = self.prefix + name
         with drawing():
             svg = rendered(figure, "svg")
             figure.set_layout_engine("none")  # it stays where it is now
             more = {} if digits is None else scales(figure) | {"data-digits": str(digits)}
-            self.files[f"figures/{name}.svg"], self.files[f"figures/{name}.png"] = svg, rendered(figure, "png")
+            drawn = {"svg": svg, "png": rendered(figure, "png"), "pdf": rendered(figure, "pdf")}
+        self.files |= {f"figures/{name}.{kind}": data for kind, data in drawn.items()}
         made = Markup(inline(svg, name, f"{heading}. {caption}", more))  # inline escapes what it serialises
         known = "" if digits is None else json.dumps(dict(names or self.methods))
         return Drawn(name, heading, caption, made, wide, known, method)

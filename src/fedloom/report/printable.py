@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 _DEEPEST = 20  # of settings in settings
+_LONGEST = 120  # of a setting's value
 
 
 def part(value: Any, *names: str) -> Any:
@@ -49,5 +51,13 @@ def _text(value: Any, depth: int = 0) -> str:
     if isinstance(value, (list, Mapping)) and depth >= _DEEPEST:
         return "…"
     if isinstance(value, list):
-        return printable(", ".join(_text(v, depth + 1) for v in value))
-    return printable(value) if isinstance(value, str) else printable(repr(value))
+        return _told(", ".join(_text(v, depth + 1) for v in value))
+    return _told(value if isinstance(value, str) else repr(value))
+
+
+def _told(text: str) -> str:
+    """Text fit for a page; of one that is too long, a digest tells it from others that begin so."""
+    if len(text) <= _LONGEST:
+        return printable(text)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{printable(text, _LONGEST - 9)} {digest}"

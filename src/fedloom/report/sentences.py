@@ -15,6 +15,7 @@ from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import amount, percent, signed, whole
 from fedloom.report.printable import class_names, part, printable
+from fedloom.report.problems import UNKNOWN, by_problem, data_name
 from fedloom.report.several_seeds import paired
 from fedloom.report.sweeps import CHOSEN_BY, Swept
 
@@ -75,9 +76,14 @@ SERIES = {  # in the figure of a single run: label, explanation
 
 def title(methods: Sequence[Method]) -> str:
     """The title of the page: what ran, on which data."""
-    what = methods[0].label if len(methods) == 1 else f"{len(methods)} methods"
-    sources = {_source(m) for m in methods} - {""}
-    return f"{what} on {sources.pop()}" if len(sources) == 1 else what
+    labels, problems = {m.label: m for m in methods}, by_problem(methods)
+    what = methods[0].label if len(labels) == 1 else f"{len(labels)} methods"
+    titles = [problem.title for problem, _ in problems if problem.title != UNKNOWN]
+    if len(problems) == 1:
+        return f"{what} on {titles[0]}" if titles else what
+    data = {data_name(m.first.history) for m in methods}
+    on = f"{data.pop()}, {len(problems)} problems" if len(data) == 1 else f"{len(problems)} problems"
+    return f"{what} on {on}" if len(problems) > 3 else f"{what} on {' and '.join(p.title for p, _ in problems)}"
 
 
 def introduction(methods: Sequence[Method]) -> str:
@@ -85,7 +91,7 @@ def introduction(methods: Sequence[Method]) -> str:
     runs = [run for m in methods for run in m.runs]
     counts = sorted({len(m.runs) for m in methods})
     seeds = f"{counts[0]} seed{'s' * (counts[0] > 1)}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
-    names = [m.label for m in methods]
+    names = list(dict.fromkeys(m.label for m in methods))
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     if len(names) > 8:
         listed = f"{len(names)} methods"
@@ -158,7 +164,12 @@ def _ahead(first: Method, second: Method, name: str) -> str:
 
 
 def chosen(sweep: Swept) -> str:
-    """Which trial is best, by what, and what it is ahead of."""
+    """Which trial is best, by what, and what it is ahead of; or why none is."""
+    if sweep.problems:
+        return (
+            f"{len(sweep.trials)} trials by {CHOSEN_BY[sweep.by]} (mean of the last {LAST}). They differ in "
+            f"{', '.join(sweep.problems)}, which makes each another problem: none of them is the best."
+        )
     (best, second, *_), what = sweep.trials, CHOSEN_BY[sweep.by]
     caution = "" if sweep.by == "val_accuracy" else " This was chosen by test examples, which is optimistic."
     return (
@@ -261,12 +272,6 @@ def holders(federation: dict[str, Any], shown: Heterogeneity) -> str:
 
 def _value(spread: Spread) -> str:
     return percent(spread.mean) + ("" if np.isnan(spread.std) else f" ± {percent(spread.std)}")
-
-
-def _source(method: Method) -> str:
-    data = method.first.history.settings.get("data")
-    source = part(data, "source") or (data if isinstance(data, str) else "")
-    return printable(str(source)) if source else ""
 
 
 def _same(values: Iterator[object]) -> str:

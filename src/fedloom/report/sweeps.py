@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from fedloom.experiments.problem import of_problem
 from fedloom.experiments.trials import at_end
 from fedloom.report.grouping import differences
 from fedloom.report.methods import Method, Spread
@@ -28,10 +29,15 @@ class Trial(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """Trials of an algorithm, best first. `by`: which number their results are, a key of `CHOSEN_BY`."""
+    """Trials of an algorithm, best first. `by`: which number their results are, a key of `CHOSEN_BY`.
+
+    `problems`: the settings among those that vary by which a trial is on another problem; then none is the best, and
+    trials are in the order of their settings.
+    """
 
     by: str
     trials: list[Trial]
+    problems: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -43,7 +49,8 @@ class Swept(NamedTuple):
         measured = [name for name in CHOSEN_BY if any(t.method.has(name) for t in self.trials)]
         settings = [Column(name, short(name)) for name in self.names]
         columns = [Column("trial", "trial"), *settings]
-        columns += [Column(name, f"{CHOSEN_BY[name]}, %", percent, "high") for name in measured]
+        best: Literal["high"] | None = None if self.problems else "high"
+        columns += [Column(name, f"{CHOSEN_BY[name]}, %", percent, best) for name in measured]
         rows = [
             [t.method.label, *t.settings.values(), *(_result(t.method, name) for name in measured)] for t in self.trials
         ]
@@ -52,8 +59,9 @@ class Swept(NamedTuple):
 
 
 def sweeps(methods: Sequence[Method]) -> list[Swept]:
-    """Every algorithm of which three or more methods, on the same data, have a result.
+    """Every algorithm of which three or more methods, from the same source of data, have a result.
 
+    Those of one problem are compared; of methods on several there is a sweep where the problem itself was varied.
     Results are validation accuracies where all have measured them. A setting that one does not know is not varied.
     """
     groups: dict[str, list[Method]] = {}
@@ -64,15 +72,28 @@ def sweeps(methods: Sequence[Method]) -> list[Swept]:
         by = next((name for name in CHOSEN_BY if all(_result(m, name) is not None for m in group)), None)
         _, own = differences(group)
         varied = [name for name in own[0] if all(name in settings for settings in own)]
-        if len(group) < _FEWEST or by is None or not varied or "data.source" in varied:
+        if len(group) < _FEWEST or by is None or not varied or _other_data(own, group):
             continue
         trials = [
             Trial(m, {name: settings[name] for name in varied}, result)
             for m, settings in zip(group, own, strict=True)
             if (result := _result(m, by)) is not None
         ]
-        found.append(Swept(by, sorted(trials, key=lambda trial: -trial.result.mean)))
+        problems = tuple(name for name in varied if of_problem(name))
+        if problems:
+            trials.sort(key=lambda trial: [order(value) for value in trial.settings.values()])
+        else:
+            trials.sort(key=lambda trial: -trial.result.mean)
+        found.append(Swept(by, trials, problems))
     return found
+
+
+def _other_data(own: Sequence[dict[str, str]], group: Sequence[Method]) -> bool:
+    """Whether methods differ in what no axis can show: the source of data, or problems without a varied setting."""
+    several = len({m.problem.title for m in group}) > 1
+    return any("data.source" in settings for settings in own) or (
+        several and not any(all(name in settings for settings in own) and of_problem(name) for name in own[0])
+    )
 
 
 def _result(method: Method, name: str) -> Spread | None:

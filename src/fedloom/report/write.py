@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,8 @@ from fedloom.report.grouping import read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
 from fedloom.report.printable import class_names, client_names
-from fedloom.report.several_seeds import Summary, partitions, readings, seeds
+from fedloom.report.problems import by_problem
+from fedloom.report.several_seeds import Summary, partitions, readings, renamed, seeds
 from fedloom.report.sweeps import CHOSEN_BY, sweeps
 
 if TYPE_CHECKING:
@@ -25,21 +26,25 @@ if TYPE_CHECKING:
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-_MOST_FEDERATIONS = 4  # drawn, where methods have different ones
 _MOST_MAPS = 6  # of accuracy by class, before the others are folded
 
 _ENDS = ("global_accuracy", "personal_accuracy", "personal_worst_tenth")  # whose caption says who ends highest
 
 
-def write_report(directories: Paths, out: str | os.PathLike[str] | None = None) -> Path:
+def write_report(
+    directories: Paths, out: str | os.PathLike[str] | None = None, *, names: Mapping[str, str] | None = None
+) -> Path:
     """Write report.html about every run below some directories, and beside it all figures and tables.
 
     Runs whose settings differ in the seed only become one method: a mean and the range over seeds. The page needs no
-    network and no other file, and its script only adds to it. The same runs give the same bytes.
+    network and no other file, and its script only adds to it. The same runs give the same bytes. Runs on several
+    problems, such as data sets, are in parts of their own.
 
     Args:
         directories: one or several folders: a run, or folders with runs below them.
-        out: where report.html, figures/ (PNG, SVG) and tables/ (CSV) go; by default the folder report in the directory.
+        out: where report.html, figures/ (PNG, SVG, PDF) and tables/ (CSV) go; by default the folder report in the
+            directory.
+        names: what methods and problems are called instead, by what they are called otherwise.
 
     Returns:
         The path of report.html.
@@ -53,7 +58,7 @@ def write_report(directories: Paths, out: str | os.PathLike[str] | None = None) 
         raise SettingError(f"a report on {len(folders)} directories needs a folder to go to: out = 'reports/first'")
     target = Path(out) if out is not None else below(Path(folders[0]), "report")
     methods, remarks = read_methods(folders)
-    page = _page(methods, remarks)
+    page = _page(renamed(methods, names or {}), remarks)
     for name, data in (page.files | {"report.html": page.html().encode("utf-8")}).items():
         publish(target, name, data)
     return target / "report.html"
@@ -62,20 +67,39 @@ def write_report(directories: Paths, out: str | os.PathLike[str] | None = None) 
 def _page(methods: Sequence[Method], remarks: Sequence[str]) -> Page:
     from fedloom.report.page import Page  # with jinja2, which no other command loads
 
-    labels = {m.number: m.label for m in methods}
-    findings = list(sentences.findings(methods))
+    labels, problems = {m.number: m.label for m in methods}, by_problem(methods)
+    several = len(problems) > 1
+    findings = [] if several else list(sentences.findings(methods))
     page = Page(sentences.title(methods), labels, sentences.introduction(methods), remarks, findings)
-    _summary(page, methods)
-    _sweeps(page, methods)
-    _targets(page, methods)
-    _curves(page, methods)
-    _cost(page, methods)
-    _classes(page, methods)
-    _clients(page, methods)
-    _federation(page, methods)
-    _failures(page, methods)
-    _settings(page, methods)
+    reference = next((m.label for m in methods if not m.alone), methods[0].label)
+    found = Summary(tuple(methods), reference)
+    if several:
+        _problems(page, found)
+    for place, (problem, of) in enumerate(problems, 1):
+        if several:
+            page.part(f"p{place}-", problem.title, sentences.introduction(of), list(sentences.findings(of)))
+        _summary(page, of)
+        _sweeps(page, of)
+        _targets(page, of)
+        _curves(page, of)
+        _cost(page, of)
+        _classes(page, of)
+        _clients(page, of)
+        _federation(page, of)
+        _failures(page, of)
+        _settings(page, of)
+    page.prefix = ""
+    _runs(page, methods)
+    page.files |= found.files()
     return page
+
+
+def _problems(page: Page, found: Summary) -> None:
+    """Methods by problems, and what is varied with the problem; nothing here is best of two columns."""
+    page.section("problems", "Methods by problem")
+    for caption, table in found.across():
+        page.table(table, f"{caption} Bold: the best mean of a column, which is no test of significance.")
+    _sweeps(page, found.methods)
 
 
 def _summary(page: Page, methods: Sequence[Method]) -> None:
@@ -92,7 +116,6 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
         f"{explained}{marked}",
     )
     found = Summary(tuple(methods), next((m.label for m in methods if not m.alone), methods[0].label))
-    page.files |= found.files()
     if (gaps := found.differences()) is not None:
         page.heading("Differences over seeds")
         page.table(gaps, found.captions()[gaps.name])
@@ -114,7 +137,8 @@ def _sweeps(page: Page, methods: Sequence[Method]) -> None:
         page.section(f"sweep{again}", f"Sweep of {sweep.trials[0].method.first.algorithm}")
         page.text(sentences.chosen(sweep))
         spread = ", ± standard deviation over seeds" * any(t.result.count > 1 for t in sweep.trials)
-        page.table(sweep.table(place), f"Trials, best first, by the mean of the last {LAST} measurements{spread}.")
+        order = "in the order of their settings; " if sweep.problems else "best first, by "
+        page.table(sweep.table(place), f"Trials, {order}the mean of the last {LAST} measurements{spread}.")
         drawn = []
         for name in sweep.names:
             caption = f"{CHOSEN_BY[sweep.by].capitalize()} by {name}: a dot per trial{spread}."
@@ -244,30 +268,20 @@ def _clients(page: Page, methods: Sequence[Method]) -> None:
 
 def _federation(page: Page, methods: Sequence[Method]) -> None:
     page.section("federation", "Who holds which classes")
-    different: list[Method] = []
-    seen: set[str] = set()
-    for m in methods:
-        told = {k: v for k, v in m.first.data.items() if "seed" not in k}
-        same = {repr(sorted(told.items())), repr(m.first.history.federation.get("train"))}
-        if m.first.history.federation.get("shown") and not same & seen:
-            different.append(m)
-        seen |= same
-    if not different:
+    m = next((m for m in methods if m.first.history.federation.get("shown")), None)
+    if m is None:
         page.missing("Not shown: no run has a federation.json.")
-    for i, m in enumerate(different[:_MOST_FEDERATIONS]):
-        f = m.first.history.federation
-        counts, named = np.array(f["train"], np.int64), client_names(f)
-        clients = [named.get(k, str(k)) for k in f["shown"]]
-        caption = sentences.holders(f, heterogeneity(counts))
-        if any(len(other.counted) > 1 for other in methods):
-            caption += " This is the run of the lowest seed; others may divide the examples otherwise."
-        name = "federation" if i == 0 else f"federation_{i + 1}"
-        heading = sentences.partition_of(m) or "Examples by client and class"
-        figure = draw_federation(counts, clients=clients, classes=class_names(f))
-        page.grid(page.figure(figure, name, heading, caption, wide=True))
-        page.keep(comparison.examples(name, f))
-    if len(different) > _MOST_FEDERATIONS:
-        page.missing(f"{len(different) - _MOST_FEDERATIONS} more federations are not drawn.")
+        return
+    f = m.first.history.federation
+    counts, named = np.array(f["train"], np.int64), client_names(f)
+    clients = [named.get(k, str(k)) for k in f["shown"]]
+    caption = sentences.holders(f, heterogeneity(counts))
+    if any(len(other.counted) > 1 for other in methods):
+        caption += " This is the run of the lowest seed; others may divide the examples otherwise."
+    heading = sentences.partition_of(m) or "Examples by client and class"
+    figure = draw_federation(counts, clients=clients, classes=class_names(f))
+    page.grid(page.figure(figure, "federation", heading, caption, wide=True))
+    page.keep(comparison.examples("federation", f))
 
 
 def _failures(page: Page, methods: Sequence[Method]) -> None:
@@ -283,8 +297,7 @@ def _failures(page: Page, methods: Sequence[Method]) -> None:
 
 def _settings(page: Page, methods: Sequence[Method]) -> None:
     page.section("settings", "Settings")
-    shared, other, every = comparison.settings(methods)
-    page.keep(every)
+    shared, other = comparison.settings(methods)
     if other is not None:
         page.table(other, "What was not the same for all methods.")
         page.heading("The same for all")
@@ -292,10 +305,14 @@ def _settings(page: Page, methods: Sequence[Method]) -> None:
         page.listing(shared)
     else:
         page.missing("The runs have no settings in common, or did not record any.")
+
+
+def _runs(page: Page, methods: Sequence[Method]) -> None:
     page.section("runs", "Runs, engines and versions")
     facts, versions = comparison.facts(methods)
     alike = f" All of them with {versions}." if versions else ""
     page.table(facts, f"Each run, how it was computed and what it took.{alike}")
+    page.keep(comparison.all_settings(methods))
     page.keep(comparison.rounds(methods))
 
 

@@ -27,7 +27,7 @@ from fedloom.report.analyses import (
     weight_divergence,
 )
 from fedloom.report.analysis_result import AnalysisResult
-from fedloom.report.style import drawing, rendered
+from fedloom.report.style import FIGURES, drawing, rendered
 
 Analysis = Callable[[AnalysedRun], AnalysisResult]
 
@@ -56,7 +56,7 @@ def analyse(
     Args:
         run: `AnalysedRun.of(directory)`, with the rounds to look at; several analyses of the same object share rounds.
         name: a key of `analyses`.
-        out: folder in which NAME.png, NAME.svg and NAME*.csv are written.
+        out: folder in which NAME.png, NAME.svg, NAME.pdf and NAME*.csv are written.
         analyses: by name; with those of studies, `fedloom.studies.analyses()`.
 
     Returns:
@@ -72,8 +72,8 @@ def analyse(
 
 
 def write_analysis(result: AnalysisResult, name: str, out: str | os.PathLike[str]) -> list[Path]:
-    """Write NAME.png, NAME.svg and the tables as CSV into the folder `out`, and return the files."""
+    """Write NAME.png, NAME.svg, NAME.pdf and the tables as CSV into the folder `out`, and return the files."""
     with drawing():
-        files = {f"{name}.{kind}": rendered(result.figure, kind) for kind in ("png", "svg")}
+        files = {f"{name}.{kind}": rendered(result.figure, kind) for kind in FIGURES}
     files |= {f"{table.name}.csv": table.csv().encode("utf-8") for table in result.tables}
     return [publish(Path(out), file, data) for file, data in files.items()]
