@@ -304,6 +304,16 @@ def test_a_comparison_keeps_its_order_and_its_names(
     assert out.index("fedprox/seed-0: ") < out.index("Mine/seed-0: ") < out.index("fedavg/seed-0: ")
     assert call(capsys, "summary", "out", "--out", "again")[0] == 0
     assert [(tmp_path / "again" / path.name).read_bytes() for path in files] == made
+    named = ["--name", "fedavg=FedAvg", "--name", "Mine=Ours", "--columns", "last"]
+    status, out, _ = call(capsys, "summary", "out", *named, "--out", "named")
+    assert (status, "FedAvg" in out, "less" in out) == (0, True, False)
+    assert b"| Ours | " in (tmp_path / "named/summary.md").read_bytes()
+    for wrong, message in (
+        (["--name", "fedavg"], "--name takes OLD=NEW, as in fedavg=FedAvg, got 'fedavg'"),
+        (["--name", "a=b", "--name", "a=c"], "--name names each once, got a=b a=c: drop the repeats"),
+        (["--columns", "lost"], "columns are seeds, last, tail, validated, best, mean, differences, got 'lost'"),
+    ):
+        assert message in error(capsys, "summary", "out", *wrong)
 
 
 def test_one_method_has_one_name_with_one_seed_and_with_several(own: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,17 +46,18 @@ def facts_of(history: History) -> dict[str, str]:
     """
     s, m, f = history.settings, history.manifest, history.federation
     known: dict[str, Any] = {}
-    if isinstance(data := s.get("data"), dict):
+    data = s.get("data")
+    if isinstance(data := {"source": data} if isinstance(data, str) else data, dict):
         known["data"] = _DEFAULTS["data"] | data
         known["data"]["source"] = _published(str(known["data"]["source"])) or known["data"]["source"]
-        known["clients"] = _DEFAULTS["clients"] | (part(s, "clients") or {})
+        known["clients"] = _DEFAULTS["clients"] | _mapping(s.get("clients"))
     elif m.get("federation") or f:
-        told = part(m, "federation") or {}
+        told = _mapping(m.get("federation"))
         known["federation"] = {name: told.get(name, f.get(name)) for name in ("clients", "classes")}
         known["federation"]["partition"] = told.get("partition") or part(f, "data", "partition")
-        for prints in (part(told, "parts"), part(f, "data", "sample")):
+        for kind, prints in (("data", told.get("parts")), ("sample", part(f, "data", "sample"))):
             whose = next((name for name in ("test", "train") if part(prints, name)), None)
-            known["federation"] |= {} if whose is None else {f"{whose} data": part(prints, whose)}
+            known["federation"] |= {} if whose is None else {f"{whose} {kind}": part(prints, whose)}
         known["federation"] = {name: value for name, value in known["federation"].items() if value is not None}
     if m and "data" not in known:
         known |= {name: json.dumps(_without_seeds(m.get(name))) for name in ("sampler", "faults", "new")}
@@ -64,6 +65,10 @@ def facts_of(history: History) -> dict[str, str]:
     if (task := s.get("task", "classification" if "data" in known else m.get("task"))) is not None:
         known["task"] = task if isinstance(task, str) else json.dumps(task)
     return {name: value for name, value in flat_settings(known) if of_problem(name)}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _without_seeds(value: Any) -> Any:
@@ -116,6 +121,8 @@ def titled(groups: Sequence[Sequence[Run]]) -> list[Problem]:
     found = [group[0].problem for group in groups]
     names = dict.fromkeys(name for facts in found for name in facts if name != "data.source")
     other = [name for name in names if len({facts.get(name) for facts in found}) > 1]
+    if any(name.endswith(" data") for name in other):
+        other = [name for name in other if not name.endswith(" sample")]  # the same once more
     titles = []
     for (first, *_), facts in zip(groups, found, strict=True):
         words = [_said(name, facts[name]) for name in other if name in facts][:_MOST]

@@ -15,7 +15,7 @@ from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import amount, percent, signed, whole
 from fedloom.report.printable import class_names, part, printable
-from fedloom.report.problems import UNKNOWN, by_problem, data_name
+from fedloom.report.problems import UNKNOWN, by_problem
 from fedloom.report.several_seeds import paired
 from fedloom.report.sweeps import CHOSEN_BY, Swept
 
@@ -64,6 +64,7 @@ CURVES = {  # heading, label of the axis, caption
     ),
 }
 
+_MOST_NAMED = 3  # problems in a title
 SERIES = {  # in the figure of a single run: label, explanation
     "global_accuracy": ("global", "the global model on the global test set"),
     "personal_accuracy": ("personal", "mean over clients of each one's own model on its own held-out examples"),
@@ -79,11 +80,9 @@ def title(methods: Sequence[Method]) -> str:
     labels, problems = {m.label: m for m in methods}, by_problem(methods)
     what = methods[0].label if len(labels) == 1 else f"{len(labels)} methods"
     titles = [problem.title for problem, _ in problems if problem.title != UNKNOWN]
-    if len(problems) == 1:
-        return f"{what} on {titles[0]}" if titles else what
-    data = {data_name(m.first.history) for m in methods}
-    on = f"{data.pop()}, {len(problems)} problems" if len(data) == 1 else f"{len(problems)} problems"
-    return f"{what} on {on}" if len(problems) > 3 else f"{what} on {' and '.join(p.title for p, _ in problems)}"
+    if len(problems) > _MOST_NAMED:
+        return f"{what} on {len(problems)} problems"
+    return f"{what} on {' and '.join(titles)}" if titles else what
 
 
 def introduction(methods: Sequence[Method]) -> str:
