@@ -77,7 +77,7 @@ SERIES = {  # in the figure of a single run: label, explanation
 
 def title(methods: Sequence[Method]) -> str:
     """The title of the page: what ran, on which data."""
-    labels, problems = {m.label: m for m in methods}, by_problem(methods)
+    labels, problems = {m.label for m in methods}, by_problem(methods)
     what = methods[0].label if len(labels) == 1 else f"{len(labels)} methods"
     titles = [problem.title for problem, _ in problems if problem.title != UNKNOWN]
     if len(problems) > _MOST_NAMED:

@@ -393,7 +393,7 @@ def paired(method: Method, other: Method, name: str, way: str, many: int) -> Int
     pairs = {
         (run.draw, str(run.clients)): (run, beside) for run, beside in both
     }  # a seed that occurs twice counts once
-    gaps = np.array([np.subtract(*(_read(run, name, way, many) for run in pair)) for pair in pairs.values()])
+    gaps = np.array([_read(a, name, way, many) - _read(b, name, way, many) for a, b in pairs.values()])
     if len(gaps) < 2 or np.isnan(gaps).any():
         return None
     n = len(gaps)

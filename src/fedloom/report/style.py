@@ -239,7 +239,8 @@ def rendered(figure: Figure, kind: FigureKind) -> bytes:
         "svg": ("Date", "Creator", "Format", "Type"),
         "pdf": ("CreationDate", "Creator", "Producer"),
     }
-    figure.savefig(out, format=kind, dpi=170, metadata=dict.fromkeys(names[kind]))
+    nothing: dict[str, Any] = dict.fromkeys(names[kind])
+    figure.savefig(out, format=kind, dpi=170, metadata=nothing)
     return out.getvalue()
 
 
