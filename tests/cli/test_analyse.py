@@ -43,7 +43,9 @@ def test_a_table_is_shown_and_files_are_named(run: Path, tmp_path: Path, capsys:
     lines = out.splitlines()
     assert [line.split()[0] for line in lines if line.strip()[:1] in ("1", "3")][-2:] == ["1", "3"]
     assert max(len(line) for line in lines if not line.startswith("files:")) <= 80
-    assert f"files: {out_folder / 'local-accuracy.png'}, local-accuracy.svg, local-accuracy.csv" in out
+    assert (
+        f"files: {out_folder / 'local-accuracy.png'}, local-accuracy.svg, local-accuracy.pdf, local-accuracy.csv" in out
+    )
     found = (out_folder / "consistency.csv").read_text(encoding="utf-8").splitlines()
     assert [line.split(",")[0] for line in found] == ["round", "3"]  # round 1 has none before it
 

@@ -31,7 +31,7 @@ PARTICULAR = {"coefficients", "distillation", "hypersphere", "recovery", "synthe
 def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any, tmp_path: Path) -> None:
     analysed = AnalysedRun.of(trained("fedntd", "--model", "lenet"))
     finding, files = analyse(analysed, name, tmp_path)
-    assert [path.name for path in files[:3]] == [f"{name}.png", f"{name}.svg", f"{name}.csv"]
+    assert [path.name for path in files[:4]] == [*(f"{name}.{kind}" for kind in ("png", "svg", "pdf", "csv"))]
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
     for table in finding.tables:

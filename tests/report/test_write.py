@@ -139,10 +139,13 @@ def test_every_figure_is_described_and_lies_beside_the_page(comparison: Path) ->
     assert len(descriptions) == len(drawn)
     assert all(len(d) > 30 for d in descriptions)
     folder = comparison / "report/figures"
-    assert sorted(p.name for p in folder.iterdir()) == sorted(f"{n}.{kind}" for n in drawn for kind in ("png", "svg"))
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        f"{n}.{kind}" for n in drawn for kind in ("png", "svg", "pdf")
+    )
     for name in drawn:
         assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_curves_are_of_one_size(comparison: Path) -> None:

@@ -56,8 +56,9 @@ def table(path: Path) -> list[dict[str, str]]:
 def test_images_and_their_balance(experiment: Experiment, run: Path, tmp_path: Path) -> None:
     found, files = analyse(AnalysedRun.of(run), "synthetic-images", tmp_path, analyses())
     assert {p.name for p in files} == {
-        "synthetic-images.png", "synthetic-images.svg", "synthetic-images.csv", "synthetic-images-rounds.csv",
-    }  # fmt: skip
+        *(f"synthetic-images.{kind}" for kind in ("png", "svg", "pdf", "csv")),
+        "synthetic-images-rounds.csv",
+    }
     pool = experiment.job().restore(run).engine.pool("images")
     rows = table(tmp_path / "synthetic-images.csv")
     assert [int(r["examples"]) for r in rows] == [20, 20, 20]
