@@ -196,7 +196,7 @@ def test_a_mistake_in_a_file_is_named(text: str, message: str, capsys: pytest.Ca
         ("a.yaml", b"", "a settings file is .toml or .json, got 'a.yaml'"),
         ("a.toml", b"[run", "a.toml is not well-formed: "),
         ("a.toml", b"\xff", "a.toml is not well-formed: "),
-        ("a.json", b"[1]", "a.json must hold settings by name, got list"),
+        ("a.json", b"[1]", "a.json is not well-formed: a JSON object is needed, got [1]"),
     ],
 )
 def test_a_file_that_is_none(
@@ -350,10 +350,10 @@ def test_runs_go_on_and_missing_ones_start(capsys: pytest.CaptureFixture[str]) -
     assert ", from round 2\n" in out
     for name in ("fedavg", "scaffold"):
         assert Path("cut", name, "metrics.jsonl").read_bytes() == Path("whole", name, "metrics.jsonl").read_bytes()
-    out = done(capsys, "resume whole --rounds 4")
+    out = done(capsys, "resume whole --rounds 4 --allow-code")
     assert out.count(", from round 3\n") == 2
     assert len(History.read("whole/scaffold").metrics) == 5
-    done(capsys, "resume whole/fedavg --at 0 --rounds 1")
+    done(capsys, "resume whole/fedavg --at 0 --rounds 1 --allow-code")
     assert len(History.read("whole/fedavg").metrics) == 2
     assert refused(capsys, "run fedavg --settings tiny.toml --resume") == (
         "--resume goes on with what a directory holds; name it with --out DIR"
@@ -387,8 +387,8 @@ def test_a_run_from_python_has_no_words_but_an_experiment_has(capsys: pytest.Cap
         "run": {"rounds": 1, "cohort_size": 2},
     }
     Experiment.of(words).job().run("b")
-    done(capsys, "resume b --rounds 2")
-    done(capsys, "export b m.pt")
+    done(capsys, "resume b --rounds 2 --allow-code")
+    done(capsys, "export b m.pt --allow-code")
     assert len(History.read("b").metrics) == 3
 
 
@@ -401,45 +401,52 @@ def test_a_folder_without_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run fedavg --settings tiny.toml --rounds 4 --out a")
-    out = done(capsys, "replay a 3 --save local")
+    out = done(capsys, "replay a 3 --save local --allow-code")
     assert out.splitlines()[0].strip() == "Local models of round 3"
     agrees = "the same cohort, losses and bytes as the run wrote down"
     assert out.splitlines()[-1] == f"{agrees}, and the same bits as the checkpoint of round 3"
     clients = History.read("a").metrics[3]["clients"]
     assert sorted(p.name for p in Path("local").iterdir()) == sorted(f"client-{k}.safetensors" for k in clients)
-    out = done(capsys, "replay a 2")
+    out = done(capsys, "replay a 2 --allow-code")
     assert out.splitlines()[-1] == agrees  # round 2 has no checkpoint any more
-    assert refused(capsys, "replay a 5") == "the run in a has the rounds 1 to 4 to replay, got 5"
-    assert refused(capsys, "replay a 0") == "the run in a has the rounds 1 to 4 to replay, got 0"
+    assert refused(capsys, "replay a 5 --allow-code") == "the run in a has the rounds 1 to 4 to replay, got 5"
+    assert refused(capsys, "replay a 0 --allow-code") == "the run in a has the rounds 1 to 4 to replay, got 0"
     done(capsys, "run centralised --settings tiny.toml --rounds 1 --out b")
-    (row,) = (line.split() for line in done(capsys, "replay b 1").splitlines() if line.split()[:1] == ["all"])
+    (row,) = (
+        line.split() for line in done(capsys, "replay b 1 --allow-code").splitlines() if line.split()[:1] == ["all"]
+    )
     assert int(row[1]) == sum(map(sum, History.read("b").federation["train"]))
 
 
 def test_models_are_exported(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run pfedsd --settings tiny.toml --out a")
-    assert done(capsys, "export a global.pt") == "global model (network) after round 3: global.pt\n"
+    assert done(capsys, "export a global.pt --allow-code").splitlines() == [
+        f"a imports 'own:network' ({Path('own.py').resolve()}), 'own:arrays' ({Path('own.py').resolve()})",
+        "global model (network) after round 3: global.pt",
+    ]
     client = History.read("a").metrics[-1]["clients"][0]
-    done(capsys, f"export a own.pt --client {client}")
-    done(capsys, "export a first.pt --at 0")
+    done(capsys, f"export a own.pt --client {client} --allow-code")
+    done(capsys, "export a first.pt --at 0 --allow-code")
     found = [torch.load(f"{n}.pt", weights_only=True) for n in ("global", "own", "first")]
     assert all(sorted(f) == ["bias", "weight"] and f["weight"].shape == (3, 5) for f in found)
     assert not torch.equal(found[0]["weight"], found[1]["weight"])
     assert not torch.equal(found[0]["weight"], found[2]["weight"])
-    assert "first.pt" in refused(capsys, "export a first.pt")
-    assert refused(capsys, "export a b.pt --client 6") == "client must be in 0..5, got 6"
-    assert refused(capsys, "export a b.pt --client 0 --model network") == (
+    assert "first.pt" in refused(capsys, "export a first.pt --allow-code")
+    assert refused(capsys, "export a b.pt --client 6 --allow-code") == "client must be in 0..5, got 6"
+    assert refused(capsys, "export a b.pt --client 0 --model network --allow-code") == (
         "a client has one model: give --client 0 or --model network, not both"
     )
-    assert refused(capsys, "export a b.pt --model mlp") == "the run has no model 'mlp'; it has network"
+    assert refused(capsys, "export a b.pt --model mlp --allow-code") == "the run has no model 'mlp'; it has network"
     shutil.rmtree("a")
     done(capsys, "run local_only --settings tiny.toml --out a")
-    assert refused(capsys, "export a b.pt") == "LocalOnly has no global model; name a client with --client 0"
+    assert (
+        refused(capsys, "export a b.pt --allow-code") == "LocalOnly has no global model; name a client with --client 0"
+    )
 
 
 def test_a_run_starts_from_exported_weights(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run fedavg --settings tiny.toml --out a")
-    done(capsys, "export a end.safetensors")
+    done(capsys, "export a end.safetensors --allow-code")
     done(capsys, "run fedavg --settings tiny.toml --start end.safetensors --out b")
     first, last = History.read("b").metrics[0], History.read("a").metrics[-1]
     assert (first["global_loss"], first["global_accuracy"]) == (last["global_loss"], last["global_accuracy"])

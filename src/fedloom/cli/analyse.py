@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedloom import studies
+from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.core.naming import meant
 from fedloom.core.output import below
@@ -44,7 +45,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise SettingError(
             f"there is no analysis {unknown!r}{meant(unknown, analyses)}; fedloom analyse --list names all"
         )
-    analysed = AnalysedRun.of(args.directory, _rounds(args), args.model)
+    print_code(args.directory, args, console)
+    analysed = AnalysedRun.of(args.directory, _rounds(args), args.model, allow_code=args.allow_code)
     out = below(Path(args.directory), "analysis") if args.out is None else Path(args.out)
     skipped: dict[str, list[str]] = {}  # by reason: one that does not apply costs no other
     for name in names:

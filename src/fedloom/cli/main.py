@@ -7,6 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rich.markup import escape
 
 from fedloom.cli.parser import parser
 from fedloom.core.errors import FedloomError, enough_memory
+from fedloom.core.naming import forbid_imports
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         do = _function(args.do)
-        with enough_memory(), warnings.catch_warnings():  # not those of imports
+        with enough_memory(), _permission(args), warnings.catch_warnings():  # not those of imports
             warnings.simplefilter("default")
             warnings.showwarning = show
             return do(args, console)
@@ -52,6 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         goes_on = "; the same command with --resume goes on" if by_flag else ""
         errors.print("interrupted" + ("; the same command goes on" if args.command == "reproduce" else goes_on))
         return 130
+
+
+def _permission(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Code may be imported where a person types its name, and where --allow-code lets a run's folder name it."""
+    allowed = getattr(args, "allow_code", True)
+    return forbid_imports(None if allowed else "a run's settings are somebody's words: allow it with --allow-code")
 
 
 def _function(name: str) -> Callable[[argparse.Namespace, Console], int]:

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
 
 from fedloom.cli.flags import FLAGS
 from fedloom.core.errors import SettingError
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, read_settings
 from fedloom.experiments.words import coerce
+
+
+def opened(directory: str | Path, args: argparse.Namespace, console: Console) -> Experiment:
+    """The experiment that was run in a directory."""
+    print_code(directory, args, console)
+    return Experiment.from_directory(directory, allow_code=args.allow_code)
+
+
+def print_code(directory: str | Path, args: argparse.Namespace, console: Console) -> None:
+    """Print which code the run in a directory names, if it may be imported, before it is."""
+    if args.allow_code and (code := Experiment.code_of(directory)):
+        text = f"{directory} imports {', '.join(code)}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequence[str] = ()) -> list[Experiment]:
@@ -48,6 +65,15 @@ def seeds(text: str | None, experiment: Experiment) -> list[int]:
     """The seeds that a flag names, as in `0,1,2`; that of the experiment where the flag is not given."""
     if text is None:
         return [experiment.run.seed]
+    return seed_list(text)
+
+
+def seed_list(text: str) -> list[int]:
+    """Return the seeds of a text such as `0,1,2`."""
+    if span := re.fullmatch(r"(\d{1,4})-(\d{1,4})", text):
+        first, last = map(int, span.groups())
+        listed = ",".join(map(str, range(first, last + 1))) if first <= last < first + 20 else "0,1,2"
+        raise SettingError(f"--seed names seeds with commas between them, got {text!r}: write --seed {listed}")
     found = [int(coerce(part, int, "--seed")) for part in text.split(",")]
     if len(set(found)) < len(found):
         raise SettingError(f"each seed is named once, got --seed {text}")

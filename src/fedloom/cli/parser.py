@@ -74,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("directory", type=directory, help="what --out named")
     again.add_argument("--rounds", type=int, metavar="N", help="more rounds than they were started with")
     again.add_argument("--at", type=int, metavar="ROUND", help="from this checkpoint instead of the newest")
+    _allow_code(again)
 
     fork = command("branch", "a run that begins as another did and goes on with other settings", "train.branch")
     fork.add_argument("directory", type=directory, help="the run that it begins as")
@@ -84,14 +85,17 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="NAME=VALUE",
         help="from then on: a setting of the algorithm (fedntd.beta) or of its training (local.lr); repeatable",
     )  # fmt: skip
+    _allow_code(fork)
 
     whole = command("verify", "check every byte of the runs in a directory that decides a result", "verify.verify")
     whole.add_argument("directory", type=directory, help="a run, or a folder with runs below it")
+    whole.set_defaults(allow_code=False)
 
     past = command("replay", "compute a past round again and look at its local models", "runs.replay")
     past.add_argument("directory", type=directory, help="a run")
     past.add_argument("round", type=int, help="which round, from 1")
     past.add_argument("--save", type=directory, metavar="DIR", help="write the local models there")
+    _allow_code(past)
 
     page = command("report", "one page with figures and tables about all runs in some directories", "runs.report")
     page.add_argument(
@@ -102,6 +106,7 @@ def parser() -> argparse.ArgumentParser:
     )
     named(page)
 
+    page.set_defaults(allow_code=False)
     numbers = command("summary", "means over seeds and differences of methods, for a paper", "runs.summarise")
     numbers.add_argument(
         "directories", nargs="+", type=directory, metavar="directory", help="a run, or a folder with runs below it"
@@ -118,6 +123,7 @@ def parser() -> argparse.ArgumentParser:
     numbers.add_argument(
         "--out", type=directory, metavar="DIR", help="where summary.tex, summary.md and summary.csv go"
     )
+    numbers.set_defaults(allow_code=False)
 
     model = command("export", "write a run's global model, or one client's", "runs.export")
     model.add_argument("directory", type=directory, help="a run")
@@ -126,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     model.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
     model.add_argument("--at", type=int, metavar="ROUND", help="a checkpoint other than the newest")
     model.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    _allow_code(model)
 
     data = commands.add_parser("data", help="look at data sets and at who holds what; download")
     about = data.add_subparsers(dest="about", required=True, metavar="ABOUT")
@@ -151,6 +158,14 @@ def parser() -> argparse.ArgumentParser:
     check = command("demo", "four algorithms on embedded data, checked against expected results", "demo.run")
     check.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
     return made
+
+
+def _allow_code(command: argparse.ArgumentParser) -> None:
+    """The permission to import what a run's folder names; commands of what a person types need none."""
+    command.add_argument(
+        "--allow-code", action="store_true",
+        help="import the code that the run's settings name as module:name; without it, runs with such code are refused",
+    )  # fmt: skip
 
 
 def _sweep(command: Any) -> None:
@@ -227,6 +242,7 @@ def _analyse(command: Any) -> None:
         "--out", type=directory, metavar="DIR", help="where figures and numbers go (default: analysis/ in the run)"
     )
     parser.add_argument("--list", action="store_true", help="list what can be measured")
+    _allow_code(parser)
 
 
 def _reproduce(command: Any) -> None:

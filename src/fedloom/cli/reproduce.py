@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedloom.cli.options import named
+from fedloom.cli.options import named, seed_list
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
@@ -145,10 +145,7 @@ def _names(flag: str, text: str | None) -> list[str]:
 
 def _seeds(args: argparse.Namespace) -> list[int]:
     if args.seed is not None:
-        found = [int(coerce(part, int, "--seed")) for part in args.seed.split(",")]
-        if len(set(found)) < len(found):
-            raise SettingError(f"each seed is named once, got --seed {args.seed}")
-        return found
+        return seed_list(args.seed)
     count = int(coerce("1" if args.seeds is None else args.seeds, int, "--seeds"))
     if count < 1:
         raise SettingError(f"--seeds must be >= 1, got {count}")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedloom.cli.options import opened
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import SettingError
 from fedloom.core.terminal import table
 from fedloom.evaluate import classify
-from fedloom.experiments.experiment import Experiment
 from fedloom.experiments.export import export as write_model
 from fedloom.report import summary, write_report
 
@@ -54,7 +54,7 @@ def _names(given: Sequence[str]) -> dict[str, str]:
 
 def replay(args: argparse.Namespace, console: Console) -> int:
     """Compute a past round again, and print what each client's model is after its local training."""
-    job = Experiment.from_directory(args.directory).job()
+    job = opened(args.directory, args, console).job()
     found = job.replay(args.directory, args.round)
     test, out = job.federation.test, table(f"Local models of round {args.round}")
     out.add_column("client", justify="right")
@@ -81,7 +81,7 @@ def replay(args: argparse.Namespace, console: Console) -> int:
 
 def export(args: argparse.Namespace, console: Console) -> int:
     """Write the global model of a run, or that of one client, to a file."""
-    job = Experiment.from_directory(args.directory).job()
+    job = opened(args.directory, args, console).job()
     restored = job.restore(args.directory, args.at)
     p, train = job.population, job.federation.train
     if args.client is not None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job, check_free
 from fedloom.core.errors import SettingError
+from fedloom.core.naming import forbid_imports
 from fedloom.engines.communication import communication, meeting_point, rank_here
 from fedloom.engines.fleet import TRUSTED, Audit, RankFleet
 from fedloom.engines.reception import hand_out, receive
@@ -78,16 +79,20 @@ def settings_of(described: dict[str, Any]) -> Experiment:
             f"devices bring their own examples, so data.{wrong[0]} has no meaning here: leave it out; of [data] there "
             f"are {', '.join(sorted(_OF_DEVICES | _OF_SERVER))}"
         )
-    experiment = Experiment.of(described)
+    if own := named_code(described):
+        raise SettingError(
+            f"fedloom serve: devices import no code that a server names, such as {', '.join(own)}: change the "
+            "settings, or simulate it with fedloom run"
+        )
+    with forbid_imports("devices import no code that a server names"):
+        experiment = Experiment.of(described)
     kind, run = catalogue.kind(experiment.algorithm), experiment.run
-    own = named_code(described)
     for forbidden, why in (
         (kind.pooled, f"{experiment.algorithm} trains on the examples of all in one place"),
         (
             experiment.data.public_source is None and (kind.needs_public or experiment.data.public),
             "public examples are the server's, which data.public_source names",
         ),
-        (bool(own), f"devices import no code that a server names, such as {', '.join(own)}"),
         (experiment.start is not None, "start names a file that devices lack"),
         (experiment.clients.new is not None, "clients.new judges by training that devices are not asked for"),
         (run.partial_sums is not None, "run.partial_sums is for ranks, and each device answers for itself"),

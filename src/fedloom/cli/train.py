@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console, ConsoleRenderable
 
-from fedloom.cli.options import experiments, pairs, seeds, with_seed
+from fedloom.cli.options import experiments, opened, pairs, seeds, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
@@ -92,7 +92,7 @@ def resume(args: argparse.Namespace, console: Console) -> int:
     experiments = dict[Path, Experiment]()
     for place in runs:
         with _costs_no_other(str(place), left, len(runs), FedloomError):  # started from Python, or damaged
-            experiments[place] = Experiment.from_directory(place)
+            experiments[place] = opened(place, args, console)
     try:
         for place, experiment in experiments.items():
             if args.rounds is not None:
@@ -137,7 +137,7 @@ def _show_diverged(diverged: Mapping[str, str], console: Console) -> None:
 
 def branch(args: argparse.Namespace, console: Console) -> int:
     """Begin a run as another did, with other settings from there on, and train."""
-    experiment = Experiment.from_directory(args.directory)
+    experiment = opened(args.directory, args, console)
     named = [pair.removeprefix("algorithm=") for pair in args.set if pair.startswith("algorithm=")]
     own = label([experiment.algorithm, *named][-1])
     experiment = experiment.with_all(pairs(args.set, own, [own]))

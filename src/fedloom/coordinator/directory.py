@@ -18,7 +18,7 @@ from fedloom.coordinator.facts import completed, plain
 from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.core import files
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
-from fedloom.core.strict_json import parse
+from fedloom.core.strict_json import MOST, SETTINGS, parse
 from fedloom.engines.engine import Engine
 
 _MAY_DIFFER = {
@@ -222,7 +222,7 @@ class RunDirectory:
         try:
             if name == "manifest":
                 return reading.manifest(data)
-            found = parse(data)
+            found = parse(data, 2 * SETTINGS if name == "settings" else MOST)  # with each default beside what was said
         except ValueError as error:
             raise DamageError(f"{path} is damaged: {error}") from None
         if self.begun:

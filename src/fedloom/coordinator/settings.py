@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from fedloom.coordinator.history import lower_is_better
 from fedloom.core.choices import Count, Known, Positive, WholeNumber, check_choices
@@ -14,6 +14,10 @@ from fedloom.core.errors import SettingError
 from fedloom.engines.choose import CompilationName, EngineName
 
 Monitor = Literal["global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy"]
+
+
+Processes = Annotated[int, Ge(1), Le(4096)]  # or threads: beyond what any machine has, so a slip
+_DEVICES = "device must be 'cpu', 'cuda' or 'cuda:0', ..."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +78,14 @@ class RunSettings(Known):
     state_memory_mib: Annotated[float, Ge(1)] | None = None
     stateless: bool = False
     engine: EngineName = "auto"
-    workers: Count | None = None
+    workers: Processes | None = None
     deadline: Positive | None = None
     compilation: CompilationName = "auto"
     chunk: Count | None = None
     bf16: bool = False
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
-    threads: Count | None = None
+    threads: Processes | None = None
     on_nonfinite: Literal["stop", "refuse"] = "stop"
     norm_bound: Positive | None = None
     partial_sums: Count | None = None
@@ -96,7 +100,9 @@ class RunSettings(Known):
         try:
             device = torch.device(self.device)
         except RuntimeError:
-            raise SettingError(f"device must be 'cpu', 'cuda' or 'cuda:0', ..., got {self.device!r}") from None
+            raise SettingError(f"{_DEVICES}, got {self.device!r}") from None
+        if device.type not in ("cpu", "cuda"):  # of others, mps lacks the float64 in which sums are made
+            raise SettingError(f"{_DEVICES}, got {self.device!r}, on which nothing is computed: use device = 'cpu'")
         if device.type == "cuda":
             gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
             if not gpus:

@@ -55,7 +55,7 @@ class Averaging(Algorithm[Weights, S]):
         for word in self.shared.split():
             if not named(word, weights):
                 raise SettingError(
-                    f"{word!r} matches no tensor of {model.name}: write patterns of its layers, "
+                    f"{word.removeprefix('!')!r} matches no tensor of {model.name}: write patterns of its layers, "
                     f"{', '.join(_layers(weights))}, or last:N"
                 )
         return weights

@@ -117,6 +117,8 @@ def read(value: Any, kind: Any, name: str, text: bool = False) -> Any:
     except ValidationError as error:
         rule = _rule(error, kind)
         remedy = _REMEDIES.get(rule, "") if text else ""
+        if remedy and "," in str(value) and "-" not in name and " " not in name:
+            remedy += f"; several values are tried by a sweep, fedloom sweep --over {name}={value}"
         raise SettingError(f"{name} must be {rule}, got {error.errors()[0]['input']!r}{remedy}") from None
 
 

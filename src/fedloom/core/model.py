@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedloom import models
 from fedloom.core.batches import Batch, padded_batch
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.naming import by_python_name
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
 from fedloom.core.types import Params, Weights
-from fedloom.models import build
 
 
 @contextlib.contextmanager
@@ -99,7 +99,10 @@ class Model:
         Raises:
             SettingError: there is no such network, or it does not take these settings.
         """
-        make = by_python_name(text, "network") if ":" in text else functools.partial(build, text)
+        if packaged(text):
+            make = getattr(models, text.partition(":")[2])
+        else:
+            make = by_python_name(text, "network") if ":" in text else functools.partial(models.build, text)
         try:
             module = make(**settings)
         except (TypeError, ValueError) as error:
@@ -296,6 +299,12 @@ class Model:
         with RecordMoments(names) as call:
             logits = functional_call(self._frozen, tensors, (x,))
         return logits, call.moments
+
+
+def packaged(text: str) -> bool:
+    """Whether a text names a network of the package's own as `fedloom.models:NAME`, which imports nothing."""
+    package, _, name = text.partition(":")
+    return package == models.__name__ and name in models.__all__
 
 
 def _arguments(build: Callable[[], nn.Module]) -> list[str]:

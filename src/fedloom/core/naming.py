@@ -6,7 +6,11 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from typing import Any
 
 from fedloom.core.errors import SettingError
@@ -25,11 +29,32 @@ def plain(word: str) -> str:
     return "".join(filter(str.isalnum, word)).lower()
 
 
+_FORBIDDEN: ContextVar[str | None] = ContextVar("forbidden", default=None)  # why nothing may be imported
+
+
+@contextmanager
+def forbid_imports(reason: str | None) -> Iterator[None]:
+    """Let names come from registries alone in here: `by_python_name` imports nothing and says why. None: it may."""
+    token = _FORBIDDEN.set(reason)
+    try:
+        yield
+    finally:
+        _FORBIDDEN.reset(token)
+
+
+def is_python_name(text: str) -> bool:
+    """Whether a text is module:name, the one form that `by_python_name` imports."""
+    module, colon, name = text.partition(":")
+    return bool(colon) and name.isidentifier() and all(map(str.isidentifier, module.split(".")))
+
+
 def by_python_name(text: str, what: str) -> Any:
     """What `module:name` names; modules are looked for in the current folder too.
 
+    The only place that imports what settings name, and the only one that `forbid_imports` has to close.
+
     Raises:
-        SettingError: there is no such module or name.
+        SettingError: there is no such module or name, the text is no such name, or imports are forbidden.
     """
     module, _, name = text.partition(":")
     if module.endswith(".py"):
@@ -37,6 +62,10 @@ def by_python_name(text: str, what: str) -> Any:
             f"{what} is module:name, without .py and with dots for slashes, got {text!r}: write "
             f"{module[:-3].strip('./').replace('/', '.')}:{name}"
         )
+    if not is_python_name(text):
+        raise SettingError(f"{what} is module:name, one name of one module, got {text!r}: write as in own:Method")
+    if (reason := _FORBIDDEN.get()) is not None:
+        raise SettingError(f"{what} {text!r} is code, and {reason}")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -52,3 +81,22 @@ def by_python_name(text: str, what: str) -> Any:
     except AttributeError:
         known = [n for n in vars(found) if not n.startswith("_")]
         raise SettingError(f"{what} {text!r}: {module} has no {name!r}{meant(name, known)}") from None
+
+
+def source_file(text: str) -> str | None:
+    """The file of the module in `module:name`, as `by_python_name` would find it; None if there is none.
+
+    Nothing is imported, neither the module nor the packages around it.
+    """
+    if not is_python_name(text):
+        return None
+    here = os.getcwd()
+    first, *inner = text.partition(":")[0].split(".")
+    found = PathFinder.find_spec(first, [here]) if here not in sys.path else None
+    with suppress(ImportError, ValueError):
+        found = found or find_spec(first)
+    for i in range(len(inner)):
+        if found is None or found.submodule_search_locations is None:
+            return None
+        found = PathFinder.find_spec(".".join([first, *inner[: i + 1]]), list(found.submodule_search_locations))
+    return None if found is None else found.origin

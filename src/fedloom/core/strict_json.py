@@ -10,6 +10,7 @@ from typing import Any
 Object = dict[str, Any]
 
 MOST = 1 << 26  # bytes of a line or of a JSON file
+SETTINGS = 1 << 22  # of what a person writes: a settings file
 LARGEST = 1 << 30  # of what has an entry for each client: the index of a checkpoint, 90 bytes a client
 _DEPTH = 64  # of nested lists and mappings
 
@@ -30,7 +31,7 @@ def parse(data: bytes, most: int = MOST) -> Object:
             parse_int=_integer,
             object_pairs_hook=_unique,
         )
-        _shallow(value, _DEPTH)
+        check_depth(value, _DEPTH)
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
     except UnicodeDecodeError:
@@ -54,12 +55,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> Object:
     return out
 
 
-def _shallow(value: Any, left: int) -> None:
+def check_depth(value: Any, left: int, what: str = "JSON") -> None:
+    """Raise ValueError if lists and mappings are nested more than `left` deep."""
     if not left:
-        raise ValueError("JSON is nested too deeply")
+        raise ValueError(f"{what} is nested too deeply")
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         if isinstance(inner, (dict, list)):
-            _shallow(inner, left - 1)
+            check_depth(inner, left - 1, what)
 
 
 def _refuse(text: str) -> float:

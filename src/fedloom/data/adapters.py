@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from fedloom.data.constants import NORMALISE
-from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
+from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays, missing_classes
 from fedloom.data.folders import pillow
 from fedloom.data.tables import number
 
@@ -146,7 +146,13 @@ def from_huggingface(
     classes = getattr(train.features[label], "num_classes", None)
     read = {part: _split(parts[part], x, label) for part in ("train", "test") if part in parts}
     if classes is None:
-        classes = max(int(y.max(initial=0)) for _, y in read.values()) + 1
+        y = np.concatenate([y for _, y in read.values()])
+        if y.min() >= 0 and (gap := missing_classes(y)):
+            raise ValueError(
+                f"labels in {label!r} of {name} must be 0..C-1, each with an example, got {gap}: renumber them in all "
+                "splits alike, with Dataset.class_encode_column for instance"
+            )
+        classes = int(y.max()) + 1
     examples = {
         part: _called(
             from_arrays(values, y, num_classes=classes, normalise=normalise, name=name),
@@ -194,12 +200,22 @@ def _collect(pairs: Iterable[tuple[int, Any, Any]], count: int) -> tuple[npt.NDA
             )
         out[i] = array
         try:
-            labels[i] = operator.index(label)
+            labels[i] = _class_number(label)
         except (TypeError, ValueError, OverflowError):
             raise ValueError(f"labels must be integers, got {label!r} of item {i}: number the classes from 0") from None
     if out is None:
         raise ValueError("a data set needs an item at least, got none: check its split and filters")
     return out, labels
+
+
+def _class_number(label: Any) -> int:
+    """A label as an integer, which may be stored as 3.0."""
+    if hasattr(label, "__index__"):
+        with suppress(TypeError):  # tensors and arrays of floating point have it as well
+            return operator.index(label)
+    if isinstance(label, str) or not float(label).is_integer():
+        raise ValueError
+    return int(label)
 
 
 def _array(i: int, value: Any) -> npt.NDArray[Any]:

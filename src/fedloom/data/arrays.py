@@ -13,17 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.data import formats
-from fedloom.data.examples import MAX_CLASSES, Dataset, from_arrays
+from fedloom.data.examples import MAX_CLASSES, Dataset, from_arrays, missing_classes
 from fedloom.data.formats import FormatError, refuse
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 _CHUNK = 2**24
 
 
-def read_npz(path: str | os.PathLike[str]) -> Dataset:
+def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Dataset:
     """Return the examples in a .npz file with the arrays x_train, y_train, x_test, y_test, as Keras has MNIST.
 
-    x: images (N, H, W) or (N, H, W, 3) of uint8, images (N, C, H, W), or features (N, D); y: class labels (N,).
+    x: images (N, H, W) or (N, H, W, 3) of uint8, images (N, C, H, W), or features (N, D); y: class labels (N,), whole
+    numbers that may be stored in floating point.
+
+    Args:
+        path: of the file.
+        every_class: refuse labels among which one below the largest has no example, in y_train or y_test; else it is a
+            class without examples.
 
     Raises:
         ValueError: there is no such file, an array is missing, holds anything but numbers, or does not fit the others.
@@ -31,21 +37,45 @@ def read_npz(path: str | os.PathLike[str]) -> Dataset:
     path = Path(path)
     arrays = read_arrays(path, NAMES)
     for name, array in arrays.items():
-        kinds, rule = ("iu", "integer class labels") if name[0] == "y" else ("uf", "numbers, uint8 or floating point")
-        if array.dtype.kind not in kinds or array.dtype.itemsize > 8 or not array.size:
+        if name[0] == "y":
+            arrays[name] = _labels(path, name, array)
+        elif array.dtype.kind not in "uf" or array.dtype.itemsize > 8 or not array.size:
+            rule = "numbers, uint8 or floating point"
             raise FormatError(f"{name} of {path} must hold {rule}, got {array.dtype} of shape {array.shape}")
     kept = [str(arrays[name].dtype) for name in ("x_train", "x_test")]
     if "uint8" in kept and kept[0] != kept[1]:  # one of which would be divided by 255, or both
         rule = "x_train and x_test must be stored alike, both as uint8 or both in floating point"
         refuse(path, rule, " and ".join(kept), "bring both to one scale and type")
-    classes = int(max(arrays["y_train"].max(), arrays["y_test"].max())) + 1
-    if classes > MAX_CLASSES:
-        refuse(path, f"labels must be below {MAX_CLASSES}", classes - 1, "number the classes from 0")
+    y = np.concatenate([arrays["y_train"], arrays["y_test"]])
+    if every_class and (gap := missing_classes(y)):
+        remedy = "save numpy.unique(y, return_inverse=True)[1] of both together"
+        refuse(path, "labels of y_train and y_test must be 0..C-1, each with an example", gap, remedy)
+    classes = int(y.max()) + 1
     train = from_arrays(arrays["x_train"], arrays["y_train"], num_classes=classes, name=path.stem)
     test = from_arrays(
         arrays["x_test"], arrays["y_test"], num_classes=classes, normalise=train.normalise, name=path.stem
     )
     return Dataset(train, test)
+
+
+def _labels(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Class labels (N,) of an array in a file, which says what to save instead where it holds something else."""
+    rule = f"{name} must hold class labels (N,), whole numbers from 0"
+    if array.dtype.kind in "US":
+        remedy = "save numpy.unique(names, return_inverse=True)[1] of y_train and y_test together"
+        refuse(path, rule, f"text such as {str(array.flat[0])!r:.40}" if array.size else "text", remedy)
+    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8 or not array.size:
+        refuse(path, rule, f"{array.dtype} of shape {array.shape}", "number the classes from 0")
+    if array.ndim != 1:
+        remedy = f"save {name}.ravel()" if array.size == len(array) else f"save {name}.argmax(1) of one-hot rows"
+        refuse(path, rule, f"an array of shape {array.shape}", remedy)
+    if array.dtype.kind == "f" and (wrong := array[~(array == np.round(array))]).size:
+        refuse(path, rule, f"{wrong[0]:g}", "number the classes from 0")
+    if array.min() < 0:
+        refuse(path, rule, f"{array.min():g}", "number the classes from 0")
+    if array.max() >= MAX_CLASSES:
+        refuse(path, f"labels of {name} must be below {MAX_CLASSES}", f"{array.max():g}", "number the classes from 0")
+    return array.astype(np.int64)
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:

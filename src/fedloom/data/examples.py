@@ -318,6 +318,8 @@ def from_arrays(
         x = x.unsqueeze(1)
     elif x.dim() == 4 and x.dtype == torch.uint8 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
         x = x.permute(0, 3, 1, 2).contiguous()
+    if y.dtype.is_floating_point and y.dim() == 1 and (whole := whole_numbers(y)) is not None:
+        y = whole
     if not y.is_floating_point():
         y = y.long()
     elif (remedy := _integer_remedy(y)) is not None:
@@ -332,11 +334,10 @@ def from_arrays(
             num_classes = y.shape[1] if y.dim() > 1 else 1
         elif y.numel():
             num_classes = int(y.max()) + 1
-            if int(y.min()) >= 0 and (found := len(np.unique(y.cpu().numpy()))) < num_classes:
+            if int(y.min()) >= 0 and (gap := missing_classes(y.cpu().numpy())):
                 raise ValueError(
-                    f"labels without num_classes must be 0..C-1, each with an example, got {found} different ones up "
-                    f"to {num_classes - 1}: give num_classes if the others are meant, or renumber the labels with "
-                    "numpy.unique(y, return_inverse=True)[1]"
+                    f"labels without num_classes must be 0..C-1, each with an example, got {gap}: give num_classes if "
+                    "the others are meant, or renumber the labels with numpy.unique(y, return_inverse=True)[1]"
                 )
         else:
             raise ValueError("num_classes is needed when there are no labels to count, got none: give num_classes")
@@ -345,12 +346,34 @@ def from_arrays(
     return Examples(x, y, num_classes, normalise, name, classes=tuple(classes))
 
 
-def _integer_remedy(y: Tensor) -> str | None:
-    """How to make integers of floating point targets that are class numbers or one-hot rows; None of others."""
+def whole_numbers(y: Tensor) -> Tensor | None:
+    """Return floating point labels that are class numbers as integers; None where they are not, or may be targets.
+
+    Files and programs often store class 3 as 3.0. Zeros alone may be targets as well.
+    """
     if not y.numel() or not bool(((y == y.round()) & (y >= 0)).all()) or not bool(y.any()):
         return None
-    if y.dim() == 1 or y.shape[1:].numel() == 1:
-        return "y.astype(int)" if y.dim() == 1 else "y.astype(int).ravel()"
+    return y.long()
+
+
+def missing_classes(y: npt.NDArray[np.integer]) -> str:
+    """Return which labels of 0..C-1 have no example, in words, C - 1 being the largest label; "" where all have one.
+
+    Readers of files that do not say how many classes there are count over all examples, of training and test.
+    """
+    there = np.unique(y)
+    if len(there) == there[-1] + 1:
+        return ""
+    first = next(c for c in range(len(there) + 1) if c == len(there) or there[c] != c)
+    return f"{len(there)} different ones up to {there[-1]}, without {first}"
+
+
+def _integer_remedy(y: Tensor) -> str | None:
+    """How to make integers of floating point targets that are class numbers or one-hot rows; None of others."""
+    if whole_numbers(y) is None:
+        return None
+    if y.shape[1:].numel() == 1:
+        return "y.astype(int).ravel()"
     return "y.argmax(1)" if y.dim() == 2 and bool(((y.amax(1) == 1) & (y.sum(1) == 1)).all()) else None
 
 

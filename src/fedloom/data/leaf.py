@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.examples import MAX_CLASSES, Dataset, from_arrays
+from fedloom.data.examples import MAX_CLASSES, Dataset, from_arrays, missing_classes
 from fedloom.data.formats import FormatError, check_link, read_whole, refuse
 
 _KEYS = ("users", "num_samples", "user_data")
@@ -22,6 +22,9 @@ _Rows = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 def leaf(folder: Path) -> Dataset:
     """Return vectors (N, D) float32 from `{train,test}/*.json`, also below `data/`."""
     x, y, owners, held_out, users = _users(folder, None, None)
+    if gap := missing_classes(y):
+        rule = "labels must be 0..C-1, each with an example in train or test"
+        refuse(folder, rule, gap, "renumber them alike in all files")
     train = replace(from_arrays(x, y, num_classes=int(y.max()) + 1, name="leaf"), owners=users)
     return Dataset(train, train.select(np.flatnonzero(held_out)), owners, held_out)
 
@@ -109,9 +112,8 @@ def _rows(path: Path, user: str, count: object, data: Any, num_classes: int | No
     if not x:
         return None
     top = MAX_CLASSES if num_classes is None else num_classes
-    if not all(type(label) is int and 0 <= label < top for label in y):
-        wrong = next(label for label in y if not (type(label) is int and 0 <= label < top))
-        refuse(path, f"labels of user {user!r} must be integers in 0..{top - 1}", repr(wrong)[:40])
+    if wrong := [label for label in y if not (_is_whole(label) and 0 <= label < top)]:
+        refuse(path, f"labels of user {user!r} must be integers in 0..{top - 1}", repr(wrong[0])[:40])
     try:
         values = np.array(x)  # not straight to float32: text would be converted
         if values.dtype.kind not in "iuf" or values.ndim != 2 or not values.size:
@@ -123,3 +125,8 @@ def _rows(path: Path, user: str, count: object, data: Any, num_classes: int | No
     if not np.isfinite(numbers).all():
         refuse(path, f"x of user {user!r} must be finite in float32", "a larger number")
     return numbers, np.array(y, np.int64)
+
+
+def _is_whole(label: object) -> bool:
+    """Whether a label is a whole number, which FedProx's generator and others write as 3.0."""
+    return type(label) is int or (type(label) is float and label.is_integer())

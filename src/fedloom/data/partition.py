@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -226,6 +227,9 @@ def shards(
     return Partition.from_lists(clients, f"shards s={shards_per_client}", seed)
 
 
+_MANY = 2000  # draws, after which it may take long
+
+
 def dirichlet(
     labels: npt.ArrayLike | Tensor,
     num_clients: int,
@@ -262,7 +266,7 @@ def dirichlet(
     if min_size < 0 or min_size * num_clients > len(classes):
         raise ValueError(
             f"min_size must be in 0..{len(classes) // num_clients}, the mean size of {num_clients} clients with "
-            f"{len(classes)} examples, got {min_size}: lower min_size or num_clients"
+            f"{len(classes)} examples, got {min_size}: take fewer clients, {_lower(alpha, capped)}"
         )
     if max_attempts < 1:
         raise ValueError(f"max_attempts must be at least 1, got {max_attempts}: 20_000 is the default")
@@ -271,7 +275,14 @@ def dirichlet(
     concentration = np.repeat(alpha, num_clients)
     mean_size = len(classes) / num_clients
     best = -1
-    for _ in range(max_attempts):
+    for attempt in range(max_attempts):
+        if attempt == _MANY:
+            warnings.warn(
+                f"{_MANY:,} draws of dirichlet alpha={alpha:g} left a client with too few examples, at best {best} of "
+                f"{min_size}, and up to {max_attempts:,} are made: raise alpha, take fewer clients, "
+                f"{_lower(alpha, capped)}",
+                stacklevel=2,
+            )
         # Sizes decide about acceptance, so rows are listed once, at the end. The shuffles cannot be saved: they move
         # the random stream, and the official partitions follow from it.
         sizes = np.zeros(num_clients, np.int64)
@@ -306,8 +317,15 @@ def dirichlet(
     raise ValueError(
         f"every client needs min_size={min_size} examples, but none of {max_attempts} attempts with alpha={alpha} and "
         f"{num_clients} clients got there, {reached}: "
-        "raise alpha or max_attempts, lower min_size or num_clients, or try another seed"
+        f"raise alpha, take fewer clients, try another seed, {_lower(alpha, capped)}"
     )
+
+
+def _lower(alpha: float, capped: bool) -> str:
+    """Return the remedy for a Dirichlet draw that leaves too few examples: its rule without cap, or less to have."""
+    if capped:
+        return f"or use plain_dirichlet:{alpha:g}, which has no cap and asks for 2 examples a client"
+    return "or lower min_size, in Python"
 
 
 def split(

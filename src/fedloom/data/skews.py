@@ -348,7 +348,7 @@ def _accepted_cuts(
     )
     raise ValueError(
         f"every client of a group needs {required} examples, half of the mean, but none of {max_attempts} attempts "
-        f"with beta={beta} got there, {reached}: raise beta or max_attempts, or try another seed"
+        f"with beta={beta} got there, {reached}: raise beta, take fewer clients, or try another seed"
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_WHOLE = re.compile(r"([+-]?[0-9]{1,18})\.0*")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _GROUPED = [  # 66.981,87 and 66,981.87: what whole columns must look like, what tells it from a decimal mark, the marks
     (re.compile(rf"[+-]?[0-9]{{1,3}}(\{mark}[0-9]{{3}})*(\{point}[0-9]+)?|[+-]?[0-9]+(\{point}[0-9]+)?"), mark, point)
@@ -498,6 +499,8 @@ def _check_gaps(path: Path, read: _Read, column: str, cells: Sequence[str]) -> N
 
 def _classes(path: Path, column: str, cells: Sequence[str]) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     """Labels, and what the classes are called."""
+    if all(_INTEGER.fullmatch(cell) or _WHOLE.fullmatch(cell) for cell in cells):  # 3.0, as columns with gaps are saved
+        cells = [_WHOLE.sub(r"\1", cell) for cell in cells]
     spellings: dict[int, str] = {}
     for cell in sorted(set(cells)):
         if _INTEGER.fullmatch(cell) and spellings.setdefault(int(cell), cell) != cell:

@@ -14,6 +14,7 @@ import torch
 
 from fedloom.core import files
 from fedloom.core.errors import RankError, RefusedError, SettingError
+from fedloom.core.naming import forbid_imports
 from fedloom.data import Federation
 from fedloom.device.controller import Controller
 from fedloom.device.data_manager import DataManager, loaded
@@ -60,6 +61,10 @@ class Membership:
         """The answer to a message: first the server's settings, then whether it takes this device, then public examples
         where there are some, then requests.
         """
+        with forbid_imports("a device imports no code that a server names"):
+            return self._answered(data)
+
+    def _answered(self, data: bytes) -> bytes:
         if self.controller is not None:
             if data == CLOSED:
                 self.over = True

@@ -23,6 +23,7 @@ from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, notes_of
 from fedloom.core.types import Weights
 from fedloom.engines.child import why_no_fork
+from fedloom.engines.communication import check_alone
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
@@ -54,8 +55,10 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
     5. else stacked.
 
     Raises:
-        SettingError: "workers" was asked for, and cannot be.
+        SettingError: "workers" was asked for, and cannot be; or this is one of several ranks, and "auto" is neither
+            "gloo" nor "mpi".
     """
+    check_alone(name)
     if name == "loop":
         return Loop, "asked for"
     others: dict[str, type[Engine]] = {"gloo": Gloo, "mpi": MPI, "devices": Devices}

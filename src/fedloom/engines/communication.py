@@ -379,6 +379,29 @@ def _number(name: str) -> int:
     return int(text)
 
 
+# How many ranks there are, as torchrun, Open MPI, MPICH and srun say it. `SLURM_NTASKS` stands in batch scripts too.
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def check_alone(engine: str) -> None:
+    """Raise SettingError if an engine is to be chosen where several ranks would each compute the whole run."""
+    if engine != "auto":
+        return
+    for name in _SIZES:
+        if (text := os.environ.get(name, "")).isdecimal() and int(text) > 1:
+            which = "mpi" if name in _SIZES[1:3] else "gloo"
+            raise SettingError(
+                f"with {name} = {text} each of {text} ranks would compute the whole run: share it out with "
+                f"--engine {which} (docs/ranks.md), or say --engine loop for runs that have nothing to do with each "
+                "other"
+            )
+
+
 def only_computes(engine: str) -> bool:
-    """Whether this process is a rank that computes clients, so that rank 0 has the numbers and the files of the run."""
+    """Whether this process is a rank that computes clients, so that rank 0 has the numbers and the files of the run.
+
+    Raises:
+        SettingError: the engine is to be chosen, and there are several ranks.
+    """
+    check_alone(engine)
     return engine in ("gloo", "mpi") and rank_here(cast("Transport", engine)) > 0

@@ -21,7 +21,7 @@ from fedloom.core.augment import Augment
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
 from fedloom.core.ldam import LDAM
-from fedloom.core.naming import by_python_name, meant, plain
+from fedloom.core.naming import by_python_name, is_python_name, meant, plain
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
 from fedloom.core.task import SVM, Classification, Hinge, Task, check_task
@@ -96,6 +96,11 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
         raise SettingError(
             f"an algorithm is one that `fedloom algorithms` lists or your own as module:Class, got {name!r}, which is "
             "not built in: docs/coming-from.md says what comes near, docs/algorithms.md how to write it"
+        )
+    if "," in name:
+        raise SettingError(
+            f"an algorithm is one name, got {name!r}: put spaces between several, fedloom compare "
+            f"{' '.join(name.split(','))}"
         )
     if ":" not in name:
         raise SettingError(
@@ -206,9 +211,8 @@ def data(source: str, *, whole: bool = False) -> Dataset:
     if is_table(source):
         return _table(path, arguments if question else None, whole)
     if source.endswith(".npz"):
-        return read_npz(source)
-    own = colon and name.replace(".", "").isidentifier() and rest.isidentifier()
-    if own and not (meant(name, SOURCES) and _unknown_module(name)):
+        return read_npz(source, every_class=not whole)
+    if is_own_data(source) and not (meant(name, SOURCES) and _unknown_module(name)):
         found = by_python_name(source, "data")
         found = found() if callable(found) else found
         if isinstance(found, Dataset):
@@ -230,6 +234,11 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         f"unknown data {source!r}{meant(name, [DATA, *SOURCES])}; there are {DATA}, original files as NAME:FOLDER "
         f"with one of {', '.join(SOURCES)}, FILE.npz, FILE.csv, huggingface:NAME, and your own as module:name"
     )
+
+
+def is_own_data(source: str) -> bool:
+    """Whether a source is somebody's module:name, and not a data set of a registry."""
+    return is_python_name(source) and source.partition(":")[0] not in (*SOURCES, "huggingface")
 
 
 def is_table(source: str) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,15 +16,17 @@ from annotated_types import Ge, Lt
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.history import runs_below
 from fedloom.coordinator.newcomers import WAYS, NewClients, Way
 from fedloom.coordinator.run import Job
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import Count, WholeNumber, check_choices
-from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.core.model import Model
-from fedloom.core.naming import meant
+from fedloom.core.errors import FedloomError, SettingError, SettingWarning
+from fedloom.core.model import Model, packaged
+from fedloom.core.naming import is_python_name, meant, source_file
 from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.strict_json import SETTINGS, check_depth, parse
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
 from fedloom.engines.registration import Registry
@@ -34,6 +36,7 @@ from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.samplers import sampler
 from fedloom.experiments.weights_file import load_weights
 from fedloom.experiments.words import coerce
+from fedloom.models import MODELS
 
 Share = Annotated[float, Ge(0), Lt(1)]  # of examples: 0.2 is one in five
 
@@ -177,14 +180,38 @@ class Experiment:
         return out.with_all(given)
 
     @classmethod
-    def from_directory(cls, directory: str | Path) -> Experiment:
+    def from_directory(cls, directory: str | Path, *, allow_code: bool = False) -> Experiment:
         """The experiment that was run in a directory.
 
+        `allow_code`: whether code that its settings name may be imported, as module:name; `code_of` says which.
+
         Raises:
-            SettingError: there is none, or it was started from Python with objects that have no names.
+            SettingError: there is none, it was started from Python with objects that have no names, or it names code
+                and `allow_code` is not given.
             StorageError: its settings.json or manifest.json was damaged or changed, or cannot be read.
         """
+        described = cls._described_in(directory)
+        if not allow_code and (code := _with_files(named_code(described))):
+            raise SettingError(
+                f"the settings of the run in {directory} name code to import, {', '.join(code)}: read it, and allow it "
+                "with --allow-code (in Python allow_code=True) if you trust it"
+            )
+        return cls.of(described)
+
+    @classmethod
+    def code_of(cls, directory: str | Path) -> tuple[str, ...]:
+        """The code that the settings of the run in a directory name, each with its file. Nothing is imported."""
+        return _with_files(named_code(cls._described_in(directory)))
+
+    @staticmethod
+    def _described_in(directory: str | Path) -> dict[str, Any]:
+        """What `from_directory` makes an experiment of."""
         if not (Path(directory) / "settings.json").exists():
+            if below := runs_below(directory) if Path(directory).is_dir() else []:
+                raise SettingError(
+                    f"{directory} holds {len(below)} runs and is none itself: name one, such as "
+                    f"{' or '.join(map(str, below[:3]))}"
+                )
             raise SettingError(f"{directory} holds no run; name a folder with a settings.json, as --out makes it")
         described = RunDirectory(directory).document("settings")
         if "data" not in described:
@@ -192,7 +219,7 @@ class Experiment:
                 f"the run in {directory} was started from Python with objects of its own: go on with it from there, "
                 "fedloom.run(..., directory=..., resume=True); replay and restore are methods of fedloom.Job"
             )
-        return cls.of(described)
+        return described
 
     def changed(self, key: str, value: Any) -> Experiment:
         """The experiment with one setting changed: `model`, `local.lr`, `fedntd.beta`; values may be text.
@@ -403,26 +430,43 @@ _TOP = {"algorithm": str, "model": str, "task": str, "start": str | None}
 _SECTIONS = ("data", "clients", "local", "run")
 
 
+_DEEPEST = 32  # of settings within settings
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"""(?<![\w\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_DEEPEST}}}""")
+
+
 def read_settings(path: str | Path) -> dict[str, Any]:
     """What a settings file says: TOML (.toml), or JSON (.json) such as the settings.json of a run.
 
     Raises:
-        SettingError: the file is missing, of another kind, or not well-formed; names the place.
+        SettingError: the file is missing, of another kind, too long, or not well-formed; names the place.
     """
     path = Path(path)
-    readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
+    readers: dict[str, Callable[[bytes], Any]] = {".toml": _toml, ".json": parse}
     if path.suffix not in readers:
         raise SettingError(f"a settings file is .toml or .json, got {str(path)!r}")
     try:
-        found = readers[path.suffix](path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(SETTINGS + 1)
+        if len(data) > SETTINGS:
+            raise ValueError(f"settings have at most {SETTINGS:,} bytes, got more")
+        found = readers[path.suffix](data)
     except OSError as error:
         raise SettingError(f"cannot read the settings file {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise SettingError(f"{path} is not well-formed: {error}") from None
-    if not isinstance(found, dict):
-        raise SettingError(f"{path} must hold settings by name, got {type(found).__name__}")
+        quotes = '; text stands in quotes, algorithm = "fedavg"' if "Invalid value" in str(error) else ""
+        raise SettingError(f"{path} is not well-formed: {error}{quotes}") from None
     found.pop("$schema", None)  # what editors check it by
     return found
+
+
+def _toml(data: bytes) -> dict[str, Any]:
+    text = data.decode("utf-8")
+    if found := _LONG_KEY.search(text):  # whose parser keeps every beginning of a key
+        raise ValueError(f"a key has at most {_DEEPEST} parts, got {found[0][:60]}...")
+    table = tomllib.loads(text)
+    check_depth(table, _DEEPEST, "TOML")
+    return table
 
 
 def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[Any, Any]:
@@ -432,22 +476,53 @@ def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[
         return catalogue.algorithm(name, local, settings)
 
 
-_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-
-
 def named_code(described: Any) -> list[str]:
-    """Code that nested settings name as module:name, which whoever runs them imports; the package's networks are none.
+    """Return what nested settings name that no registry has: code, which a run imports as module:name.
 
-    Nothing is imported to find out.
+    Nothing is imported to find out. What only looks like such a name is in the list too.
     """
-    if isinstance(described, Mapping):
-        return [name for value in described.values() for name in named_code(value)]
-    texts = described.split(",") if isinstance(described, str) else []
-    return [text for text in texts if _CODE.fullmatch(text.strip()) and not text.startswith("fedloom.models:")]
+    if not isinstance(described, Mapping):
+        return []
+    return list(dict.fromkeys(code for key, value in flat(described).items() for code in _code_at(key, value)))
+
+
+_REGISTRIES = {"algorithm": ALGORITHMS, "model": MODELS, "task": catalogue.TASKS}
+
+
+def _code_at(key: str, value: Any) -> Iterator[str]:
+    """The code that one setting names, by its key in a settings file."""
+    section = key.partition(".")[0]
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _code_at(key, one)
+    elif not isinstance(value, str):
+        return
+    elif key in _REGISTRIES:
+        for name in value.split(",") if key == "model" else [value]:
+            if ":" in name and name not in _REGISTRIES[key]:
+                yield name
+    elif key == "data.source" and value.startswith("devices:"):
+        with suppress(FedloomError):  # of a registry that cannot be read, whoever needs it says so
+            yield from _code_at(key, Registry.read(Path(value.removeprefix("devices:"))).test)
+    elif key in ("data.source", "data.public_source"):
+        if catalogue.is_own_data(value):
+            yield value
+    elif section not in (*_SECTIONS, *_TOP) and is_python_name(value) and not packaged(value):  # of an algorithm
+        yield value
+
+
+def _with_files(code: list[str]) -> tuple[str, ...]:
+    return tuple(f"{name!r} ({source_file(name) or 'no such module here'})" for name in code)
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with keys like `local.lr`."""
+    """Nested mappings as one mapping with keys like `local.lr`.
+
+    Raises:
+        SettingError: they are nested too deeply.
+    """
+    if prefix.count(".") >= _DEEPEST:
+        raise SettingError(f"settings are nested at most {_DEEPEST} deep, got {prefix[:60]}...: no setting lies deeper")
     out: dict[str, Any] = {}
     for key, value in table.items():
         out.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})

@@ -98,22 +98,29 @@ class AnalysedRun:
         rounds: which rounds to look at. An empty list is all of them; None is the last in which somebody trained, and
             for curves ten of them, evenly.
         model: which architecture, where the run has several.
+        allow_code: whether code that the run's settings name may be imported, as of `Experiment.from_directory`.
     """
 
     directory: Path
     rounds: Sequence[int] | None = None
     model: str | None = None
+    allow_code: bool = False
 
     @classmethod
     def of(
-        cls, directory: str | os.PathLike[str], rounds: Sequence[int] | None = None, model: str | None = None
+        cls,
+        directory: str | os.PathLike[str],
+        rounds: Sequence[int] | None = None,
+        model: str | None = None,
+        *,
+        allow_code: bool = False,
     ) -> AnalysedRun:
         """Open the run in a directory.
 
         Raises:
             SettingError: there is no run, it has finished no round, or a round is not among its rounds.
         """
-        made = cls(Path(directory), rounds, model)
+        made = cls(Path(directory), rounds, model, allow_code)
         last = made.last_round
         wrong = [t for t in rounds or () if not 1 <= t <= last]
         if wrong:
@@ -130,7 +137,7 @@ class AnalysedRun:
     @cached_property
     def job(self) -> Job:
         """The run's algorithm, clients and settings, made again from its settings file."""
-        return Experiment.from_directory(self.directory).job()
+        return Experiment.from_directory(self.directory, allow_code=self.allow_code).job()
 
     @cached_property
     def past(self) -> Past:
