@@ -395,6 +395,39 @@ OPENING = (
         ("run fedavg --public 90", "public takes between 1 and 89 of the training examples, got 90"),
         ("run fedavg --test-fraction 1", "test_fraction must be >= 0 and < 1, got 1.0"),
         ("run fedavg --device tpu", "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'tpu'"),
+        (
+            "run fedavg --device mps",
+            "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'mps', on which nothing is com",
+        ),
+        (
+            "run fedavg --device meta",
+            "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'meta', on which nothing is c",
+        ),
+        ("run fedavg --seed 0-2", "--seed names seeds with commas between them, got '0-2': write --seed 0,1,2"),
+        ("run fedavg --seed 3-1", "--seed names seeds with commas between them, got '3-1': write --seed 0,1,2"),
+        ("run fedavg --seed 4,4", "each seed is named once, got --seed 4,4"),
+        (
+            "run fedavg --lr 0.1,0.01",
+            "local.lr must be of type float, got '0.1,0.01': write one number, such as 0.1; several values are tried "
+            "by a sweep, fedloom sweep --over local.lr=0.1,0.01",
+        ),
+        (
+            "run fedprox --set mu=0.1,1",
+            "fedprox.mu must be of type float, got '0.1,1': write one number, such as 0.1; several values are tried "
+            "by a sweep, fedloom sweep --over fedprox.mu=0.1,1",
+        ),
+        ("run fedavg --partition shards:1,2", "partition shards:S must be of type int, got '1,2': write one whole"),
+        (
+            "compare fedavg,fedntd",
+            "an algorithm is one name, got 'fedavg,fedntd': put spaces between several, fedloom compare fedavg fedntd",
+        ),
+        ("run fedper --set personal_layers=fc", "'fc' matches no tensor of "),
+        (
+            "run fedavg --partition dirichlet:0.1 --clients 12",
+            "min_size must be in 0..7, the mean size of 12 clients with 90 examples, got 10: take fewer clients, or "
+            "use plain_dirichlet:0.1, which has no cap and asks for 2 examples a client",
+        ),
+        ("run fedavg --threads 1000000000", "threads must be >= 1 and <= 4096, got 1000000000"),
         ("run fedavg --model lenet", "LeNet needs images of at least 16 pixels, got 8: enlarge them"),
         ("run fedavg --lr 1e38", "client "),
     ],

@@ -19,6 +19,7 @@ from fedloom import SGD, Adam, Examples, FedAvg, Local, RunSettings, federate, i
 from fedloom.cli import main as cli
 from fedloom.cli.flags import add_settings
 from fedloom.coordinator import History, Job
+from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import Experiment
 
 ROOT = Path(__file__).parents[2]
@@ -195,6 +196,39 @@ def test_a_mistake_in_a_file_is_named(text: str, message: str, capsys: pytest.Ca
         ("none.toml", None, "cannot read the settings file none.toml: No such file or directory"),
         ("a.yaml", b"", "a settings file is .toml or .json, got 'a.yaml'"),
         ("a.toml", b"[run", "a.toml is not well-formed: "),
+        (
+            "a.toml",
+            b"model = mlp",
+            "a.toml is not well-formed: Invalid value (at line 1, column 9); text stands in quotes, algorithm = ",
+        ),
+        (
+            "a.toml",
+            b".".join([b"a"] * 20_000) + b" = 1",
+            "a.toml is not well-formed: a key has at most 32 parts, got a.a",
+        ),
+        (
+            "a.toml",
+            b'[" ".' + b" . ".join([b"'a'"] * 20_000) + b"]",
+            "a.toml is not well-formed: a key has at most 32 ",
+        ),
+        (
+            "a.toml",
+            b"x = {" + b".".join([b'"\\""'] * 20_000) + b" = 1}",
+            "a.toml is not well-formed: a key has at most ",
+        ),
+        ("a.toml", b"x = " + b"[" * 40 + b"]" * 40, "a.toml is not well-formed: TOML is nested too deeply"),
+        ("a.toml", b"x = " + b"[" * 9_000 + b"]" * 9_000, "a.toml is not well-formed: "),
+        (
+            "a.toml",
+            b"#" * (1 << 22) + b"\n",
+            "a.toml is not well-formed: settings have at most 4,194,304 bytes, got more",
+        ),
+        (
+            "a.json",
+            b'{"a": "' + b"x" * (1 << 22) + b'"}',
+            "a.json is not well-formed: settings have at most 4,194,304 ",
+        ),
+        ("a.json", b'{"a": ' * 9_000, "a.json is not well-formed: "),
         ("a.toml", b"\xff", "a.toml is not well-formed: "),
         ("a.json", b"[1]", "a.json is not well-formed: a JSON object is needed, got [1]"),
     ],
@@ -390,6 +424,21 @@ def test_a_run_from_python_has_no_words_but_an_experiment_has(capsys: pytest.Cap
     done(capsys, "resume b --rounds 2 --allow-code")
     done(capsys, "export b m.pt --allow-code")
     assert len(History.read("b").metrics) == 3
+
+
+def test_settings_within_settings_without_end() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(2000):
+        deep = {"a": deep}
+    with pytest.raises(SettingError, match=r"settings are nested at most 32 deep, got local\.a\.a"):
+        Experiment.of({"local": deep})
+
+
+def test_a_comparison_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    done(capsys, "compare fedavg fedprox --settings tiny.toml --no-local-only --rounds 1 --out two")
+    for command in ("replay two 1", "export two a.pt"):
+        said = refused(capsys, command)
+        assert said == "two holds 2 runs and is none itself: name one, such as two/fedavg or two/fedprox"
 
 
 def test_a_folder_without_runs(capsys: pytest.CaptureFixture[str]) -> None:

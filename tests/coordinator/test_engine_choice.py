@@ -6,6 +6,7 @@ import dataclasses
 import multiprocessing
 import warnings
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedloom.core.optimiser import Local
 from fedloom.data import by_lists
 from fedloom.engines import choose as chooser
 from fedloom.engines.choose import choose, choose_compilation
+from fedloom.engines.communication import only_computes
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -132,6 +134,33 @@ def test_what_is_asked_for_is_used() -> None:
     assert choose("stacked", population(), LOCAL, 6) == (Stacked, "asked for")
     images = population(lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten()))
     assert choose("stacked", images, LOCAL, 1) == (Stacked, "asked for")
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("WORLD_SIZE", "gloo"),
+        ("OMPI_COMM_WORLD_SIZE", "mpi"),
+        ("PMI_SIZE", "mpi"),
+        ("SLURM_STEP_NUM_TASKS", "gloo"),
+    ],
+)
+def test_one_of_several_ranks_does_not_compute_the_whole_run(
+    name: str, engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(name, "1")
+    assert choose("auto", population(), LOCAL, 6)[0] in (Loop, Stacked)
+    monkeypatch.setenv(name, "3")
+    rule = rf"with {name} = 3 each of 3 ranks would compute the whole run: share it out with --engine {engine} "
+    with pytest.raises(SettingError, match=rule):
+        choose("auto", population(), LOCAL, 6)
+    with pytest.raises(SettingError, match=rule):
+        only_computes("auto")
+    with pytest.raises(SettingError, match=rule):
+        run(FedAvg(local=LOCAL), federation(), linear, RunSettings(rounds=1, cohort_size=6), directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert choose("loop", population(), LOCAL, 6) == (Loop, "asked for")  # runs that have nothing to do with each other
+    assert not only_computes("loop")
 
 
 def test_line_2_comes_before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,10 +126,10 @@ def test_a_data_set_with_splits_and_clients(hf: Any) -> None:
 
 
 def test_a_table_of_features(hf: Any) -> None:
-    rows = hf.Dataset.from_dict({"values": [[1, 2], [3, 4.5]], "class": [0, 2]})
+    rows = hf.Dataset.from_dict({"values": [[1, 2], [3, 4.5]], "class": [0, 1]})
     train, test, owners, _ = from_huggingface(rows, x="values", label="class")
     assert (train.x.tolist(), train.x.dtype) == ([[1, 2], [3, 4.5]], torch.float32)
-    assert (train.y.tolist(), train.num_classes, test, owners) == ([0, 2], 3, None, None)
+    assert (train.y.tolist(), train.num_classes, test, owners) == ([0, 1], 2, None, None)
 
 
 def test_a_folder_of_parquet_files(hf: Any, tmp_path: Path) -> None:

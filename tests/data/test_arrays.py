@@ -31,7 +31,7 @@ def test_a_file_like_that_of_keras(tmp_path: Path, save: object) -> None:
     x, y = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28), np.array([7, 9], np.uint8)
     assert callable(save)
     save(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x[:1], y_test=y[:1])
-    train, test, owners, held_out = read_npz(tmp_path / "mnist.npz")
+    train, test, owners, held_out = read_npz(tmp_path / "mnist.npz", every_class=False)
     assert test is not None
     assert (train.shape, train.num_classes, test.num_classes, train.name) == ((1, 28, 28), 10, 10, "mnist")
     assert (len(test), owners, held_out, train.x.dtype) == (1, None, None, torch.uint8)
@@ -53,7 +53,9 @@ def test_pixels_of_one_part_alone_are_not_scaled_as_those_of_the_other(
 def test_absurd_labels_are_refused(tmp_path: Path) -> None:
     x = np.ones((2, 3))
     np.savez(tmp_path / "a.npz", x_train=x, y_train=np.array([0, 10**12]), x_test=x, y_test=np.array([0, 1]))
-    with pytest.raises(ValueError, match="labels must be below 65536, got 1000000000000: number the classes from 0"):
+    with pytest.raises(
+        ValueError, match="labels of y_train must be below 65536, got 1000000000000: number the classes from 0"
+    ):
         read_npz(tmp_path / "a.npz")
 
 
@@ -62,7 +64,7 @@ def test_numbers_that_pytorch_does_not_know_are_refused(tmp_path: Path, name: st
     arrays = {"x_train": np.ones((2, 3)), "y_train": np.array([0, 1])}
     arrays |= {"x_test": arrays["x_train"], "y_test": arrays["y_train"]}
     np.savez(tmp_path / "a.npz", **{**arrays, name: arrays[name].astype(np.longdouble)})
-    with pytest.raises(ValueError, match=rf"{name} of .*a\.npz must hold .*, got float(128|96) of shape"):
+    with pytest.raises(ValueError, match=rf"{name} (of .*a\.npz )?must hold .*, got float(128|96) of shape"):
         read_npz(tmp_path / "a.npz")
 
 

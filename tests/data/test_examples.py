@@ -207,7 +207,6 @@ def test_float_targets_count_their_outputs() -> None:
 @pytest.mark.parametrize(
     ("y", "remedy"),
     [
-        (np.array([0.0, 1.0, 2.0]), r"from_arrays y\.astype\(int\)$"),
         (np.array([[0.0], [1.0], [2.0]]), r"from_arrays y\.astype\(int\)\.ravel\(\)$"),
         (np.eye(3), r"float64 of shape \(3, 3\) that hold them: give from_arrays y\.argmax\(1\)$"),
     ],
@@ -228,7 +227,7 @@ def test_num_classes_is_needed_without_labels() -> None:
 
 @pytest.mark.parametrize("y", [[0, 5, 10], [10**9, 0, 1], [1, 2, 2]])
 def test_classes_without_examples_must_be_meant(y: list[int]) -> None:
-    message = rf"each with an example, got {len(set(y))} different ones up to {max(y)}: give num_classes if .* renumber"
+    message = rf"each with an example, got {len(set(y))} different ones up to {max(y)}, without [012]: give num_classes if .* renumber"
     with pytest.raises(ValueError, match=message):
         from_arrays(features(3), np.array(y))
     if max(y) < 100:

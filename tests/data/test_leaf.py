@@ -86,7 +86,7 @@ def data(x: object, y: object) -> dict[str, Any]:
         (changed("user_data", {"ann": [], "bob": {}}), "user 'ann' must have lists x and y"),
         (data([[1], [2]], [0]), "got 2 and 1"),
         (data([[1], [2]], "01"), "got 2 and str"),
-        (data([[1], [2]], [0, 1.0]), r"labels of user 'ann' must be integers in 0\.\.65535, got 1\.0"),
+        (data([[1], [2]], [0, 1.5]), r"labels of user 'ann' must be integers in 0\.\.65535, got 1\.5"),
         (data([[1], [2]], [0, -1]), "got -1"),
         (data([[1], [2]], [0, 10**9]), "got 1000000000"),
         (data([[1], [2, 3]], [0, 1]), "lists of numbers of equal length"),

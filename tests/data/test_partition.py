@@ -312,9 +312,23 @@ def test_dirichlet_gives_up_with_the_smallest_size_it_reached() -> None:
     one_draw = dirichlet(LABELS, 5, 0.3, 3, min_size=0)
     with pytest.raises(ValueError, match="min_size=20 examples, but none of 1 attempts") as info:
         dirichlet(LABELS, 5, 0.3, 3, min_size=20, max_attempts=1)
-    assert f"the best left {one_draw.sizes.min()} to its smallest client: raise alpha or max_attempts" in str(
-        info.value
+    smallest = one_draw.sizes.min()
+    assert str(info.value).endswith(
+        f"the best left {smallest} to its smallest client: raise alpha, take fewer clients, try another seed, or use "
+        "plain_dirichlet:0.3, which has no cap and asks for 2 examples a client"
     )
+    with pytest.raises(ValueError, match=r"try another seed, or lower min_size, in Python$"):
+        dirichlet(LABELS, 5, 0.3, 3, min_size=20, max_attempts=1, capped=False)
+
+
+def test_dirichlet_says_that_it_takes_long() -> None:
+    with (
+        pytest.warns(
+            UserWarning, match=r"2,000 draws of dirichlet alpha=0.01 left .* up to 2,001 are made: .* plain_d"
+        ),
+        pytest.raises(ValueError, match="none of 2001 attempts"),
+    ):
+        dirichlet(LABELS, 5, 0.01, 3, min_size=20, max_attempts=2001)
 
 
 def test_dirichlet_survives_an_alpha_that_underflows() -> None:

@@ -74,7 +74,7 @@ def _labels(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.in
     if array.min() < 0:
         refuse(path, rule, f"{array.min():g}", "number the classes from 0")
     if array.max() >= MAX_CLASSES:
-        refuse(path, f"labels of {name} must be below {MAX_CLASSES}", f"{array.max():g}", "number the classes from 0")
+        refuse(path, f"labels of {name} must be below {MAX_CLASSES}", f"{array.max():.0f}", "number the classes from 0")
     return array.astype(np.int64)
 
 
