@@ -51,7 +51,7 @@ def _imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     for name in ("evil", "\u00fcbel", "inner/evil", "inner/__init__", "\u2170evil"):
         path = tmp_path / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
-        path.write_text("open('ran', 'w')\ndef network(): ...\n")
+        path.write_text("import pathlib\npathlib.Path('ran').touch()\ndef network(): ...\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     asked: list[str] = []
