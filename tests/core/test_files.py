@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core import files
-from fedloom.core.errors import DamageError, StorageError
+from fedloom.core.errors import DamageError, StorageError, StorageWarning
 
 
 def test_what_is_missing_or_changed_is_damage(tmp_path: Path) -> None:
@@ -74,3 +74,34 @@ def test_failures_to_delete_or_rename_are_said(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot rename .*gone"):
         files.rename(tmp_path / "gone", tmp_path / "b")
     files.remove(tmp_path / "gone")
+
+
+def test_a_file_has_the_digest_of_its_bytes_and_what_is_no_file_none(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 9000  # longer than what is read at once
+    (tmp_path / "a").write_bytes(data)
+    assert files.digest_of(tmp_path / "a") == files.digest(data)
+    os.mkfifo(tmp_path / "pipe")  # reading it would never end
+    for name in ("pipe", "nowhere", "."):
+        with pytest.raises(DamageError, match="is missing: no such file"):
+            files.digest_of(tmp_path / name)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a file")
+    with pytest.raises(StorageError, match=r"cannot write in .*a/b: .*; name another folder"):
+        files.make(tmp_path / "a/b")
+    files.make(tmp_path / "b/c")
+    files.make(tmp_path / "b/c")
+
+
+def test_a_folder_in_the_place_of_a_file_goes_aside(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/mine").write_text("mine")
+    (tmp_path / "b").write_text("nobody's")
+    aside = files.Aside(tmp_path)
+    for name in ("a", "b", "nowhere"):
+        files.remove_or_move(tmp_path / name, aside)
+    with pytest.warns(StorageWarning, match=r"^1 file\(s\) that are odd are now in .*set-aside/1; delete them"):
+        aside.say("are odd")
+    assert (tmp_path / "set-aside/1/a/mine").read_text() == "mine"
+    assert not (tmp_path / "b").exists()

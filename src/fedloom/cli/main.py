@@ -18,6 +18,7 @@ from rich.markup import escape
 from fedloom.cli.parser import parser
 from fedloom.core.errors import FedloomError, enough_memory
 from fedloom.core.naming import forbid_imports
+from fedloom.core.output import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().print_help()
         return 2
     args = parser().parse_args(asked)
-    console, errors = Console(), Console(stderr=True)
+    console, errors = _Terminal(), _Terminal(stderr=True)
 
     shown = set[str]()
 
@@ -60,6 +61,17 @@ def _permission(args: argparse.Namespace) -> AbstractContextManager[None]:
     """Code may be imported where a person types its name, and where --allow-code lets a run's folder name it."""
     allowed = getattr(args, "allow_code", True)
     return forbid_imports(None if allowed else "a run's settings are somebody's words: allow it with --allow-code")
+
+
+class _Terminal(Console):
+    """A console on which words of files and folders do nothing: their control characters are not sent to it."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*(_harmless(o) if isinstance(o, str) else o for o in objects), **how)
+
+
+def _harmless(text: str) -> str:
+    return "\n".join(printable(line, len(line)) for line in text.split("\n"))
 
 
 def _function(name: str) -> Callable[[argparse.Namespace, Console], int]:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job, check_free
+from fedloom.core import files
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.engines.communication import communication, meeting_point, rank_here
@@ -40,7 +41,7 @@ def serve(args: argparse.Namespace, console: Console) -> int:
     for source in (args.test, d.public_source):
         if source:
             catalogue.data(source, whole=True)  # a wrong name shows before devices are asked
-    out.mkdir(parents=True, exist_ok=True)
+    files.make(out)
     console.print(f"waiting for all devices at {meeting_point(args.transport)}", soft_wrap=True)
     fleet = RankFleet(communication(args.transport), Audit(out / "audit.jsonl"))
     with closing(fleet):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.core.errors import DamageError, StorageError
+from fedloom.core.errors import DamageError, StorageError, StorageWarning
 
 
 class File(NamedTuple):
@@ -37,6 +38,37 @@ class RunningDigest:
 
 def digest(data: bytes) -> str:
     return RunningDigest(data).digest
+
+
+def digest_of(path: Path) -> str:
+    """The digest of what is in a file, however large.
+
+    Raises:
+        DamageError: it is missing, or no file.
+        StorageError: it cannot be read.
+    """
+    if not path.is_file():  # a pipe or a device would never end
+        raise DamageError(f"{path} is missing: no such file")
+    running = RunningDigest()
+    try:
+        with path.open("rb") as file:
+            while data := file.read(1 << 20):
+                running.add(data)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return running.digest
+
+
+def make(folder: Path) -> None:
+    """Make a folder, and those above it, unless they are there.
+
+    Raises:
+        StorageError: the system refuses.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot write in {folder}: {error.strerror}; name another folder") from error
 
 
 def write(folder: Path, name: str, data: bytes, *, sync: bool = True) -> File:
@@ -165,6 +197,14 @@ def remove(path: Path) -> None:
         raise StorageError(f"cannot delete {path}: {error.strerror}") from error
 
 
+def remove_or_move(path: Path, aside: Aside) -> None:
+    """Delete a file of which nobody has any use; a folder that has its name is somebody's, and goes aside."""
+    if path.is_dir() and not path.is_symlink():
+        aside.move(path)
+    else:
+        remove(path)
+
+
 class Aside:
     """Where files go that may be of use to somebody: `FOLDER/set-aside/NUMBER`, made when the first of them comes."""
 
@@ -186,6 +226,15 @@ class Aside:
     def share(self, path: Path) -> None:
         """As `copy`, without taking room where the file system allows it: for files that never change."""
         self._do(_link, path)
+
+    def say(self, why: str) -> None:
+        """Warn of what has gone aside, if anything has."""
+        if self.count:
+            warnings.warn(
+                f"{self.count} file(s) that {why} are now in {self.folder}; delete them if you need none of them",
+                StorageWarning,
+                stacklevel=4,
+            )
 
     def _do(self, how: Callable[[Path, Path], object], path: Path) -> None:
         try:

@@ -9,7 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedloom.core import files
-from fedloom.core.errors import SettingError, StorageError
+from fedloom.core.errors import SettingError
+
+
+def printable(text: str, most: int = 120) -> str:
+    """Text from a file, fit for a page: no control characters, no half characters, not endless."""
+    kept = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])
+    return kept if len(kept) <= most else kept[: most - 1] + "…"
 
 
 def publish(folder: Path, name: str, data: bytes) -> Path:
@@ -23,10 +29,7 @@ def publish(folder: Path, name: str, data: bytes) -> Path:
         StorageError: the disk does not take it; what stood there is still there.
     """
     path = below(folder, name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot write in {path.parent}: {error.strerror}; name another folder") from error
+    files.make(path.parent)
     files.write(path.parent, path.name, data, sync=False)
     return path
 

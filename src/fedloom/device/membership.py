@@ -117,7 +117,7 @@ class Membership:
 
 def own_id(folder: Path) -> str:
     """The id of a device, which it has drawn once and keeps in its state folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make(folder)
     path = folder / "id"
     if not files.there(path):
         files.write(folder, "id", secrets.token_hex(16).encode())

@@ -30,7 +30,7 @@ class ModelManager:
     def __init__(self, folder: Path, first: Any) -> None:
         self.folder, self.first = folder, first
         self.keeps = bool(tree.leaves(first))  # or there is nothing to keep
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make(folder)
         self.files: dict[Version, File] = {}
         found: dict[Version, list[File]] = {}
         for name in files.names(folder):

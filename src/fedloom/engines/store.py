@@ -135,7 +135,7 @@ class ClientStore(MutableMapping[int, Tree]):
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="fedloom-states-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        files.make(self._folder)
         return self._folder
 
     def _keep(self, client: int, state: Flat) -> None:

@@ -21,7 +21,7 @@ from fedloom.coordinator.history import History, lower_is_better
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core import files
-from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, StorageError
+from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning
 from fedloom.core.naming import meant
 from fedloom.core.output import as_csv
 from fedloom.experiments.catalogue import label
@@ -187,10 +187,7 @@ class Sweep:
         self._check_fits(folder, asked, resume)
         for trial in self._shown:  # what is wrong with any of them shows before the first is run
             self._check(trial, federations)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot write in {folder}: {error.strerror}; name another directory") from error
+        files.make(folder)
         files.write(folder, "sweep.json", (json.dumps(asked, indent=2) + "\n").encode())
         search, trials, tried = self._search(), list(self.trials), dict[str, Trial]()
         for number in range(self.count):

@@ -6,6 +6,10 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedloom.core.output import printable
+
+__all__ = ["class_names", "client_names", "flat_settings", "part", "printable"]
+
 _DEEPEST = 20  # of settings in settings
 _LONGEST = 120  # of a setting's value
 
@@ -15,12 +19,6 @@ def part(value: Any, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def printable(text: str, most: int = 120) -> str:
-    """Text from a file, fit for a page: no control characters, no half characters, not endless."""
-    kept = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])
-    return kept if len(kept) <= most else kept[: most - 1] + "…"
 
 
 def class_names(federation: Mapping[str, Any]) -> list[str]:
