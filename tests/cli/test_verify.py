@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from fedloom import models
 from fedloom.cli.main import main
 
 QUICK = [
@@ -30,9 +35,15 @@ def test_each_run_has_a_line_and_each_problem(tmp_path: Path, capsys: pytest.Cap
     assert main(["compare", "fedavg", "local_only", *QUICK, "--threads", "1", "--out", out]) == 0
     capsys.readouterr()
     assert main(["verify", out]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        f"{out}/{name}, round 2, 3 checkpoint(s): whole" for name in ("fedavg", "local_only")
-    ]
+    *lines, root = capsys.readouterr().out.splitlines()
+    assert lines == [f"{out}/{name}, round 2, 3 checkpoint(s): whole" for name in ("fedavg", "local_only")]
+    assert re.fullmatch("root: [0-9a-f]{32}", root)
+    assert main(["verify", out, "--expect", root.removeprefix("root: ")]) == 0
+    assert capsys.readouterr().out.splitlines() == [*lines, root]
+    assert main(["verify", f"{out}/fedavg", "--expect", root.removeprefix("root: ")]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"NOT THE ROOT {root.removeprefix('root: ')} that was")
+    assert main(["verify", out, "--expect", "1234"]) == 2
+    assert "--expect takes a root as fedloom verify prints it" in capsys.readouterr().err
     (tmp_path / "two/fedavg/settings.json").write_text("{}")
     (tmp_path / "two/fedavg/checkpoints/00000001.json").write_text("{}")
     assert main(["verify", out]) == 1
@@ -41,10 +52,52 @@ def test_each_run_has_a_line_and_each_problem(tmp_path: Path, capsys: pytest.Cap
     assert "settings.json is not what manifest.json has the digest of" in lines[1]
     assert "00000001.json is not a checkpoint of this run" in lines[2]
     assert lines[3].endswith("local_only, round 2, 3 checkpoint(s): whole")
+    assert len(lines) == 4  # there is no root
+    assert main(["verify", out, "--expect", root.removeprefix("root: ")]) == 1
+    capsys.readouterr()
     assert main(["verify", str(tmp_path / "none")]) == 2
     (tmp_path / "empty").mkdir()
     assert main(["verify", str(tmp_path / "empty")]) == 2
     assert "there is no run in" in capsys.readouterr().err
+
+
+def test_names_of_folders_do_nothing_to_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor make a line of their own, by which one could be forged; in errors neither."""
+    odd = tmp_path / "runs" / "\x1b]0;mine\x07\x9b31m\nwhole"
+    odd.mkdir(parents=True)
+    (odd / "metrics.jsonl").write_text('{"round": 0}\n')
+    assert main(["verify", str(tmp_path / "runs")]) == 1
+    said = capsys.readouterr().out
+    assert "]0;mine" in said
+    assert all(c.isprintable() or c == "\n" for c in said)
+    assert not any(line.startswith("whole") for line in said.splitlines())
+    (odd / "metrics.jsonl").write_text("{")
+    for command in (["report", str(odd)], ["resume", str(odd)], ["export", str(odd), "m.pt"]):
+        assert main(command) == 2
+        said = "".join(capsys.readouterr())
+        assert "]0;mine" in said, command
+        assert all(c.isprintable() or c == "\n" for c in said), command
+
+
+def test_weights_to_start_from_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another file between a run and its resume gave other numbers, and verify called the directory whole."""
+    start, out = tmp_path / "start.safetensors", tmp_path / "run"
+    for seed in (0, 7):
+        torch.manual_seed(seed)
+        save_file(models.build("logistic", (1, 28, 28), 10).state_dict(), tmp_path / f"{seed}.safetensors")
+    shutil.copy(tmp_path / "0.safetensors", start)
+    asked = [*QUICK, "--start", str(start), "--threads", "1"]
+    assert main(["run", "local_only", *asked, "--out", str(out)]) == 0
+    assert main(["resume", str(out), "--rounds", "3"]) == 0
+    shutil.copy(tmp_path / "7.safetensors", start)
+    for command in (["resume", str(out), "--rounds", "4"], ["replay", str(out), "1"]):
+        capsys.readouterr()
+        assert main(command) == 2
+        said = " ".join("".join(capsys.readouterr()).split())
+        assert "began with other weights of logistic: their digest was" in said
+        assert f"Start from what it began with ({start} as it was)" in said
+    assert main(["verify", str(out)]) == 1
+    assert f"{start} is not the file of weights that the run started from" in capsys.readouterr().out
 
 
 def test_nobodys_code_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +131,7 @@ def test_what_was_killed_before_its_first_record_is_resumed(tmp_path: Path, caps
             path.rmdir() if path.is_dir() else path.unlink()
     capsys.readouterr()
     assert main(["verify", str(out)]) == 0
-    assert capsys.readouterr().out == f"{out}: whole; killed before its first checkpoint\n"
+    assert capsys.readouterr().out.splitlines()[0] == f"{out}: whole; killed before its first checkpoint"
     assert main(["run", "fedavg", *QUICK, "--out", str(out)]) == 2  # and says the same
     assert "already holds a run; continue it (resume;" in " ".join(capsys.readouterr().err.split())
     capsys.readouterr()

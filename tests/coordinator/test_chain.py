@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -219,6 +220,9 @@ def all_checkpoints(directory: Path, other: Path) -> None:
         (edited(setting("logs", "metrics.jsonl", to=[-1, "0" * 32]), seal=True), "is no length and digest of a log"),
         (edited(setting("logs", "metrics.jsonl", to=7), seal=True), "7 is no length and digest of a log"),
         (edited(setting("round", to=5), seal=True), "it is of round 5"),
+        (edited(setting("before", to=None), seal=True), "before must be a list of indexes, got None"),
+        (edited(setting("before", to=[["00000006.json", "0" * 32]]), seal=True), "is no index of a round before 6"),
+        (edited(setting("before", to=[["../x.json", "0" * 32]]), seal=True), "is no index of a round before 6"),
         (edited(setting("format", to=1), seal=True), "format must be 2, got 1"),
         (edited(setting("run", to="0" * 32), seal=True), "it belongs to another run"),
         (copied("run/checkpoints/00000005.json", NEWEST), "it is of round 5"),
@@ -282,6 +286,66 @@ def test_settings_that_were_lost_are_written_again(done: Path) -> None:
     assert everything(done) == before
 
 
+# ---- each index names those before it
+
+
+def seal_anew(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    index = content(path)
+    change(index)
+    path.write_bytes(reading.sealed(index))
+
+
+@pytest.mark.parametrize("every", [1, 3, 4, 100])
+def test_each_checkpoint_that_stands_is_named_by_the_next(every: int, tmp_path: Path) -> None:
+    """Whatever was deleted between them, and also where the run was stopped and goes on."""
+    job = _job(keep_every=every, rounds=9)
+    interrupted(job, tmp_path, after=5)
+    job.run(tmp_path, resume=True)
+    paths = sorted((tmp_path / "checkpoints").glob("*.json"))
+    assert [int(p.stem) for p in paths] == sorted({0, 8, 9, *range(0, 10, every)})
+    for one, after in itertools.pairwise(paths):
+        assert [one.name, files.digest(one.read_bytes())] in content(after)["before"]
+    assert (verify(tmp_path).whole, verify(tmp_path).notes) == (True, [])
+
+
+def test_an_older_index_that_was_sealed_anew_is_found_by_the_next(done: Path) -> None:
+    old = done / "checkpoints/00000003.json"
+    seal_anew(old, drop_client)
+    (problem, *_) = verify(done).problems
+    assert problem == f"{old} is not the index after which 00000006.json was written: it was changed since"
+    before = everything(done)
+    for use in (lambda: JOB.run(done, resume=True, at=3), lambda: JOB.replay(done, 4), lambda: JOB.restore(done, 3)):
+        with pytest.raises(DamageError, match=r"of round 3 is damaged: .*after which 00000005\.json was written"):
+            use()
+    assert everything(done) == before
+    with pytest.warns(StorageWarning, match="set-aside/1"):
+        assert same_end(whole(), JOB.run(done, resume=True))
+    assert (done / "set-aside/1/checkpoints/00000003.json").exists()
+    assert verify(done).whole
+
+
+def test_a_newest_index_that_was_sealed_anew_has_another_root(done: Path) -> None:
+    """Nothing in the directory tells; whoever has written the root down knows."""
+    root = verify(done).root
+    seal_anew(done / NEWEST, drop_client)
+    assert verify(done).whole
+    assert verify(done).root != root
+
+
+def test_a_run_whose_indexes_name_none_goes_on_and_names_them_from_then(tmp_path: Path) -> None:
+    interrupted(JOB, tmp_path, after=4)
+    forgets(tmp_path)
+    notes = verify(tmp_path).notes
+    assert "begun by an earlier fedloom, which did not write down with which weights" in notes
+    assert "2 older checkpoint(s) that none after them names: the root says nothing of them" in notes
+    assert same_end(whole(), JOB.run(tmp_path, resume=True))
+    assert content(tmp_path / "manifest.json")["chained"] == 5
+    assert verify(tmp_path).whole
+    JOB.restore(tmp_path, 3)
+    seal_anew(tmp_path / NEWEST, lambda index: index.pop("before"))
+    refused(tmp_path, "before must be a list of indexes, got None")
+
+
 # ---- documents of strange shape (D8)
 
 
@@ -318,6 +382,10 @@ def nested(directory: Path) -> None:
         (bent(setting("federation", "clients", to="6")), r"federation\.clients must be an integer >= 1"),
         (bent(setting("documents", to={"../x": []})), "documents must be names and digests"),
         (bent(setting("unproved", to="x")), "unproved must be an integer"),
+        (bent(setting("chained", to=-1)), "chained must be an integer >= 0, got -1"),
+        (bent(setting("initial", to={"Linear": 3})), "initial must be a mapping to texts"),
+        (bent(setting("start", to={"file": "x"})), "start must be a file and its digest"),
+        (bent(setting("later", to=["seed"])), "later must be a list of facts that came later"),
         (bent(setting("format", to=3)), r"format must be 1 or 2 \(newer ones need a newer fedloom\), got 3"),
         (nested, "JSON is nested too deeply"),
     ],
@@ -504,6 +572,70 @@ class _whatever:  # noqa: N801
         return True
 
 
+# ---- what is in the way
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl", "checkpoints", "checkpoints/clients", "set-aside"])
+def test_a_link_is_not_written_through(name: str, done: Path, tmp_path: Path) -> None:
+    (done / "set-aside").mkdir()
+    (done / name).rename(tmp_path / "elsewhere")
+    (done / name).symlink_to(tmp_path / "elsewhere")
+    before = everything(tmp_path)
+    for job in (JOB, _job(rounds=8)):
+        with pytest.raises(SettingError, match=rf"{name} is a link, and would be written through: remove it, or name"):
+            job.run(done, resume=True)
+    assert everything(tmp_path) == before
+
+
+def test_a_new_run_writes_through_no_link_either(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    for name in (".lock", "timing.jsonl"):
+        (tmp_path / "run" / name).symlink_to(tmp_path / "mine")
+        with pytest.raises(SettingError, match=rf"{name} is a link, and would be written through"):
+            JOB.run(tmp_path / "run")
+        (tmp_path / "run" / name).unlink()
+    assert (tmp_path / "mine").read_text() == "mine"
+    (tmp_path / "place").mkdir()
+    (tmp_path / "latest").symlink_to(tmp_path / "place")  # the directory itself may be one
+    JOB.run(tmp_path / "latest")
+
+
+def test_a_folder_in_the_place_of_an_old_state_stops_no_run(tmp_path: Path) -> None:
+    job = _job(keep_every=100)
+    interrupted(job, tmp_path, after=4)
+    state = tmp_path / "checkpoints/00000003-server.safetensors"  # to be deleted after the next round
+    state.unlink()
+    state.mkdir()
+    (state / "mine").write_text("mine")
+    with pytest.warns(StorageWarning, match=r"1 file\(s\) that are folders in the place of old states .*set-aside/1"):
+        assert same_end(whole(), job.run(tmp_path, resume=True))
+    assert (tmp_path / "set-aside/1/checkpoints" / state.name / "mine").read_text() == "mine"
+    assert verify(tmp_path).whole
+
+
+def test_checkpoints_that_cannot_be_made_are_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Path.mkdir
+
+    def refuse(path: Path, *args: Any, **how: Any) -> None:
+        if path.name == "checkpoints":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        make(path, *args, **how)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StorageError, match=r"cannot write in .*checkpoints: Permission denied; name"):
+        JOB.run(tmp_path)
+
+
+def test_a_run_stays_in_its_directory_wherever_its_owner_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    JOB.run("run", on_round=lambda _: os.chdir(tmp_path / "there"))
+    assert not list((tmp_path / "there").iterdir())
+    assert verify(tmp_path / "here/run").whole
+
+
 # ---- locks (D11)
 
 
@@ -566,11 +698,11 @@ def test_giving_a_run_more_rounds_can_be_killed_at_any_write(tmp_path: Path, mon
 def as_format_1(directory: Path) -> None:
     """Rewrite a run as fedloom 0.1 wrote it before anything had a digest but the states."""
     manifest = content(directory / "manifest.json")
-    del manifest["documents"], manifest["fixed"]["bf16"]
+    del manifest["documents"], manifest["fixed"]["bf16"], manifest["chained"], manifest["initial"]
     (directory / "manifest.json").write_text(json.dumps({**manifest, "format": 1}, indent=2) + "\n")
     for path in (directory / "checkpoints").glob("*.json"):
         index = content(path)
-        del index["run"]
+        del index["run"], index["before"]
         logs = {name: size for name, (size, _) in index["logs"].items()}
         path.write_text(json.dumps({**index, "format": 1, "logs": logs}))
 
@@ -655,12 +787,14 @@ def test_fedavg_without_clients_states_is_whole(tmp_path: Path) -> None:
 def forgets(directory: Path, *places: tuple[str, ...]) -> None:
     """Rewrite a run as a version wrote it that did not know the settings at these places of the manifest."""
     manifest = reading.manifest((directory / "manifest.json").read_bytes())
+    del manifest["chained"], manifest["initial"]
     for *above, name in places:
         del functools.reduce(lambda part, key: part[key], above, manifest)[name]
     (directory / "manifest.json").write_bytes(reading.sealed(manifest, indent=2))
     for path in (directory / "checkpoints").glob("*.json"):
         run = directory_module.identity(manifest).fingerprint
-        path.write_bytes(reading.sealed({**content(path), "run": run}))
+        index = {name: value for name, value in content(path).items() if name != "before"}
+        path.write_bytes(reading.sealed({**index, "run": run}))
 
 
 LATER = [

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom import FedAvg, FedNTD, LocalOnly, PFedSD, RunSettings, Scaffold, run
 from fedloom.coordinator import History, Job, facts, reading
+from fedloom.coordinator.checkpoint import identity
 from fedloom.core import tree
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, StorageWarning
 from fedloom.core.random import normal
@@ -186,6 +187,56 @@ def test_another_run_is_refused_and_named(change: dict[str, Any], message: str, 
         dataclasses.replace(JOB, **change).run(done, resume=True)
     assert message in str(error.value)
     assert everything(done) == before
+
+
+# ---- the weights that a run starts from
+
+
+def other_linear() -> nn.Module:
+    """The same network with other weights, which no name and no shape tells."""
+    with torch.random.fork_rng():
+        torch.manual_seed(77)
+        return linear()
+
+
+def test_other_weights_to_start_from_are_refused_wherever_a_run_is_used(done: Path) -> None:
+    """Also where the network is made by code of the run's owner, which has changed."""
+    before = everything(done)
+    for model in (other_linear(), other_linear):
+        other = dataclasses.replace(JOB, model={"Linear": model})
+        for use in (
+            lambda other=other: other.run(done, resume=True),
+            lambda other=other: other.replay(done, 2),
+            lambda other=other: other.restore(done),
+            lambda other=other: other.branch(done, done.parent / "branch"),
+        ):
+            with pytest.raises(SettingError, match=r"began with other weights of Linear: their digest was .* and is "):
+                use()
+    assert everything(done) == before
+    same = dataclasses.replace(JOB, model={"Linear": JOB.population.models["Linear"]})
+    same.restore(done)
+
+
+def test_weights_of_another_seed_are_no_reason_of_their_own(done: Path) -> None:
+    with pytest.raises(SettingError, match=r"run\.seed was 0 and is 5") as error:
+        dataclasses.replace(JOB, settings=dataclasses.replace(SETTINGS, seed=5)).run(done, resume=True)
+    assert "initial" not in str(error.value)
+
+
+def test_a_run_that_did_not_write_its_weights_down_takes_them_once(tmp_path: Path) -> None:
+    interrupted(JOB, tmp_path, after=4)
+    manifest = reading.manifest((tmp_path / "manifest.json").read_bytes())
+    del manifest["initial"]
+    (tmp_path / "manifest.json").write_bytes(reading.sealed(manifest, indent=2))
+    for path in (tmp_path / "checkpoints").glob("*.json"):
+        path.write_bytes(reading.sealed({**reading.unsealed(path.read_bytes()), "before": [],
+                                         "run": identity(manifest).fingerprint}))  # fmt: skip
+    other = dataclasses.replace(JOB, model={"Linear": other_linear()})
+    other.restore(tmp_path)  # of which nobody knows
+    JOB.run(tmp_path, resume=True)
+    with pytest.raises(SettingError, match="began with other weights of Linear"):
+        other.run(tmp_path, resume=True)
+    JOB.restore(tmp_path, 3)  # by what it was known before
 
 
 def test_changed_data_are_named(done: Path) -> None:

@@ -324,8 +324,11 @@ def test_what_is_in_one_place_is_not_lost_on_the_way() -> None:
 
 
 def test_centralised_keeps_steps_that_are_given(tmp_path: Path) -> None:
-    run(Centralised(local=dataclasses.replace(LOCAL, steps=2)), federation(), linear, SETTINGS, directory=tmp_path)
-    assert strict((tmp_path / "manifest.json").read_text())["hyper_parameters"]["local"]["steps"] == 2
+    models = {"a": linear, "b": mlp}
+    run(Centralised(local=dataclasses.replace(LOCAL, steps=2)), federation(), models, SETTINGS, directory=tmp_path)
+    manifest = strict((tmp_path / "manifest.json").read_text())
+    assert manifest["hyper_parameters"]["local"]["steps"] == 2
+    assert [*manifest["initial"]] == ["a"]  # the network that is trained
 
 
 @pytest.mark.parametrize("change", [{"buffers": "local"}, {"shared": "*.weight"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shutil
 import warnings
@@ -13,6 +14,7 @@ from test_resume import everything, same_end
 
 from fedloom import PFedSD, RunSettings, verify
 from fedloom.coordinator import Job
+from fedloom.coordinator.verdict import Verdict, root_of
 from fedloom.core.errors import FedloomError, StorageWarning
 from tiny import LOCAL, federation, linear
 
@@ -92,6 +94,53 @@ def tried(count: int, seed: int, folder: Path) -> Counter[str]:
             assert verdict.notes, f"{told}, of which verify says nothing"
         shutil.rmtree(run)
     return outcomes
+
+
+# ---- the root, and the weights that a run starts from
+
+
+def test_the_root_is_that_of_the_run_as_it_stands(tmp_path: Path) -> None:
+    JOB.run(tmp_path / "run")
+    root = verify(tmp_path / "run").root
+    JOB.run(tmp_path / "run", resume=True)  # nothing is left to do
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert verify(tmp_path / "copy").root == root
+    dataclasses.replace(JOB, settings=dataclasses.replace(JOB.settings, rounds=7)).run(tmp_path / "copy", resume=True)
+    assert verify(tmp_path / "copy").root not in (root, None)
+    (tmp_path / "run/settings.json").write_text("{}")
+    assert verify(tmp_path / "run").root is None
+
+
+def test_the_root_has_the_logs_of_a_copy_without_checkpoints(tmp_path: Path) -> None:
+    copy = next(Path(__file__).parents[2].glob("docs/results/**/manifest.json")).parent
+    shutil.copytree(copy, tmp_path / "copy")
+    root = verify(tmp_path / "copy").root
+    assert root is not None
+    (tmp_path / "copy/metrics.jsonl").write_bytes((copy / "metrics.jsonl").read_bytes() + b"\n")
+    assert verify(tmp_path / "copy").root != root
+
+
+def test_the_root_of_several_runs_is_of_their_places_too(tmp_path: Path) -> None:
+    one, two = Verdict(tmp_path, root="1"), Verdict(tmp_path, root="2")
+    assert root_of({".": one}) == "1"
+    roots = {root_of({"a": one, "b": two}), root_of({"a": two, "b": one}), root_of({"a": one}), root_of({"b": one})}
+    assert len(roots) == 4
+    assert root_of({"b": two, "a": one}) in roots
+    assert root_of({"a": one, "b": Verdict(tmp_path)}) is None
+
+
+def test_another_file_of_start_weights_is_named(tmp_path: Path) -> None:
+    start = tmp_path / "start.safetensors"
+    start.write_bytes(b"the weights")
+    described = {"start": str(start)}
+    dataclasses.replace(JOB, described=described).run(tmp_path / "run")
+    assert (verify(tmp_path / "run").whole, verify(tmp_path / "run").notes) == (True, [])
+    start.write_bytes(b"others")
+    assert verify(tmp_path / "run").problems == [
+        f"{start} is not the file of weights that the run started from, and a resume refuses it: bring that back"
+    ]
+    start.unlink()
+    assert verify(tmp_path / "run").notes == [f"{start}, the weights that it started from, is not here"]
 
 
 def test_forty_random_damages_are_named_or_of_no_consequence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.codec import blank, decode, describe, encode
+from fedloom.core.codec import blank, decode, describe, digest, encode
 from fedloom.core.errors import CodecError
 from fedloom.core.types import Maybe, Weighted, Weights, state
 
@@ -320,3 +320,20 @@ def test_of_a_stack_what_somebody_has_travels() -> None:
     nobody = Maybe(present=torch.tensor([False, False]), value=torch.zeros(2, 1000))
     assert len(encode(nobody)) < 1000
     assert not decode(encode(nobody), nobody).present.any()
+
+
+def test_a_digest_is_of_names_kinds_shapes_and_bits() -> None:
+    one = {"a": torch.arange(4.0), "b": torch.ones(2, 3)}
+    same = {"b": torch.ones(3, 2).T, "a": torch.arange(4.0)}
+    assert digest(one) == digest(same)
+    others = [
+        {**one, "a": torch.tensor([0.0, 1, 2, 3.0000002])},
+        {**one, "a": torch.arange(4.0).double()},
+        {**one, "a": torch.arange(4.0).reshape(2, 2)},
+        {**one, "c": torch.ones(())},
+        {"a": one["b"], "b": one["a"]},
+        {"a": one["a"], "c": one["b"]},
+    ]
+    assert len({digest(one), *map(digest, others)}) == 7
+    kinds = {"t": torch.tensor(True), "h": torch.ones(2, dtype=torch.bfloat16), "e": torch.empty(0)}
+    assert digest(kinds) == digest({name: t.clone() for name, t in kinds.items()})

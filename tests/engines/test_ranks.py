@@ -19,8 +19,8 @@ from fedloom.cli.main import main
 from fedloom.core.errors import RankError, SettingError
 from fedloom.engines import communication
 from fedloom.engines.ranks import _LOCAL as LOCAL_NUMBERS
-from fedloom.engines.ranks import own_device
-from tiny import LOCAL, federation, mlp
+from fedloom.engines.ranks import Gloo, own_device
+from tiny import LOCAL, federation, mlp, population
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
 
@@ -162,3 +162,13 @@ def test_over_mpi_a_rank_that_sends_too_much_is_gone(size: int) -> None:
     assert mpi.wait([1, 2, 3], 0.0) == [3]
     with pytest.raises(EOFError):
         mpi.take(3)
+
+
+def test_ranks_with_other_weights_to_start_from_run_another_job() -> None:
+    def about(model: Any) -> str:
+        return Gloo(population(model), FedAvg(local=LOCAL))._about()
+
+    torch.manual_seed(1)
+    one, other = mlp(), mlp()
+    assert about(one) == about(one) != about(other)
+    assert about(mlp) == about(mlp)  # of the seed

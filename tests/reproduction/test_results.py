@@ -404,3 +404,14 @@ def test_a_method_of_fewer_rounds_is_compared_when_it_is_done(tmp_path: Path) ->
     assert {(o.above, o.below) for o in found} == {("fed_adi", "fedavg"), ("dense", "fedavg")}
     assert {o.above for o in orderings(read(rows.values(), [tmp_path], 20))} == {"fed_adi", "dense"}
     assert len(orderings(read(rows.values(), [tmp_path], 20))) == 3
+
+
+def test_numbers_that_nothing_proves_are_doubtful(tmp_path: Path) -> None:
+    recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
+    made(tmp_path, recipe, 3, 40.0)
+    found = result(recipe, tmp_path)
+    assert "doubtful" not in as_markdown("Title", [found])
+    (run,) = found.runs.values()
+    history = dataclasses.replace(run.history, unproved="no checkpoint proves its logs")
+    doubtful = dataclasses.replace(found, runs={3: dataclasses.replace(run, history=history)})
+    assert "- cifar10-s2 fedavg, seed 3: no checkpoint proves its logs." in as_markdown("Title", [doubtful])

@@ -90,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
     whole = command("verify", "check every byte of the runs in a directory that decides a result", "verify.verify")
     whole.add_argument("directory", type=directory, help="a run, or a folder with runs below it")
     whole.set_defaults(allow_code=False)
+    whole.add_argument("--expect", metavar="DIGEST", help="the root that was printed before: another one is an error")
 
     past = command("replay", "compute a past round again and look at its local models", "runs.replay")
     past.add_argument("directory", type=directory, help="a run")

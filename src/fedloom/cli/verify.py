@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from rich.console import Console
 
 from fedloom.coordinator.history import runs_below
-from fedloom.coordinator.verdict import Verdict
+from fedloom.coordinator.verdict import Verdict, root_of
 from fedloom.coordinator.verdict import verify as check
 from fedloom.core.errors import SettingError
+from fedloom.core.output import printable
 
 
 def verify(args: argparse.Namespace, console: Console) -> int:
-    """Print a line for each run below a directory, and one for each problem; the exit status is 1 if there is one."""
+    """Print a line for each run below a directory, one for each problem, and the root of all.
+
+    The exit status is 1 if there is a problem, or if the root is another than was expected.
+    """
+    if args.expect is not None and not re.fullmatch("[0-9a-f]{32}", args.expect):
+        raise SettingError(
+            f"--expect takes a root as fedloom verify prints it, 32 of the digits 0-9a-f, got {args.expect!r}: copy it"
+        )
     runs = runs_below(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
-    whole = True
-    for path in runs:
-        found = check(path)
-        whole &= found.whole
-        for line in _lines(found):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-    return 0 if whole else 1
+    found = {path.relative_to(args.directory).as_posix(): check(path) for path in runs}
+    whole, root = all(verdict.whole for verdict in found.values()), root_of(found)
+    lines = [line for verdict in found.values() for line in _lines(verdict)]
+    if root is not None:
+        lines.append(f"root: {root}")
+    if args.expect not in (None, root):
+        lines.append(f"NOT THE ROOT {args.expect} that was expected: what is here was changed, or went on, since then")
+    for line in lines:
+        console.print(printable(line, len(line)), markup=False, highlight=False, soft_wrap=True)
+    return 0 if whole and args.expect in (None, root) else 1
 
 
 def _lines(found: Verdict) -> list[str]:

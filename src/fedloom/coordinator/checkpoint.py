@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +15,32 @@ from fedloom.core import files
 from fedloom.core.codec import decode, encode
 from fedloom.core.errors import CodecError, DamageError, StorageError
 from fedloom.core.files import Aside, File
-from fedloom.core.strict_json import LARGEST, parse
+from fedloom.core.strict_json import LARGEST, parse, short
 from fedloom.engines.engine import Engine
 from fedloom.engines.store import state_name
 
 FORMAT = 2
 LOGS = ("metrics.jsonl", "timing.jsonl")  # of every run
 PER_CLIENT = "clients.jsonl"  # where that is asked for
+MAY_DIFFER = {
+    f"run.{name}"
+    for name in (
+        "rounds",
+        "target",
+        "patience",
+        "monitor",
+        "checkpoint_every",
+        "keep_every",
+        "state_memory_mib",
+        "workers",
+        "deadline",
+    )
+}
+# of a manifest, what does not make a run
+BESIDE = {
+    *("format", "versions", "engine_reason", "documents", "unproved", "chained", "later", "shared", "branch", "start"),
+}
+_ALL = 1 << 62
 _INDEX = re.compile(r"([0-9]{8,})\.json")
 _SERVER = re.compile(r"([0-9]{8,})-server\.safetensors")
 _CLIENT = re.compile(r"[0-9]{8,}-([0-9]{8,})\.safetensors")  # the round that made it
@@ -35,12 +55,17 @@ class Prefix(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a round. `logs`: how each log began then."""
+    """A run after a round. `logs`: how each log began then. `before`: indexes that it was written after.
+
+    `digest`: of its own index.
+    """
 
     round: int
     server: File
     clients: Mapping[int, File]
     logs: Mapping[str, Prefix]
+    before: tuple[File, ...] = ()
+    digest: str = ""
 
     @property
     def proved(self) -> bool:
@@ -59,6 +84,7 @@ class Identity:
             it has pools.
         logs: Their names.
         unproved: Up to this round indexes may be of format 1.
+        chained: From this round on indexes name those before them.
     """
 
     fingerprint: str = ""
@@ -66,14 +92,33 @@ class Identity:
     rows: int = 0
     logs: tuple[str, ...] = LOGS
     unproved: int = -1
+    chained: int = 0
+
+
+def identity(manifest: Mapping[str, Any]) -> Identity:
+    """Of the run that a manifest describes: what must stay the same for as long as it lasts."""
+    beside = BESIDE | {*manifest.get("later", ())}
+    lasting = {name: value for name, value in manifest.items() if name not in beside}
+    lasting["run"] = {name: value for name, value in manifest["run"].items() if f"run.{name}" not in MAY_DIFFER}
+    fixed = manifest.get("fixed", {})
+    return Identity(
+        fingerprint=files.digest(json.dumps(lasting, sort_keys=True).encode()),
+        clients=manifest["federation"]["clients"],
+        logs=(*LOGS, PER_CLIENT) if manifest["run"].get("per_client") else LOGS,
+        rows=_ALL if fixed.get("pools") else len(fixed.get("rows", ())),
+        unproved=_ALL if manifest["format"] == 1 else manifest.get("unproved", -1),
+        chained=manifest.get("chained", _ALL),
+    )
 
 
 class Checkpoints:
     """The checkpoints of a run, in a folder: `ROUND.json` names `ROUND-server.safetensors` and files in `clients/`.
 
     Client states are written first (one file per client and version), then the server's, then the index; each gets
-    its name when it is whole. The index has the digests of all of them, of the beginnings of the logs, of the run and
-    of itself. The first checkpoint, the newest two and those of every `keep_every`-th round are kept.
+    its name when it is whole. The index has the digests of all of them, of the beginnings of the logs, of the run, of
+    indexes before it and of itself. The first checkpoint, the newest two and those of every `keep_every`-th round are
+    kept; an index names the newest before it and the newest of those that stay, so that each that stands is named by
+    the next one that stands, whatever was deleted between them.
     """
 
     def __init__(self, folder: Path, keep_every: int = 10) -> None:
@@ -103,31 +148,37 @@ class Checkpoints:
         Raises:
             StorageError: the disk does not take it; the checkpoints before are still whole.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        files.make(self.folder)
         clients = engine.save()
         saved = files.write(self.folder, _server(round), encode(server))
-        checkpoint = Checkpoint(round, saved, clients, dict(logs))
-        self._write_index(checkpoint)
-        self._kept[round] = checkpoint
+        self._kept[round] = self._write_index(Checkpoint(round, saved, clients, dict(logs), self._before()))
         engine.durable = round
         self._prune(engine)
 
     def take_over(self, other: Checkpoints, checkpoint: Checkpoint) -> None:
         """Write a checkpoint of another run, of which its files are copied, as the first of this one."""
-        self.clients.mkdir(parents=True)
+        files.make(self.clients)
         files.write(self.folder, checkpoint.server.name, files.read(other.folder, checkpoint.server))
         for file in checkpoint.clients.values():
             files.write(self.clients, file.name, files.read(other.clients, file))
         files.sync(self.clients)
-        self._write_index(checkpoint)
+        self._write_index(replace(checkpoint, before=()))
 
-    def _write_index(self, checkpoint: Checkpoint) -> None:
+    def _before(self) -> tuple[File, ...]:
+        """The indexes that the next one names: the newest, and the newest of those that will not be deleted."""
+        rounds = sorted(self._kept)
+        named = {*rounds[-1:], *[t for t in rounds if self._stays(t)][-1:]}
+        return tuple(File(self.index(t).name, self._kept[t].digest) for t in sorted(named))
+
+    def _write_index(self, checkpoint: Checkpoint) -> Checkpoint:
         index = {
             "format": FORMAT, "run": self.identity.fingerprint, "round": checkpoint.round, "server": checkpoint.server,
-            "clients": {str(k): f for k, f in checkpoint.clients.items()}, "logs": checkpoint.logs,
+            "before": checkpoint.before, "clients": {str(k): f for k, f in checkpoint.clients.items()},
+            "logs": checkpoint.logs,
         }  # fmt: skip
-        files.write(self.folder, self.index(checkpoint.round).name, reading.sealed(index))
+        written = files.write(self.folder, self.index(checkpoint.round).name, reading.sealed(index))
         files.sync(self.folder)
+        return replace(checkpoint, digest=written.digest)
 
     def read(self, round: int) -> Checkpoint:
         """The checkpoint of a round.
@@ -157,12 +208,37 @@ class Checkpoints:
         clients, logs = raw.get("clients"), raw.get("logs")
         if not isinstance(clients, dict) or not isinstance(logs, dict) or set(logs) != set(self.identity.logs):
             raise ValueError("clients and logs must be mappings")
+        before = raw.get("before", [] if old or round < self.identity.chained else None)
+        if not isinstance(before, list):
+            raise ValueError(f"before must be a list of indexes, got {short(before)}")
         return Checkpoint(
             round=round,
             server=_file(raw.get("server"), _server(round)),
             clients={int(k): self._client(k, file, round) for k, file in clients.items()},
             logs={name: _prefix([of, None] if old else of) for name, of in logs.items()},
+            before=tuple(self._earlier(file, round) for file in before),
+            digest=files.digest(data),
         )
+
+    def _earlier(self, raw: Any, round: int) -> File:
+        file = _file(raw)
+        match = _INDEX.fullmatch(file.name)
+        if not match or int(match[1]) >= round or file.name != self.index(int(match[1])).name:
+            raise ValueError(f"{file.name!r} is no index of a round before {round}")
+        return file
+
+    def unchained(self, checkpoints: Sequence[Checkpoint]) -> dict[int, str]:
+        """Which of some checkpoints, in order, are not what those after them name, by their rounds; and why not."""
+        named, wrong = dict[str, tuple[str, str]](), dict[int, str]()
+        for checkpoint in reversed(checkpoints):
+            path = self.index(checkpoint.round)
+            digest, by = named.get(path.name, (checkpoint.digest, ""))
+            if digest != checkpoint.digest:  # of what it names itself nothing is known
+                wrong[checkpoint.round] = f"{path} is not the index after which {by} was written: it was changed since"
+                continue
+            for file in checkpoint.before:
+                named.setdefault(file.name, (file.digest, path.name))
+        return wrong
 
     def _client(self, key: str, raw: Any, round: int) -> File:
         most = self.identity.clients * (1 + self.identity.rows)  # `Keys.first_entry`
@@ -224,14 +300,14 @@ class Checkpoints:
         Raises:
             StorageError: an index cannot be read: it may be whole.
         """
-        kept, others = dict[int, Checkpoint](), [t for t in reversed(self.rounds()) if t > checkpoint.round]
-        for round in reversed(self.rounds()):
-            if round <= checkpoint.round:
-                try:
-                    kept[round] = self.read(round)
-                except DamageError:
-                    others.append(round)
-        return kept, others
+        rounds, found = self.rounds(), list[Checkpoint]()
+        for round in rounds:
+            with suppress(DamageError):
+                if round <= checkpoint.round:
+                    found.append(self.read(round))
+        wrong = self.unchained(found)
+        kept = {c.round: c for c in found if c.round not in wrong}
+        return kept, [t for t in reversed(rounds) if t not in kept]
 
     def go_on_from(
         self, checkpoint: Checkpoint, kept: dict[int, Checkpoint], others: list[int], engine: Engine, aside: Aside
@@ -247,14 +323,14 @@ class Checkpoints:
         going = {file for c in self.going(checkpoint.round) for file in self.states(c)}
         for path, round in self.unnamed(kept.values()):
             if path in going or (round > checkpoint.round and not aside.count):
-                files.remove(path)
+                files.remove_or_move(path, aside)
             else:
                 aside.move(path)
         for path in meant:  # what a kept index names too is deleted with that one
             if path.exists():
                 aside.share(path)
         for path in self.unfinished():
-            files.remove(path)
+            files.remove_or_move(path, aside)
         self._kept = kept
         engine.spare(f.name for c in kept.values() for f in c.clients.values())
 
@@ -277,20 +353,25 @@ class Checkpoints:
                 with suppress(ValueError):
                     yield self._checked(int(match[1]), files.load(path))
 
+    def _stays(self, round: int) -> bool:
+        """Whether a checkpoint is never deleted; the first of a branch, before which nothing can be computed again."""
+        return round == min(self._kept) or round % self.keep_every == 0
+
     def _prune(self, engine: Engine) -> None:
         newest = sorted(self._kept)[-2:]
-        first = min(self._kept)  # of a branch, before which nothing can be computed again
-        dropped = [self._kept.pop(t) for t in list(self._kept) if t not in (first, *newest) and t % self.keep_every]
+        dropped = [self._kept.pop(t) for t in list(self._kept) if t not in newest and not self._stays(t)]
         named = {f.name for c in self._kept.values() for f in c.clients.values()}
+        aside = Aside(self.folder.parent)
         engine.spare(named)
         for checkpoint in dropped:
             index = self.index(checkpoint.round)
             part = index.with_name(f"{index.name}.part")  # first: what an index names is whole as long as it is there
             files.rename(index, part)
-            files.remove(self.folder / checkpoint.server.name)
+            files.remove_or_move(self.folder / checkpoint.server.name, aside)
             for name in {f.name for f in checkpoint.clients.values()} - named:
-                files.remove(self.clients / name)
+                files.remove_or_move(self.clients / name, aside)
             files.remove(part)
+        aside.say("are folders in the place of old states")
 
 
 def _server(round: int) -> str:

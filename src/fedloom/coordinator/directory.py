@@ -13,29 +13,25 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedloom.coordinator import reading
-from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints, Identity, Prefix
+from fedloom.coordinator.checkpoint import (
+    BESIDE,
+    LOGS,
+    MAY_DIFFER,
+    PER_CLIENT,
+    Checkpoint,
+    Checkpoints,
+    Prefix,
+    identity,
+)
 from fedloom.coordinator.facts import completed, plain
 from fedloom.coordinator.history import History, Record, runs_below
+from fedloom.coordinator.proof import BRING_BACK, check_named, check_start
 from fedloom.core import files
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
+from fedloom.core.output import below
 from fedloom.core.strict_json import MOST, SETTINGS, parse
 from fedloom.engines.engine import Engine
 
-_MAY_DIFFER = {
-    f"run.{name}"
-    for name in (
-        "rounds",
-        "target",
-        "patience",
-        "monitor",
-        "checkpoint_every",
-        "keep_every",
-        "state_memory_mib",
-        "workers",
-        "deadline",
-    )
-}
-_BESIDE = {"format", "versions", "engine_reason", "documents", "unproved", "shared", "branch"}  # not what makes a run
 _OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
 
@@ -74,14 +70,16 @@ class RunDirectory:
     """Files of one run; see `docs/runs.md` for the layout. Only one process at a time may write in it."""
 
     def __init__(self, path: str | os.PathLike[str], keep_every: int = 10) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # wherever a callback of the run's owner goes
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep_every)
         self._logs: list[_Log] = []
         self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> RunDirectory:
+        files.make(self.path)
+        for name in (".lock", *LOGS, PER_CLIENT, "set-aside", "checkpoints/clients"):
+            below(self.path, name)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("wb")
         except OSError as error:
             raise StorageError(f"cannot write in {self.path}: {error.strerror}; name another directory") from error
@@ -154,6 +152,9 @@ class RunDirectory:
         if stored["format"] == new["format"]:
             known = {name: value for name, value in new["run"].items() if name in stored["run"]}
             manifest = {**stored, "run": known}  # its checkpoints know the run by what it wrote down
+            manifest |= _come_later(stored, new, max(self.checkpoints.rounds()))
+            if "start" not in new:
+                manifest.pop("start", None)
         else:  # what such a run did not write down is as it is now
             kept: dict[str, Any] = {name: stored[name] for name in ("versions", "engine_reason") if name in stored}
             manifest = {**new, **kept, "unproved": max(self.checkpoints.rounds())}
@@ -169,7 +170,7 @@ class RunDirectory:
             aside = files.Aside(self.path)
             for name in changed.keys() & there.keys():
                 aside.copy(self.path / name)
-            _say(aside, "have names that a run needs")
+            aside.say("have names that a run needs")
         elif changed:
             old = {name: [files.digest(data)] for name, data in there.items() if name in changed}
             self._write_manifest({**manifest, "documents": {name: [*old.get(name, []), *new[name]] for name in new}})
@@ -231,11 +232,8 @@ class RunDirectory:
 
     def check_named(self, name: str, named: Mapping[str, Any]) -> None:
         """Raise DamageError if a file is not the one of which the manifest has the digest."""
-        if name in named and files.digest(files.load(self.path / name)) not in named[name]:
-            raise DamageError(
-                f"{self.path / name} is not what manifest.json has the digest of: it was damaged or changed. Bring it "
-                "back, or move it away: going on with what began the run (its command with --resume) writes it anew"
-            )
+        if name in named:
+            check_named(self.path / name, named[name])
 
     def checkpoint(self, round: int | None = None) -> Checkpoint:
         """The newest checkpoint, or the newest that is not after a round.
@@ -249,6 +247,11 @@ class RunDirectory:
             raise DamageError(f"{self.path} has no checkpoint" + ("" if round is None else f" up to round {round}"))
         try:
             found = self.checkpoints.read(rounds[-1])
+            after = list[Checkpoint]()
+            with suppress(DamageError):  # the next one may be why somebody goes back to this one
+                after += map(self.checkpoints.read, [t for t in self.checkpoints.rounds() if t > found.round][:1])
+            if wrong := self.checkpoints.unchained([found, *after]):
+                raise DamageError(wrong[found.round])
             self.checkpoints.verify(found)
         except DamageError as error:
             others = f"; the one before is of round {rounds[-2]}: resume from it with --at {rounds[-2]}" * (
@@ -282,7 +285,9 @@ class RunDirectory:
         now = plain(facts)
         if "augment" not in stored["federation"]:  # of an earlier version, which did not write it down
             del now["federation"]["augment"]
-        changes = [c for c in _differences(completed(stored, facts), now) if c[0] not in _MAY_DIFFER]
+        if "initial" not in stored:  # likewise; written down from now on
+            del now["initial"]
+        changes = [c for c in _differences(completed(stored, facts), now) if c[0] not in MAY_DIFFER]
         for key, old, new in changes:
             if key.startswith("versions."):
                 warnings.warn(
@@ -291,8 +296,12 @@ class RunDirectory:
                     SettingWarning,
                     stacklevel=2,
                 )
-        may_differ = _BESIDE | (_OWN if branch else set())
+        may_differ = BESIDE | (_OWN if branch else set())
         unfit = [c for c in changes if c[0].partition(".")[0] not in may_differ]
+        if weights := [c for c in unfit if c[0].startswith("initial.")]:
+            if len(weights) == len(unfit):  # else what else differs may be why
+                raise self._other_weights(weights[0], stored.get("start", {}).get("file"))
+            unfit = [c for c in unfit if c not in weights]
         if unfit:
             listing = "; ".join(f"{key} was {json.dumps(old)} and is {json.dumps(new)}" for key, old, new in unfit[:5])
             more = f"; and {len(unfit) - 5} more" if len(unfit) > 5 else ""
@@ -300,6 +309,16 @@ class RunDirectory:
                 f"{self.path} holds a run with other settings or data: {listing}{more}. "
                 "Use what it was started with, or another directory for a new run"
             )
+
+    def _other_weights(self, change: tuple[str, Any, Any], file: str | None) -> SettingError:
+        key, old, new = change
+        what = (
+            "the module or the code that makes the network, on such a machine" if file is None else f"{file} as it was"
+        )
+        return SettingError(
+            f"the run in {self.path} began with other weights of {key.removeprefix('initial.')}: their digest was "
+            f"{old} and is {new}. Start from what it began with ({what}), or use another directory for a new run"
+        )
 
     def branch(self, checkpoint: Checkpoint, path: Path, documents: Mapping[str, Any]) -> None:
         """Make the directory of a run that begins as this one did, up to a checkpoint; it is there whole or not at all.
@@ -309,7 +328,7 @@ class RunDirectory:
             DamageError: a file of this run is damaged.
         """
         origin = {"run": self.checkpoints.identity.fingerprint, "round": checkpoint.round}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make(path.parent)
         with tempfile.TemporaryDirectory(prefix=".branch-", dir=path.parent) as folder:
             with RunDirectory(Path(folder, "run")) as made:
                 made._write(documents, {**documents["manifest"], "branch": origin})
@@ -340,7 +359,7 @@ class RunDirectory:
         self._open(starts, "r+b")  # the logs last: as long as a later checkpoint is there, they must reach to it
         history.metrics[:], history.timing[:] = (found[name] for name in LOGS)
         history.per_client[:] = found.get(PER_CLIENT, [])
-        _say(aside, f"are of no use to a run that goes on from round {checkpoint.round}")
+        aside.say(f"are of no use to a run that goes on from round {checkpoint.round}")
 
     def log(self, name: str, checkpoint: Checkpoint) -> tuple[list[Record], bytes, bytes]:
         """The records of a log up to a checkpoint, their bytes, and what comes after.
@@ -349,23 +368,19 @@ class RunDirectory:
             DamageError: the log is not what it was when the checkpoint was made.
             StorageError: it cannot be read.
         """
-        path, (size, digest) = self.path / name, checkpoint.logs[name]
+        path, size = self.path / name, checkpoint.logs[name].size
         data = files.load(path)
         start = data[:size]
         try:
             lines = list(reading.records(name, start.splitlines(keepends=True)))
         except ValueError as error:
-            raise DamageError(f"{path}, {error}; {_BRING_BACK}") from None
+            raise DamageError(f"{path}, {error}; {BRING_BACK}") from None
         if len(start) < size or [r["round"] for r in lines] != list(range(checkpoint.round + 1)):
             raise DamageError(
                 f"{path} must hold rounds 0 to {checkpoint.round} in its first {size:,} bytes, but does not: it was "
-                f"cut or changed; {_BRING_BACK}"
+                f"cut or changed; {BRING_BACK}"
             )
-        if digest not in (None, files.digest(start)):
-            raise DamageError(
-                f"{path} was changed: its first {size:,} bytes are not those of which the checkpoint of round "
-                f"{checkpoint.round} has the digest; {_BRING_BACK}"
-            )
+        check_start(path, data, checkpoint.logs[name], checkpoint.round)
         return lines, start, data[size:]
 
     def _open(self, starts: Mapping[str, bytes], mode: str) -> None:
@@ -380,8 +395,17 @@ class RunDirectory:
         )
 
 
+def _come_later(stored: Mapping[str, Any], new: Mapping[str, Any], newest: int) -> dict[str, Any]:
+    """What is written down of a run that goes on: the file that it starts from, and what its version did not know."""
+    later: dict[str, Any] = {name: new[name] for name in ("start",) if name in new}
+    if "chained" not in stored:
+        later["chained"] = newest + 1
+    if "initial" not in stored:
+        later |= {"initial": new["initial"], "later": ["initial"]}
+    return later
+
+
 _FIRST = b'{"round": 0'  # how a log begins
-_BRING_BACK = "the checkpoints are untouched: bring the log back, or export the model"
 
 
 class _Log:
@@ -401,32 +425,6 @@ class _Log:
     def prefix(self) -> Prefix:
         """All that is in it."""
         return Prefix(self.file.tell(), self._running.digest)
-
-
-def identity(manifest: Mapping[str, Any]) -> Identity:
-    """Of the run that a manifest describes: what must stay the same for as long as it lasts."""
-    lasting = {name: value for name, value in manifest.items() if name not in _BESIDE}
-    lasting["run"] = {name: value for name, value in manifest["run"].items() if f"run.{name}" not in _MAY_DIFFER}
-    fixed = manifest.get("fixed", {})
-    return Identity(
-        fingerprint=files.digest(json.dumps(lasting, sort_keys=True).encode()),
-        clients=manifest["federation"]["clients"],
-        logs=(*LOGS, PER_CLIENT) if manifest["run"].get("per_client") else LOGS,
-        rows=_ALL if fixed.get("pools") else len(fixed.get("rows", ())),
-        unproved=_ALL if manifest["format"] == 1 else manifest.get("unproved", -1),
-    )
-
-
-_ALL = 1 << 62
-
-
-def _say(aside: files.Aside, why: str) -> None:
-    if aside.count:
-        warnings.warn(
-            f"{aside.count} file(s) that {why} are now in {aside.folder}; delete them if you need none of them",
-            StorageWarning,
-            stacklevel=3,
-        )
 
 
 def left_by_a_kill(name: str, start: bytes, tail: bytes, every: int) -> bool:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rich.console import Console
 
 from fedloom.coordinator import reading
+from fedloom.coordinator.proof import unproved
 from fedloom.core import files
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import meant
@@ -63,7 +64,8 @@ class History:
     each client where `RunSettings.per_client` asks for them. All only grow. Weights after the
     last round are in `server` (by architecture; "" where the algorithm mixes them). `settings`: how the run was asked
     for; `manifest`: engine, versions, number of parameters; `federation`: who holds how many examples of which class.
-    `stopped`: why the run ended before its last round, None if it did not.
+    `stopped`: why the run ended before its last round, None if it did not. `unproved`: what no checkpoint proves of the
+    logs that were read, in words; "" where nothing is in doubt.
     """
 
     algorithm: str
@@ -78,20 +80,25 @@ class History:
     manifest: dict[str, Any] = field(default_factory=dict)
     federation: dict[str, Any] = field(default_factory=dict)
     stopped: str | None = None
+    unproved: str = ""
     _classes: _Rows = field(default_factory=lambda: _Rows(), init=False, repr=False, compare=False)
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> History:
         """What a run directory tells, finished or not; `server` and `clients` stay empty.
 
-        A last line that was cut off when the run was killed is left out. Only metrics.jsonl must be there.
+        A last line that was cut off when the run was killed is left out. Only metrics.jsonl must be there. Logs and
+        documents are compared with the digests that the newest checkpoint and the manifest have of them.
 
         Raises:
             SettingError: there is no run, or a file is damaged; names the file and the line.
+            StorageError: a file is not what the run wrote (DamageError), or cannot be read.
         """
         folder = Path(directory)
         metrics, timing = reading.metrics(folder), reading.timing(folder)
         settings, manifest = reading.mapping(folder / "settings.json"), reading.mapping(folder / "manifest.json")
+        proves = manifest.get("format") == 2  # neither those of fedloom 0.1 nor what somebody made by hand
+        last = metrics[-1]["round"] if metrics else 0
 
         def fact(name: str) -> str:
             return str(manifest.get(name) or settings.get(name) or "")
@@ -106,6 +113,7 @@ class History:
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),
+            unproved=unproved(folder, last) if proves else "",
         )
 
     def __repr__(self) -> str:

@@ -217,6 +217,14 @@ def manifest(data: bytes) -> Object:
     ok = isinstance(named, dict) and all(_list(d) and all(isinstance(one, str) for one in d) for d in named.values())
     _need(ok and all(re.fullmatch(r"[a-z]+\.jsonl?", n) for n in named), "documents", "names and digests", named)
     _need(_between(until, -1, 1 << 40), "unproved", "an integer", until)
+    chained, later = found.get("chained", 0), found.get("later", [])
+    _need(_between(chained, 0, 1 << 40), "chained", "an integer >= 0", chained)
+    _need(later in ([], ["initial"]), "later", "a list of facts that came later", later)
+    initial, start = found.get("initial", {}), found.get("start", {"file": "", "digest": ""})
+    for name, texts in (("initial", initial), ("start", start)):
+        ok = isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())
+        _need(ok, name, "a mapping to texts", texts)
+    _need(set(start) == {"file", "digest"}, "start", "a file and its digest", start)
     return found
 
 

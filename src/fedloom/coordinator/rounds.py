@@ -22,7 +22,9 @@ from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.averaging import Averaging
+from fedloom.core.codec import digest
 from fedloom.core.errors import SettingError, SettingWarning, StorageError
+from fedloom.core.files import digest_of
 from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
@@ -327,8 +329,18 @@ class Coordinator:
     def documents(self) -> dict[str, Any]:
         """What stands in settings.json, federation.json and manifest.json."""
         self._tell()
-        self.history.manifest = plain(self.facts())
+        self.history.manifest = {**plain(self.facts()), **self._started(), "chained": 0}
         return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
+
+    def _initial(self) -> Record:
+        """The digests of the weights that networks start from, by architecture."""
+        with self.threads():  # as in the run: some code that makes weights gives other bits with others
+            return {n: digest(self.engine.runtime.initial(n)) for n in self.trained.models}
+
+    def _started(self) -> Record:
+        """The file of weights that the run starts from, if words name one: `verify` looks whether it changed."""
+        named = (self.job.described or {}).get("start")
+        return {} if named is None else {"start": {"file": str(named), "digest": digest_of(Path(named))}}
 
     def _tell(self) -> None:
         """What a history says of its run without a directory too: how it was asked for, and who holds what."""
@@ -355,6 +367,7 @@ class Coordinator:
             "engine_reason": self.history.engine_reason,
             "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
             "models": {n: m.num_params for n, m in p.models.items()},
+            "initial": self._initial(),
             **self._shared(),
             "federation": facts.parts(p.federation),
             "versions": facts.versions(),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.coordinator import reading
-from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint
-from fedloom.coordinator.directory import RunDirectory, identity, left_by_a_kill
+from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, identity
+from fedloom.coordinator.directory import RunDirectory, left_by_a_kill
 from fedloom.core import files
 from fedloom.core.errors import DamageError, StorageError
 from fedloom.core.files import File
@@ -19,10 +19,15 @@ from fedloom.core.files import File
 
 @dataclass
 class Verdict:
-    """What is known of a run directory. `round`: of its newest checkpoint; `notes`: what is odd and yet no damage."""
+    """What is known of a run directory. `round`: of its newest checkpoint; `notes`: what is odd and yet no damage.
+
+    `root`: one digest for the manifest, the newest index and the logs up to it, by which all else is proved; None where
+    the run is not whole. Who writes it down elsewhere learns of any change, also of one whose digests fit.
+    """
 
     path: Path
     round: int | None = None
+    root: str | None = None
     checkpoints: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -44,18 +49,33 @@ class Verdict:
 def verify(directory: str | os.PathLike[str]) -> Verdict:
     """Check the chain of a run: manifest, documents, indexes of checkpoints, states, logs. Nothing is run or written.
 
-    A run that was killed at any moment is whole; so is a copy by `fedloom reproduce --export`. Of a run of an earlier
-    format only the states have digests; a note says so.
+    Indexes must be those that later ones name, and the file of weights that a run started from, if it is here, what it
+    was. A run that was killed at any moment is whole; so is a copy by `fedloom reproduce --export`. Of a run of an
+    earlier format only the states have digests; a note says so.
     """
     run = RunDirectory(directory)
-    found = Verdict(run.path)
+    found = Verdict(Path(directory))
     with found.attempt():
         _check(run, run.document("manifest"), found)
+        found.root = _root(run, found) if found.whole else None
     return found
+
+
+def root_of(verdicts: Mapping[str, Verdict]) -> str | None:
+    """One digest for the runs below a folder, by their places in it: of one that is the folder, its own; None where one
+    is not whole.
+    """
+    roots = {name: found.root for name, found in verdicts.items()}
+    if list(roots) == ["."]:
+        return roots["."]
+    if None in roots.values():
+        return None
+    return files.digest("".join(f"{name} {root}\n" for name, root in sorted(roots.items())).encode())
 
 
 def _check(run: RunDirectory, manifest: Mapping[str, Any], found: Verdict) -> None:
     run.checkpoints.identity = identity(manifest)
+    _check_start(manifest, found)
     if manifest["format"] == 1:
         found.notes.append("of an earlier format: only the states of checkpoints have digests")
     for name in manifest["documents"]:
@@ -73,17 +93,62 @@ def _check(run: RunDirectory, manifest: Mapping[str, Any], found: Verdict) -> No
     found.checkpoints = len(checkpoints)
     if checkpoints:
         found.round = checkpoints[-1].round
+        _check_chain(run, manifest, checkpoints, found)
         _check_logs(run, checkpoints, manifest["run"]["checkpoint_every"], found)
         _check_unnamed(run, checkpoints, found)
     elif manifest["format"] == 1 or set(LOGS) <= set(manifest["documents"]):
         found.notes.append("a copy without checkpoints, which cannot go on")
-        for name in run.logs if files.there(run.path / PER_CLIENT) else LOGS:
+        for name in _logs_of_a_copy(run):
             with found.attempt():
                 _read(run.path / name)
     else:
         found.notes.append("killed before its first checkpoint")
         with found.attempt():
             run.check_beginning()
+
+
+def _logs_of_a_copy(run: RunDirectory) -> Sequence[str]:
+    return run.logs if files.there(run.path / PER_CLIENT) else LOGS
+
+
+def _root(run: RunDirectory, found: Verdict) -> str:
+    parts = [files.digest_of(run.path / "manifest.json")]
+    if found.round is not None:
+        newest = run.checkpoints.read(found.round)
+        starts = [files.load(run.path / name)[: prefix.size] for name, prefix in newest.logs.items()]
+        parts += [newest.digest, *map(files.digest, starts)]
+    else:
+        there = [run.path / name for name in _logs_of_a_copy(run) if files.there(run.path / name)]
+        parts += map(files.digest_of, there)
+    return files.digest(" ".join(parts).encode())
+
+
+def _check_start(manifest: Mapping[str, Any], found: Verdict) -> None:
+    """Whether the file of weights that a run starts from is still what it was, where it is here."""
+    if "start" not in manifest:
+        return
+    path, digest = Path(manifest["start"]["file"]), manifest["start"]["digest"]
+    with found.attempt():
+        if not path.is_file():
+            found.notes.append(f"{path}, the weights that it started from, is not here")
+        elif files.digest_of(path) != digest:
+            raise DamageError(
+                f"{path} is not the file of weights that the run started from, and a resume refuses it: bring that back"
+            )
+
+
+def _check_chain(
+    run: RunDirectory, manifest: Mapping[str, Any], checkpoints: Sequence[Checkpoint], found: Verdict
+) -> None:
+    found.problems += run.checkpoints.unchained(checkpoints).values()
+    if manifest["format"] == 1:
+        return
+    if "initial" not in manifest or "later" in manifest:
+        found.notes.append("begun by an earlier fedloom, which did not write down with which weights")
+    named = {file.name for c in checkpoints for file in c.before}
+    alone = sum(run.checkpoints.index(c.round).name not in named for c in checkpoints[:-1])
+    if alone:
+        found.notes.append(f"{alone} older checkpoint(s) that none after them names: the root says nothing of them")
 
 
 def _check_logs(run: RunDirectory, checkpoints: Sequence[Checkpoint], every: int, found: Verdict) -> None:

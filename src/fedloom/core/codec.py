@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load, save
 from torch.utils import _pytree as pytree
 
+from fedloom.core import files
 from fedloom.core.errors import CodecError
 from fedloom.core.types import STATES, Maybe, Tree
 
@@ -33,6 +34,16 @@ def encode(value: Tree) -> bytes:
             )
         tensors[path] = leaf.detach().cpu().contiguous()
     return save(_unshared(tensors))
+
+
+def digest(value: Tree) -> str:
+    """The digest of a tree's tensors, with their paths, dtypes and shapes, in whatever order they stand."""
+    found = files.RunningDigest()
+    for path, leaf in sorted(_paths(value), key=lambda at: at[0]):
+        raw = leaf.detach().cpu().contiguous().reshape(-1)
+        found.add(f"{path} {raw.dtype} {list(leaf.shape)}\n".encode())
+        found.add(raw.view(torch.uint8).numpy().data)
+    return found.digest
 
 
 def describe(value: Tree) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from fedloom.core import codec
 from fedloom.core.errors import RankError, SettingError
 from fedloom.engines.communication import CLOSED, CommunicationManager, Transport, communication
 from fedloom.engines.processes import Processes, threads
@@ -120,8 +121,8 @@ class Ranks(Processes):
         """What all ranks must have in common, as a digest."""
         p = self.population
         digest = hashlib.sha256(repr((self.algorithm, p.seed, str(p.dtype), p.assignment)).encode())
-        for model in p.models.values():
-            digest.update(repr(sorted((n, t.shape) for n, t in model.skeleton().named_parameters())).encode())
+        for name in p.models:
+            digest.update(f"{name} {codec.digest(self.runtime.initial(name))}".encode())
         for part in (p.federation.partition, p.federation.local_val, p.federation.local_test):
             if part is not None:
                 digest.update(part.indices.tobytes() + part.indptr.tobytes())
@@ -160,6 +161,6 @@ def _next(wires: CommunicationManager, rank: int) -> memoryview:
 def _compare(mine: str, theirs: str) -> None:
     if theirs != mine:
         raise SettingError(
-            "all ranks must run the same job, and two of them differ in algorithm, seed, data or networks: launch "
-            "them with the same arguments on the same files"
+            "all ranks must run the same job, and two of them differ in algorithm, seed, data, networks or the weights "
+            "that these start from: launch them with the same arguments on the same files"
         )

@@ -315,6 +315,7 @@ class AnalysedRun:
         named = set(self.rounds or ())
         asked = named if len(named) > 1 else set(kept)
         remarks = [f"Mean over the models {', '.join(names)}, weighted by their clients."] if len(names) > 1 else []
+        remarks += [f"Unproved: {self.history.unproved}."] if self.history.unproved else []
         rounds = kept[:until]
         return LoggedAccuracy(
             rounds, self.history.per_class[:until], np.array([t in asked for t in rounds]), len(kept), remarks
@@ -329,7 +330,7 @@ class LoggedAccuracy:
     per_class: Floats  # [T, C]
     shown: npt.NDArray[np.bool_]  # [T], which rounds were asked for
     total: int  # rounds in the log, those after T included
-    remarks: list[str]  # of which model they are, where there are several
+    remarks: list[str]  # of which models they are, and what nothing proves of them
 
 
 def _unknown(name: str, names: Iterable[str]) -> str:

@@ -28,6 +28,7 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
 
     Raises:
         SettingError: a directory holds no run, or a file of one is damaged.
+        StorageError: a log or a document of a run is not what was written.
     """
     runs: list[Run] = []
     remarks: list[str] = []
@@ -80,7 +81,7 @@ def methods_of(runs: Sequence[Run], called: Sequence[str] | None = None) -> list
     }
     numbers = dict(zip(names, looks(list(names.values())), strict=True))
     return [
-        Method(text, numbers[text], tuple(group), problem)
+        Method(text + _mark(group), numbers[text], tuple(group), problem)
         for problem, texts, of in zip(titled(problems), labels, groups, strict=True)
         for text, group in zip(texts, of, strict=True)
     ]
@@ -143,6 +144,11 @@ def columns_settings(problems: Sequence[Sequence[dict[str, str]]]) -> set[str]:
     return {k for k in names if all(len({facts.get(k) for facts in of}) == 1 for of in problems)}
 
 
+def _mark(group: Sequence[Run]) -> str:
+    """What stands behind a method's name wherever it is printed, if nothing proves a number of its runs."""
+    return " (unproved)" * any(run.history.unproved for run in group)
+
+
 def _method_folder(folder: str) -> str:
     """The label of OUT/label/seed-0."""
     return "/".join(name for name in folder.split("/") if not name.startswith("seed-"))
@@ -155,6 +161,8 @@ def remarks_on(methods: Sequence[Method]) -> list[str]:
 
 def _remarks(method: Method) -> Iterator[str]:
     for run in method.runs:
+        if run.history.unproved:
+            yield f"{run.folder}: {run.history.unproved}; its numbers are marked as unproved."
         if run.stopped is not None and run.planned is not None and run.rounds < run.planned:
             yield f"{run.folder} ended after {run.rounds} of {run.planned} rounds: {run.stopped}."
         if not run.finished:

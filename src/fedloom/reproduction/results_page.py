@@ -120,6 +120,10 @@ def as_markdown(title: str, results: Sequence[Result], remarks: Remarks = _nothi
     for r in there:
         if r.recipe.caveat:
             caveats.setdefault(r.recipe.caveat, []).append(f"{r.recipe.column} {r.recipe.row}")
+        for run in r.runs.values():
+            if run.history.unproved:
+                whose = f"{r.recipe.column} {r.recipe.row}, seed {run.seed}"
+                caveats.setdefault(run.history.unproved, []).append(whose)
     if caveats:
         lines += ["", "## What is doubtful", ""]
         lines += [f"- {', '.join(who)}: {why}." for why, who in caveats.items()]

@@ -1,0 +1,72 @@
+"""Whether the logs of a run are those that its newest checkpoint, or the manifest of a copy, has the digests of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedloom.coordinator import reading
+from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints, Prefix, identity
+from fedloom.core import files
+from fedloom.core.errors import DamageError
+
+_SHOWN = ("settings.json", "federation.json", *LOGS, PER_CLIENT)
+BRING_BACK = "the checkpoints are untouched: bring the log back, or export the model"
+
+
+def unproved(folder: Path, last: int) -> str:
+    """What nothing proves of a run's logs, in words; "" where all is proved; no state is read. `last`: of rounds.
+
+    Raises:
+        DamageError: the manifest, a document or a log is not what the run wrote; names it.
+        StorageError: a file cannot be read.
+    """
+    path = folder / "manifest.json"
+    try:
+        manifest = reading.manifest(files.load(path))
+    except ValueError as error:
+        raise DamageError(f"{path} is damaged: {error}") from None
+    named = manifest["documents"]
+    for name in _SHOWN:
+        if name in named and files.there(folder / name):
+            check_named(folder / name, named[name])
+    checkpoints = Checkpoints(folder / "checkpoints")
+    checkpoints.identity = identity(manifest)
+    newest = _newest(checkpoints)
+    if newest is None:
+        return "" if last < 1 or "metrics.jsonl" in named else "no checkpoint proves its logs"
+    if not newest.proved:
+        return "its checkpoints are of an earlier format, which proves no logs"
+    for name, prefix in newest.logs.items():
+        if files.there(folder / name):  # what is missing shows nothing
+            check_start(folder / name, files.load(folder / name), prefix, newest.round)
+    return "" if last <= newest.round else f"no checkpoint proves its rounds after {newest.round} yet"
+
+
+def _newest(checkpoints: Checkpoints) -> Checkpoint | None:
+    """The newest checkpoint of a run that may go on meanwhile: an index that is listed may be gone when it is read."""
+    while rounds := checkpoints.rounds():
+        try:
+            return checkpoints.read(rounds[-1])
+        except DamageError:
+            if files.there(checkpoints.index(rounds[-1])):
+                raise
+    return None
+
+
+def check_named(path: Path, digests: list[str]) -> None:
+    """Raise DamageError if a file is not one of which the manifest has the digest."""
+    if files.digest(files.load(path)) not in digests:
+        raise DamageError(
+            f"{path} is not what manifest.json has the digest of: it was damaged or changed. Bring it "
+            "back, or move it away: going on with what began the run (its command with --resume) writes it anew"
+        )
+
+
+def check_start(path: Path, data: bytes, prefix: Prefix, round: int) -> None:
+    """Raise DamageError if a log does not begin as it did when the checkpoint of a round was made."""
+    size, digest = prefix
+    if digest not in (None, files.digest(data[:size])):
+        raise DamageError(
+            f"{path} was changed: its first {size:,} bytes are not those of which the checkpoint of round {round} has "
+            f"the digest; {BRING_BACK}"
+        )
