@@ -3,9 +3,11 @@
     python tests/attack/damages.py --cases 300
 
 Each case damages one file of a copy of a run: bits flipped, bytes gone or added, JSON values changed, keys dropped,
-files swapped with others of their kind, with older ones, with those of another seed. Bad is
+files swapped with others of their kind, with older ones, with those of another seed; indexes that are sealed anew;
+the file of weights that a run starts from, which is beside it. Bad is
 
-- silent: the run goes on and ends otherwise than one that nobody has touched, or `verify` calls whole what is not;
+- silent: the run goes on and ends otherwise than one that nobody has touched, or `verify` calls whole, with the same
+  root, what is not;
 - traceback: an exception that fedloom does not raise on purpose;
 - lost: a file that was intact is gone, although the run was refused, or it would be there had nothing happened.
 """
@@ -24,11 +26,13 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -36,13 +40,17 @@ import runs
 
 from fedloom import verify
 from fedloom.cli.main import main as fedloom
+from fedloom.coordinator import reading
+from fedloom.core import files
 from fedloom.core.errors import FedloomError, SettingError
+from fedloom.models import build
 
 ROUNDS, MORE = 9, 12
 KINDS = {
     "settings": "settings.json", "manifest": "manifest.json", "federation": "federation.json",
     "metrics": "metrics.jsonl", "timing": "timing.jsonl", "index": "checkpoints/[0-9]*.json",
     "server": "checkpoints/*-server.safetensors", "client": "checkpoints/clients/*.safetensors",
+    "chain": "checkpoints/[0-9]*.json", "start": "../start.safetensors",
 }  # fmt: skip
 Damage = Callable[[random.Random, Path, Path], str]  # (rng, the file, a run of another seed) -> what was done
 
@@ -158,8 +166,36 @@ def json_changed(rng: random.Random, path: Path, other: Path) -> str:
     return done
 
 
+def sealed_anew(rng: random.Random, path: Path, other: Path) -> str:
+    """An index that names an older state of a client, or none, or another beginning of a log, and whose digest fits."""
+    index = reading.unsealed(path.read_bytes())
+    client = rng.choice(list(index["clients"])) if index["clients"] else None
+    states = [] if client is None else sorted((path.parent / "clients").glob(f"{int(client):08d}-*"))
+    older = [p for p in states if p.name < index["clients"][client][0]]
+    if older and rng.random() < 0.6:
+        index["clients"][client] = [older[0].name, files.digest(older[0].read_bytes())]
+        done = f"client {client} is as in {older[0].name}"
+    elif client is not None and rng.random() < 0.7:
+        del index["clients"][client]
+        done = f"client {client} gone"
+    else:
+        index["logs"]["timing.jsonl"][1] = "0" * 32
+        done = "another log"
+    path.write_bytes(reading.sealed(index))
+    return f"{done}, sealed anew"
+
+
 BYTES: tuple[Damage, ...] = (flip_bit, cut, cut_out, zeros, more, gone, swapped, of_another_run)
 TEXT: tuple[Damage, ...] = (*BYTES, digit, digit, json_changed, json_changed)
+
+
+def other_weights(rng: random.Random, path: Path, other: Path) -> str:
+    """The weights of another file, which fit."""
+    shutil.copy(path.parent / "others.safetensors", path)
+    return "other weights"
+
+
+STARTS: tuple[Damage, ...] = (other_weights, other_weights, flip_bit, zeros, gone)
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -185,8 +221,21 @@ def command(*words: str) -> Any:
         return fedloom(words)
 
 
+@contextlib.contextmanager
+def _as_it_was(path: Path) -> Iterator[None]:
+    """Bring a file back in the end."""
+    data = path.read_bytes() if path.exists() else None
+    try:
+        yield
+    finally:
+        if data is not None:
+            path.write_bytes(data)
+
+
 class Subject:
     """A run of nine rounds, what it is after twelve, and the same run with another seed."""
+
+    start = Path("nowhere")  # the file of weights that it starts from
 
     def __init__(self, name: str, engine: str, folder: Path) -> None:
         self.name, self.engine = name, engine
@@ -195,7 +244,12 @@ class Subject:
         runs.job(name, engine, ROUNDS, seed=1).run(self.other)
         shutil.copytree(self.run, self.after)
         self.end = self.resume(self.after)
+        self.remember()
+
+    def remember(self) -> None:
         self.files, self.files_after = digests(self.run), digests(self.after)
+        self.root = verify(self.run).root
+        assert self.root is not None
 
     def resume(self, directory: Path) -> Any:
         return runs.job(self.name, self.engine, MORE).run(directory, resume=True)
@@ -205,19 +259,25 @@ class Subject:
 
     def try_case(self, rng: random.Random, kind: str, place: Path) -> list[str]:
         """What was bad about one damage."""
+        if kind == "start" and not self.start.exists():  # of a run that starts from no file
+            kind = "chain"
         shutil.copytree(self.run, place)
-        path = rng.choice(sorted(place.glob(KINDS[kind])))
+        path = self.start if kind == "start" else rng.choice(sorted(place.glob(KINDS[kind])))
         damage = rng.choice(BYTES if path.suffix == ".safetensors" else TEXT)
-        what = f"{path.relative_to(place)}: {damage(rng, path, self.other)}"
+        damage = sealed_anew if kind == "chain" else rng.choice(STARTS) if kind == "start" else damage
+        with _as_it_was(self.start):
+            return self._try(f"{path.name}: {damage(rng, path, self.other)}", place, kind)
+
+    def _try(self, what: str, place: Path, kind: str) -> list[str]:
         before = digests(place)
         touched = {name for name in self.files if before.get(name) != self.files[name]}
-        if not touched:
+        if not touched and kind != "start":
             return []
         bad = []
         how, verdict = attempt(lambda: verify(place))
         if how != "done":
             bad.append(f"traceback: verify: {verdict}")
-        elif verdict.whole and not verdict.notes:
+        elif verdict.whole and not verdict.notes and verdict.root == self.root:
             bad.append("silent: verify calls it whole and has nothing to note")
         how, status = attempt(lambda: command("report", str(place), "--out", str(place / "page")))
         if how == "traceback":
@@ -229,6 +289,9 @@ class Subject:
         now = digests(place)
         if how == "traceback":
             bad.append(f"traceback: resume: {end}")
+        if kind == "chain" and how == "done" and verdict.root not in (None, self.root):
+            self.outcome = how  # the newest index, sealed anew: whoever has written the root down knows
+            return bad
         if how == "done":
             metrics = (place / "metrics.jsonl").read_bytes() == (self.after / "metrics.jsonl").read_bytes()
             if not metrics or self.ended_otherwise(place, end):
@@ -251,13 +314,18 @@ class Commanded(Subject):
         folder.mkdir(parents=True)
         x, y = rng.random((240, 4), np.float32), np.arange(240) % 3
         np.savez(data, x_train=x, y_train=y, x_test=x[:60], y_test=y[:60])
+        self.start = folder / "start.safetensors"
+        for seed, path in enumerate((self.start, folder / "others.safetensors")):
+            torch.manual_seed(seed)
+            save_file(build("logistic", (4,), 3).state_dict(), path)
         asked = ["--data", str(data), "--model", "logistic", "--clients", "12", "--partition", "iid", "--cohort", "4",
-                 "--rounds", str(ROUNDS), "--engine", "loop", "--threads", "1", "--batch-size", "4"]  # fmt: skip
+                 "--rounds", str(ROUNDS), "--engine", "loop", "--threads", "1", "--batch-size", "4",
+                 "--start", str(self.start)]  # fmt: skip
         for place, seed in ((self.run, "0"), (self.other, "1")):
             assert command("run", "pfedsd", *asked, "--seed", seed, "--out", str(place)) == 0
         shutil.copytree(self.run, self.after)
         self.resume(self.after)
-        self.files, self.files_after = digests(self.run), digests(self.after)
+        self.remember()
 
     def resume(self, directory: Path) -> None:
         if command("resume", str(directory), "--rounds", str(MORE)) != 0:

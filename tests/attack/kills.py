@@ -11,6 +11,7 @@ and server and clients the bits, of a run that was left alone.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import runs
 
 from fedloom import verify
+from fedloom.core.errors import SettingError
 
 EVENTS = ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir")
 
@@ -94,6 +96,14 @@ def compare(name: str, engine: str, rounds: int, reference: Any, whole: Path, cu
             wrong.append(f"{name_of_log} differs")
     if not runs.same_end(reference, runs.job(name, engine, rounds).run(cut, resume=True)):
         wrong.append("server or clients differ")
+    begun = runs.job(name, engine, rounds)
+    with runs.torch.random.fork_rng():
+        models = {**begun.model, "linear": runs.linear()}  # with other weights than those of the run's seed
+    try:
+        dataclasses.replace(begun, model=models).run(cut, resume=True)
+        wrong.append("went on from other weights")
+    except SettingError:
+        pass
     return [*wrong, *(f"not whole at the end: {problem}" for problem in verify(cut).problems)]
 
 

@@ -29,5 +29,14 @@ def test_killed_runs_end_as_others_do(name: str, engine: str, tmp_path: Path) ->
 @pytest.mark.filterwarnings("ignore")
 def test_damaged_files_are_noticed_and_nothing_is_lost(tmp_path: Path) -> None:
     subject, rng = damages.Subject("pfedsd", "loop", tmp_path), random.Random(7)
-    for case, kind in enumerate(damages.KINDS):
+    for case, kind in enumerate([*damages.KINDS, "chain", "chain"]):
         assert subject.try_case(rng, kind, tmp_path / f"case-{case}") == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_other_weights_to_start_from_are_noticed(tmp_path: Path) -> None:
+    subject, rng = damages.Commanded(tmp_path / "commanded"), random.Random(8)
+    for case in range(3):
+        assert subject.try_case(rng, "start", tmp_path / f"case-{case}") == []
+        assert subject.outcome == "refused"
