@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import shutil
 import warnings
@@ -112,12 +113,18 @@ def test_the_root_is_that_of_the_run_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_the_root_has_the_logs_of_a_copy_without_checkpoints(tmp_path: Path) -> None:
+    """Also where the manifest, of an earlier format, has no digests of them."""
     copy = next(Path(__file__).parents[2].glob("docs/results/**/manifest.json")).parent
     shutil.copytree(copy, tmp_path / "copy")
-    root = verify(tmp_path / "copy").root
-    assert root is not None
-    (tmp_path / "copy/metrics.jsonl").write_bytes((copy / "metrics.jsonl").read_bytes() + b"\n")
-    assert verify(tmp_path / "copy").root != root
+    manifest = json.loads((copy / "manifest.json").read_text())
+    old = {name: value for name, value in manifest.items() if name not in ("documents", "digest")}
+    (tmp_path / "copy/manifest.json").write_text(json.dumps({**old, "format": 1}))
+    roots = [verify(copy).root, verify(tmp_path / "copy").root]
+    log = tmp_path / "copy/metrics.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    roots.append(verify(tmp_path / "copy").root)
+    assert len(set(roots)) == 3
+    assert None not in roots
 
 
 def test_the_root_of_several_runs_is_of_their_places_too(tmp_path: Path) -> None:
