@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -101,10 +102,10 @@ def test_who_is_refused_hears_why_and_the_others_go_on(tmp_path: Path) -> None:
         return b'{"id": "me"}'
 
     fleet = fleet_of([good, twin, hangs_up, stranger, lambda message: b"\xff" * 9], tmp_path)
-    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"])
+    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.2, least=1)
     assert registry.names == (good.id,)
     refused = [line["why"] for line in log(tmp_path) if line["event"] == "refused"]
-    assert [why.partition(" ")[0] for why in refused] == ["device", "it", "a", "it"]
+    assert [why.partition(" ")[0] for why in refused] == ["device", "a", "it"]  # who hangs up may come again
     assert refused[0] == f"device {good.id} has joined at another rank"
     assert "a device registers with an id" in json.loads(said[1])["refused"]
     assert [end for end in ended(fleet) if end] == [f"the server does not take this device: {refused[0]}"]
@@ -239,6 +240,9 @@ def sent(public: Examples, *, labels: bool) -> bytes:
 
     class Heard:
         ranks: ClassVar[dict[str, int]] = {"one": 1}
+
+        def settle(self) -> None:
+            pass
 
         def tell(self, rank: int, message: bytes) -> None:
             said.append(message)
@@ -553,7 +557,7 @@ class Rank(CommunicationManager):
     def answer(self, message: bytes) -> None:
         self.answered.append(message)
 
-    post = wait = take = None  # type: ignore[assignment]
+    post = wait = take = came = None  # type: ignore[assignment]
 
 
 def joined(folder: Path) -> tuple[Rank, Membership]:
@@ -575,7 +579,9 @@ def test_a_device_leaves_when_the_server_is_done(tmp_path: Path) -> None:
 def test_a_device_whose_server_is_gone_says_so(tmp_path: Path) -> None:
     rank, one = joined(tmp_path)
     rank.coming.put(None)
-    with pytest.raises(RankError, match="the server is gone: start all ranks again, it goes on with --resume"):
+    with pytest.raises(
+        RankError, match="the server is gone: start it with --resume, and this device again, which waits for it"
+    ):
         take_part(rank, one)
 
 
@@ -586,3 +592,123 @@ def test_sigterm_leaves(tmp_path: Path) -> None:
     assert take_part(rank, one) is True
     assert signal.getsignal(signal.SIGTERM) is before
     rank.coming.put(None)  # the thread that waits
+
+
+# ---- late, mute, gone and back
+
+
+def mute(message: bytes) -> None:
+    """Who has connected and says nothing."""
+
+
+def test_who_is_mute_holds_nobody_up_for_longer_than_is_said(tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    fleet = fleet_of([mute, one], tmp_path)
+    with pytest.raises(SettingError, match=r"1 of at least 2 devices have come within 0.1 s: .*, or .* \(--least 1\)"):
+        receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1)
+    assert "the run does not begin: 1 of at least 2" in ended(fleet)[0]
+    assert not (tmp_path / "devices.json").exists()
+    again = Membership(one.source, one.folder)
+    fleet = fleet_of([mute, again], tmp_path)
+    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1, least=1)
+    assert registry.names == (one.id,)
+    assert list(fleet.there()) == [one.id]
+
+
+def test_nobody_is_waited_for_once_all_are_there(tmp_path: Path) -> None:
+    before = time.monotonic()
+    receive(fleet_of([*members(tmp_path)], tmp_path), tmp_path / "devices.json", settings(), ["logistic"], wait=60)
+    assert time.monotonic() - before < 30
+
+
+def test_who_was_gone_is_let_in_again_and_nobody_else_by_its_name(tmp_path: Path) -> None:
+    ours = members(tmp_path)
+    dead = [False]
+
+    def dies(message: bytes) -> bytes:
+        if dead[0]:
+            raise EOFError
+        return ours[0](message)
+
+    fleet = fleet_of([dies, ours[1]], tmp_path)
+    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"])
+    wires = fleet.manager
+    assert isinstance(wires, InProcess)
+    twin = Membership(ours[1].source, ours[1].folder)
+    wires.come(twin)  # a second machine with the id of one that is connected
+    fleet.gather()
+    assert f"device {ours[1].id} has joined at another rank" in wires.gone[3]
+    dead[0] = True
+    wires.gone[1] = "killed"
+    fleet.gather()
+    assert list(fleet.there()) == [ours[1].id]
+    back = Membership(ours[0].source, ours[0].folder)
+    rank = wires.come(back)
+    fleet.gather()
+    assert set(fleet.there()) == set(registry.names)
+    assert fleet.ranks[ours[0].id] == rank
+    assert back.controller is not None
+    assert back.controller.token == fleet.tokens[ours[0].id]
+    stranger = Membership(str(npz(tmp_path / "more", [0, 1])), tmp_path / "state of more")
+    wires.come(stranger)
+    fleet.gather()
+    assert f"the run has begun without device {stranger.id}" in wires.gone[5]
+    assert [line["event"] for line in log(tmp_path)] == ["joined"] * 2 + ["refused", "left", "joined", "refused"]
+
+
+def test_who_comes_back_is_sent_public_examples_as_well(tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    fleet = fleet_of([one], tmp_path)
+    given = from_arrays(np.zeros((3, 4), np.float32), np.arange(3))
+    receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], public=True)
+    hand_out(fleet, given, labels=False)
+    wires = fleet.manager
+    assert isinstance(wires, InProcess)
+    wires.gone[1] = "killed"
+    back = Membership(one.source, one.folder)
+    wires.come(back)
+    fleet.gather()
+    assert back.controller is not None
+    assert back.controller.runtime.population.federation.public is not None
+
+
+def test_where_nobody_is_left_the_run_waits_and_then_stops(tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    fleet = fleet_of([one], tmp_path)
+    receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1)
+    wires = fleet.manager
+    assert isinstance(wires, InProcess)
+    wires.gone[1] = "killed"
+    with pytest.raises(RankError, match=r"no device is there any more, and none came back within 0.1 s: go on with --"):
+        fleet.gather()
+    fleet.wait = None
+    threading.Timer(0.2, wires.come, [Membership(one.source, one.folder)]).start()
+    fleet.gather()
+    assert list(fleet.there()) == [one.id]
+
+
+def test_who_comes_at_the_end_hears_that_it_is_over(tmp_path: Path) -> None:
+    ours = members(tmp_path)
+    fleet = fleet_of([*ours], tmp_path)
+    receive(fleet, tmp_path / "devices.json", settings(), ["logistic"])
+    wires = fleet.manager
+    assert isinstance(wires, InProcess)
+    wires.gone[1] = "killed"
+    back = Membership(ours[0].source, ours[0].folder)
+    wires.come(back)
+    fleet.close()
+    assert back.over
+    assert ours[1].over
+    rank, late = Rank(), Membership(ours[0].source, ours[0].folder)
+    rank.coming.put(CLOSED)
+    assert take_part(rank, late) is False
+
+
+def test_a_server_that_goes_once_it_has_said_that_it_is_over_is_not_gone(tmp_path: Path) -> None:
+    class Gone(Rank):
+        def answer(self, message: bytes) -> None:
+            raise EOFError("rank 0 is gone")
+
+    rank, (one,) = Gone(), members(tmp_path, 1)
+    rank.coming.put(CLOSED)
+    assert take_part(rank, one) is False

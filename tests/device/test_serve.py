@@ -91,7 +91,7 @@ def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None
     ranks[0].send_signal(signal.SIGKILL)
     found = launching.ended(ranks)
     assert [status for status, _ in found[1:]] == [2, 2], found
-    assert all("the server is gone: start all ranks again, it goes on with --resume" in text for _, text in found[1:])
+    assert all("the server is gone: start it with --resume, and this device again" in text for _, text in found[1:])
     assert 6 <= lines(log) < 31
     found = launching.ended(launching.gloo(commands(tmp_path, [1, 0], "--resume")))
     assert [status for status, _ in found] == [0, 0, 0], found
@@ -103,6 +103,15 @@ def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None
     assert audit.count('"joined"') == 4
     kept = list((tmp_path / "state0" / "runs").glob("*/*.safetensors"))
     assert 1 <= len(kept) <= 2
+
+
+@pytest.mark.slow
+def test_a_device_that_was_killed_comes_back(tmp_path: Path) -> None:
+    """It is asked again, at its state, and the numbers are those of the loop that loses it in the meantime."""
+    import served
+
+    assert served.returned(tmp_path) == []
+    assert (tmp_path / "out" / "audit.jsonl").read_text().count('"joined"') == 3
 
 
 @pytest.mark.slow
@@ -191,5 +200,7 @@ def test_who_serves_and_who_joins(
     assert "fedloom join runs at every rank but 0" in capsys.readouterr().err.replace("\n", " ")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "devices.json").write_text("{}")
+    assert main([*serve, "--least", "0"]) == 2
+    assert "begins with at least 1 device" in capsys.readouterr().err.replace("\n", " ")
     assert main(serve) == 2
     assert "names the devices of another run: go on with it (--resume)" in capsys.readouterr().err.replace("\n", " ")

@@ -72,9 +72,9 @@ def _as_python(program: list[str], told: dict[str, str], output: str) -> None:
         runpy.run_path(program[0], run_name="__main__")
 
 
-def gloo(programs: Sequence[Sequence[str]]) -> list[Forked]:
+def gloo(programs: Sequence[Sequence[str]], port: int | None = None) -> list[Forked]:
     """A rank for each program, without a launcher that would end them all when one dies."""
-    port = free_port()
+    port = port or free_port()
     return [Forked(program, environment(rank, len(programs), port)) for rank, program in enumerate(programs)]
 
 

@@ -14,6 +14,11 @@ import torch
 
 from fedloom import Job, RunSettings, run
 from fedloom.algorithms import FedAvg, PFedSD, Scaffold
+from fedloom.cli.serve import check_devices
+from fedloom.coordinator.directory import RunDirectory, identity
+from fedloom.coordinator.reading import sealed as sealed_document
+from fedloom.coordinator.reading import unsealed as unsealed_document
+from fedloom.coordinator.verdict import verify
 from fedloom.core import tree
 from fedloom.core.errors import FedloomError, RefusedError, SettingError, StorageError
 from fedloom.device import Controller, Limits, ModelManager, Reading
@@ -547,3 +552,134 @@ def test_the_audit_log_is_bounded_and_in_lines(tmp_path: Path) -> None:
     (line,) = (tmp_path / "audit.jsonl").read_text().splitlines()
     found = json.loads(line)
     assert (len(found["device"]), len(found["why"]), found["round"]) == (80, 300, 3)
+
+
+# ---- what decides a run is proved
+
+
+def begun(folder: Path, **more: Any) -> Fleetwide:
+    """A run of six devices that was stopped after its third round; the devices have started again."""
+    ours = Fleetwide(folder / "devices", PFedSD(local=LOCAL), cohort_size=6, rounds=3, **more)
+    ours.job().run(folder / "run")
+    ours.settings = dataclasses.replace(ours.settings, rounds=5)
+    ours.begin()
+    return ours
+
+
+def test_a_state_is_taken_of_its_own_device_alone(tmp_path: Path) -> None:
+    """The folders of two devices are exchanged between two starts: both are refused, and say what to do."""
+    ours, devices = begun(tmp_path), tmp_path / "devices"
+    for old, new in (("0", "aside"), ("1", "0"), ("aside", "1")):
+        (devices / old).rename(devices / new)
+    before = {path: path.read_bytes() for k in "01" for path in (devices / k).iterdir()}
+    ours.begin()
+    history = ours.job().run(tmp_path / "run", resume=True)
+    for m in history.metrics[4:]:
+        assert m["failed"].keys() == {"0", "1"}
+        assert all("StorageError: this device's state after (round, exchange)" in why for why in m["failed"].values())
+    why = [line["why"] for line in ours.log() if line["event"] == "refused"]
+    assert why[0].endswith(": bring its own state folder back")
+    assert {path: path.read_bytes() for path in before} == before  # nothing is lost by it
+    lost = {(m["round"] - 1, int(k)) for m in history.metrics for k in m.get("failed", {})}
+    want = of_loop(ours.algorithm, lambda t, e, k: "refused" if (t, k) in lost else None, cohort_size=6)
+    same(want.server, history.server, "the loop that loses both")
+
+
+def test_a_server_compares_the_digests_of_an_answer() -> None:
+    ours = Answered()
+    held = ours.taken(ours.sound)[0]
+    made = head_of(unsealed(ours.sound, ours.token, 1 << 30))["made"]
+    assert bytes(held.digest[0].tolist()).hex() == made
+    for head, words in (
+        (
+            {"began": "0" * 32},
+            "it began from the state '0+, and that of this device is None: bring its own state folder back",
+        ),
+        ({"made": 5}, "the digest of a state is 32 hexadecimal digits, got 5"),
+        ({"made": "x" * 32}, "the digest of a state is 32 hexadecimal digits"),
+    ):
+        with pytest.raises(FedloomError, match=words):
+            ours.taken(ours.changed(head, {}))
+    ours.engine.states[2] = tree.take(held, 0)
+    assert ours.engine._digest(2) == made
+    with pytest.raises(
+        RefusedError, match=f"it began from the state None, and that of this device is '{made[:9]}: bring"
+    ):
+        ours.taken(ours.sound)
+
+
+def test_a_device_that_is_judged_is_at_its_own_state() -> None:
+    """What is judged is a state too."""
+    engine = Keeping(population(mlp), PFedSD(local=LOCAL))
+    server = engine.round(engine.init(), [2], 0)
+    assert engine.look(server, [2], 0).keys() == {2}
+    held = engine.states[2]
+    engine.states[2] = dataclasses.replace(held, digest=held.digest ^ 1)
+    assert engine.look(server, [2], 0).keys() == set()
+    assert "StorageError: this device's state" in engine.lost[2]
+
+
+def swapped(registry: dict[str, Any]) -> None:
+    first, second = registry["devices"][:2]
+    first["id"], second["id"] = second["id"], first["id"]
+
+
+DAMAGES = {
+    "ids swapped": swapped,
+    "list reversed": lambda registry: registry["devices"].reverse(),
+    "a digit of an id": lambda registry: registry["devices"][0].update(id="f" * 32),
+    "another run": lambda registry: registry.update(run="b" * 32),
+    "another cap": lambda registry: registry.update(cap=7),
+    "another test": lambda registry: registry.update(test="x.npz"),
+    "another model": lambda registry: registry["devices"][2].update(model="other"),
+    "gone": None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_devices_of_a_run_are_proved(damage: str, tmp_path: Path) -> None:
+    ours, path = begun(tmp_path), tmp_path / "run" / "devices.json"
+    assert Registry.read(path) == ours.registry
+    assert verify(tmp_path / "run").whole
+    found, change = json.loads(path.read_text()), DAMAGES[damage]
+    if change is None:
+        path.unlink()
+    else:
+        change(found)
+        path.write_text(json.dumps(found, indent=2) + "\n")
+    assert "devices.json" in verify(tmp_path / "run").problems[0]
+    with pytest.raises(StorageError, match=r"devices\.json is (missing|not what manifest.json has the digest of)") as e:
+        ours.job().run(tmp_path / "run", resume=True)
+    assert "writes it anew" not in str(e.value)  # nothing else knows it
+    with pytest.raises(StorageError, match=r"devices\.json is"):
+        check_devices(tmp_path / "run")
+
+
+def test_a_run_has_the_devices_with_which_it_began(tmp_path: Path) -> None:
+    """Also where their counts are alike, so that nothing else differs."""
+    ours = begun(tmp_path)
+    ours.registry = dataclasses.replace(ours.registry, run="b" * 32)
+    with pytest.raises(SettingError, match=r"a run with other settings or data: federation\.devices was"):
+        ours.job().run(tmp_path / "run", resume=True)
+
+
+def test_a_run_of_before_devices_were_proved_goes_on(tmp_path: Path) -> None:
+    ours = Fleetwide(tmp_path / "devices", FedAvg(local=LOCAL), cohort_size=6, rounds=1)
+    ours.job().run(tmp_path / "run")
+    for name in ("manifest", "00000001"):
+        place = tmp_path / "run" / ("" if name == "manifest" else "checkpoints") / f"{name}.json"
+        found = unsealed_document(place.read_bytes())
+        if name == "manifest":
+            del found["documents"]["devices.json"], found["federation"]["devices"]
+            run = identity(found).fingerprint
+        else:
+            found["run"] = run
+        place.write_bytes(sealed_document(found, indent=2 if name == "manifest" else None))
+    for path in (tmp_path / "run" / "checkpoints").glob("00000000*"):
+        path.unlink()
+    check_devices(tmp_path / "run")
+    ours.settings = dataclasses.replace(ours.settings, rounds=2)
+    ours.begin()
+    history = ours.job().run(tmp_path / "run", resume=True)
+    assert [m["failed"] for m in history.metrics[1:]] == [{}, {}]
+    assert RunDirectory(tmp_path / "run").document("manifest")["documents"]["devices.json"]

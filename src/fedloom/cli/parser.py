@@ -209,6 +209,15 @@ def _devices(command: Any) -> None:
         "--most-examples", type=int, metavar="N",
         help="examples that count of one device (default: 1000000; with --resume, as when the run began)",
     )  # fmt: skip
+    add(
+        "--wait", type=float, default=600.0, metavar="S",
+        help="seconds to wait for devices: then the run begins with those that have come, or ends where all have left "
+        "(default: 600)",
+    )  # fmt: skip
+    add(
+        "--least", type=int, metavar="K",
+        help="devices with which it begins at least (default: all that WORLD_SIZE says but those that are refused)",
+    )  # fmt: skip
     join = command("join", "take part as a device, at any other rank; see docs/devices.md", "join.join")
     add = join.add_argument
     add("--data", required=True, metavar="SOURCE", help="as of fedloom run; or a folder with such a file, or images")

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job, check_free
+from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import files
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import forbid_imports
@@ -33,7 +34,14 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         raise SettingError("fedloom serve runs at rank 0, and fedloom join at the others: this rank is not 0")
     out, experiment = Path(args.out), settings_of(read_settings(args.settings))
     registry = out / "devices.json"
-    if not args.resume:
+    if args.wait <= 0 or (args.least is not None and args.least < 1):
+        raise SettingError(
+            f"a run waits for more than 0 s (--wait), and begins with at least 1 device (--least), got {args.wait:g} "
+            f"and {args.least}: raise them"
+        )
+    if args.resume:
+        check_devices(out)
+    else:
         check_free(out)
         if registry.exists():
             raise SettingError(f"{registry} names the devices of another run: go on with it (--resume), or remove it")
@@ -42,7 +50,8 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         if source:
             catalogue.data(source, whole=True)  # a wrong name shows before devices are asked
     files.make(out)
-    console.print(f"waiting for all devices at {meeting_point(args.transport)}", soft_wrap=True)
+    where = meeting_point(args.transport)
+    console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)
     fleet = RankFleet(communication(args.transport), Audit(out / "audit.jsonl"))
     with closing(fleet):
         told = experiment.with_all({f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}).described()
@@ -55,7 +64,7 @@ def serve(args: argparse.Namespace, console: Console) -> int:
 
         found = receive(
             fleet, registry, told, experiment.model.split(","), test=args.test, cap=args.most_examples,
-            public=d.public_source is not None, fits=fits,
+            public=d.public_source is not None, fits=fits, wait=args.wait, least=args.least,
         )  # fmt: skip
         (job,) = made
         if job.federation.public is not None:
@@ -66,6 +75,13 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         history = train(name, job, console, out, resume=args.resume)
     console.print(comparison_table([(name, history)]))
     return 0
+
+
+def check_devices(out: Path) -> None:
+    """Raise DamageError unless a run that was begun has the devices with which it began, before any is told of it."""
+    files = RunDirectory(out)
+    if files.begun and "devices.json" in (named := files.document("manifest")["documents"]):
+        files.check_named("devices.json", named)
 
 
 def settings_of(described: dict[str, Any]) -> Experiment:

@@ -25,7 +25,7 @@ from fedloom.coordinator.checkpoint import (
 )
 from fedloom.coordinator.facts import completed, plain
 from fedloom.coordinator.history import History, Record, runs_below
-from fedloom.coordinator.proof import BRING_BACK, check_named, check_start
+from fedloom.coordinator.proof import ALONE, BRING_BACK, check_named, check_start
 from fedloom.core import files
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
 from fedloom.core.output import below
@@ -277,14 +277,15 @@ class RunDirectory:
         """
         stored = self.document("manifest")
         for name in stored["documents"]:
-            if files.there(self.path / name):  # one that is missing decides nothing, and is written again
+            if files.there(self.path / name) or name in ALONE:  # another decides nothing, and is written again
                 self.check_named(name, stored["documents"])
         self.checkpoints.identity = identity(stored)
         if stored["format"] == 1:  # settings and choices that an earlier version did not know
             stored |= {part: {**plain(facts[part]), **stored[part]} for part in ("run", "fixed")}
         now = plain(facts)
-        if "augment" not in stored["federation"]:  # of an earlier version, which did not write it down
-            del now["federation"]["augment"]
+        for name in ("augment", "devices"):
+            if name not in stored["federation"]:  # of an earlier version, which did not write it down
+                now["federation"].pop(name, None)
         if "initial" not in stored:  # likewise; written down from now on
             del now["initial"]
         changes = [c for c in _differences(completed(stored, facts), now) if c[0] not in MAY_DIFFER]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedloom.core import files
 from fedloom.data import Examples, Federation, Partition
+from fedloom.engines.registration import Absent
 
 _SHOWN = 100  # clients whose classes are written down
 _SAMPLED = 32  # examples
@@ -35,7 +38,13 @@ def parts(federation: Federation) -> dict[str, Any]:
         "parts": {name: part.fingerprint() for name, part in named.items() if part is not None},
         "augment": f.train.augment,  # of which the fingerprints know nothing
         **({} if f.train.preparation is None else {"table": f.train.preparation.facts}),
+        **({} if (registry := devices(f)) is None else {"devices": files.digest(json.dumps(registry).encode())}),
     }
+
+
+def devices(federation: Federation) -> Mapping[str, Any] | None:
+    """Who holds the examples, in the order of their numbers, where these are devices."""
+    return federation.train.registry if isinstance(federation.train, Absent) else None
 
 
 def versions() -> dict[str, str]:

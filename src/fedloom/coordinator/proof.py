@@ -10,6 +10,7 @@ from fedloom.core import files
 from fedloom.core.errors import DamageError
 
 _SHOWN = ("settings.json", "federation.json", *LOGS, PER_CLIENT)
+ALONE = {"devices.json"}  # documents that nothing else tells
 BRING_BACK = "the checkpoints are untouched: bring the log back, or export the model"
 
 
@@ -56,9 +57,10 @@ def _newest(checkpoints: Checkpoints) -> Checkpoint | None:
 def check_named(path: Path, digests: list[str]) -> None:
     """Raise DamageError if a file is not one of which the manifest has the digest."""
     if files.digest(files.load(path)) not in digests:
+        remedy = ", or move it away: going on with what began the run (its command with --resume) writes it anew"
         raise DamageError(
             f"{path} is not what manifest.json has the digest of: it was damaged or changed. Bring it "
-            "back, or move it away: going on with what began the run (its command with --resume) writes it anew"
+            f"back{'' if path.name in ALONE else remedy}"
         )
 
 

@@ -327,10 +327,12 @@ class Coordinator:
         return {"shared": {n: [*a.down(runtime.initial(n)).params] for n in self.population.models}}
 
     def documents(self) -> dict[str, Any]:
-        """What stands in settings.json, federation.json and manifest.json."""
+        """What stands in settings.json, federation.json and manifest.json, and in devices.json where there are some."""
         self._tell()
         self.history.manifest = {**plain(self.facts()), **self._started(), "chained": 0}
-        return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")}
+        registry = facts.devices(self.population.federation)
+        of_devices = {} if registry is None else {"devices": registry}
+        return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")} | of_devices
 
     def _initial(self) -> Record:
         """The digests of the weights that networks start from, by architecture."""

@@ -65,10 +65,10 @@ class Membership:
             return self._answered(data)
 
     def _answered(self, data: bytes) -> bytes:
+        if data == CLOSED:  # also before it has joined, where it comes when the run is over
+            self.over = True
+            return CLOSED
         if self.controller is not None:
-            if data == CLOSED:
-                self.over = True
-                return CLOSED
             return self.controller(data)
         if self._taken is not None:
             public, labels = handed_out(data, self.data.federation.train)
@@ -160,6 +160,10 @@ def take_part(manager: CommunicationManager, member: Membership) -> bool:
         signal.signal(signal.SIGTERM, before)
     if problems and not member.why_leaving:
         if isinstance(problems[0], EOFError):
-            raise RankError("the server is gone: start all ranks again, it goes on with --resume") from None
+            if member.over:  # and went as soon as it had said so
+                return False
+            raise RankError(
+                "the server is gone: start it with --resume, and this device again, which waits for it"
+            ) from None
         raise problems[0]
     return member.why_leaving is not None

@@ -45,14 +45,15 @@ class ModelManager:
                 for file in those:
                     files.remove(folder / file.name)
         self._accepted: Version | None = None
+        self.began: str | None = None  # the digest of the state that was asked for last
 
-    def state(self, accepted: Version | None) -> Any:
-        """The state that came about in the exchange that the server accepted last.
+    def state(self, accepted: Version | None, digest: str | None = None) -> Any:
+        """The state that came about in the exchange that the server accepted last, and has this digest.
 
         Raises:
-            StorageError: it is not here, or damaged.
+            StorageError: it is not here, damaged, or another one than the server accepted.
         """
-        self._accepted = accepted
+        self._accepted, self.began = accepted, None
         if accepted is None or not self.keeps:
             return self.first
         if accepted not in self.files:
@@ -61,15 +62,21 @@ class ModelManager:
                 f"{accepted}: bring its state folder back, or let it join a run with run.stateless = true"
             )
         file = self.files[accepted]
+        if digest not in (None, file.digest):
+            raise StorageError(
+                f"this device's state after (round, exchange) {accepted} is {file.digest[:8]}, and the server accepted "
+                f"{digest!s:.8}: bring its own state folder back"
+            )
+        self.began = file.digest
         try:
             return decode(files.read(self.folder, file), self.first)
         except CodecError as error:
             raise StorageError(f"{self.folder / file.name} does not fit this algorithm and model: {error}") from None
 
-    def offer(self, state: Any, version: Version) -> None:
-        """Write a new state, which follows from the one that was asked for; any other that does goes."""
+    def offer(self, state: Any, version: Version) -> str | None:
+        """Write a new state, which follows from the one that was asked for; any other that does goes. Its digest."""
         if not self.keeps:
-            return
+            return None
         data = encode(state)
         file = File(f"{version[0]:010d}-{version[1]:010d}-{files.digest(data)}.safetensors", files.digest(data))
         files.write(self.folder, file.name, data)
@@ -77,6 +84,7 @@ class ModelManager:
         for other in [v for v, f in self.files.items() if self._accepted is None or v > self._accepted]:
             self._forget(other, unless=file.name)
         self.files[version] = file
+        return file.digest
 
     def prune(self, durable: int) -> None:
         """Delete what no server can name any more that has a checkpoint after so many rounds on its disk."""

@@ -15,22 +15,25 @@ import os
 import queue
 import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
 
-from fedloom.core.errors import RankError, SettingError
+from fedloom.core.errors import EngineWarning, RankError, SettingError
 
 Transport = Literal["gloo", "mpi"]
 FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires between all ranks
 CLOSED = b""  # a message and its answer: nothing more is asked
 LARGEST = 16 << 30  # bytes of a message, unless said otherwise
 PATIENCE = 5.0  # seconds that an end waits for a rank
+MEETING = timedelta(seconds=60)  # that two ranks have to connect once both have said that they are there
+LOOK = 0.05  # seconds between two looks for ranks that have come
 _PLACE = "RANK (0 of the server, then 1, 2, ...), WORLD_SIZE (how many), MASTER_ADDR and MASTER_PORT (of the server)"
 PAUSES = (0.0001, 0.002)  # seconds between two looks for messages over MPI: the first, the longest
 
@@ -63,6 +66,15 @@ class CommunicationManager(Wires):
     size: int
     at_work = False
     limit = LARGEST
+
+    @abstractmethod
+    def came(self) -> list[int]:
+        """At rank 0: all that have come, gone or not, in order; one that comes again has a new number."""
+
+    @property
+    def coming(self) -> bool:
+        """Whether a rank is being connected that `came` will name."""
+        return False
 
     def dismiss(self, ranks: Collection[int], late: Collection[int]) -> list[int]:
         """Tell ranks that it is over, and wait until those that are not `late` have heard of it: those that are gone.
@@ -100,10 +112,17 @@ class Carried(CommunicationManager):
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.others = range(1, size) if rank == 0 else range(1)
-        self._found: dict[int, deque[memoryview]] = {rank: deque() for rank in self.others}  # what has come, by rank
+        self._found: dict[int, deque[memoryview]] = {}  # what has come, by rank
         self._gone: set[int] = set()
         self._news = threading.Condition()
+
+    def came(self) -> list[int]:
+        with self._news:
+            return [*self._found]
+
+    def _comes(self, rank: int) -> None:
+        with self._news:
+            self._found[rank] = deque()
 
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
         with self._news:
@@ -121,7 +140,7 @@ class Carried(CommunicationManager):
         return self.take(0)
 
     def answer(self, message: bytes) -> None:
-        if 0 in self._gone:
+        if 0 in self._gone and not self._found[0]:  # else it has said something before it went
             raise EOFError("rank 0 is gone")
         self._send_later(0, message)
 
@@ -152,48 +171,75 @@ class Carried(CommunicationManager):
 
 
 class GlooManager(Carried):
-    """Over Gloo, in the process group that torchrun's environment describes, or in the one that there is.
+    """Over Gloo, each rank with rank 0 alone: they are a process group of two, so a rank may come at any time, and come
+    again when it was gone. Who comes n-th is number n to rank 0. They find each other in a `store`.
 
     For each rank at the other end a thread sends and another receives, since both block.
     """
 
-    def __init__(self) -> None:
-        if not dist.is_initialized():
-            try:
-                dist.init_process_group("gloo", timeout=FOREVER)
-            except RuntimeError as error:
-                raise RankError(
-                    f"the ranks could not be connected ({str(error).strip()[:300]}): MASTER_ADDR names a host that all "
-                    "of them reach, and GLOO_SOCKET_IFNAME=eth0 the network interface of each by which it is reached"
-                ) from None
-            group = dist.group.WORLD
+    def __init__(self, rank: int, size: int, store: dist.Store) -> None:
+        super().__init__(rank, size)
+        self.store = dist.PrefixStore("fedloom", store)
+        self._pairs: dict[int, dist.ProcessGroupGloo] = {}
+        self._out: dict[int, queue.SimpleQueue[bytes | None]] = {}
+        self._due: dict[int, threading.Semaphore] = {}  # messages that are wanted; what else is sent waits in Gloo
+        self._threads: list[threading.Thread] = []
+        self._posts: list[threading.Thread] = []  # of these, those that send
+        self._meeting: list[threading.Thread] = []  # and those that connect
+        self._ending = threading.Event()
+        if rank:
+            self._meet(0, self.store.add("arrivals", 1))
+            self._due[0].release()  # the next message comes while this one is answered
         else:
-            group = dist.new_group(backend="gloo", timeout=FOREVER)
-        super().__init__(dist.get_rank(), dist.get_world_size())
-        self.group = group
-        self._out: dict[int, queue.SimpleQueue[bytes | None]] = {rank: queue.SimpleQueue() for rank in self.others}
-        self._due: dict[int, queue.SimpleQueue[bool]] = {rank: queue.SimpleQueue() for rank in self.others}
-        self._ahead = False  # whether the next message of rank 0 is being received while this one is answered
-        self._posts, self._ears = (
-            [threading.Thread(target=work, args=(rank,), daemon=True) for rank in self.others]
-            for work in (self._send_all, self._hear)
-        )
-        for thread in (*self._posts, *self._ears):
-            thread.start()
-        atexit.register(self._end)
+            self._begin(self._receive_ranks)
+        atexit.register(self.end)
+
+    def _begin(self, work: Callable[..., None], *args: int) -> threading.Thread:
+        self._threads.append(threading.Thread(target=work, args=args, daemon=True))
+        self._threads[-1].start()
+        return self._threads[-1]
+
+    def _receive_ranks(self) -> None:
+        """The thread of rank 0 that looks for ranks that have come."""
+        met = 0
+        with contextlib.suppress(RuntimeError):  # the store is gone, and nobody can come any more
+            while not self._ending.wait(LOOK):
+                there = self.store.add("arrivals", 0)
+                self._meeting = [thread for thread in self._meeting if thread.is_alive()]
+                self._meeting += [self._begin(self._try_to_meet, number) for number in range(met + 1, there + 1)]
+                met = there
+
+    def _try_to_meet(self, number: int) -> None:
+        """The thread that connects one of them, which may hang or have died."""
+        try:
+            self._meet(number, number)
+        except RankError as error:
+            if not self._ending.is_set():
+                warnings.warn(f"of the ranks that have come one is not there: {error}", EngineWarning, stacklevel=1)
+
+    def _meet(self, rank: int, number: int) -> None:
+        """Connect with a rank, which is the n-th that has come to rank 0, or this one is."""
+        try:
+            place = dist.PrefixStore(f"pair {number}", self.store)
+            self._pairs[rank] = dist.ProcessGroupGloo(place, min(self.rank, 1), 2, MEETING)
+        except RuntimeError as error:
+            raise RankError(_UNCONNECTED.format(str(error).strip()[:300])) from None
+        self._out[rank], self._due[rank] = queue.SimpleQueue(), threading.Semaphore(0)
+        self._comes(rank)
+        self._posts.append(self._begin(self._send_all, rank))
+        self._begin(self._hear, rank)
+
+    @property
+    def coming(self) -> bool:
+        return any(thread.is_alive() for thread in self._meeting)
 
     def post(self, rank: int, message: bytes) -> None:
         self._send_later(rank, message)
-        self._due[rank].put(True)
+        self._due[rank].release()
 
     def receive(self) -> memoryview:
-        if not self._ahead:
-            self._due[0].put(True)
-        self._ahead = False
         message = super().receive()
-        if len(message):  # another follows, if only to say that it is over
-            self._due[0].put(True)
-            self._ahead = True
+        self._due[0].release()
         return message
 
     def _send_later(self, rank: int, message: bytes) -> None:
@@ -208,46 +254,85 @@ class GlooManager(Carried):
         self._lost(rank)
 
     def _hear(self, rank: int) -> None:
-        """The thread that receives what is due from a rank, and nothing else."""
+        """The thread that receives from a rank."""
         with contextlib.suppress(EOFError):
-            while self._due[rank].get():
+            while not self._ending.is_set():
                 self._came(rank, self._receive(rank))
-            return
         self._lost(rank)
 
-    def _end(self) -> None:
-        for rank, messages in self._out.items():
+    def end(self) -> None:
+        """Send what is to be sent, then end all connections."""
+        self._ending.set()
+        for messages in self._out.values():
             messages.put(None)
-            self._due[rank].put(False)
-        for thread in self._posts:
-            thread.join(PATIENCE)
-        for thread in self._ears:
-            thread.join(0.0 if self._ahead else PATIENCE)
-        if self._gone or any(thread.is_alive() for thread in (*self._posts, *self._ears)):
-            # What ends a group waits for its ranks, and wakes a thread that waits in Gloo for a rank that never
-            # answered, when there is no interpreter any more: the process would hang or abort. So nothing ends it.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
-        else:
-            dist.destroy_process_group(self.group)
+        _join(self._posts)
+        for rank, due in self._due.items():
+            self._part(rank)
+            due.release()
+        if _join(self._threads):  # one that connects wakes when the store goes: this stays for as long as the process
+            for kept in (self.store, *self._pairs.values()):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        atexit.unregister(self.end)
+
+    def _part(self, rank: int) -> None:
+        """End a connection, which wakes the threads that wait in Gloo. They would wake when there is no interpreter any
+        more, and abort the process. A timeout ends it, and nothing else that PyTorch has.
+        """
+        with contextlib.suppress(RuntimeError):
+            self._pairs[rank].recv([torch.zeros(1)], 1 - min(self.rank, 1), 1).wait(timedelta(milliseconds=1))
 
     def _send(self, rank: int, message: bytes) -> None:
-        try:
-            dist.send(torch.tensor([len(message)]), rank, group=self.group)
-            if message:
-                dist.send(torch.frombuffer(bytearray(message), dtype=torch.uint8), rank, group=self.group)
-        except RuntimeError as error:
-            raise EOFError(str(error)) from error
+        self._through(rank, "send", torch.tensor([len(message)]))
+        if message:
+            self._through(rank, "send", torch.frombuffer(bytearray(message), dtype=torch.uint8))
 
     def _receive(self, rank: int) -> bytearray:
         size = torch.zeros(1, dtype=torch.int64)
+        self._through(rank, "recv", size)  # also where nothing is due: so who is gone is missed at once
+        self._due[rank].acquire()
+        data = bytearray(self._allowed(rank, int(size)))
+        if data:
+            self._through(rank, "recv", torch.frombuffer(data, dtype=torch.uint8))
+        return data
+
+    def _through(self, rank: int, way: Literal["send", "recv"], tensor: torch.Tensor) -> None:
+        """Send or receive a tensor; `EOFError` if the rank is gone."""
         try:
-            dist.recv(size, rank, group=self.group)
-            data = bytearray(self._allowed(rank, int(size)))
-            if data:
-                dist.recv(torch.frombuffer(data, dtype=torch.uint8), rank, group=self.group)
+            getattr(self._pairs[rank], way)([tensor], 1 - min(self.rank, 1), 0).wait(FOREVER)
         except RuntimeError as error:
             raise EOFError(str(error)) from error
-        return data
+
+
+def _join(threads: Collection[threading.Thread]) -> bool:
+    """Wait for threads that are about to end, but not for long: whether some are left."""
+    until = time.monotonic() + PATIENCE
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return any(thread.is_alive() for thread in threads)
+
+
+_UNCONNECTED = (
+    "the ranks could not be connected ({}): MASTER_ADDR names a host that all of them reach, and "
+    "GLOO_SOCKET_IFNAME=eth0 the network interface of each by which it is reached"
+)
+
+
+def _over_gloo() -> GlooManager:
+    """By what torchrun's environment describes, or in the store of the process group that there is."""
+    if dist.is_initialized():
+        return GlooManager(dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store())
+    rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun has made one, which outlives restarts
+    try:
+        # Without a number of workers, for all of whom it would wait.
+        store: dist.Store = dist.TCPStore(
+            os.environ["MASTER_ADDR"], port, None, not (rank or agents), FOREVER, wait_for_workers=False
+        )
+        if agents:
+            store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        return GlooManager(rank, size, store)
+    except RuntimeError as error:
+        raise RankError(_UNCONNECTED.format(str(error).strip()[:300])) from None
 
 
 class MPIManager(Carried):
@@ -265,6 +350,9 @@ class MPIManager(Carried):
             raise RankError("this MPI was begun without threads (MPI_THREAD_SERIALIZED), which engine = 'mpi' needs")
         self.comm: Any = MPI.COMM_WORLD
         super().__init__(self.comm.Get_rank(), self.comm.Get_size())
+        self.others = range(1, self.size) if self.rank == 0 else range(1)
+        for rank in self.others:
+            self._comes(rank)
         self._bytes, self._status, self._failure = MPI.BYTE, MPI.Status, MPI.Exception
         # Not a SimpleQueue, whose `get` may wait without end where a short timeout is over when it finds nothing.
         self._out: queue.Queue[tuple[int, bytes] | None] = queue.Queue()
@@ -329,9 +417,9 @@ _managers: dict[str, CommunicationManager] = {}  # of this process
 
 
 def communication(transport: Transport) -> CommunicationManager:
-    """The CommunicationManager of this process; all ranks come here at the same time when it is made."""
+    """The CommunicationManager of this process; over Gloo others wait here until rank 0 has come."""
     if transport not in _managers:
-        _managers[transport] = GlooManager() if transport == "gloo" else MPIManager()
+        _managers[transport] = _over_gloo() if transport == "gloo" else MPIManager()
     return _managers[transport]
 
 

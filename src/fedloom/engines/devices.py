@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,18 +21,20 @@ from fedloom.engines.rehearsal import Rehearsals
 from fedloom.engines.service import LIMIT, answer_of, request_bytes
 from fedloom.engines.transport import head_of, part, sealed, unpack, unsealed
 
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 INVITATION = "invitation"  # in the place of the method: whether a device takes part in the round
 
 
 @state
 class Held:
-    """In the place of a state that a device keeps: the exchange in which the server accepted it."""
+    """In the place of a state that a device keeps: the exchange in which the server accepted it, and its digest."""
 
     round: Tensor  # [] int64, -1 before the first
     exchange: Tensor  # [] int64
+    digest: Tensor  # [16] uint8, zeros where there are no tensors in it
 
 
-NOTHING = Held(round=torch.tensor(-1), exchange=torch.tensor(-1))
+NOTHING = Held(round=torch.tensor(-1), exchange=torch.tensor(-1), digest=torch.zeros(16, dtype=torch.uint8))
 
 
 class Devices(Engine):
@@ -40,7 +43,8 @@ class Devices(Engine):
     The Aggregator of a round: it hears every device that was asked or waits until the deadline, whichever comes first,
     and averages what passed. A device that does not answer, declines or is refused is lost to the round and named in
     its record, as a simulated one is. Each request names the exchange that was accepted last and the last round whose
-    checkpoint is on disk (`durable`); each answer bears the number of its request. Structures are compared with a
+    checkpoint is on disk (`durable`), and the digest of the state that came of it; each answer bears the number of its
+    request, and the digests of the state that it began from and of the new one. Structures are compared with a
     rehearsal before a tensor is made; an upload weighs no more than the examples that were registered.
 
     Devices keep their states, unless states are to travel (`counts_states`): then the server is the store of personal
@@ -108,6 +112,13 @@ class Devices(Engine):
         held = self.states[client]
         return int(held.round), int(held.exchange)
 
+    def _digest(self, client: int) -> str | None:
+        """That of the state which the server accepted last of a device; None: it keeps none, or none was yet."""
+        if self._version(client) is None:
+            return None
+        digest: Tensor = self.states[client].digest
+        return bytes(digest.tolist()).hex() if digest.any() else None
+
     @property
     def _fleet(self) -> Fleet:
         if self.fleet is None:
@@ -120,13 +131,15 @@ class Devices(Engine):
         self, requests: dict[int, Request], broadcast: tuple[Any, ...] | None
     ) -> Iterator[tuple[int, memoryview | Lost]]:
         """Send each client its request; what comes, by client."""
+        self._fleet.gather()
         fleet, made, clients = self._fleet, None if broadcast is None else part(broadcast), dict[str, int]()
         self._sent = dict(zip(requests, self._numbers, strict=False))
         messages = {}
         for k, request in requests.items():
             name, number, round = fleet.names[k], self._sent[k], request.call.round
             own = self.stack([k]) if self.counts_states and made is not None else None
-            beside = {"to": name, "durable": round if self.durable is None else self.durable}
+            durable = round if self.durable is None else self.durable
+            beside = {"to": name, "durable": durable, "held": self._digest(k)}
             clients[name] = k
             messages[name] = sealed(request_bytes(request, number, (number, made), own, **beside), fleet.tokens[name])
         for name, answer in fleet.ask(messages, self.deadline):
@@ -168,9 +181,16 @@ class Devices(Engine):
         answer = Answer(tree.unflatten(nodes, spec), answer.losses, answer.steps, after=answer.after)
         if answer.after is not None:
             self._plausible(request, answer.after)
-        if self._stays and request.call.exchange != JUDGING:
-            version = request.call.round, int(request.call.exchange)
-            states = Held(*(torch.tensor([n]) for n in version))
+        if self._stays:
+            began, held = message.head.get("began"), self._digest(request.clients[0])
+            if began != held:
+                raise RefusedError(
+                    f"it began from the state {began!r:.10}, and that of this device is {held!r:.10}: bring its own "
+                    "state folder back"
+                )
+            if request.call.exchange != JUDGING:
+                version = request.call.round, int(request.call.exchange)
+                states = Held(*(torch.tensor([n]) for n in version), _as_bytes(message.head.get("made")))
         return states, answer
 
     def _plausible(self, request: Request, node: Any) -> Any:
@@ -193,3 +213,10 @@ class Devices(Engine):
         event = {RankError: "lost", DeclinedError: "declined"}.get(type(error), "refused")
         self._fleet.audit(event, self._fleet.names[client], str(error), round=round + 1)
         return f"{event}: {str(error)[:200]}"
+
+
+def _as_bytes(digest: Any) -> Tensor:
+    """The digest of a new state, [1, 16], as a device says it; zeros where it keeps none."""
+    if digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        raise CodecError(f"the digest of a state is 32 hexadecimal digits, got {digest!r:.80}")
+    return torch.tensor([list(bytes.fromhex(digest or "00" * 16))], dtype=torch.uint8)

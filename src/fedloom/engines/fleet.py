@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedloom.engines.communication import PATIENCE, CommunicationManager
+from fedloom.core.errors import RankError
+from fedloom.engines.communication import LOOK, PATIENCE, CommunicationManager
 from fedloom.engines.faults import NOT_WITHIN
 
 TRUSTED = "for trusted networks only: nothing is encrypted here, and whoever reaches the server's port may join"
@@ -60,6 +62,13 @@ class Fleet(ABC):
     def there(self) -> Collection[str]:
         """The devices that can be asked now."""
 
+    def gather(self) -> None:  # noqa: B027  # others have them all from the first to the last
+        """Let in who has come since, and wait for somebody where nobody is left.
+
+        Raises:
+            RankError: nobody comes.
+        """
+
     @abstractmethod
     def ask(self, requests: Mapping[str, bytes], deadline: float | None) -> Iterator[tuple[str, memoryview | Lost]]:
         """Send each device its request; the answers as they come, one for each device.
@@ -69,36 +78,86 @@ class Fleet(ABC):
 
 
 class RankFleet(Fleet):
-    """Devices that are ranks, each with data and a state of its own; rank 0 is the server."""
+    """Devices that are ranks, each with data and a state of its own; rank 0 is the server.
+
+    `hello`: what a rank hears first that comes; `admit`: what is done with its answer, once the run has begun.
+    `public`: what each device is told then. `wait`: seconds to wait for a device where none is left; None: as long as
+    it takes.
+    """
+
+    hello = b""
+    public: bytes | None = None
+    admit: Callable[[int, bytes], None] | None = None
+    wait: float | None = None
 
     def __init__(self, manager: CommunicationManager, audit: Audit) -> None:
         self.manager, self.audit = manager, audit
         self.names, self.tokens = (), {}
         self.ranks: dict[str, int] = {}  # of the devices that are there
+        self._met: set[int] = set()  # ranks that have come
+        self._silent: set[int] = set()  # of these, who has not registered yet
         self._late: dict[int, str] = {}  # ranks whose answer nobody waits for any more
         self._owed = Counter[int]()  # answers to what ranks were told that have not come: they come before all others
         manager.at_work = True
 
-    def introduce(self, hello: bytes) -> dict[int, bytes]:
-        """What each rank answers to the first message."""
-        everyone = range(1, self.manager.size)
-        found: dict[int, bytes] = {}
-        for rank in everyone:
-            self.manager.post(rank, hello)
-        while missing := [rank for rank in everyone if rank not in found]:
-            for rank in self.manager.wait(missing, None):
-                try:
-                    found[rank] = bytes(self.manager.take(rank))
-                except EOFError:
-                    found[rank] = b""
+    def introduce(self, hello: bytes, seconds: float | None = None) -> dict[int, bytes]:
+        """What ranks answer to the first message: all that there are, or those who do within so many seconds."""
+        self.hello, found = hello, dict[int, bytes]()
+        end = None if seconds is None else time.monotonic() + seconds
+        while len(found) < self.manager.size - 1 and (end is None or time.monotonic() < end):
+            found.update(self._registrations(LOOK))
+            for rank in self.manager.wait(found, 0.0):  # it was not asked for more, so it is gone, and may come again
+                del found[rank]
         return found
 
+    def _registrations(self, seconds: float) -> dict[int, bytes]:
+        """What those have answered to the first message who have come and are still there."""
+        for rank in self.manager.came():
+            if rank not in self._met:
+                self._met.add(rank)
+                self._silent.add(rank)
+                self.manager.post(rank, self.hello)
+        found: dict[int, bytes] = {}
+        if not self._silent:
+            time.sleep(seconds)
+        for rank in self.manager.wait(self._silent, seconds) if self._silent else ():
+            self._silent.discard(rank)
+            with contextlib.suppress(EOFError):
+                found[rank] = bytes(self.manager.take(rank))
+        return found
+
+    def gather(self) -> None:
+        self._drop_stale()
+        end = None if self.wait is None else time.monotonic() + self.wait
+        self._let_in(0.0)
+        while not self.ranks:
+            if end is not None and time.monotonic() >= end:
+                raise RankError(
+                    f"no device is there any more, and none came back within {self.wait:g} s: go on with --resume, and "
+                    "start the devices again; the audit log says why they left"
+                )
+            self._let_in(LOOK)
+
+    def _let_in(self, seconds: float) -> None:
+        """Go on also with those that have come since."""
+        if self.admit is not None:
+            for rank, data in self._registrations(seconds).items():
+                self.admit(rank, data)
+
     def tell(self, rank: int, message: bytes) -> None:
-        """Answer what a rank has said, and wait until it has heard; a slow one may say so later."""
+        """Answer what a rank has said; it will say when it has heard."""
         self.manager.post(rank, message)
         self._owed[rank] += 1
-        if self.manager.wait([rank], PATIENCE):
-            self._heard(rank)
+
+    def settle(self) -> None:
+        """Wait until those who were told something have heard; slow ones may say so later."""
+        end = time.monotonic() + PATIENCE
+        while (owing := list(+self._owed)) and (left := end - time.monotonic()) > 0:
+            ready = self.manager.wait(owing, left)
+            for rank in ready:
+                self._heard(rank)
+            if not ready:
+                break
 
     def there(self) -> Collection[str]:
         return [name for name, rank in self.ranks.items() if rank not in self._late]
@@ -131,9 +190,13 @@ class RankFleet(Fleet):
             yield name, Lost(f"{NOT_WITHIN} {deadline:g} s")
 
     def close(self) -> None:
-        """Tell those that are there that it is over."""
+        """Tell those that are there that it is over, and those that come just now."""
         self._drop_stale()
-        for rank in self.manager.dismiss(list(self.ranks.values()), self._late):
+        end = time.monotonic() + PATIENCE
+        while self.manager.coming and time.monotonic() < end:
+            time.sleep(LOOK)
+        new = self._silent.union(self.manager.came()) - (self._met - self._silent)
+        for rank in self.manager.dismiss([*self.ranks.values(), *new], {*self._late, *new}):
             self._left(rank)
         self.ranks.clear()
 
@@ -164,6 +227,8 @@ class RankFleet(Fleet):
             return None
 
     def _left(self, rank: int) -> None:
+        self._late.pop(rank, None)
+        self._owed.pop(rank, None)
         for name in [name for name, its in self.ranks.items() if its == rank]:
             del self.ranks[name]
             self.audit("left", name, "its connection ended, or it sent too much")

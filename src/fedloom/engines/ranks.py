@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ import torch
 
 from fedloom.core import codec
 from fedloom.core.errors import RankError, SettingError
-from fedloom.engines.communication import CLOSED, CommunicationManager, Transport, communication
+from fedloom.engines.communication import CLOSED, LOOK, CommunicationManager, Transport, communication
 from fedloom.engines.processes import Processes, threads
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.service import Service
@@ -27,8 +28,9 @@ class Ranks(Processes):
     """All ranks make the same engine; rank 0 opens it and asks, and the others `serve` until it is closed.
 
     Where it is not open, as for a replay, clients are computed here: the bits are the same. A rank that is lost is not
-    replaced: over Gloo the run goes on with those that are left, over MPI the job ends. With a `chunk` a rank computes
-    so many clients as a stack, with the bits of `stacked` on one thread and this chunk.
+    replaced: over Gloo the run goes on with those that are left, and with it once it is started again; over MPI the job
+    ends. With a `chunk` a rank computes so many clients as a stack, with the bits of `stacked` on one thread and this
+    chunk.
     """
 
     transport: ClassVar[Transport]
@@ -40,6 +42,9 @@ class Ranks(Processes):
             raise SettingError("partial_sums is for clients that are computed one by one: leave it out, or chunk")
         super().__init__(*args, chunk=chunk, **settings)
         self.ranks: list[int] | None = None  # those that are left, once the engine is open
+        self._mine = ""  # which job this is, since it is open
+        self._told: set[int] = set()  # who was told of it
+        self._silent: set[int] = set()  # and has not said yet which job it runs
 
     @property
     def wires(self) -> CommunicationManager:
@@ -52,6 +57,7 @@ class Ranks(Processes):
     def idle(self, count: int) -> list[int] | None:
         if self.ranks is None:
             return None
+        self._let_in()
         return [rank for rank in self.ranks if rank not in self._asked][:count]
 
     def replaced(self, process: int) -> tuple[str, list[int]]:
@@ -64,7 +70,8 @@ class Ranks(Processes):
     def close(self) -> None:
         """Let go of the others, and wait until those that are not late have heard of it."""
         if self.ranks:
-            self.wires.dismiss(self.ranks, self._asked)
+            self._tell()
+            self.wires.dismiss([*self.ranks, *self._silent], {*self._asked, *self._silent})
         self.ranks = None
         self._asked.clear()  # whoever opens it again drops what is late first
         self._holds.clear()
@@ -103,19 +110,50 @@ class Ranks(Processes):
 
     def _agree(self) -> None:
         """Begin with those that are there, which must run this job."""
-        mine, wires = self._about(), self.wires
-        about = {"about": mine, "stacked": self.stacked, "compilation": self.compilation, "bf16": self.bf16}
-        for rank in range(1, wires.size):
-            wires.post(rank, json.dumps(about).encode())
+        wires = self.wires
+        while len(wires.came()) < wires.size - 1:
+            time.sleep(LOOK)
+        self._mine, self._told, self._silent = self._about(), set(), set()
+        self._tell()
         found: dict[int, str] = {}
-        for rank in range(1, wires.size):
-            with contextlib.suppress(EOFError):
-                while (answer := bytes(_next(wires, rank)))[:1] != HEAD:  # late, to an engine before this one
-                    pass
-                found[rank] = answer[1:].decode()
-        self.ranks = list(found)
+        while self._silent:
+            wires.wait(self._silent, None)
+            found |= self._said()
+        self.ranks = sorted(found)
         for theirs in found.values():
-            _compare(mine, theirs)
+            _compare(self._mine, theirs)
+
+    def _let_in(self) -> None:
+        """Go on also with those that have come since, which were gone and are back."""
+        self._tell()
+        for rank, theirs in self._said().items():
+            if theirs == self._mine:
+                self.ranks = [*(self.ranks or ()), rank]
+            else:  # it hears that it is over, and finds out why
+                self.wires.dismiss([rank], [rank])
+                self.wires.at_work = True
+
+    def _tell(self) -> None:
+        """Tell those that have come of this job."""
+        about = {"about": self._mine, "stacked": self.stacked, "compilation": self.compilation, "bf16": self.bf16}
+        for rank in self.wires.came():
+            if rank not in self._told:
+                self._told.add(rank)
+                self._silent.add(rank)
+                self.wires.post(rank, json.dumps(about).encode())
+
+    def _said(self) -> dict[int, str]:
+        """Which job ranks run that were told of this one, as far as they have said it."""
+        found: dict[int, str] = {}
+        for rank in self.wires.wait(self._silent, 0.0) if self._silent else ():
+            answer = HEAD
+            with contextlib.suppress(EOFError):
+                answer = bytes(self.wires.take(rank))
+                if answer[:1] == HEAD:
+                    found[rank] = answer[1:].decode()
+            if answer[:1] == HEAD:  # else it is late, to an engine before this one
+                self._silent.discard(rank)
+        return found
 
     def _about(self) -> str:
         """What all ranks must have in common, as a digest."""
@@ -151,11 +189,6 @@ def own_device(device: torch.device) -> torch.device:
         return device
     here = next((os.environ[name] for name in _LOCAL if name in os.environ), "0")
     return torch.device("cuda", int(here) % torch.cuda.device_count())
-
-
-def _next(wires: CommunicationManager, rank: int) -> memoryview:
-    wires.wait([rank], None)
-    return wires.take(rank)
 
 
 def _compare(mine: str, theirs: str) -> None:

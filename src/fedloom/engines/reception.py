@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +31,20 @@ def receive(
     cap: int | None = None,
     public: bool = False,
     fits: Callable[[], object] = lambda: None,
+    wait: float | None = None,
+    least: int | None = None,
 ) -> Registry:
     """Register the devices at all ranks in the file `path`, or admit those that it names, and tell each its number.
 
     `models`: the architectures that devices may have. `cap`: examples that count of one device; None: as when the run
     began, at first `CAP`. `public`: whether public examples follow, see `hand_out`. `fits`: raises SettingError if the
-    run cannot begin with these devices, which `path` and `fleet.names` say.
+    run cannot begin with these devices, which `path` and `fleet.names` say. `wait`: after so many seconds it begins
+    with the devices that have come, if these are at least so many (None: all that are not refused). A registered one
+    that comes later is let in then.
 
     Raises:
-        SettingError: no device could be registered, they hold examples that are not alike, or they do not fit. All of
-            them hear why, and a `path` that is new is gone again.
+        SettingError: no device could be registered, too few came, they hold examples that are not alike, or they do not
+            fit. All of them hear why, and a `path` that is new is gone again.
     """
     old = Registry.read(path) if path.exists() else None
     cap = _checked_cap(cap, old)
@@ -48,21 +52,21 @@ def receive(
     fleet.manager.limit = _MOST
     found: dict[int, Registration] = {}
     refused: dict[int, str] = {}
-    for rank, data in sorted(fleet.introduce(json.dumps({"run": run, "settings": settings}).encode()).items()):
+    hello = json.dumps({"run": run, "settings": settings}).encode()
+    for rank, data in sorted(fleet.introduce(hello, wait).items()):
         try:
-            one = _read(data)
-            if one.id in {each.id for each in found.values()}:
-                raise RefusedError(f"device {one.id} has joined at another rank")
-            if (smaller := one.capped(cap)) != one:
-                fleet.audit(
-                    "capped", one.id, f"it holds {sum(one.train)} examples, of which {sum(smaller.train)} count"
-                )
-            found[rank] = smaller if old is None else old.admit(smaller)
+            one = _registered(fleet, data, cap, [each.id for each in found.values()])
+            found[rank] = one if old is None else old.admit(one)
         except RefusedError as error:
             refused[rank] = str(error)
             fleet.audit("refused", f"rank {rank}", str(error))
     fleet.manager.limit = LIMIT
     try:
+        if len(found) < (least := fleet.manager.size - 1 - len(refused) if least is None else least):
+            raise SettingError(
+                f"{len(found)} of at least {least} devices have come within {0 if wait is None else wait:g} s: wait "
+                f"longer (--wait), or begin with fewer (--least {max(1, len(found))})"
+            )
         registry = old or Registry.of(run, list(found.values()), models, test, cap)
         registry.save(path)
         fleet.names = registry.names
@@ -74,14 +78,45 @@ def receive(
         raise
     fleet.tokens = {name: secrets.token_hex(16) for name in registry.names}
     for rank, one in found.items():
-        client = fleet.names.index(one.id)
-        fleet.ranks[one.id] = rank
-        own = registry.devices[client]
-        said = {"client": client, "model": own.model, "token": fleet.tokens[one.id], "public": public}
-        fleet.tell(rank, json.dumps(said).encode())
-        fleet.audit("joined", one.id, client=client, examples=sum(own.train), model=own.model)
+        _welcome(fleet, registry, rank, one.id, public)
     _turn_away(fleet, refused)
+
+    def admit(rank: int, data: bytes) -> None:
+        try:
+            one = registry.admit(_registered(fleet, data, cap, fleet.ranks))
+            _welcome(fleet, registry, rank, one.id, public)
+        except RefusedError as error:
+            fleet.audit("refused", f"rank {rank}", str(error))
+            fleet.tell(rank, json.dumps({"refused": str(error)}).encode())
+
+    fleet.admit, fleet.wait = admit, wait
     return registry
+
+
+def _registered(fleet: RankFleet, data: bytes, cap: int, connected: Collection[str]) -> Registration:
+    """What a device has registered, as far as it counts.
+
+    Raises:
+        RefusedError: it is no registration, or of a device that is there already.
+    """
+    one = _read(data)
+    if one.id in connected:
+        raise RefusedError(f"device {one.id} has joined at another rank")
+    if (smaller := one.capped(cap)) != one:
+        fleet.audit("capped", one.id, f"it holds {sum(one.train)} examples, of which {sum(smaller.train)} count")
+    return smaller
+
+
+def _welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, public: bool) -> None:
+    """Tell a device its number, its architecture and its token: from now on it can be asked."""
+    client = fleet.names.index(id)
+    fleet.ranks[id] = rank
+    own = registry.devices[client]
+    said = {"client": client, "model": own.model, "token": fleet.tokens[id], "public": public}
+    fleet.tell(rank, json.dumps(said).encode())
+    if fleet.public is not None:
+        fleet.tell(rank, fleet.public)
+    fleet.audit("joined", id, client=client, examples=sum(own.train), model=own.model)
 
 
 def _checked_cap(cap: int | None, old: Registry | None) -> int:
@@ -100,15 +135,19 @@ def _checked_cap(cap: int | None, old: Registry | None) -> int:
 def _turn_away(fleet: RankFleet, why: Mapping[int, str]) -> None:
     for rank, words in why.items():
         fleet.tell(rank, json.dumps({"refused": words}).encode())
+    fleet.settle()
 
 
 def hand_out(fleet: RankFleet, public: Examples, *, labels: bool) -> None:
-    """Send the devices that are there the public examples, and their labels where these are to be known."""
+    """Send the devices that are there the public examples, and their labels where these are to be known; and those that
+    come later.
+    """
     n = public.normalise
     head = {"normalise": [n.mean, n.std, n.scale], "labels": labels}
-    message = pack(head, {"x": public.x} | ({"y": public.y} if labels else {}))
+    fleet.public = pack(head, {"x": public.x} | ({"y": public.y} if labels else {}))
     for rank in list(fleet.ranks.values()):
-        fleet.tell(rank, message)
+        fleet.tell(rank, fleet.public)
+    fleet.settle()
 
 
 def handed_out(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Examples, bool]:

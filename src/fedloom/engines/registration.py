@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,12 @@ def _unlike(one: tuple[str, Sequence[str] | None], other: tuple[str, Sequence[st
 
 @dataclass(frozen=True, eq=False)
 class Absent(Examples):
-    """Examples that are elsewhere: here are their labels alone, as devices have registered them by class."""
+    """Examples that are elsewhere: here are their labels alone, as devices have registered them by class.
+
+    `registry`: who has them, as it is written in `devices.json`.
+    """
+
+    registry: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Nothing is looked at: `x` is one zero as often as it takes."""
@@ -257,7 +262,7 @@ class Registry:
 
     def save(self, path: Path) -> None:
         """Write the file."""
-        files.write(path.parent, path.name, (json.dumps(asdict(self), indent=1) + "\n").encode())
+        files.write(path.parent, path.name, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path) -> Registry:
@@ -298,6 +303,7 @@ class Registry:
             parts[role] = Partition(indptr, rows, "devices") if len(rows) else None
             labels.append(np.repeat(classes, counts.ravel()))
         x = torch.zeros((), dtype=_DTYPES[first.dtype]).expand(end, *first.shape)
-        train = Absent(x, torch.from_numpy(np.concatenate(labels)), len(first.train), name="examples of devices")
+        y = torch.from_numpy(np.concatenate(labels))
+        train = Absent(x, y, len(first.train), name="examples of devices", registry=asdict(self))
         assert parts["train"] is not None  # every device has some
         return Federation(train, parts["train"], test, parts["test"], parts["val"])

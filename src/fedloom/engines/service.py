@@ -23,11 +23,15 @@ LIMIT = 1 << 30  # bytes of a message, unless said otherwise
 class Keeper(Protocol):
     """Where a client keeps its state between requests."""
 
-    def state(self, accepted: Version | None) -> Any:
-        """The state that the server accepted last, which came about in this exchange; None: none was yet."""
+    began: str | None  # the digest of the state that was asked for last; None: of the first, or there are none
 
-    def offer(self, state: Any, version: Version) -> None:
-        """Hold a new state until the next request says whether it was accepted."""
+    def state(self, accepted: Version | None, digest: str | None) -> Any:
+        """The state that the server accepted last, which came about in this exchange and has this digest; None: none
+        was yet.
+        """
+
+    def offer(self, state: Any, version: Version) -> str | None:
+        """Hold a new state until the next request says whether it was accepted: its digest."""
 
 
 class Service:
@@ -78,18 +82,22 @@ class Service:
         message = unpack(data, check=check, limit=limit, device=self.runtime.population.device)
         self._answers, keeper = message.head.get("number"), self.keeper
         request = self._request(message)
-        states = message.parts.get("state", ()) if keeper is None else tree.stack([keeper.state(request.accepted[0])])
+        if keeper is None:
+            states = message.parts.get("state", ())
+        else:
+            states = tree.stack([keeper.state(request.accepted[0], message.head.get("held"))])
         if self.trusted and message.head.get("summed"):
             return self._summed(request, states)
         states, answer = self.runtime.answer(request, states)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
         parts |= {} if answer.after is None else {"after": answer.after}
+        head = {"problem": None, "steps": answer.steps} | ({} if keeper is None else {"began": keeper.began})
         if request.call.exchange != JUDGING:
             if keeper is not None:
-                keeper.offer(tree.take(states, 0), (request.call.round, int(request.call.exchange)))
+                head["made"] = keeper.offer(tree.take(states, 0), (request.call.round, int(request.call.exchange)))
             else:
                 parts["state"] = states
-        return {"problem": None, "steps": answer.steps}, parts
+        return head, parts
 
     def _summed(self, request: Request, states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The answer of some clients, one after the other, with the sum of their uploads."""

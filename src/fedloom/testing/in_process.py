@@ -34,6 +34,16 @@ class InProcess(CommunicationManager):
         self.found: dict[int, deque[bytes]] = {rank: deque() for rank in range(1, self.size)}
         self.gone: dict[int, str] = {}  # and what it died of
 
+    def come(self, answering: Callable[[bytes], bytes | None]) -> int:
+        """One more comes, at the rank that is returned."""
+        self.answering.append(answering)
+        rank = len(self.answering)
+        self.found[rank] = deque()
+        return rank
+
+    def came(self) -> list[int]:
+        return [*self.found]
+
     def post(self, rank: int, message: bytes) -> None:
         try:
             answer = self.answering[rank - 1](message)

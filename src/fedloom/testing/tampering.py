@@ -49,6 +49,9 @@ class Tampered(CommunicationManager):
         self._slow: list[tuple[int, bytes | None]] = []
         self._before: dict[int, bytes] = {}
 
+    def came(self) -> list[int]:
+        return self.wires.came() if isinstance(self.wires, CommunicationManager) else []
+
     def post(self, rank: int, message: bytes) -> None:
         self._harms[rank].append(self._harm(rank, message))
         self.wires.post(rank, message)
