@@ -122,7 +122,7 @@ def devices(kills: int) -> list[str]:
     return wrong
 
 
-def returned(folder: Path, victim: int = 1, rounds: int = 300) -> list[str]:
+def returned(folder: Path, victim: int = 1, rounds: int = 150) -> list[str]:
     """A device is killed, and started again while the server waits for the other; what is wrong then."""
     federation, port = test_serve.written(folder, rounds), launching.free_port()
     programs = commands(folder, [0, 1])
@@ -141,7 +141,7 @@ def returned(folder: Path, victim: int = 1, rounds: int = 300) -> list[str]:
     until(lambda: "waiting for the server" in Path(again.stdout.name).read_text())
     time.sleep(1)
     ranks[3 - victim].send_signal(signal.SIGCONT)
-    found = launching.ended([ranks[0], ranks[3 - victim], again, ranks[victim]], 300)
+    found = launching.ended([ranks[0], ranks[3 - victim], again, ranks[victim]], 600)
     wrong = [text for status, text in found[:3] if status]
     away = sorted(t for t, _ in lost(folder))
     if not away or away != list(range(away[0], away[-1] + 1)) or away[-1] >= rounds - 1:

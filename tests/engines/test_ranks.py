@@ -15,12 +15,18 @@ import pytest
 import torch
 
 from fedloom import RunSettings, run
-from fedloom.algorithms import FedAvg
+from fedloom.algorithms import FedAvg, Scaffold
 from fedloom.cli.main import main
 from fedloom.core.errors import SettingError
 from fedloom.engines import communication
+from fedloom.engines.communication import CLOSED
+from fedloom.engines.loop import Loop
 from fedloom.engines.ranks import _LOCAL as LOCAL_NUMBERS
-from fedloom.engines.ranks import Gloo, own_device
+from fedloom.engines.ranks import HEAD, Gloo, Ranks, own_device
+from fedloom.engines.runtime import Runtime
+from fedloom.engines.service import Service
+from fedloom.testing.compare import same
+from fedloom.testing.in_process import InProcess
 from tiny import LOCAL, federation, mlp, population
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
@@ -93,6 +99,48 @@ def test_each_rank_has_a_gpu_of_its_own_where_there_are_two(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert own_device(torch.device(device)) == torch.device(want)
+
+
+# ---- who was gone and is back
+
+
+class Within(Ranks):
+    """Over ranks that are in this process."""
+
+    name, transport = "gloo", "gloo"
+    wires: Any = None
+
+
+def rank(engine: Ranks, job: str | None = None, dead: Sequence[object] = ()) -> Callable[[bytes], bytes]:
+    """What a rank answers, as `serve` does; gone once `dead` holds something. `job`: another than the engine has."""
+    service = Service(Runtime(engine.population, engine.algorithm), trusted=True)
+
+    def answer(data: bytes) -> bytes:
+        if dead:
+            raise EOFError
+        return HEAD + (job or engine._about()).encode() if data[:1] == b"{" else service(data) if data else CLOSED
+
+    return answer
+
+
+@pytest.mark.filterwarnings("ignore:client .* is asked again")
+def test_a_rank_that_is_started_again_is_asked_again() -> None:
+    algorithm, dead = Scaffold(local=LOCAL), list[bool]()
+    engine, loop = Within(population(mlp), algorithm), Loop(population(mlp), algorithm)
+    wires = engine.wires = InProcess([rank(engine, dead=dead), rank(engine, dead=dead)])
+    engine.open()
+    server, want = engine.init(), loop.init()
+    for t in range(4):
+        if t == 1:
+            other = wires.come(rank(engine, job="another"))
+            back = wires.come(rank(engine))
+        if t == 2:
+            dead.append(True)
+        server, want = engine.round(server, (0, 2, 3), t), loop.round(want, (0, 2, 3), t)
+        assert engine.ranks == ([1, 2] if t == 0 else [1, 2, back] if t == 1 else [back])
+    same(want, server, "ranks that come and go")
+    assert other not in engine.ranks
+    engine.close()
 
 
 # ---- what is refused
