@@ -43,7 +43,7 @@ def here(server: GlooManager, count: int) -> list[int]:
 
 def connected(server: GlooManager) -> None:
     """Waits until nobody is being connected."""
-    while server.coming:
+    while server.arriving:
         time.sleep(0.005)
 
 
@@ -112,7 +112,7 @@ def test_who_has_come_and_is_not_there_holds_nobody_up(manager: Made, monkeypatc
     server = manager(0)
     server.store.add("arrivals", 1)  # by somebody who dies then
     until = time.monotonic() + 5
-    while not server.coming and time.monotonic() < until:
+    while not server.arriving and time.monotonic() < until:
         time.sleep(0.005)
     one = manager(1)
     assert here(server, 1) == [2]

@@ -72,7 +72,7 @@ class CommunicationManager(Wires):
         """At rank 0: all that have come, gone or not, in order; one that comes again has a new number."""
 
     @property
-    def coming(self) -> bool:
+    def arriving(self) -> bool:
         """Whether a rank is being connected that `came` will name."""
         return False
 
@@ -230,7 +230,7 @@ class GlooManager(Carried):
         self._begin(self._hear, rank)
 
     @property
-    def coming(self) -> bool:
+    def arriving(self) -> bool:
         return any(thread.is_alive() for thread in self._meeting)
 
     def post(self, rank: int, message: bytes) -> None:

@@ -193,7 +193,7 @@ class RankFleet(Fleet):
         """Tell those that are there that it is over, and those that come just now."""
         self._drop_stale()
         end = time.monotonic() + PATIENCE
-        while self.manager.coming and time.monotonic() < end:
+        while self.manager.arriving and time.monotonic() < end:
             time.sleep(LOOK)
         new = self._silent.union(self.manager.came()) - (self._met - self._silent)
         for rank in self.manager.dismiss([*self.ranks.values(), *new], {*self._late, *new}):
