@@ -19,7 +19,10 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.random import fold_in, uniform
 from fedloom.core.types import Weights, replace
+from fedloom.engines.loop import Loop
+from fedloom.engines.stacked import Stacked
 from fedloom.evaluate import classify
+from small import clients_of
 
 
 def batch(x: Tensor, padding: int = 0, key: int = 7) -> Batch:
@@ -82,12 +85,58 @@ def test_batch_norm_gradients_ignore_padding() -> None:
         np.testing.assert_allclose(plain, padded, rtol=1e-10, atol=1e-12)
 
 
-def test_batch_norm_of_a_single_row_is_finite() -> None:
-    model = Model(Norms(False))
-    weights = model.init(0)
-    logits, buffers = model.train(weights, batch(rows(1, False).float()))
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("pixels", [False, True], ids=["features", "one pixel"])
+def test_one_value_a_channel_leaves_running_statistics_alone(pixels: bool, padding: int) -> None:
+    """It has no variance; after it a batch of five moves them as if it were the first."""
+    model = Model(Norms(pixels))
+    weights, one = model.init(0, torch.float64), rows(1, False, 1)
+    five = batch(rows(5, pixels))
+    logits, buffers = model.train(weights, batch(one[..., None, None] if pixels else one, padding))
     assert bool(torch.isfinite(logits).all())
-    assert all(bool(torch.isfinite(b).all()) for b in buffers.values())
+    assert {n for n, b in buffers.items() if torch.equal(b, weights.buffers[n])} == set(weights.buffers)
+    later, first = (model.train(Weights(weights.params, b), five)[1] for b in (buffers, weights.buffers))
+    assert all(torch.equal(b, first[n]) and not torch.equal(b, weights.buffers[n]) for n, b in later.items())
+
+
+def test_one_example_with_pixels_is_measured_as_in_torch() -> None:
+    module = Norms(True).double()
+    model = Model(module)
+    _, buffers = model.train(model.init(0, torch.float64), batch(rows(1, True), 2))
+    module.train()(rows(1, True))
+    for name, value in module.named_buffers():
+        np.testing.assert_allclose(buffers[name], value, rtol=1e-12, err_msg=name)
+
+
+def test_a_cumulative_mean_does_not_count_what_is_not_measured() -> None:
+    module = nn.BatchNorm1d(3, momentum=None).double()
+    model = Model(module)
+    weights = model.init(0, torch.float64)
+    for seed, n in enumerate((1, 5, 1, 4)):
+        weights = Weights(weights.params, model.train(weights, batch(rows(n, False, seed), 2))[1])
+        if n > 1:
+            module.train()(rows(n, False, seed))
+    for name, value in module.named_buffers():
+        np.testing.assert_allclose(weights.buffers[name], value, rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("compilation", ["none", "trace"])
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_a_last_batch_of_one_is_not_measured_on_any_engine(engine: Any, compilation: str) -> None:
+    """Clients of 9, 8, 5 and 6 examples in batches of 4: one has a batch of one where others have four, two or none."""
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 3)), rng.integers(2, size=n)) for n in (9, 8, 5, 6)]
+    model = Model(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), name="net")
+    local = fl.Local(epochs=1, batch_size=4, optimiser=fl.SGD(lr=0.1))
+    run = engine(clients_of(data, model=model, num_classes=2), fl.LocalOnly(local=local), compilation=compilation)
+    run.round(run.init(), range(4), 0)
+    for k, (x, _) in enumerate(data):
+        module = nn.BatchNorm1d(3).double()
+        for part in torch.from_numpy(x).split(4):
+            if len(part) > 1:
+                module(part)
+        for name, value in module.named_buffers():
+            np.testing.assert_allclose(run.states[k].buffers[f"0.{name}"], value, rtol=1e-12, err_msg=name)
 
 
 def test_train_leaves_its_arguments_alone() -> None:
@@ -104,11 +153,11 @@ def test_stacked_training_is_that_of_each() -> None:
         nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
     )
     weights = [model.init(seed, torch.float64) for seed in range(3)]
-    batches = [batch(rows(n, False, n), 6 - n, key=n) for n in (4, 6, 2)]
+    batches = [batch(rows(n, False, n), 6 - n, key=n) for n in (4, 6, 1)]
     dims: Any = Batch(x=0, y=0, mask=0, key=0, progress=0)  # type: ignore[arg-type]
     together = tree.stack([Batch(x=b.x, y=b.y, mask=b.mask, key=b.key) for b in batches])
     logits, buffers = vmap(model.train, in_dims=(0, dims))(tree.stack(weights), together)
-    for k, n in enumerate((4, 6, 2)):
+    for k, n in enumerate((4, 6, 1)):
         alone, moved = model.train(weights[k], batch(rows(n, False, n), key=n))
         np.testing.assert_allclose(logits[k, :n].detach(), alone.detach(), rtol=1e-10, atol=1e-12)
         for name, value in moved.items():

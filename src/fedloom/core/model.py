@@ -287,7 +287,7 @@ class Model:
         tensors, x = self._given({f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}, batch.x)
         with TrainingCall(batch) as call:
             out = functional_call(module, tensors, (x, *args))
-        return out, Params({n: call.moved.get(id(b), b) for n, b in buffers.items()})
+        return out, Params(call.buffers(buffers))
 
     def moments(self, weights: Weights, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
         """Logits in evaluation mode, and for each BatchNorm layer the mean and biased variance of its input, [C] each.

@@ -6,6 +6,7 @@ the network calls is intercepted, whatever its modules look like inside.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ class TrainingCall(TorchFunctionMode):
         self.batch = batch
         self.sites = 0  # dropout calls so far; the same sequence on every engine
         self.moved: dict[int, Tensor] = {}  # id of a running statistic -> its value after this batch
+        self.single: dict[int, Tensor] = {}  # id of a running mean -> calls whose channels had one value: not measured
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -88,12 +90,28 @@ class TrainingCall(TorchFunctionMode):
         whole = self.batch.full and x.numel() > x.shape[1]
         y, mean, var, count = _normalised(x, None if whole else self.batch.mask, weight, bias, eps)
         if running_mean is not None and running_var is not None:
+            several = (
+                None if whole else count > 1
+            )  # one value has no variance; which clients of a stack have one varies
             for old, new in ((running_mean, mean), (running_var, var * (count / (count - 1).clamp(min=1)))):
-                self._remember(old, new, momentum)
+                self._remember(old, new, momentum, several)
+            if several is not None:
+                self.single[id(running_mean)] = self.single.get(id(running_mean), 0) + ~several
         return y
 
-    def _remember(self, old: Tensor, new: Tensor, momentum: float) -> None:
-        self.moved[id(old)] = torch.lerp(self.moved.get(id(old), old), new, momentum)
+    def _remember(self, old: Tensor, new: Tensor, momentum: float, known: Tensor | None = None) -> None:
+        before = self.moved.get(id(old), old)
+        after = torch.lerp(before, new, momentum)
+        self.moved[id(old)] = after if known is None else torch.where(known, after, before)
+
+    def buffers(self, before: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the module's buffers are after the pass; a batch that was not measured is not counted either."""
+        after = {name: self.moved.get(id(b), b) for name, b in before.items()}
+        counted = {id(b): f"{name.removesuffix('running_mean')}num_batches_tracked" for name, b in before.items()}
+        for mean, calls in self.single.items():
+            if (counter := counted.get(mean)) in after:
+                after[counter] = after[counter] - calls
+        return after
 
     def _instance_norm(
         self, x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
