@@ -769,7 +769,7 @@ def test_a_job_that_was_checked_is_not_tried_again(monkeypatch: pytest.MonkeyPat
 
     tried: list[None] = []
     plain = module._try
-    monkeypatch.setattr(module, "_try", lambda *args: (tried.append(None), plain(*args)))
+    monkeypatch.setattr(module, "_try", lambda *args: (tried.append(None), plain(*args))[1])
     job = module.Job(
         algorithm=FedAvg(local=LOCAL),
         federation=federation(),

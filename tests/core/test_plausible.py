@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import fedloom as fl
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.ldam import LDAM
 from fedloom.core.plausible import check_plausible
 from fedloom.core.task import Classification, Task
 from fedloom.data import Examples, Federation, Normalise, by_lists, fashion_mnist_small, from_arrays, iid, read_csv
@@ -266,3 +267,42 @@ def test_a_run_of_scaled_tokens_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(SettingError, match="token ids must reach"):
         job.check()
+
+
+# ---- answers
+
+
+def probabilities(*last: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(5, 10), *last)
+
+
+class Mine:
+    """A task of one's own by cross-entropy."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return batch.mean(nn.functional.cross_entropy(logits, batch.y, reduction="none"))
+
+    def correct(self, logits: Tensor, y: Tensor) -> Tensor:
+        return logits.argmax(-1) == y
+
+
+class OfProbabilities(Mine):
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return batch.mean(nn.functional.nll_loss(logits.log(), batch.y, reduction="none"))
+
+
+@pytest.mark.parametrize("task", [None, LDAM(), Mine()], ids=["classification", "ldam", "mine"])
+def test_cross_entropy_of_probabilities_is_warned_of(task: Task | None) -> None:
+    with pytest.warns(SettingWarning, match="cross-entropy is of logits, got probabilities from net .* the Softmax"):
+        check(federation(ORDINARY["standard"]), probabilities(nn.Softmax(dim=1)), task)
+
+
+def test_other_answers_are_taken_in_silence() -> None:
+    data = federation(ORDINARY["standard"])
+    check(data, probabilities(nn.LogSoftmax(dim=1)))
+    check(data, probabilities(nn.Sigmoid()))  # none negative, but no sum of 1
+    check(data, probabilities(nn.Softmax(dim=1)), OfProbabilities())
+    tenths = nn.Linear(5, 10)
+    nn.init.zeros_(tenths.weight), nn.init.zeros_(tenths.bias)
+    tenths.bias.data[:2] = torch.tensor([2.0, -1.0])  # a sum of 1, but one is negative
+    check(data, lambda: tenths)

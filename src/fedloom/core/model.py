@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 
 from fedloom import models
 from fedloom.core.batches import Batch, padded_batch
@@ -50,7 +51,7 @@ class Model:
     def __init__(self, build: nn.Module | Callable[[], nn.Module], name: str | None = None) -> None:
         self.seeded = not isinstance(build, nn.Module)  # whether the initial weights depend on the seed
         if isinstance(build, nn.Module):
-            module = copy.deepcopy(build)
+            module = _copied(build, {id(b): b.detach().clone() for b in build.buffers() if b.grad_fn is not None})
             self._build: Callable[[], nn.Module] = lambda: module
         else:
             if missing := _arguments(build):
@@ -84,6 +85,10 @@ class Model:
         self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
         self._called_training, self._called_frozen = _Called(self._training), _Called(self._frozen)
         self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
+        evaluating = (self._frozen, self._called_frozen, self._tapped_frozen)
+        called = (self._training, self._called_training, self._tapped_training, *evaluating)
+        self._attributes = {network: [vars(part) for part in network.modules()] for network in called}  # see `_pass`
+        self.computed = _computed(module)
 
     @staticmethod
     @functools.cache
@@ -155,7 +160,7 @@ class Model:
         real = self._real_rows(x, mask)
         tensors, x = self._given(_tensors(weights), x, fresh)
         with self._evaluation(real):
-            return functional_call(self._frozen, tensors, (x,))  # type: ignore[no-any-return]
+            return self._pass(self._frozen, tensors, x)  # type: ignore[no-any-return]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -180,13 +185,13 @@ class Model:
         real = self._real_rows(x, mask)
         tensors, x = self._given(_tensors(weights, "module."), x)
         with self._evaluation(real):
-            return functional_call(self._tapped_frozen, tensors, (x, name))  # type: ignore[no-any-return]
+            return self._pass(self._tapped_frozen, tensors, x, name)  # type: ignore[no-any-return]
 
     def calling(self, weights: Weights, x: Tensor, call: Callable[[nn.Module, Tensor], Any]) -> Any:
         """What `call(network, x)` returns in evaluation mode, which may use any of the network's methods."""
         tensors, x = self._given(_tensors(weights, "module."), x)
         with self._evaluation(None):
-            return functional_call(self._called_frozen, tensors, (x, call))
+            return self._pass(self._called_frozen, tensors, x, call)
 
     def _evaluation(self, mask: Tensor | None) -> contextlib.AbstractContextManager[Any]:
         """While this is open, batch normalisation without running statistics takes those of the rows of `mask`."""
@@ -286,8 +291,23 @@ class Model:
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
         tensors, x = self._given({f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}, batch.x)
         with TrainingCall(batch) as call:
-            out = functional_call(module, tensors, (x, *args))
+            out = self._pass(module, tensors, x, *args)
         return out, Params(call.buffers(buffers))
+
+    def _pass(self, network: nn.Module, tensors: dict[str, Tensor], *args: Any) -> Any:
+        """What a network of ours returns with these tensors in it.
+
+        What its forward has kept in attributes is gone afterwards: it would hold a graph, or a tensor that `vmap` has
+        ended, and the next pass, of another client, could read it.
+        """
+        parts = self._attributes[network]
+        before = [attributes.copy() for attributes in parts]
+        try:
+            return functional_call(network, tensors, args)
+        finally:
+            for attributes, kept in zip(parts, before, strict=True):
+                attributes.clear()
+                attributes.update(kept)
 
     def moments(self, weights: Weights, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
         """Logits in evaluation mode, and for each BatchNorm layer the mean and biased variance of its input, [C] each.
@@ -297,7 +317,7 @@ class Model:
         tensors, x = self._given(_tensors(weights), x)
         names = {id(t): n.removesuffix("running_mean").rstrip(".") for n, t in tensors.items()}
         with RecordMoments(names) as call:
-            logits = functional_call(self._frozen, tensors, (x,))
+            logits = self._pass(self._frozen, tensors, x)
         return logits, call.moments
 
 
@@ -416,7 +436,50 @@ def _skeleton(module: nn.Module) -> nn.Module:
         memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False)
     for b in module.buffers():
         memo[id(b)] = torch.empty_like(b, device="meta")
-    return copy.deepcopy(module, memo)
+    return _copied(module, memo)
+
+
+def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    with _WithoutComputed():
+        return copy.deepcopy(module, memo)
+
+
+@dataclass(frozen=True)
+class NotCopied:
+    """In a copy of a network, in the place of a tensor that was computed from parameters, which PyTorch copies never.
+
+    A forward that computes it anew goes on. One that reads it fails, where its values would not follow the weights.
+    """
+
+    shape: torch.Size
+
+
+class _WithoutComputed(TorchFunctionMode):
+    """In here a copy of a computed tensor is a `NotCopied`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and _is_computed(args[0]):
+            return NotCopied(args[0].shape)
+        return func(*args, **(kwargs or {}))
+
+
+def _computed(module: nn.Module) -> list[str]:
+    """The names of attributes, of layers too, that hold tensors with a graph."""
+    own = {"_parameters", "_buffers", "_modules"}
+    return [
+        f"{layer}.{name}".removeprefix(".")
+        for layer, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in own and _is_computed(value)
+    ]
+
+
+def _is_computed(value: Any) -> bool:
+    """Whether a value is a tensor with a graph, or a collection of such."""
+    if isinstance(value, Tensor):
+        return not isinstance(value, nn.parameter.UninitializedTensorMixin) and value.grad_fn is not None
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return any(map(_is_computed, inside))
 
 
 def student_among(models: Mapping[str, Model], name: str) -> Model:

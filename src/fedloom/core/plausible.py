@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model, own_defaults
+from fedloom.core.optimiser import Local
 from fedloom.core.task import Classification, Hinge, Task
 from fedloom.data import Examples, Federation
 
@@ -43,9 +46,28 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task)
     _check_held_out(federation)
     _check_layout(federation.train)
     _check_columns(federation)
-    wanting = [_wants_scale(model, federation.train) for model in models]
+    wanting = [_wants_scale(model, federation.train, task) for model in models]
     if any(wanting):
         _check_scales(federation.train)
+
+
+def check_batches_of_one(sizes: npt.NDArray[np.int64], local: Local) -> None:
+    """Warn where clients with so many examples [K] have batches of one, in which BatchNorm measures nothing."""
+    norms = "or take a network with GroupNorm or LayerNorm"
+    if local.batch_size == 1:
+        _warn(
+            "in a batch of one example BatchNorm has the same output whatever the example, and its running statistics "
+            f"stay as they began, got batch_size = 1: set 2 or more, {norms}"
+        )
+        return
+    B = local.batch_size
+    short = sizes[(sizes % B == 1) & (local.steps is None or local.steps >= -(-sizes // B))]
+    if len(short):
+        _warn(
+            "running statistics of BatchNorm leave out a batch of one example, which has no variance, got a last batch "
+            f"of one at {len(short):,} of {len(sizes):,} clients, such as {short[0]:,} examples in batches of {B}: set "
+            f"another batch_size, {norms}"
+        )
 
 
 def _check_labels(federation: Federation) -> None:
@@ -118,21 +140,25 @@ def _check_columns(federation: Federation) -> None:
             _warn(f"a number of each row says nothing of others, got {name!r}, different in all: leave out drop={name}")
 
 
-def _wants_scale(model: Model, train: Examples) -> bool:
+def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
     """Whether the model's first layer gets the features as they are, and is none that copes with any scale.
+
+    Warns where the task takes its answers for something else than they are.
 
     Raises:
         SettingError: it looks up token ids that normalisation has changed.
     """
     flat = train.x.flatten(1)
     largest = flat.amax(1).argmax() if flat.shape[1] else torch.tensor(0)
-    stored = train.x[torch.cat([_spread(len(flat), _TRIED), largest.view(1).cpu()]).to(flat.device)].cpu()
+    rows = torch.cat([_spread(len(flat), _TRIED), largest.view(1).cpu()]).to(flat.device)
+    stored = train.x[rows].cpu()
     inputs = train.normalise(stored, torch.float32)
     weights = model.init(0)
     with torch.no_grad():
-        model(weights, inputs)  # which may try layouts first, on empty images
+        answers = model(weights, inputs)  # which may try layouts first, on empty images
         with _Watch() as watch:
             model(weights, inputs)
+        _check_answers(model, answers, inputs, train.y[rows].cpu(), task)
     for name, given in watch.calls:
         if name.startswith("embedding") and _same(given, inputs):
             if not _same(given, stored):
@@ -176,16 +202,34 @@ def _check_scales(train: Examples) -> None:
         )
 
 
-class _Watch(TorchFunctionMode):
-    """Notes what every layer is given."""
+def _check_answers(model: Model, answers: Tensor, x: Tensor, y: Tensor, task: Task) -> None:
+    """Warn where a task takes the cross-entropy of what are probabilities already."""
+    batch = Batch(x=x, y=y, mask=torch.ones_like(y, dtype=torch.bool), key=y[0] * 0, full=True)
+    with _Watch({"cross_entropy"}) as watch:
+        task.loss(answers, batch)
+    for _, given in watch.calls:
+        if (
+            given.ndim == 2
+            and given.shape[1] > 1
+            and bool((given >= 0).all() & ((given.sum(1) - 1).abs() < 1e-3).all())
+        ):
+            _warn(
+                f"cross-entropy is of logits, got probabilities from {model.name} (none negative, the sum of each "
+                "example 1), by which it hardly learns: leave out the Softmax at its end"
+            )
 
-    def __init__(self) -> None:
+
+class _Watch(TorchFunctionMode):
+    """Notes what every layer, or other functions of these names, is given."""
+
+    def __init__(self, names: Set[str] = _LAYERS) -> None:
         super().__init__()
+        self.names = names
         self.calls: list[tuple[str, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in _LAYERS and args and isinstance(args[0], Tensor):
+        if name in self.names and args and isinstance(args[0], Tensor):
             self.calls.append((name, args[0].detach().clone()))  # what comes next may write on it
         return func(*args, **(kwargs or {}))
 
