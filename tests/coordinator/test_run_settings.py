@@ -134,6 +134,7 @@ MAY_DIFFER: dict[str, tuple[str, ...]] = {
     "threads": ("method", "recipe"),
     "on_nonfinite": (),
     "norm_bound": (),
+    "median_bound": (),
     "partial_sums": (),
 }
 

@@ -337,3 +337,26 @@ def test_a_digest_is_of_names_kinds_shapes_and_bits() -> None:
     assert len({digest(one), *map(digest, others)}) == 7
     kinds = {"t": torch.tensor(True), "h": torch.ones(2, dtype=torch.bfloat16), "e": torch.empty(0)}
     assert digest(kinds) == digest({name: t.clone() for name, t in kinds.items()})
+
+
+def test_a_header_is_no_longer_than_what_is_asked_for() -> None:
+    like = {"w": torch.zeros(2, 3), "a name of some length": torch.zeros(1, 1, 1, 1, 1, 1, 1, 1)}
+    data = encode(like)
+    size = int.from_bytes(data[:8], "little")
+    assert tree.same_structure(decode(data, like), like)
+    text = data[8 : 8 + size].rstrip() + b" " * 1000
+    forged = len(text).to_bytes(8, "little") + text + data[8 + size :]
+    with pytest.raises(CodecError, match=r"header of \d+ bytes, of which \d+ are expected"):
+        decode(forged, like)
+    wide = {"x" * 5000: torch.zeros(1 << 20, 0, dtype=torch.bool), "\u00fc" * 90: torch.zeros(0)}
+    assert tree.same_structure(decode(encode(wide), wide), wide)
+
+
+def test_leaves_are_counted_before_tensors_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(*args: Any, **settings: Any) -> Any:
+        raise AssertionError("a tensor was made")
+
+    told = describe([torch.zeros(1)])
+    monkeypatch.setattr(torch, "empty", made)
+    with pytest.raises(CodecError, match="9 leaves are told of a structure of 1"):
+        blank({**told, "leaves": told["leaves"] * 9})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.data import read_csv
+from fedloom.data import read_csv, tables
 
 
 def write(path: Path, *lines: str, end: str = "\n") -> Path:
@@ -164,3 +165,15 @@ def test_dates_are_no_words_however_many_rows_have_each(tmp_path: Path) -> None:
         read_csv(path, prepare="standard")
     few = write(tmp_path / "few.csv", "day,x,label", *(row for row in rows if not row.startswith("21")))
     assert len(read_csv(few, prepare="standard").train.columns) == 21
+
+
+def test_columns_are_told_apart_in_linear_time(tmp_path: Path) -> None:
+    """Tables of genes have 20,000 columns, and each of them is compared with all."""
+    names = [f"g{i}" for i in range(20_000)]
+    path = tmp_path / "genes.csv"
+    path.write_text(",".join(["label", *names]) + "\n")
+    start = time.process_time()
+    tables._check_header(path, ["label", *names], ["label"], names)
+    assert tables._roles(("label", None, None), names, names[:0]) == (["label"], names, [])
+    assert time.process_time() - start < 1.0
+    assert tables._twice([*names, "g7", "g3"]) == "g3"

@@ -170,6 +170,20 @@ def test_a_hard_limit_ends_what_has_begun(tmp_path: Path, monkeypatch: pytest.Mo
     assert not list(tmp_path.iterdir())
 
 
+def test_more_steps_than_a_device_takes_end_what_has_begun(tmp_path: Path) -> None:
+    assert opened(device(tmp_path / "enough", steps=20)(asked(1))).head["problem"] is None
+    ours = device(tmp_path / "few", steps=3)
+    words = "the server asks for 4 training steps in a request, and this device takes at most 3"
+    for number in (1, 2):  # counted anew for each request
+        assert refusal(ours(asked(number))) == f"DeclinedError: aborted: {words}"
+    assert not list((tmp_path / "few").iterdir())
+
+
+def test_an_answer_s_head_stays_short_whatever_went_wrong(tmp_path: Path) -> None:
+    ours = device(tmp_path)
+    assert len(ours.told(ValueError("x" * 10**6))["text"]) == 10_000
+
+
 def test_who_leaves_ends_what_has_begun(tmp_path: Path) -> None:
     said = iter([None, None, "it leaves"])
     ours = device(tmp_path, leaving=lambda: next(said))

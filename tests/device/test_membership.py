@@ -21,7 +21,7 @@ import torch
 from fedloom.core.errors import RankError, RefusedError, SettingError, StorageError
 from fedloom.data import Examples, Normalise, from_arrays
 from fedloom.device import DataManager, Membership, take_part
-from fedloom.device.membership import own_id
+from fedloom.device.membership import FIRST, own_id
 from fedloom.engines.communication import CLOSED, CommunicationManager
 from fedloom.engines.fleet import Audit, Lost, RankFleet
 from fedloom.engines.reception import hand_out, handed_out, receive
@@ -123,6 +123,22 @@ def test_no_more_examples_count_than_are_allowed(tmp_path: Path) -> None:
         receive(fleet_of([one], tmp_path), tmp_path / "none.json", settings(), ["logistic"], cap=0)
 
 
+def test_who_registers_a_million_examples_counts_as_ten_others(tmp_path: Path) -> None:
+    ours, path = members(tmp_path, 4), tmp_path / "devices.json"
+
+    def boasts(message: bytes) -> bytes | None:
+        answer = ours[3](message)
+        said = json.loads(answer)
+        return json.dumps({**said, "train": [600_000, 400_000, 0]}).encode() if "train" in said else answer
+
+    registry = receive(fleet_of([*ours[:3], boasts], tmp_path), path, settings(), ["logistic"])
+    sizes = {device.id: sum(device.train) for device in registry.devices}
+    assert (registry.cap, sizes.pop(ours[3].id), set(sizes.values())) == (90, 90, {9})
+    assert "it holds 1000000 examples, of which 90 count" in [line.get("why") for line in log(tmp_path)]
+    again = [Membership(m.source, m.folder) for m in ours[:2]]  # the number of before, whoever is there
+    assert receive(fleet_of([*again], tmp_path), path, settings(), ["logistic"]).cap == 90
+
+
 def test_a_run_goes_on_with_as_many_examples_as_it_began(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     path = tmp_path / "devices.json"
@@ -201,6 +217,81 @@ def test_a_device_imports_nothing_that_a_server_names(named: dict[str, Any], tmp
     named = {**settings(), **named}
     with pytest.raises(SettingError, match=r"a device imports no code that a server names, .* 'os:system'"):
         one(json.dumps({"run": "a" * 32, "settings": named}).encode())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [], 5, {}, None, "x", {"run": "a" * 32}, {"settings": {}}, {"run": "a" * 32, "settings": None},
+        {"run": "a" * 32, "settings": []}, {"run": 3, "settings": {}}, {"client": 0}, {"refused": 5},
+        {"client": 0, "token": "t"}, {"client": True, "model": "logistic", "token": "t"},
+        {"client": -1, "model": "logistic", "token": "t"}, {"client": 1 << 50, "model": "logistic", "token": "t"},
+        {"client": 0, "model": [], "token": "t"}, {"client": 0, "model": "logistic", "token": "t", "public": 1},
+    ],
+)  # fmt: skip
+def test_what_no_server_says_is_refused_in_words(said: Any, tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    with pytest.raises(RefusedError, match=r"the server says what no server of fedloom does|the number of a client"):
+        one(json.dumps(said).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff" * 9, b'{"client": 1e400, "model": "logistic", "token": "t"}', b'{"run": "a", "run": "b"}',
+     b'{"settings": ' + b"[" * 100_000, b'{"settings": ' + b'{"a":' * 900 + b"1" + b"}" * 901, b" " * (FIRST + 1)],
+)  # fmt: skip
+def test_what_is_no_json_of_a_server_is_refused_in_words(data: bytes, tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    with pytest.raises(RefusedError, match="the server says what no server of fedloom does"):
+        one(data)
+
+
+def test_a_welcome_comes_after_settings_and_names_a_model_of_these(tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    welcome = json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode()
+    with pytest.raises(RefusedError, match="welcomes a device before it has said what it runs"):
+        one(welcome)
+    one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
+    with pytest.raises(RefusedError, match="the server gives the architecture 'mlp', and its settings have none such"):
+        one(welcome.replace(b"logistic", b"mlp"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"algorithm": 5},
+        {"model": ["mlp"]},
+        {"run": 5},
+        {"local": {"optimiser": {"kind": 5}}},
+        {"data": {"classes": []}},
+    ],
+)
+def test_settings_of_a_server_that_cannot_be_read_are_refused_in_words(wrong: Any, tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    with pytest.raises((RefusedError, SettingError)):
+        one(json.dumps({"run": "a" * 32, "settings": {**settings(), **wrong}}).encode())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"local.epochs": 10**9}, r"asks for 1,000,000,000 training steps in a request, and this device takes at most"),
+        ({"local.steps": 100_001}, r"asks for 100,001 training steps .* 100,000: join with --most-steps 100001"),
+        (
+            {"local.batch_size": 10**9},
+            r"beyond 100,000 \(--most-steps\), and the server's settings say local.batch_size",
+        ),
+        ({"algorithm": "pfedme", "pfedme.K": 10**9}, r"the server's settings say pfedme.K = 1000000000"),
+    ],
+)
+def test_a_device_takes_so_much_work_and_no_more(wrong: dict[str, Any], words: str, tmp_path: Path) -> None:
+    (one,) = members(tmp_path, 1)
+    with pytest.raises(SettingError, match=words):
+        one(json.dumps({"run": "a" * 32, "settings": settings(**wrong)}).encode())
+    sound = json.dumps({"run": "a" * 32, "settings": settings(**{"local.steps": 100_000})}).encode()
+    assert "train" in json.loads(one(sound))
+    with pytest.raises(SettingError, match="a device takes at least 1 training step, got 0: raise --most-steps"):
+        Membership(one.source, one.folder, steps=0)
 
 
 def test_a_server_names_no_folder(tmp_path: Path) -> None:

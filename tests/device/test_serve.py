@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from fedloom.cli.main import main
-from fedloom.cli.serve import settings_of
+from fedloom.cli.serve import _bounds, settings_of
 from fedloom.core.errors import SettingError
 from fedloom.data import Federation, by_lists, from_arrays
+from fedloom.engines.registration import Registry
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, read_settings
 
@@ -180,6 +181,22 @@ def test_over_mpi(tmp_path: Path) -> None:
 def test_settings_that_devices_have_no_use_for(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         settings_of(settings)
+
+
+def test_a_server_bounds_uploads_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    assert settings_of({}).run.median_bound == 5.0
+    assert settings_of({"run": {"median_bound": 3}}).run.median_bound == 3.0
+    for off in ({"run": {"median_bound": "none"}}, {"run.median_bound": None}):
+        assert settings_of(off).run.median_bound is None
+    settings, registry = settings_of({}).run, Registry("a" * 32, (), "", 90)
+    assert _bounds(settings, registry) == (
+        "of a device at most 90 examples count (--most-examples); refused are uploads of more than 5 times the median "
+        "norm of their kind (--median-bound)"
+    )
+    assert "kind, once 3 were accepted (" in _bounds(dataclasses.replace(settings, cohort_size=2), registry)
+    assert _bounds(dataclasses.replace(settings, median_bound=None), registry).endswith(
+        "no upload is too large (--median-bound)"
+    )
 
 
 def test_who_serves_and_who_joins(

@@ -20,14 +20,14 @@ from fedloom.coordinator.reading import sealed as sealed_document
 from fedloom.coordinator.reading import unsealed as unsealed_document
 from fedloom.coordinator.verdict import verify
 from fedloom.core import tree
-from fedloom.core.errors import FedloomError, RefusedError, SettingError, StorageError
+from fedloom.core.errors import CodecError, FedloomError, RefusedError, SettingError, StorageError
 from fedloom.device import Controller, Limits, ModelManager, Reading
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Faults
-from fedloom.engines.fleet import Audit
+from fedloom.engines.fleet import Audit, RankFleet
 from fedloom.engines.message import Call
 from fedloom.engines.population import Population
-from fedloom.engines.registration import Absent, Registration, Registry
+from fedloom.engines.registration import CAP, Absent, Registration, Registry, cap_of
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.transport import head_of, pack, sealed, unpack, unsealed, with_checksum
 from fedloom.testing.compare import same
@@ -277,7 +277,8 @@ def test_an_answer_is_that_of_the_device_to_the_newest_request() -> None:
         ({"problem": {"kind": "KeyError", "what": "boo"}}, {}, "boo"),
         ({"problem": 5}, {}, "it has failed: 5"),
         ({"warnings": 5}, {}, None),  # its words are for its own log
-        ({"steps": [[1 << 70]]}, {}, "counts the steps"),
+        ({"steps": [[1 << 62]]}, {}, "counts the steps"),
+        ({"steps": [[1 << 70]]}, {}, "integers have at most 20 digits"),
         ({"steps": [[]]}, {}, "counts the steps"),  # of one client each
         ({"steps": [[1, 1]]}, {}, "counts the steps"),
         ({}, {"state": torch.zeros(1)}, "state is not what was asked for"),
@@ -295,6 +296,31 @@ def test_an_answer_is_no_larger_than_the_limit() -> None:
     ours.engine.limit = 100
     with pytest.raises(RefusedError, match=r"a message of \d+ bytes, and at most 100 are taken"):
         ours.taken(ours.sound)
+
+
+def test_losses_are_of_the_steps_that_were_asked_for() -> None:
+    """Two epochs of three batches; without this, a list of any length is paid for."""
+    ours = Answered()
+    told = unpack(unsealed(ours.sound, ours.token, 1 << 30)).parts["losses"]
+    assert [tuple(t.shape) for t in told] == [(1, 6)]
+    for losses, count in (
+        ([torch.zeros(1, 7)], 7),
+        ([torch.zeros(1, 0)] * 7, 7),
+        ([torch.zeros(1, 1 << 20, dtype=torch.float64)], 1 << 20),
+    ):
+        with pytest.raises(CodecError, match=f"losses are of at most the 6 steps that were asked for, got {count}"):
+            ours.taken(ours.changed({}, {"losses": losses}))
+    shorter = ours.changed({"steps": [[2]]}, {"losses": [told[0][:, :2]]})
+    assert ours.taken(shorter)[1].steps == ((2,),)
+
+
+def test_a_server_receives_no_more_than_a_request_can_bring_back() -> None:
+    ours = Answered()
+    assert isinstance(ours.engine.fleet, RankFleet)
+    most = ours.engine.fleet.manager.limit
+    assert len(ours.sound) < most == ours.engine._size(ours.request) < 10 << 20
+    ours.engine.fleet.expect(10)
+    assert ours.engine.fleet.manager.limit == most  # a late answer is to an earlier request
 
 
 def test_an_upload_weighs_what_was_registered_and_no_more() -> None:
@@ -507,6 +533,17 @@ def test_who_has_joined_comes_back_as_who_it_was() -> None:
     registry = Registry.of(RUN, [named(each, ("a", "b", "c")) for each in there[:3]], ["net"])
     with pytest.raises(RefusedError, match="has registered with other examples"):
         registry.admit(named(there[1], ("a", "c", "b")))
+
+
+def test_of_one_device_no_more_count_than_ten_times_the_median() -> None:
+    def sized(*sizes: int) -> list[Registration]:
+        one = registrations()[0]
+        return [dataclasses.replace(one, train=(size, 0, 0)) for size in sizes]
+
+    assert cap_of(sized(10, 20, 30, 10**6)) == 200  # the lower one of two
+    assert cap_of(sized(20, 10, 10**6)) == 200
+    assert cap_of(sized(10, 10**6)) == CAP  # of two there is no median
+    assert cap_of(sized(10**6, 10**6, 10**7)) == CAP
 
 
 def test_sizes_are_capped() -> None:

@@ -25,9 +25,9 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Distill, Local
 from fedloom.core.task import Classification
 from fedloom.core.types import Weighted, Weights
-from fedloom.engines.finite import too_large
 from fedloom.engines.loop import Loop
-from fedloom.engines.message import Answer, Call, Request
+from fedloom.engines.message import Call, Request
+from fedloom.engines.norms import too_large, upload_norms
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.subject import MLP, federation
@@ -425,14 +425,14 @@ def test_a_norm_is_compared_with_that_of_what_was_sent() -> None:
     uploads = Weighted(value=torch.tensor([[10.0, 0.0], [26.1, 0.0]]), weight=torch.full((2,), 1e9))
     request = Request.to(Call("local_update", (sent,), 0, 0, 0.1), [7, 8], 0, scatter=(each,))
     beside = torch.ones(2, dtype=torch.int64), torch.zeros(2, 0)  # whole numbers, and nothing at all
-    assert list(too_large(request, Answer((uploads, *beside), (), ()), 2.0)) == [8]
-    assert list(too_large(request, Answer((uploads, torch.tensor([0.0, 1e3])), (), ()), 20.0)) == [8]
-    assert not too_large(request, Answer(uploads, (), ()), 3.0)
+    assert list(too_large(request, upload_norms((uploads, *beside), 2), 2.0)) == [8]
+    assert list(too_large(request, upload_norms((uploads, torch.tensor([0.0, 1e3])), 2), 20.0)) == [8]
+    assert not too_large(request, upload_norms(uploads, 2), 3.0)
     little = Request.to(Call("local_update", (), 0, 0, 0.1), [7, 8], 0)
-    assert list(too_large(little, Answer(uploads, (), ()), 20.0)) == [8]  # sent nothing: 1
+    assert list(too_large(little, upload_norms(uploads, 2), 20.0)) == [8]  # sent nothing: 1
     for value in (float("inf"), float("nan"), 1e300):
         huge = Weighted(value=torch.full((2, 2), value, dtype=torch.float64), weight=torch.ones(2))
-        assert list(too_large(request, Answer(huge, (), ()), 1e9)) == [7, 8]
+        assert list(too_large(request, upload_norms(huge, 2), 1e9)) == [7, 8]
 
 
 def test_a_bound_is_a_positive_number() -> None:

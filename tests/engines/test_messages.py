@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -126,12 +127,28 @@ def test_nothing_is_made_of_what_is_too_large() -> None:
         ({"keys": [[1, 2], [3, 4]]}, "a request to 1 clients has 2 keys"),
         ({"keys": "none"}, "not a request"),
         ({"rate": "fast"}, "not a request"),
+        ({"accepted": [""]}, "not a request: IndexError"),
+        ({"keys": [{}]}, "not a request"),
+        ({"rate": 1 << 70}, "integers have at most 20 digits"),
+        ({"more": [[[[[]]]]] * 10, "deep": {"a": 1}}, None),
     ],
 )
-def test_heads_that_are_none(change: dict[str, Any], words: str) -> None:
+def test_heads_that_are_none(change: dict[str, Any], words: str | None) -> None:
     message = unpack(asked())
     forged = pack({**message.head, **change}, message.parts)
-    assert words in problem(service()(forged))
+    if words is None:
+        assert unpack(service()(forged)).head["problem"] is None
+    else:
+        assert words in problem(service()(forged))
+
+
+def test_heads_of_strangers_are_short_and_shallow() -> None:
+    message = unpack(asked())
+    long, deep = {"more": "x" * (1 << 20)}, {"more": functools.reduce(lambda inner, _: [inner], range(70), [])}
+    for change, words in ((long, "not a message of fedloom: a head of"), (deep, "JSON is nested too deeply")):
+        forged = pack({**message.head, **change}, message.parts)
+        assert words in problem(service()(forged))
+        assert unpack(forged).head.keys() >= {"more"}  # a part of this program may say so
 
 
 def test_a_broadcast_that_was_not_sent_is_missed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -211,3 +212,62 @@ def test_ranks_with_other_weights_to_start_from_run_another_job() -> None:
     one, other = mlp(), mlp()
     assert about(one) == about(one) != about(other)
     assert about(mlp) == about(mlp)  # of the seed
+
+
+def test_a_length_that_is_only_claimed_is_not_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is received in pieces: a gibibyte is said, one piece comes, and then the connection ends."""
+    gloo, took = object.__new__(communication.GlooManager), list[int]()
+    gloo._due = {3: threading.Semaphore(1)}
+
+    def recv(rank: int, way: str, tensor: torch.Tensor) -> None:
+        if tensor.dtype == torch.int64:
+            tensor.fill_(1 << 30)
+        elif len(took) == 2:
+            raise EOFError("gone")
+        else:
+            took.append(len(tensor))
+
+    monkeypatch.setattr(gloo, "_through", recv)
+    monkeypatch.setattr(communication, "PIECE", 1 << 16)
+    tracemalloc.start()
+    try:
+        with pytest.raises(EOFError, match="gone"):
+            gloo._receive(3)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert took == [1 << 16] * 2
+
+
+@pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 35])
+def test_pieces_make_the_message_that_was_sent(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gloo, sent = object.__new__(communication.GlooManager), list[torch.Tensor]()
+    gloo._due, message = {1: threading.Semaphore(1)}, bytes(range(length))
+    monkeypatch.setattr(communication, "PIECE", 10)
+
+    def through(rank: int, way: str, tensor: torch.Tensor) -> None:
+        if way == "send":
+            sent.append(tensor.clone())
+        else:
+            tensor.copy_(sent.pop(0))
+
+    monkeypatch.setattr(gloo, "_through", through)
+    gloo._send(1, message)
+    assert max(map(len, sent)) <= 10
+    assert gloo._receive(1) == message
+    assert not sent
+
+
+def test_over_mpi_nobody_sends_more_than_is_waited_for() -> None:
+    mpi = object.__new__(communication.MPIManager)
+    communication.Carried.__init__(mpi, 0, 3)
+    mpi._owed = Counter({1: 1})
+    assert [mpi._wants(rank) for rank in (1, 2)] == [True, False]
+    mpi._came(1, bytearray(b"its answer"))
+    assert not mpi._wants(1)
+    device = object.__new__(communication.MPIManager)
+    communication.Carried.__init__(device, 1, 3)
+    device._owed = Counter()
+    assert device._wants(0)
+    device._came(0, bytearray(b"a request"))
+    assert not device._wants(0)

@@ -13,7 +13,6 @@ from fedloom.core.errors import SettingError
 from fedloom.device import Limits, Membership, Reading, system_monitor, take_part
 from fedloom.engines.communication import communication, meeting_point, rank_here
 from fedloom.engines.fleet import TRUSTED
-from fedloom.engines.service import LIMIT
 
 
 def join(args: argparse.Namespace, console: Console) -> int:
@@ -24,11 +23,12 @@ def join(args: argparse.Namespace, console: Console) -> int:
     begin = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
     go_on = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
     monitor = system_monitor() if begin.any or go_on.any else Reading
-    member = Membership(args.data, Path(args.state), args.model, monitor=monitor, begin=begin, go_on=go_on)
+    member = Membership(
+        args.data, Path(args.state), args.model, monitor=monitor, begin=begin, go_on=go_on, steps=args.most_steps
+    )
     where = meeting_point(args.transport)
     console.print(f"device {member.id}, examples of {args.data}; waiting for the server at {where}", soft_wrap=True)
     manager = communication(args.transport)
-    manager.limit = LIMIT
     if take_part(manager, member):
         console.print("left")
         sys.stdout.flush()

@@ -207,7 +207,13 @@ def _devices(command: Any) -> None:
     )
     add(
         "--most-examples", type=int, metavar="N",
-        help="examples that count of one device (default: 1000000; with --resume, as when the run began)",
+        help="examples that count of one device (default: ten times the median of all, at most 1000000; with --resume, "
+        "as when the run began)",
+    )  # fmt: skip
+    add(
+        "--median-bound", metavar="X",
+        help="refuse uploads of more than X times the median norm of their kind, none for any (run.median_bound; "
+        "default: 5; with --resume, as when the run began)",
     )  # fmt: skip
     add(
         "--wait", type=float, default=600.0, metavar="S",
@@ -227,6 +233,10 @@ def _devices(command: Any) -> None:
     add("--load", type=float, metavar="SHARE", help="most load of its processors, 1 for all, with which it begins")
     add("--temperature", type=float, metavar="C", help="most degrees Celsius with which it begins")
     add("--memory", type=float, metavar="MIB", help="least free memory with which it begins")
+    add(
+        "--most-steps", type=int, default=100_000, metavar="N",
+        help="training steps that it takes in a request; a server that asks for more is refused (default: 100000)",
+    )  # fmt: skip
     add("--abort-battery", type=float, metavar="SHARE", help="least charge with which it goes on")
     add("--abort-temperature", type=float, metavar="C", help="most degrees Celsius with which it goes on")
     add("--abort-memory", type=float, metavar="MIB", help="least free memory with which it goes on")

@@ -11,16 +11,18 @@ from typing import Any
 from rich.console import Console
 
 from fedloom.cli.train import introduce, train
-from fedloom.coordinator import Job, check_free
+from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import files
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.engines.communication import communication, meeting_point, rank_here
 from fedloom.engines.fleet import TRUSTED, Audit, RankFleet
+from fedloom.engines.norms import LEAST, MEDIAN_BOUND
 from fedloom.engines.reception import hand_out, receive
+from fedloom.engines.registration import CAP, Registry
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import DataSettings, Experiment, named_code, read_settings
+from fedloom.experiments.experiment import DataSettings, Experiment, flat, named_code, read_settings
 from fedloom.report import comparison_table
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
@@ -32,7 +34,12 @@ def serve(args: argparse.Namespace, console: Console) -> int:
     console.print(TRUSTED, soft_wrap=True)
     if rank_here(args.transport):
         raise SettingError("fedloom serve runs at rank 0, and fedloom join at the others: this rank is not 0")
-    out, experiment = Path(args.out), settings_of(read_settings(args.settings))
+    out, described = Path(args.out), read_settings(args.settings)
+    if args.median_bound is not None:
+        described["run.median_bound"] = args.median_bound
+    elif args.resume and (out / "settings.json").exists() and not _says(described, "run.median_bound"):
+        described["run.median_bound"] = Experiment.from_directory(out).run.median_bound
+    experiment = settings_of(described)
     registry = out / "devices.json"
     if args.wait <= 0 or (args.least is not None and args.least < 1):
         raise SettingError(
@@ -70,6 +77,7 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         if job.federation.public is not None:
             hand_out(fleet, job.federation.public, labels=d.public_labels)
         console.print(f"{len(fleet.there())} of {len(found.devices)} devices are there; audit log: {fleet.audit.path}")
+        console.print(_bounds(job.settings, found), soft_wrap=True)
         introduce(job.federation, job.population.models, job.settings, console)
         name = experiment.algorithm
         history = train(name, job, console, out, resume=args.resume)
@@ -84,8 +92,24 @@ def check_devices(out: Path) -> None:
         files.check_named("devices.json", named)
 
 
+def _says(described: dict[str, Any], key: str) -> bool:
+    return key in flat(described)
+
+
+def _bounds(settings: RunSettings, registry: Registry) -> str:
+    """What no device can do to the others, in words."""
+    counts = f"of a device at most {registry.cap or CAP:,} examples count (--most-examples)"
+    if settings.median_bound is None:
+        return f"{counts}; no upload is too large (--median-bound)"
+    late = f", once {LEAST} were accepted" if settings.cohort_size < LEAST else ""
+    return (
+        f"{counts}; refused are uploads of more than {settings.median_bound:g} times the median norm of their kind"
+        f"{late} (--median-bound)"
+    )
+
+
 def settings_of(described: dict[str, Any]) -> Experiment:
-    """The experiment of a settings file, as it can be run with devices.
+    """The experiment of a settings file, as it can be run with devices; bounded unless it says otherwise.
 
     Raises:
         SettingError: it says something of the clients' examples or of new clients, which devices bring, or that only
@@ -122,4 +146,7 @@ def settings_of(described: dict[str, Any]) -> Experiment:
     ):
         if forbidden:
             raise SettingError(f"fedloom serve: {why}: change the settings, or simulate it with fedloom run")
-    return experiment.with_all({"run.engine": "devices", "run.compilation": "none", "run.on_nonfinite": "refuse"})
+    bound = {} if _says(described, "run.median_bound") else {"run.median_bound": MEDIAN_BOUND}
+    return experiment.with_all(
+        {"run.engine": "devices", "run.compilation": "none", "run.on_nonfinite": "refuse", **bound}
+    )

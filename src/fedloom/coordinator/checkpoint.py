@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from fedloom.core.errors import CodecError, DamageError, StorageError
 from fedloom.core.files import Aside, File
 from fedloom.core.strict_json import LARGEST, parse, short
 from fedloom.engines.engine import Engine
+from fedloom.engines.norms import Kept, Norms
 from fedloom.engines.store import state_name
 
 FORMAT = 2
@@ -57,7 +58,7 @@ class Prefix(NamedTuple):
 class Checkpoint:
     """A run after a round. `logs`: how each log began then. `before`: indexes that it was written after.
 
-    `digest`: of its own index.
+    `digest`: of its own index. `norms`: of uploads, by which later ones are bounded.
     """
 
     round: int
@@ -66,6 +67,7 @@ class Checkpoint:
     logs: Mapping[str, Prefix]
     before: tuple[File, ...] = ()
     digest: str = ""
+    norms: Kept = field(default_factory=dict)
 
     @property
     def proved(self) -> bool:
@@ -151,7 +153,8 @@ class Checkpoints:
         files.make(self.folder)
         clients = engine.save()
         saved = files.write(self.folder, _server(round), encode(server))
-        self._kept[round] = self._write_index(Checkpoint(round, saved, clients, dict(logs), self._before()))
+        checkpoint = Checkpoint(round, saved, clients, dict(logs), self._before(), norms=engine.norms.saved())
+        self._kept[round] = self._write_index(checkpoint)
         engine.durable = round
         self._prune(engine)
 
@@ -175,6 +178,7 @@ class Checkpoints:
             "format": FORMAT, "run": self.identity.fingerprint, "round": checkpoint.round, "server": checkpoint.server,
             "before": checkpoint.before, "clients": {str(k): f for k, f in checkpoint.clients.items()},
             "logs": checkpoint.logs,
+            **({"norms": checkpoint.norms} if checkpoint.norms else {}),
         }  # fmt: skip
         written = files.write(self.folder, self.index(checkpoint.round).name, reading.sealed(index))
         files.sync(self.folder)
@@ -218,6 +222,7 @@ class Checkpoints:
             logs={name: _prefix([of, None] if old else of) for name, of in logs.items()},
             before=tuple(self._earlier(file, round) for file in before),
             digest=files.digest(data),
+            norms=Norms.read(raw.get("norms", {})).saved(),
         )
 
     def _earlier(self, raw: Any, round: int) -> File:

@@ -134,7 +134,7 @@ def _after_one(
     before = set(engine.states)
     with closing(engine.variant(engine.algorithm)) as shadow:
         shadow.states, shadow.faults, shadow.on_nonfinite = engine.states, None, "refuse"
-        shadow.judges_trained = False
+        shadow.judges_trained, shadow.norms = False, engine.norms.copied()
         try:
             shadow.round(server, ids, round)
             refused = {failure.client: failure.reason for failure in shadow.traffic.failed}

@@ -189,7 +189,7 @@ class Past:
         """The same of what the run wrote down of a round: most rounds have no checkpoint."""
         round, _ = self.coordinator.state
         wrote = self.wrote[round]
-        counted = {name for name in now if name.startswith("bytes_")}  # by kinds that an older run may not know
+        counted = {n for n in now if n.startswith("bytes_") or n == "all_refused"}  # which an older run may not know
         changed = [name for name, value in now.items() if wrote.get(name, value if name in counted else None) != value]
         if changed:
             raise _otherwise(round, f" ({', '.join(changed)})")

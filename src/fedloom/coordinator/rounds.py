@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import warnings
@@ -29,6 +30,7 @@ from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
+from fedloom.engines.norms import LEAST, Norms
 from fedloom.engines.population import pooled
 from fedloom.engines.processes import Processes, threads
 
@@ -87,6 +89,7 @@ class Coordinator:
             faults=None if algorithm.pooled or job.faults is None else _InWords(job.faults),
             on_nonfinite=settings.on_nonfinite,
             norm_bound=settings.norm_bound,
+            median_bound=settings.median_bound,
             partial_sums=settings.partial_sums,
             counts_states=settings.stateless,
             judges_trained=settings.per_client and not algorithm.pooled,
@@ -125,6 +128,7 @@ class Coordinator:
         checkpoint, like = files.checkpoint(round), self.engine.init()
         self._server, self._round = files.checkpoints.server(checkpoint, like), checkpoint.round
         self.engine.restore(files.checkpoints.clients, checkpoint.clients, budget)
+        self.engine.norms = Norms(checkpoint.norms)
         self.engine.durable = checkpoint.round
         return checkpoint
 
@@ -276,6 +280,8 @@ class Coordinator:
     def _reason_to_stop(self, new: Record | None = None) -> str | None:
         records = [*self.history.metrics, *([new] if new is not None else [])]
         values = [m[self.settings.monitor] for m in records if m.get(self.settings.monitor) is not None and m["round"]]
+        if (why := _nobody_accepted(records)) is not None:
+            return why
         if new is not None and new.get(self.settings.monitor) is None:
             return None
         return self.settings.reason_to_stop(values)
@@ -295,6 +301,7 @@ class Coordinator:
             "failed": failed,
             **({"failed_at": at} if at else {}),
             **({"server_refused": refused} if refused else {}),
+            **({"all_refused": traffic.refused} if traffic.refused and not traffic.accepted else {}),
             "train_loss": mean(losses),
             **({"server_loss": mean(traffic.server_losses.values())} if traffic.server_losses else {}),
             **traffic.noted,
@@ -374,6 +381,19 @@ class Coordinator:
             "federation": facts.parts(p.federation),
             "versions": facts.versions(),
         }
+
+
+def _nobody_accepted(records: list[Record]) -> str | None:
+    """Why to stop where the last answers were all refused: those that come would be as well."""
+    alone = list(itertools.takewhile(lambda record: "all_refused" in record, reversed(records)))
+    count = sum(record["all_refused"] for record in alone)
+    if count < LEAST:  # of one or two it may be the client that lies
+        return None
+    why = next(iter(alone[0]["failed"].values()), "")
+    return (
+        f"all {count} answers of the last {len(alone)} round{'s' * (len(alone) > 1)} were refused, and whoever goes on "
+        f"trains nothing ({why[:200]})"
+    )
 
 
 @dataclass(frozen=True)

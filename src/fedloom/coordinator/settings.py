@@ -58,6 +58,10 @@ class RunSettings(Known):
     `norm_bound`: an upload whose norm is more than so many times the norm of what its client was sent (or than so many,
     where that is below 1) is refused: its client is lost to the round. None: any that is finite is taken.
 
+    `median_bound`: an upload whose norm is more than so many times the median norm of those of the same kind that were
+    accepted in the last five rounds is refused, in the first round by the median of its own cohort; a median is of at
+    least three. None: none is measured.
+
     `partial_sums`: a cohort is cut into so many parts, in the order of its clients; the uploads of each are added up,
     and then the sums. Ranks and workers send one sum for each part and no uploads. The number of parts is in the
     results, in the last bits, and how many compute them is not. None: uploads are added one after the other.
@@ -88,6 +92,7 @@ class RunSettings(Known):
     threads: Processes | None = None
     on_nonfinite: Literal["stop", "refuse"] = "stop"
     norm_bound: Positive | None = None
+    median_bound: Positive | None = None
     partial_sums: Count | None = None
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ _NAMES = {
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-_MAX_HEADER = 64 << 20
+_ENTRY = 200  # bytes of an entry of a header beside its name, with as many axes as there are
 _PLAIN = ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
 
 
@@ -69,8 +69,10 @@ def blank(description: Any) -> Tree:
     """
     try:
         _check_kinds(json.loads(description["tree"])[1])
-        spec = pytree.treespec_loads(description["tree"])
-        leaves = [(_DTYPES[name], [_length(n) for n in shape]) for name, shape in description["leaves"]]
+        spec, told = pytree.treespec_loads(description["tree"]), description["leaves"]
+        if len(told) != spec.num_leaves:  # before any is made: each takes a hundred times what it is told in
+            raise ValueError(f"{len(told)} leaves are told of a structure of {spec.num_leaves}")
+        leaves = [(_DTYPES[name], [_length(n) for n in shape]) for name, shape in told]
         return pytree.tree_unflatten([torch.empty(s, dtype=d, device="meta") for d, s in leaves], spec)
     except (
         ValueError,
@@ -116,8 +118,8 @@ def decode(data: bytes, like: T, device: torch.device | str | None = None) -> T:
 
     Names, dtypes and shapes are compared with `like` before anything is allocated; any difference is a CodecError.
     """
-    header = _header(data)
     asked = dict(_paths(like, everything=True))
+    header = _header(data, sum(len(json.dumps(p)) + _ENTRY + 20 * t.ndim for p, t in asked.items()) + _ENTRY)
     absent = {p for p in asked if p not in header}
     for path in header:
         if path not in asked:
@@ -145,12 +147,12 @@ def decode(data: bytes, like: T, device: torch.device | str | None = None) -> T:
     return pytree.tree_unflatten(leaves, pytree.tree_structure(like))  # type: ignore[no-any-return]
 
 
-def _header(data: bytes) -> dict[str, tuple[str, list[int]]]:
-    """Names, dtypes and shapes, checked against the number of bytes that are there."""
+def _header(data: bytes, most: int) -> dict[str, tuple[str, list[int]]]:
+    """Names, dtypes and shapes, checked against the number of bytes that are there; no longer than `most` bytes."""
     try:
         size = int.from_bytes(data[:8], "little")
-        if len(data) < 8 or size > min(_MAX_HEADER, len(data) - 8):
-            raise ValueError(f"header of {size} bytes in a message of {len(data)}")
+        if len(data) < 8 or size > min(most, len(data) - 8):
+            raise ValueError(f"header of {size} bytes, of which {most} are expected, in a message of {len(data)}")
         text = str(data[8 : 8 + size], "utf-8")
         raw = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse, parse_float=_refuse)
         entries = {name: _entry(name, entry) for name, entry in raw.items()}

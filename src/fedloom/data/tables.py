@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 from array import array
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -134,11 +135,12 @@ def from_frame(
     _check_header(place, header, [*named, *drop], categories)
     lines = np.arange(len(frame))
     read, bad = _Read(lines=lines, counted="row"), dict[str, str]()
+    dropped, as_words = set(drop), {*named, *categories}
     for i, column in enumerate(header):
         values = frame.iloc[:, i].infer_objects()
-        if column in drop:
+        if column in dropped:
             continue
-        if values.dtype.kind in "biuf" and column not in (*named, *categories):
+        if values.dtype.kind in "biuf" and column not in as_words:
             read.numbers[column] = values.to_numpy(np.float64, na_value=np.nan)
         elif values.dtype.kind in "mMc":
             bad[column] = f"{column!r} with {values.dtype} values"
@@ -245,12 +247,18 @@ def _roles(
     roles = [[name for name in named if name is not None]]
     roles += [[names] if isinstance(names, str) else list(names) for names in (drop, categories)]
     every = [name for names in roles for name in names]
-    if twice := [name for name in every if every.count(name) > 1]:
+    if (twice := _twice(every)) is not None:
         raise ValueError(
-            f"a column has one role, got {twice[0]!r} in several of label, client, split, drop and categories: name it "
+            f"a column has one role, got {twice!r} in several of label, client, split, drop and categories: name it "
             "once"
         )
     return roles[0], roles[1], roles[2]
+
+
+def _twice(names: Sequence[str]) -> str | None:
+    """The first name that stands there more than once; in linear time, since tables of genes have 20,000 columns."""
+    counts = Counter(names)
+    return next((name for name in names if counts[name] > 1), None)
 
 
 class NoColumnError(FormatError):
@@ -270,18 +278,19 @@ class NoColumnError(FormatError):
 
 
 def _check_header(path: Path, header: Sequence[str], others: Sequence[str], features: Sequence[str]) -> None:
-    if twice := [name for name in header if header.count(name) > 1]:
-        refuse(path, "columns must have distinct names", f"{twice[0]!r} twice", "rename one in the first line")
-    if missing := [name for name in dict.fromkeys([*others, *features]) if name not in header]:
+    if (twice := _twice(header)) is not None:
+        refuse(path, "columns must have distinct names", f"{twice!r} twice", "rename one in the first line")
+    there = set(header)
+    if missing := [name for name in dict.fromkeys([*others, *features]) if name not in there]:
         raise NoColumnError(path, header, missing)
-    if "" in header and "" not in others:
+    if "" in there and "" not in others:
         refuse(
             path,
             "columns of features must have names",
             f"none in place {header.index('') + 1}",
             "name it in the first line or leave it out; pandas writes row numbers so, unless to_csv has index=False",
         )
-    if not set(header) - set(others):
+    if not there - set(others):
         refuse(path, "a table must have a column of features", ", ".join(header)[:200], "drop fewer columns")
 
 
@@ -411,9 +420,11 @@ def _header(path: Path, encoding: str, separator: str) -> tuple[str, ...]:
 
 def _read(text: _Text, as_words: set[str], dropped: set[str]) -> _Read:
     """Columns of numbers in one pass, without holding their text; those that turn out to be words in another."""
-    features = [i for i, name in enumerate(text.header) if name not in as_words | dropped]
+    others = as_words | dropped
+    features = [i for i, name in enumerate(text.header) if name not in others]
     words: dict[str, list[str]] = {name: [] for name in text.header if name in as_words}
-    places = [(cells, text.header.index(name)) for name, cells in words.items()]
+    place = {name: i for i, name in enumerate(text.header)}
+    places = [(cells, place[name]) for name, cells in words.items()]
     values, lines, met = array("d"), array("q"), dict[int, list[Any]]()
     for line, row in text.rows():
         lines.append(line)
@@ -435,7 +446,7 @@ def _read(text: _Text, as_words: set[str], dropped: set[str]) -> _Read:
         if not count or name in read.mixed:
             read.numbers[name] = matrix[:, k]
     if late:
-        again = [(cells, text.header.index(name), dict[str, str]()) for name, cells in late.items()]
+        again = [(cells, place[name], dict[str, str]()) for name, cells in late.items()]
         for _, row in text.rows():
             for cells, i, known in again:  # one text for equal cells
                 cells.append(known.setdefault(row[i], row[i]))

@@ -17,6 +17,8 @@ from fedloom.engines.service import LIMIT, Service, integer, problem
 from fedloom.engines.transport import head_of, pack, sealed, unsealed
 
 SECONDS = 1.0  # between two looks at the monitor while a device computes
+STEPS = 100_000  # of training in a request, unless said otherwise
+_LONGEST = 10_000  # characters of what the server is told of an error
 
 
 class Controller(Service):
@@ -25,8 +27,8 @@ class Controller(Service):
     A request reaches the `runtime` (the Training Optimizer) only if it is meant for this device (`name`), bears the
     `token` that the server gave it when it joined, is newer than all before, of no round that is over, and if the
     `monitor` says that no limit of `begin` is passed. What passes one of `go_on` ends a request in the middle of it.
-    One request is answered at a time. `models`: keeps its states; None for a device that keeps none. `leaving`: says
-    why the device wants to leave, None as long as it does not.
+    One request is answered at a time, of at most `steps` training steps. `models`: keeps its states; None for a device
+    that keeps none. `leaving`: says why the device wants to leave, None as long as it does not.
     """
 
     def __init__(
@@ -41,8 +43,10 @@ class Controller(Service):
         go_on: Limits | None = None,
         leaving: Callable[[], str | None] = lambda: None,
         limit: int = LIMIT,
+        steps: int = STEPS,
     ) -> None:
         super().__init__(runtime, keeper=models, limit=limit)
+        self.steps, self._taken = steps, 0  # of the request at hand
         runtime.between = self._between
         self.name, self.token, self.models, self.monitor, self.leaving = name, token, models, monitor, leaving
         self.begin, self.go_on = begin or Limits(), go_on or Limits()
@@ -53,7 +57,8 @@ class Controller(Service):
 
     def told(self, error: Exception) -> dict[str, Any]:
         """Its kind and words alone: a trace has paths and code of this device."""
-        return {**problem(error), "trace": ""}
+        said = {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in problem(error).items()}
+        return {**said, "trace": ""}
 
     def __call__(self, data: bytes | memoryview) -> bytes:
         """The answer to a message, whatever it is."""
@@ -69,7 +74,7 @@ class Controller(Service):
         return {**super().stamp(), "from": self.name}
 
     def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
-        data = unsealed(data, self.token, self.limit)
+        data, self._taken = unsealed(data, self.token, self.limit), 0
         head = head_of(data, self.limit)
         self._admit(head)
         if (why := self.leaving() or self.begin.passed(self.monitor())) is not None:
@@ -99,7 +104,15 @@ class Controller(Service):
 
     def _between(self) -> None:
         """Before each training step: whether to go on."""
+        self._taken += 1
+        if self._taken > self.steps:
+            raise DeclinedError(f"aborted: {too_many_steps(self._taken, self.steps)}")
         if (why := self.leaving()) is None and self.go_on.any and time.monotonic() >= self._looked + SECONDS:
             self._looked, why = time.monotonic(), self.go_on.passed(self.monitor())
         if why is not None:
             raise DeclinedError(f"aborted: {why}")
+
+
+def too_many_steps(asked: int, most: int) -> str:
+    """What is said where a server asks for more training steps than a device takes."""
+    return f"the server asks for {asked:,} training steps in a request, and this device takes at most {most:,}"

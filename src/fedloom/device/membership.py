@@ -6,6 +6,8 @@ import json
 import secrets
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ from typing import Any
 import torch
 
 from fedloom.core import files
-from fedloom.core.errors import RankError, RefusedError, SettingError
+from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError
 from fedloom.core.naming import forbid_imports
+from fedloom.core.strict_json import parse
 from fedloom.data import Federation
-from fedloom.device.controller import Controller
+from fedloom.device.controller import STEPS, Controller, too_many_steps
 from fedloom.device.data_manager import DataManager, loaded
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
@@ -26,15 +29,18 @@ from fedloom.engines.processes import threads
 from fedloom.engines.reception import handed_out
 from fedloom.engines.registration import checked_id
 from fedloom.engines.runtime import Runtime
+from fedloom.engines.service import LIMIT
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, named_code
+from fedloom.experiments.experiment import Experiment, flat, named_code
+
+FIRST = 1 << 20  # bytes of what the server says before public examples and requests
 
 
 class Membership:
     """A device in the run of a server.
 
     `folder`: where it keeps its id and its states, in a folder for each run. `source`: of its examples. `model`: its
-    architecture, "" for the one that the server chooses.
+    architecture, "" for the one that the server chooses. `steps`: of training that it takes in a request, at most.
     """
 
     def __init__(
@@ -46,8 +52,11 @@ class Membership:
         monitor: SystemMonitor = Reading,
         begin: Limits | None = None,
         go_on: Limits | None = None,
+        steps: int = STEPS,
     ) -> None:
-        self.source, self.folder, self.model = source, folder, model
+        if steps < 1:
+            raise SettingError(f"a device takes at least 1 training step, got {steps}: raise --most-steps")
+        self.source, self.folder, self.model, self.steps = source, folder, model, steps
         self._examples = loaded(source)  # a wrong name shows before it has joined
         self.monitor, self.begin, self.go_on = monitor, begin, go_on
         self.id = own_id(folder)
@@ -74,14 +83,17 @@ class Membership:
             public, labels = handed_out(data, self.data.federation.train)
             self._join(self._taken, replace(self.data.federation, public=public, public_labels=labels))
             return b"{}"
-        said = json.loads(data)
+        said = _said(data)
         if "settings" in said:
             self._asked = said
-            self._prepare(said)
+            with _understood():
+                self._prepare(said)
             registration = self.data.registration(self.id, self.model)
             return json.dumps(vars(registration)).encode()
         if said.get("refused") is not None:
             raise RefusedError(f"the server does not take this device: {said['refused']}")
+        if not self._asked:
+            raise RefusedError("the server welcomes a device before it has said what it runs: start all ranks again")
         if said.get("public"):
             self._taken = said
         else:
@@ -93,11 +105,30 @@ class Membership:
         if own := named_code(said["settings"]):
             raise SettingError(f"a device imports no code that a server names, and its settings say {own[0]!r}")
         experiment = Experiment.of(said["settings"])
+        self._check_steps(experiment)
         self.experiment = experiment
         self.data = DataManager(self._examples, experiment.data, experiment.partition_seed)
         self.models = experiment.models(self.data.federation.train)
 
+    def _check_steps(self, experiment: Experiment) -> None:
+        """Refuse settings by which a request takes more steps, passes or rows of a batch than `steps`."""
+        local, n = experiment.local, len(self._examples.train)
+        asked = local.steps or local.epochs * -(-n // local.batch_size)
+        if asked > self.steps:
+            raise SettingError(f"{too_many_steps(asked, self.steps)}: join with --most-steps {asked}, or not at all")
+        for name, value in flat(experiment.described()).items():
+            section = name.partition(".")[0]
+            if type(value) is int and value > self.steps and section not in ("data", "run", "clients"):
+                raise SettingError(
+                    f"a device counts nothing of its training beyond {self.steps:,} (--most-steps), and the server's "
+                    f"settings say {name} = {value}: join with a higher --most-steps, or not at all"
+                )
+
     def _join(self, said: dict[str, Any], federation: Federation) -> None:
+        if said["model"] not in self.models:
+            raise RefusedError(
+                f"the server gives the architecture {said['model']!r:.80}, and its settings have none such"
+            )
         e, chosen = self.experiment, {said["model"]: self.models[said["model"]]}
         algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
         population = Population(
@@ -112,7 +143,46 @@ class Membership:
         self.controller = Controller(
             self.id, str(said["token"]), runtime, models,
             monitor=self.monitor, begin=self.begin, go_on=self.go_on, leaving=lambda: self.why_leaving,
+            steps=self.steps,
         )  # fmt: skip
+
+
+_SCHEMA: dict[str, type] = {  # of what the server says before requests
+    "run": str, "settings": dict, "client": int, "model": str, "token": str, "public": bool, "refused": str,
+}  # fmt: skip
+_WHOLE = (("run", "settings"), ("client", "model", "token"), ("refused",))  # what each of its messages has
+
+
+def _said(data: bytes) -> dict[str, Any]:
+    """A message of the server before its requests.
+
+    Raises:
+        RefusedError: it is too long, no JSON object, or not what a server says.
+    """
+    try:
+        said = parse(data, FIRST)
+    except ValueError as error:
+        raise RefusedError(f"the server says what no server of fedloom does: {error!s:.200}") from None
+    wrong = [name for name, kind in _SCHEMA.items() if name in said and type(said[name]) is not kind]
+    if wrong or not any(set(names) <= set(said) for names in _WHOLE):
+        what = (
+            f"{wrong[0]} = {said[wrong[0]]!r:.80}" if wrong else f"a message with {', '.join(said) or 'nothing'!s:.80}"
+        )
+        raise RefusedError(f"the server says what no server of fedloom does: {what}")
+    if not 0 <= said.get("client", 0) < 1 << 40:
+        raise RefusedError(f"the number of a client is below 2**40, got {said['client']}")
+    return said
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Settings of a stranger may be anything: what reads them may raise nearly anything, which is said in words."""
+    try:
+        yield
+    except FedloomError:
+        raise
+    except Exception as error:
+        raise RefusedError(f"the settings of the server cannot be run here: {error!r:.200}") from error
 
 
 def own_id(folder: Path) -> str:
@@ -138,11 +208,13 @@ def take_part(manager: CommunicationManager, member: Membership) -> bool:
 
     def work() -> None:
         try:
+            manager.limit = FIRST
             with threads(1):
                 while not member.over:
                     idle.set()
                     message = bytes(manager.receive())
                     idle.clear()
+                    manager.limit = LIMIT  # of requests, which may come as soon as the first message is answered
                     manager.answer(member(message))
         except BaseException as error:
             problems.append(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,9 @@ from fedloom.core.model import Model
 from fedloom.core.random import derive
 from fedloom.core.types import Failure, Weights
 from fedloom.engines.accounting import of_new_states, of_states
-from fedloom.engines.finite import mean_losses, not_finite, refused, too_large
+from fedloom.engines.finite import mean_losses, not_finite, refused
 from fedloom.engines.message import Answer, Call, Request, Seen
+from fedloom.engines.norms import beyond, median, too_large, upload_norms
 from fedloom.engines.runtime import models_in
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class Traffic:
     up: Counter[int] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)  # the same by direction and kind: "down_model"
     failed: list[Failure] = field(default_factory=list)
+    accepted: int = 0  # answers
+    refused: int = 0  # answers that came, and may not be
     after: dict[int, Seen] = field(default_factory=dict)  # by client, of what it has trained last
     losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
     server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
@@ -225,7 +229,7 @@ class AskedCohort:
         groups, accepted, lost = self.groups, list[int](), dict[int, str]()
         try:
             for group in groups:
-                order = sorted(group.clients)
+                order, kind = sorted(group.clients), f"{name} {number} {group.architecture}"
                 if engine.faults is not None:
                     reasons = {k: engine.faults(self.round, number, k) for k in order}
                     lost.update({k: why for k, why in reasons.items() if why is not None})
@@ -233,15 +237,18 @@ class AskedCohort:
                 engine.lost = lost
                 asked = [tuple(k for k in part if k in order) for part in parts]
                 call = replace(call, sums=tuple(part for part in asked if part))
-                for request, states, answer in engine.answers(call, order, send) if order else ():
+                for request, states, answer, norms, middle in self._measured(call, order, send, kind):
                     if engine.counts_states:
                         self._note_states(request, states, answer)
                     engine.states.offer(request.clients, states, (self.round, number))
-                    bad = self._refused(request, states, answer)
+                    bad = self._refused(request, states, answer, norms, middle)
                     engine.refused(bad, self.round)
+                    engine.traffic.refused += len(bad)
                     lost.update(bad)
                     good = [i for i, k in enumerate(request.clients) if k not in bad]
                     there = [request.clients[i] for i in good]
+                    if norms is not None:
+                        engine.norms.add(kind, norms[good].tolist())
                     if len(groups) == 1:
                         engine.states.accept(there)
                     accepted.extend(there)
@@ -252,20 +259,47 @@ class AskedCohort:
                         index = torch.tensor(good, device=engine.population.device)
                         yield there, answer.upload if not bad else tree.take(answer.upload, index)
             engine.states.accept(accepted)
+            engine.traffic.accepted += len(accepted)
         finally:
             engine.states.drop_offers()
         failed += (found := [Failure(k, why, number) for k, why in sorted(lost.items())])
         engine.traffic.failed += found
 
-    def _refused(self, request: Request, states: Any, answer: Answer) -> dict[int, str]:
+    def _measured(
+        self, call: Call, clients: Sequence[int], send: Callable[[Sequence[int]], tuple[Any, ...]], kind: str
+    ) -> Iterator[tuple[Request, Any, Answer, Tensor | None, float | None]]:
+        """(request, new states, answer, norms of the uploads, the median of their kind) of clients of one architecture.
+
+        Norms are measured where there is a bound. The median is that of the last rounds; where these have none, all
+        answers are waited for, and it is their own.
+        """
+        engine = self.engine
+        answers = engine.answers(call, clients, send) if clients else ()
+        if engine.norm_bound is None and engine.median_bound is None:
+            yield from ((*found, None, None) for found in answers)
+            return
+        middle = engine.norms.median(kind)
+        measured = ((*found, _norms(*found)) for found in answers)
+        if engine.median_bound is not None and middle is None:
+            together = list(measured)
+            finite = [norms[norms.isfinite()].tolist() for *_, norms in together if norms is not None]
+            middle, measured = median(itertools.chain.from_iterable(finite)), iter(together)
+        yield from ((*found, middle) for found in measured)
+
+    def _refused(
+        self, request: Request, states: Any, answer: Answer, norms: Tensor | None, middle: float | None
+    ) -> dict[int, str]:
         """Clients whose answers hold numbers that cannot be, and why."""
         engine, summed, large = self.engine, answer.summed, dict[int, str]()
         wrong = not_finite(request, states, answer) if summed is None else summed.wrong
         bad = refused(request, wrong, stop=engine.on_nonfinite == "stop")
         if summed is not None:
             large.update(summed.large)
-        elif engine.norm_bound is not None:
-            large = too_large(request, answer, engine.norm_bound)
+        elif norms is not None:
+            if engine.norm_bound is not None:
+                large = too_large(request, norms, engine.norm_bound)
+            if engine.median_bound is not None and middle is not None:
+                large = beyond(request.clients, norms, engine.median_bound, middle) | large
         return large | bad
 
     def _name(self, fn: Callable[..., Any]) -> str:
@@ -334,6 +368,10 @@ class AskedCohort:
         return AskedCohort(
             self.engine, clients, self.round, exchanges=self.exchanges, architecture=architecture or self.architecture
         )
+
+
+def _norms(request: Request, states: Any, answer: Answer) -> Tensor | None:
+    return None if answer.summed is not None else upload_norms(answer.upload, len(request.clients))
 
 
 def _one_each(scatter: Any, count: int) -> tuple[Any, ...]:

@@ -35,6 +35,7 @@ PATIENCE = 5.0  # seconds that an end waits for a rank
 MEETING = timedelta(seconds=60)  # that two ranks have to connect once both have said that they are there
 LOOK = 0.05  # seconds between two looks for ranks that have come
 _PLACE = "RANK (0 of the server, then 1, 2, ...), WORLD_SIZE (how many), MASTER_ADDR and MASTER_PORT (of the server)"
+PIECE = 16 << 20  # bytes that are received at a time, so that a length that is only claimed costs no more
 PAUSES = (0.0001, 0.002)  # seconds between two looks for messages over MPI: the first, the longest
 
 
@@ -283,16 +284,23 @@ class GlooManager(Carried):
 
     def _send(self, rank: int, message: bytes) -> None:
         self._through(rank, "send", torch.tensor([len(message)]))
-        if message:
-            self._through(rank, "send", torch.frombuffer(bytearray(message), dtype=torch.uint8))
+        for start in range(0, len(message), PIECE):
+            piece = bytearray(memoryview(message)[start : start + PIECE])
+            self._through(rank, "send", torch.frombuffer(piece, dtype=torch.uint8))
 
     def _receive(self, rank: int) -> bytearray:
-        size = torch.zeros(1, dtype=torch.int64)
+        size, data = torch.zeros(1, dtype=torch.int64), bytearray()
         self._through(rank, "recv", size)  # also where nothing is due: so who is gone is missed at once
         self._due[rank].acquire()
-        data = bytearray(self._allowed(rank, int(size)))
-        if data:
-            self._through(rank, "recv", torch.frombuffer(data, dtype=torch.uint8))
+        left = self._allowed(rank, int(size))
+        while left:
+            piece = bytearray(min(left, PIECE))
+            self._through(rank, "recv", torch.frombuffer(piece, dtype=torch.uint8))
+            left -= len(piece)
+            if data:
+                data += piece
+            else:
+                data = piece  # most messages are one
         return data
 
     def _through(self, rank: int, way: Literal["send", "recv"], tensor: torch.Tensor) -> None:
@@ -386,7 +394,7 @@ class MPIManager(Carried):
                         sent.append((self.comm.Isend([message, self._bytes], rank), message))
                 sent = [(request, kept) for request, kept in sent if not request.Test()]
                 for rank in self.others:
-                    if rank not in coming and rank not in self._gone:
+                    if rank not in coming and rank not in self._gone and self._wants(rank):
                         self._begin(rank, coming)
                     if rank in coming and coming[rank][0].Test():
                         self._came(rank, coming.pop(rank)[1])
@@ -394,6 +402,11 @@ class MPIManager(Carried):
         except self._failure:
             for rank in self.others:
                 self._lost(rank)
+
+    def _wants(self, rank: int) -> bool:
+        """Whether there is room for a message: at rank 0 for answers that are owed, elsewhere for one in advance."""
+        waiting = len(self._found[rank])
+        return waiting < self._owed[rank] if self.rank == 0 else not waiting
 
     def _begin(self, rank: int, coming: dict[int, Any]) -> None:
         """Begin to receive what a rank sends, if it does."""

@@ -90,6 +90,7 @@ class Devices(Engine):
                 found = self._taken(requests[k], self._open(k, answer))
             except FedloomError as error:
                 self.lost[k] = self._failed(k, error, call.round)
+                self.traffic.refused += not isinstance(error, RankError | DeclinedError)
                 continue
             self._fleet.audit("answered", self._fleet.names[k], round=call.round + 1, method=call.method)
             yield requests[k], *found
@@ -133,6 +134,8 @@ class Devices(Engine):
         """Send each client its request; what comes, by client."""
         self._fleet.gather()
         fleet, made, clients = self._fleet, None if broadcast is None else part(broadcast), dict[str, int]()
+        if broadcast is not None:
+            fleet.expect(max(map(self._size, requests.values()), default=0))
         self._sent = dict(zip(requests, self._numbers, strict=False))
         messages = {}
         for k, request in requests.items():
@@ -144,6 +147,13 @@ class Devices(Engine):
             messages[name] = sealed(request_bytes(request, number, (number, made), own, **beside), fleet.tokens[name])
         for name, answer in fleet.ask(messages, self.deadline):
             yield clients[name], answer
+
+    def _size(self, request: Request) -> int:
+        """Bytes that an answer may have; what cannot be rehearsed is refused when it has come."""
+        try:
+            return min(self.limit, self.rehearsals.size(request))
+        except FedloomError:
+            return self.limit
 
     def _open(self, client: int, answer: memoryview | Lost) -> memoryview:
         """The answer of a device, if it is one to the newest request.

@@ -26,6 +26,7 @@ from fedloom.engines.faults import Faults
 from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
 from fedloom.engines.keys import Keys
 from fedloom.engines.message import GIVEN, JUDGING, Answer, Call, HeldOut, Judged, Request, Seen
+from fedloom.engines.norms import Norms
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.store import ClientStore
@@ -43,6 +44,7 @@ class Engine(ABC):
     whether what a client has trained is judged where it was trained. `on_nonfinite`: "stop" raises NonFiniteError,
     "refuse" treats the client as failed and leaves its state as it was; the same for the server's own state.
     `norm_bound`: of an upload, in multiples of the norm of what its client was sent; a larger one is refused.
+    `median_bound`: the same in multiples of the median of such uploads (`norms`).
     `partial_sums`: in how many sums uploads are added up before these are; processes send sums then, and no uploads.
     """
 
@@ -65,6 +67,7 @@ class Engine(ABC):
         faults: Faults | None = None,
         on_nonfinite: Literal["stop", "refuse"] = "stop",
         norm_bound: float | None = None,
+        median_bound: float | None = None,
         partial_sums: int | None = None,
         counts_states: bool = False,
         judges_trained: bool = False,
@@ -87,11 +90,17 @@ class Engine(ABC):
                 "devices answer each for itself" if self.elsewhere else "stateless clients are asked for their states"
             )
             raise SettingError(f"partial_sums = {partial_sums} cannot be, because {what}: leave one of them out")
+        if partial_sums is not None and median_bound is not None:
+            raise SettingError(
+                f"median_bound = {median_bound:g} looks at each upload, and partial_sums = {partial_sums} sends sums: "
+                "leave one of them out, or take norm_bound"
+            )
         self.population, self.algorithm = population, algorithm
         self.partial_sums = partial_sums
         self.compilation, self.bf16, self.chunk, self.chunks_given = compilation, bf16, chunk, chunks
         self.workers, self.deadline, self.faults, self.on_nonfinite = workers, deadline, faults, on_nonfinite
         self.norm_bound, self.counts_states, self.judges_trained = norm_bound, counts_states, judges_trained
+        self.median_bound, self.norms = median_bound, Norms()
         self._bills: dict[str, Bill] = {}
         self.runtime = Runtime(
             population, algorithm, stacked=self.stacked, compilation=compilation, bf16=bf16, programs=programs
@@ -136,7 +145,9 @@ class Engine(ABC):
         self.states.version = round + 1
         cohort = AskedCohort(self, tuple(sorted(map(int, clients))), round)  # its order carries no meaning
         groups = {"": cohort} if self.algorithm.mixed else {str(g.architecture): g for g in cohort.groups}
-        return {**server, **{name: self._moved(name, server[name], group) for name, group in groups.items()}}
+        after = {**server, **{name: self._moved(name, server[name], group) for name, group in groups.items()}}
+        self.norms.end_round()
+        return after
 
     def judge(
         self, server: dict[str, Any], clients: Sequence[int], round: int, held_out: HeldOut = "test"
@@ -173,7 +184,8 @@ class Engine(ABC):
         return type(self)(
             self.population, algorithm, compilation=self.compilation, bf16=self.bf16, chunk=self.chunk,
             chunks=self.chunks_given, workers=self.workers, deadline=self.deadline, faults=self.faults,
-            on_nonfinite=self.on_nonfinite, norm_bound=self.norm_bound, partial_sums=self.partial_sums,
+            on_nonfinite=self.on_nonfinite, norm_bound=self.norm_bound, median_bound=self.median_bound,
+            partial_sums=self.partial_sums,
             counts_states=self.counts_states, judges_trained=self.judges_trained, programs=self.runtime.programs,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Numbers that are not finite, or beyond reason, in what clients and servers compute: where, and what is said of it."""
+"""Numbers that are not finite in what clients and servers compute: where, and what is said of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedloom.core import tree
 from fedloom.core.errors import NonFiniteError
-from fedloom.core.types import Weighted
 from fedloom.engines.message import Answer, Request
 
 REMEDY = "; a lower rate (local.lr, or rates that the method has of its own) or clipping (local.clip) may help"
@@ -87,31 +86,3 @@ def refused(request: Request, bad: Mapping[int, tuple[int | None, str]], stop: b
         k, (where, what) = next(iter(bad.items()))
         raise NonFiniteError(what + REMEDY, client=k, round=call.round + 1, batch=where)
     return {k: at_batch(what, where) for k, (where, what) in bad.items()}
-
-
-def too_large(request: Request, answer: Answer, bound: float) -> dict[int, str]:
-    """Clients whose upload has a norm of more than `bound` times that of what they were sent, and how large it is.
-
-    Norms are over all floating tensors together, without the weights of means; that of what is sent counts as 1 where
-    it is smaller.
-    """
-    n = len(request.clients)
-    sent = (_squares([t[None] for t in tree.leaves(request.call.broadcast)], 1) + _squares(request.scatter, n)).sqrt()
-    nodes = tree.flatten(answer.upload, is_leaf=lambda node: isinstance(node, Weighted))[0]
-    norms = _squares([node.value if isinstance(node, Weighted) else node for node in nodes], n).sqrt()
-    return {
-        k: f"the upload has a norm of {norm:.4g}, and at most {bound:g} times that of what was sent, {least:.4g}, is "
-        "taken: raise run.norm_bound if it is sound"
-        for k, norm, least in zip(request.clients, norms.tolist(), sent.clamp(min=1).tolist(), strict=True)
-        if not norm <= bound * least
-    }
-
-
-def _squares(values: Any, n: int) -> Tensor:
-    """The sum of squares of the floating leaves [n, ...] for each of n clients."""
-    total = torch.zeros(n, dtype=torch.float64)
-    for leaf in tree.leaves(values):
-        if leaf.is_floating_point():
-            rows = leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None]
-            total += torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square().cpu()
-    return total

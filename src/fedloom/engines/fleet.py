@@ -70,6 +70,10 @@ class Fleet(ABC):
         """
 
     @abstractmethod
+    def expect(self, size: int) -> None:
+        """Take answers of so many bytes from now on, if not of more: late ones are of earlier requests."""
+
+    @abstractmethod
     def ask(self, requests: Mapping[str, bytes], deadline: float | None) -> Iterator[tuple[str, memoryview | Lost]]:
         """Send each device its request; the answers as they come, one for each device.
 
@@ -158,6 +162,9 @@ class RankFleet(Fleet):
                 self._heard(rank)
             if not ready:
                 break
+
+    def expect(self, size: int) -> None:
+        self.manager.limit = max(self.manager.limit, size)
 
     def there(self) -> Collection[str]:
         return [name for name, rank in self.ranks.items() if rank not in self._late]

@@ -119,3 +119,4 @@ class Answer:
     after: Seen | None = None  # how good what it has trained is, where that is asked; leaves [K]
     trained: tuple[int, Any] | None = None  # what a replay looks at: (client axes 0 or 1, carry); never travels
     summed: Summed | None = None  # then there are neither upload nor losses
+    planned: int = 0  # steps that its losses can be of at most, where one client computed it; never travels

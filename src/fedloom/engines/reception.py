@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import CodecError, RefusedError, SettingError
+from fedloom.core.strict_json import parse
 from fedloom.data import Examples, Normalise
 from fedloom.engines.fleet import RankFleet
-from fedloom.engines.registration import CAP, Registration, Registry
+from fedloom.engines.registration import CAP, Registration, Registry, cap_of
 from fedloom.engines.service import LIMIT
 from fedloom.engines.transport import pack, short, unpack
 
@@ -37,17 +38,17 @@ def receive(
     """Register the devices at all ranks in the file `path`, or admit those that it names, and tell each its number.
 
     `models`: the architectures that devices may have. `cap`: examples that count of one device; None: as when the run
-    began, at first `CAP`. `public`: whether public examples follow, see `hand_out`. `fits`: raises SettingError if the
-    run cannot begin with these devices, which `path` and `fleet.names` say. `wait`: after so many seconds it begins
-    with the devices that have come, if these are at least so many (None: all that are not refused). A registered one
-    that comes later is let in then.
+    began, at first `cap_of` those that register. `public`: whether public examples follow, see `hand_out`. `fits`:
+    raises SettingError if the run cannot begin with these devices, which `path` and `fleet.names` say. `wait`: after so
+    many seconds it begins with the devices that have come, if these are at least so many (None: all that are not
+    refused). A registered one that comes later is let in then.
 
     Raises:
         SettingError: no device could be registered, too few came, they hold examples that are not alike, or they do not
             fit. All of them hear why, and a `path` that is new is gone again.
     """
     old = Registry.read(path) if path.exists() else None
-    cap = _checked_cap(cap, old)
+    _check_cap(cap, old)
     run = secrets.token_hex(16) if old is None else old.run
     fleet.manager.limit = _MOST
     found: dict[int, Registration] = {}
@@ -55,12 +56,20 @@ def receive(
     hello = json.dumps({"run": run, "settings": settings}).encode()
     for rank, data in sorted(fleet.introduce(hello, wait).items()):
         try:
-            one = _registered(fleet, data, cap, [each.id for each in found.values()])
-            found[rank] = one if old is None else old.admit(one)
+            found[rank] = _registered(data, [each.id for each in found.values()])
         except RefusedError as error:
             refused[rank] = str(error)
-            fleet.audit("refused", f"rank {rank}", str(error))
-    fleet.manager.limit = LIMIT
+    if cap is None:  # what counts of a device depends on all of them
+        cap = cap_of([*found.values()]) if old is None else CAP if old.cap is None else old.cap
+    for rank, one in list(found.items()):
+        try:
+            smaller = _capped(fleet, one, cap)
+            found[rank] = smaller if old is None else old.admit(smaller)
+        except RefusedError as error:
+            del found[rank]
+            refused[rank] = str(error)
+    for rank, why in sorted(refused.items()):
+        fleet.audit("refused", f"rank {rank}", why)
     try:
         if len(found) < (least := fleet.manager.size - 1 - len(refused) if least is None else least):
             raise SettingError(
@@ -83,7 +92,7 @@ def receive(
 
     def admit(rank: int, data: bytes) -> None:
         try:
-            one = registry.admit(_registered(fleet, data, cap, fleet.ranks))
+            one = registry.admit(_capped(fleet, _registered(data, fleet.ranks), cap))
             _welcome(fleet, registry, rank, one.id, public)
         except RefusedError as error:
             fleet.audit("refused", f"rank {rank}", str(error))
@@ -93,8 +102,8 @@ def receive(
     return registry
 
 
-def _registered(fleet: RankFleet, data: bytes, cap: int, connected: Collection[str]) -> Registration:
-    """What a device has registered, as far as it counts.
+def _registered(data: bytes, connected: Collection[str]) -> Registration:
+    """What a device has registered.
 
     Raises:
         RefusedError: it is no registration, or of a device that is there already.
@@ -102,6 +111,11 @@ def _registered(fleet: RankFleet, data: bytes, cap: int, connected: Collection[s
     one = _read(data)
     if one.id in connected:
         raise RefusedError(f"device {one.id} has joined at another rank")
+    return one
+
+
+def _capped(fleet: RankFleet, one: Registration, cap: int) -> Registration:
+    """A registration as far as its examples count."""
     if (smaller := one.capped(cap)) != one:
         fleet.audit("capped", one.id, f"it holds {sum(one.train)} examples, of which {sum(smaller.train)} count")
     return smaller
@@ -119,17 +133,16 @@ def _welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, public: b
     fleet.audit("joined", id, client=client, examples=sum(own.train), model=own.model)
 
 
-def _checked_cap(cap: int | None, old: Registry | None) -> int:
+def _check_cap(cap: int | None, old: Registry | None) -> None:
     began = None if old is None else old.cap
     if cap is None:
-        return CAP if began is None else began
+        return
     if cap < 1:
         raise SettingError(f"of each device at least 1 example counts, got {cap}: raise --most-examples")
     if began not in (None, cap):
         raise SettingError(
             f"the run began with --most-examples {began}, by which its devices are registered, got {cap}: leave it out"
         )
-    return cap
 
 
 def _turn_away(fleet: RankFleet, why: Mapping[int, str]) -> None:
@@ -175,6 +188,6 @@ def handed_out(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Example
 
 def _read(data: bytes) -> Registration:
     try:
-        return Registration.of(json.loads(data))
-    except (ValueError, RecursionError) as error:
+        return Registration.of(parse(data, _MOST))
+    except ValueError as error:
         raise RefusedError(f"it has not registered: {error!s:.80}") from None

@@ -19,8 +19,10 @@ from fedloom.core.errors import RefusedError, SettingError, StorageError
 from fedloom.core.strict_json import LARGEST, parse
 from fedloom.data import Examples, Federation, Partition
 from fedloom.data.examples import MAX_CLASSES
+from fedloom.engines.norms import LEAST
 
 CAP = 1_000_000  # examples that count of one device, unless said otherwise
+TIMES_MEDIAN = 10  # nor more than so many times the median of all devices
 _LONGEST, _LARGEST = 1000, 1 << 21  # characters of a name, bytes of all names of classes or of columns
 _SHOWN = 5  # names in a message
 _MEND_CLASSES = (
@@ -144,6 +146,15 @@ class Registration:
             return tuple(cap if c == most else 0 for c in range(len(counts)))
 
         return replace(self, train=cut(self.train), test=cut(self.test), val=cut(self.val))
+
+
+def cap_of(found: Sequence[Registration]) -> int:
+    """Examples that count of one device of a new run: whoever says that it has many more than others weighs no more.
+
+    Of one or two devices there is no median worth the name, and `CAP` alone holds.
+    """
+    sizes = sorted(sum(each.train) for each in found)
+    return CAP if len(sizes) < LEAST else min(CAP, TIMES_MEDIAN * sizes[(len(sizes) - 1) // 2])
 
 
 def class_numbers(count: int) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.transport import same_shapes, shapes_of, short
 
+HEADS = 8 << 20  # bytes of an answer beside its tensors: heads, structures and headers of four parts, 1 MiB each
 _ONE = torch.zeros(1, dtype=torch.int64)
 _SEEN = Seen(
     right=_ONE, examples=_ONE, own=_ONE.bool(), loss=_ONE.double(), trained=_ONE, train_loss=_ONE.double()
@@ -42,24 +43,32 @@ class Rehearsals:
 
     def __init__(self, population: Population, algorithm: Algorithm[Any, Any]) -> None:
         self.population, self.algorithm = population, algorithm
-        self._known: dict[Any, dict[str, Any]] = {}
+        self._known: dict[Any, tuple[dict[str, Any], int]] = {}
 
     def check(self, request: Request, name: str, like: Any) -> None:
         """Raise CodecError unless a part of the answer of one client, without storage, is what the request asks for."""
-        want = self._expected(request)
+        want, planned = self._expected(request)
         if name == "after" and request.call.judges_trained:
             same_shapes(_SEEN, name, like)
             return
         if name not in want:
             raise CodecError(f"an answer to {request.call.method} has no part {name[:80]!r}, only {sorted(want)}")
-        if name == "losses":  # [1, S] of each minimise: how many there are, and how many steps, is the client's to say
+        if name == "losses":  # [1, S] of each minimise: which steps were taken is the client's to say
             for got in like if isinstance(like, list) else [None]:
                 if not isinstance(got, torch.Tensor) or got.ndim != 2 or len(got) != 1 or not got.is_floating_point():
                     raise CodecError(f"losses must be a list of floats [1, steps], got {short(like)}")
+            if (told := sum(max(1, got.shape[1]) for got in like)) > planned:
+                raise CodecError(f"losses are of at most the {planned} steps that were asked for, got {told}")
             return
         same_shapes(want[name], name, like)
 
-    def _expected(self, request: Request) -> dict[str, Any]:
+    def size(self, request: Request) -> int:
+        """Bytes that the answer to a request may have."""
+        want, planned = self._expected(request)
+        return HEADS + 8 * planned + sum(t.numel() * t.itemsize for t in tree.leaves(want))
+
+    def _expected(self, request: Request) -> tuple[dict[str, Any], int]:
+        """The parts of an answer, without storage, and how many steps its losses are of at most."""
         p, client = self.population, request.clients[0]
         architecture, call = p.assignment[client], request.call
         sent = call.broadcast, request.scatter
@@ -73,7 +82,7 @@ class Rehearsals:
                 warnings.simplefilter("ignore")  # of blank examples
                 states, answer = runtime.answer(alone, tree.stack([runtime.fresh(0)]))
             parts = {"upload": answer.upload, "losses": list(answer.losses), "state": states}
-            self._known[about] = {name: shapes_of(value) for name, value in parts.items()}
+            self._known[about] = {name: shapes_of(value) for name, value in parts.items()}, answer.planned
         return self._known[about]
 
     def _blank(self, architecture: str, examples: int) -> Population:

@@ -224,7 +224,7 @@ def _answer(upload: Any, execution: Execution, n: int) -> Answer:
     """Losses by client, whether a stack computed them, one client, or a stack whose clients all do the same."""
     losses = tuple(t.expand(n, -1) if t.ndim == 1 else t for t in execution.losses)
     steps = tuple(tuple(s * n if len(s) == 1 else s) for s in execution.steps)
-    return Answer(upload, losses, steps, trained=execution.trained)
+    return Answer(upload, losses, steps, trained=execution.trained, planned=execution.planned)
 
 
 def given(client: Client[Any], sent: Weights) -> Weights:

@@ -12,12 +12,14 @@ from fedloom.core import errors, tree
 from fedloom.core.errors import ClientError, CodecError, FedloomError
 from fedloom.engines.accounting import Bill
 from fedloom.engines.admission import check_argument, one_of, parameters
-from fedloom.engines.finite import mean_losses, not_finite, too_large
+from fedloom.engines.finite import mean_losses, not_finite
 from fedloom.engines.message import JUDGING, Answer, Call, Request, Summed, Version
+from fedloom.engines.norms import too_large, upload_norms
 from fedloom.engines.runtime import Runtime
 from fedloom.engines.transport import Message, Part, pack, part, same_shapes, shapes_of, unpack
 
 LIMIT = 1 << 30  # bytes of a message, unless said otherwise
+_WARNINGS, _WORDS = 100, 1000  # of an answer to strangers, whose head is short: how many, characters of each
 
 
 class Keeper(Protocol):
@@ -66,7 +68,8 @@ class Service:
                 made = {name: part(value) for name, value in parts.items()}
             except Exception as error:  # an answer is due whatever happens
                 head, made = {"problem": self.told(error)}, {}
-        said = [[type(w.message).__name__, str(w.message)] for w in caught]
+        most, each = (None, None) if self.trusted else (_WARNINGS, _WORDS)
+        said = [[type(w.message).__name__, str(w.message)[:each]] for w in caught[:most]]
         return pack({**head, **self.stamp(), "warnings": said}, made)
 
     def told(self, error: Exception) -> dict[str, Any]:
@@ -107,7 +110,7 @@ class Service:
             one, bound = request.one(i), self.norm_bound
             moved, answer = self.runtime.answer(one, tree.take(states, slice(i, i + 1)))
             wrong = not_finite(one, moved, answer)
-            large = {} if bound is None else too_large(one, answer, bound)
+            large = {} if bound is None else too_large(one, upload_norms(answer.upload, 1), bound)
             if not (wrong or large):
                 total.add(answer.upload)
             (up,) = bill.of_uploads(answer.upload, 1)
@@ -135,7 +138,7 @@ class Service:
             keys = tuple((int(a), int(b)) for a, b in head["keys"])
             accepted = tuple(None if v is None else (int(v[0]), int(v[1])) for v in head["accepted"])
             rate, method = float(head["rate"]), str(head["method"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise CodecError(f"not a request: {error!r}") from None
         if not len(keys) == len(accepted) == len(ids):
             raise CodecError(f"a request to {len(ids)} clients has {len(keys)} keys and {len(accepted)} versions")

@@ -26,8 +26,10 @@ import torch
 from fedloom.core import tree
 from fedloom.core.codec import blank, decode, describe, encode
 from fedloom.core.errors import CodecError, RefusedError
+from fedloom.core.strict_json import parse
 
-_MAX_HEAD = 16 << 20
+_MAX_HEAD = 16 << 20  # bytes of the head of a message, or of the structure of a part
+_STRANGERS = 1 << 20  # the same where there is a limit, which is so of all that others send
 Check = Callable[[dict[str, Any], str, Any], None]  # (head, name of a part, the part without storage): may raise
 
 
@@ -101,8 +103,8 @@ def _opened(data: bytes | memoryview, limit: int | None) -> tuple[dict[str, Any]
     """(head, bytes of each part, the parts) of a message."""
     if limit is not None and len(data) > limit:
         raise CodecError(f"a message of {len(data)} bytes, and at most {limit} are taken: raise the limit or send less")
-    text, rest = _counted(memoryview(data)[4:])
-    outer = _json(text)
+    text, rest = _counted(memoryview(data)[4:], limit)
+    outer = _json(text, limit)
     try:
         return dict(outer["head"]), {str(name): int(n) for name, n in outer["parts"].items()}, rest
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -112,8 +114,8 @@ def _opened(data: bytes | memoryview, limit: int | None) -> tuple[dict[str, Any]
 def _part(
     name: str, data: memoryview, head: dict[str, Any], check: Check | None, limit: int | None, device: Any
 ) -> Any:
-    text, tensors = _counted(data)
-    like = blank(_json(text))
+    text, tensors = _counted(data, limit)
+    like = blank(_json(text, limit))
     size = sum(t.numel() * t.itemsize for t in tree.leaves(like))  # what is absent takes memory as well
     if limit is not None and size > limit:
         raise CodecError(f"{name} asks for {size} bytes, and at most {limit} are given: raise the limit or send less")
@@ -122,18 +124,19 @@ def _part(
     return decode(bytes(tensors), like, device)
 
 
-def _counted(data: bytes | memoryview) -> tuple[bytes, memoryview]:
+def _counted(data: bytes | memoryview, limit: int | None) -> tuple[bytes, memoryview]:
     """(text, what follows) of bytes that begin with the length of the text."""
-    view = memoryview(data)
+    view, most = memoryview(data), _MAX_HEAD if limit is None else _STRANGERS
     size = int.from_bytes(view[:4], "little")
-    if len(view) < 4 or size > min(_MAX_HEAD, len(view) - 4):
+    if len(view) < 4 or size > min(most, len(view) - 4):
         raise CodecError(f"not a message of fedloom: a head of {size} bytes in {len(view)}")
     return bytes(view[4 : 4 + size]), view[4 + size :]
 
 
-def _json(text: bytes) -> Any:
+def _json(text: bytes, limit: int | None) -> Any:
+    """What stands in a head. That of strangers is bounded in its depth; a part of this program may say NaN."""
     try:
-        return json.loads(text)
+        return json.loads(text) if limit is None else parse(text, _STRANGERS)
     except (ValueError, RecursionError) as error:
         raise CodecError(f"not a message of fedloom: {error}") from None
 

@@ -25,6 +25,7 @@ class Execution:
 
     compilation: Compilation = "none"
     bf16: bool = False
+    planned: int = 0  # steps of all minimises together, had every batch an example
     losses: list[Tensor] = field(default_factory=list)  # of each minimise: [S] or [K, S] (NaN-padded past num_steps)
     steps: list[list[int]] = field(default_factory=list)  # of each minimise: number of steps of each client
     step: int | None = None  # the step being computed

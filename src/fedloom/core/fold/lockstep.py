@@ -26,6 +26,7 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
     run, images = current(), _images_on_cpu(batches)
     work, spec = step.start(tree.map_tree(by_pixels if images else torch.clone, carry), 0)
     count, losses = int(batches.num_steps), []
+    run.planned += len(batches.order) * isinstance(step, Descent)
     rows = batches.examples[batches.order] if count else batches.order
     steps = torch.arange(count, device=batches.key.device)
     series = rows, batches.order, batches.mask, fold_in(batches.key, steps), steps.double() / max(count, 1)
