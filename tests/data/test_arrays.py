@@ -122,6 +122,14 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         read_arrays(archive(tmp_path / "packed.npz", big, zipfile.ZIP_DEFLATED), ("a",))
 
 
+def test_the_limit_is_of_all_arrays_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "several.npz", a=np.zeros(75_000), b=np.zeros(75_000))
+    monkeypatch.setattr("fedloom.data.formats.LIMIT", 10**6)
+    with pytest.raises(ValueError, match=r"b must promise at most 399872 bytes, got 600128: .* uncompressed"):
+        read_arrays(tmp_path / "several.npz", ("a", "b"))
+    assert len(read_arrays(tmp_path / "several.npz", ("b",))["b"]) == 75_000
+
+
 def test_promises_beyond_the_file_are_not_believed(tmp_path: Path) -> None:
     path = archive(tmp_path / "a.npz", header(f"({2**28},)"))
     content = bytearray(path.read_bytes())

@@ -317,6 +317,8 @@ def test_losses_are_of_the_steps_that_were_asked_for() -> None:
 def test_a_server_receives_no_more_than_a_request_can_bring_back() -> None:
     ours = Answered()
     assert isinstance(ours.engine.fleet, RankFleet)
+    ours.engine.fleet.manager.limit = 0
+    list(ours.engine._exchange({2: ours.request}, ours.call.broadcast))
     most = ours.engine.fleet.manager.limit
     assert len(ours.sound) < most == ours.engine._size(ours.request) < 10 << 20
     ours.engine.fleet.expect(10)

@@ -17,7 +17,7 @@ from fedloom.data.examples import MAX_CLASSES, Dataset, from_arrays, missing_cla
 from fedloom.data.formats import FormatError, refuse
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
-_CHUNK = 2**24
+_CHUNK = 2**20
 
 
 def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Dataset:
@@ -99,7 +99,11 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]
                     f"{path} must hold {', '.join(names)}; {', '.join(missing)} is missing among "
                     f"{', '.join(there)[:100] or 'nothing'}: {remedy}"
                 )
-            return {name: _member(path, name, archive) for name in names}
+            found, used = dict[str, npt.NDArray[Any]](), 0
+            for name in names:
+                found[name] = _member(path, name, archive, used)
+                used += archive.getinfo(f"{name}.npy").file_size
+            return found
     except FormatError:
         raise
     except Exception as error:  # parsers fed with garbage raise nearly anything
@@ -108,11 +112,12 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]
         ) from error
 
 
-def _member(path: Path, name: str, archive: zipfile.ZipFile) -> npt.NDArray[Any]:
+def _member(path: Path, name: str, archive: zipfile.ZipFile, used: int) -> npt.NDArray[Any]:
+    """An array; `used`: bytes that those before it have taken, since the limit is of all together."""
     info = archive.getinfo(f"{name}.npy")
     room = path.stat().st_size
     if info.compress_type != zipfile.ZIP_STORED:
-        room = max(room, formats.LIMIT)
+        room = max(room, formats.LIMIT) - used
     if info.file_size > room or info.compress_size > path.stat().st_size:
         remedy = "write large arrays with numpy.savez, uncompressed"
         refuse(path, f"{name} must promise at most {room} bytes", info.file_size, remedy)
