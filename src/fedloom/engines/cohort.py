@@ -247,7 +247,7 @@ class AskedCohort:
                     lost.update(bad)
                     good = [i for i, k in enumerate(request.clients) if k not in bad]
                     there = [request.clients[i] for i in good]
-                    if norms is not None:
+                    if norms is not None and engine.median_bound is not None:
                         engine.norms.add(kind, norms[good].tolist())
                     if len(groups) == 1:
                         engine.states.accept(there)
@@ -279,6 +279,7 @@ class AskedCohort:
             yield from ((*found, None, None) for found in answers)
             return
         middle = engine.norms.median(kind)
+        measured: Iterator[tuple[Request, Any, Answer, Tensor | None]]
         measured = ((*found, _norms(*found)) for found in answers)
         if engine.median_bound is not None and middle is None:
             together = list(measured)
