@@ -31,7 +31,6 @@ _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8
 _CLASSES = dict(enumerate(("f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"), start=6))
 _CELL, _MATRIX, _COMPRESSED = 1, 14, 15
 _MAX_CELLS = 2**20
-_PIECE = 2**20
 
 
 def read_matlab(path: Path, names: Collection[str]) -> dict[str, Array | list[Array]]:
@@ -83,14 +82,9 @@ class _File:
             refuse(self.path, f"variables must unpack to at most {formats.LIMIT} bytes", "more", "store fewer")
 
     def inflate(self, packed: memoryview) -> memoryview:
-        stream, unpacked = zlib.decompressobj(), bytearray()
+        stream = zlib.decompressobj()
         try:
-            for at in range(0, len(packed), _PIECE):  # zlib itself would hold what it makes twice
-                part, found = bytes(packed[at : at + _PIECE]), b"some"
-                while (part or found) and not stream.eof and len(unpacked) <= self.room:
-                    found = stream.decompress(part, _PIECE)
-                    unpacked += found
-                    part = stream.unconsumed_tail
+            unpacked = stream.decompress(packed, self.room + 1)  # zlib takes 0 for no limit
         except zlib.error as error:
             refuse(self.path, "compressed variables must be whole zlib streams", error)
         self.take(len(unpacked))
