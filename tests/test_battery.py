@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from colours import federation as images
 from fedloom.algorithms import (
     KDNTD,
     MOON,
@@ -51,6 +52,7 @@ from fedloom.algorithms import (
 from fedloom.algorithms.pfedsd import self_distilled
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.augment import Augment
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import FedloomError
 from fedloom.core.fold import fold, minimise
@@ -58,10 +60,13 @@ from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Digest, Distill, Local
 from fedloom.core.types import Weighted, Weights
+from fedloom.engines.cohort import AskedCohort
+from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import CHECKS, Subject, check
-from small import ONE_SHOT
+from fedloom.testing.compare import differ
+from small import ONE_SHOT, DenseTiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
 
@@ -206,6 +211,66 @@ def test_battery(algorithm: str, name: str) -> None:
     why = CHECKS[name](subject(algorithm))
     if why is not None:
         pytest.skip(why)
+
+
+# What the server of an algorithm draws; one that is not named here draws nothing.
+DRAWN: dict[str, set[str]] = {
+    **{name: {"stragglers"} for name in ("fedprox_stragglers", "fedprox_dropped")},
+    **{name: {"public"} for name in ("feddf", "feddf_uniform_losses", "feddf_validated", "pfeddf")},
+    **{name: {"public"} for name in ("kt_pfl", "sim_pfl", "topk_pfl", "fedmd", "fedmd_without_labels", "fedmd_kt")},
+    "fedbe": {"draws", "public"},
+    "fedfomo": {"candidates"},
+    "dense": {"own", "drawn", "synthesis", "generator", "distil"},
+    "dense_paper_several_uploads": {"own", "drawn", "synthesis", "distil"},
+    "fed_adi": {"own", "drawn", "synthesis", "distil"},
+    "fed_dafl": {"own", "noise", "shown"},
+}
+UNUSED = {  # drawn, and without effect here
+    ("dense", "own"),  # each epoch begins with another generator
+    ("fed_adi", "own"),  # there is none
+    ("feddf_validated", "public"),  # no student is better than the mean
+    ("dense_paper_several_uploads", "synthesis"),  # nothing is augmented
+}
+
+
+def drawn(name: str, other: tuple[str, int] | None = None) -> tuple[dict[str, list[int]], Any]:
+    """In which rounds the server of an algorithm drew, by purpose, and what all states are in the end; with another
+    number for the purpose and the round `other`.
+    """
+    asked, honest = dict[str, list[int]](), AskedCohort.key
+
+    def key(self: AskedCohort, purpose: str) -> int:
+        asked.setdefault(purpose, []).append(self.round)
+        return honest(self, purpose) + ((purpose, self.round) == other)
+
+    population, cohorts = subject(name).population(), subject(name).cohorts
+    if name in ("dense", "dense_paper_several_uploads", "fed_adi"):  # images, which are augmented
+        parts = images()
+        augmented = dataclasses.replace(parts.train, augment=Augment(crop=1))
+        population = Population(dataclasses.replace(parts, train=augmented), {"tiny": Model(DenseTiny, name="tiny")})
+        cohorts = ((0, 1, 2),) * 4
+    engine = Loop(population, subject(name).algorithm)
+    server = engine.init()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AskedCohort, "key", key)
+        for t, cohort in enumerate(cohorts):
+            server = engine.round(server, cohort, t)
+    return asked, (server, dict(engine.states))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_a_server_draws_depends_on_the_purpose_and_the_round(name: str) -> None:
+    """Of each purpose the number of the newest round matters: none is a constant, or an earlier round's."""
+    asked, end = drawn(name)
+    assert set(asked) == DRAWN[name]
+    for purpose, rounds in asked.items():
+        _, other = drawn(name, (purpose, rounds[-1]))
+        assert differ(end, other) != ((name, purpose) in UNUSED), f"{purpose} in round {rounds[-1]}"
+
+
+@pytest.mark.parametrize("name", sorted({*ALGORITHMS} - {*DRAWN} - VARIANTS))
+def test_other_servers_draw_nothing(name: str) -> None:
+    assert drawn(name)[0] == {}
 
 
 def test_adam_and_clipping_agree_too() -> None:

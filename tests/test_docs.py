@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import shlex
@@ -115,15 +116,20 @@ def test_paths_that_pages_name_exist() -> None:
             assert (ROOT / path).exists(), f"{page.name} names {path}, which does not exist"
 
 
+def algorithm_section(name: str) -> str:
+    """What docs/algorithms.md says of an algorithm."""
+    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    _, heading, section = page.partition(f"\n## {name}\n")
+    assert heading, f"docs/algorithms.md has no section {name}"
+    return section.partition("\n## ")[0]
+
+
 @pytest.mark.parametrize("name", fedloom.ALGORITHMS)
 def test_every_algorithm_is_documented(name: str) -> None:
     kind = fedloom.ALGORITHMS[name].__name__
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"\n| `{name}` | `{kind}` |" in readme, f"the README's table of algorithms lacks {name}"
-    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
-    _, heading, section = page.partition(f"\n## {name}\n")
-    assert heading, f"docs/algorithms.md has no section {name}"
-    section = section.partition("\n## ")[0]
+    section = algorithm_section(name)
     for setting in vars(fedloom.ALGORITHMS[name]()):
         shared = setting in ("local", "aggregation", "buffers", "shared")  # explained above the sections
         assert shared or f"`{setting}" in section, f"the section {name} does not explain {setting}"
@@ -144,6 +150,42 @@ def test_settings_that_several_algorithms_have_are_listed_with_all_of_them() -> 
     (defaults,) = re.findall(r'or `"uniform"`, the default of (.*);', page)
     uniform = {n for n, kind in fedloom.ALGORITHMS.items() if getattr(kind(), "aggregation", "samples") == "uniform"}
     assert set(re.findall(r"`(\w+)`", defaults)) == uniform
+
+
+_SAID = re.compile(r"`(\w+)=([^`]+)`")
+
+
+def defaults_said(name: str) -> dict[str, str]:
+    """What docs/algorithms.md says for a default of each setting of an algorithm: in the lists of its section, where a
+    setting is explained by the value that it has, or in the section that this one refers to ("as `kt_pfl`").
+    """
+    section = algorithm_section(name)
+    lists = "\n".join(re.findall(r"^(?:- |  (?! )).*$", section, re.MULTILINE))
+    said: dict[str, str] = {}
+    for setting, value in _SAID.findall(lists):
+        said.setdefault(setting, value)
+    others = {other for other in re.findall(r"as (?:of |for )?\[?`(\w+)`", section) if other in fedloom.ALGORITHMS}
+    for other in sorted(others - {name}):
+        said = {**defaults_said(other), **said}
+    return said
+
+
+@pytest.mark.parametrize("name", fedloom.ALGORITHMS)
+def test_defaults_are_those_that_the_page_says(name: str) -> None:
+    said, wrong = defaults_said(name), dict[str, str]()
+    for field in dataclasses.fields(fedloom.ALGORITHMS[name]):
+        if field.name not in ("local", "aggregation", "buffers", "shared"):  # explained above the sections
+            default = getattr(fedloom.ALGORITHMS[name](), field.name)
+            if field.name not in said or eval(said[field.name], {"fl": fedloom}) != default:
+                wrong[field.name] = f"docs/algorithms.md says {said.get(field.name, 'nothing')}, and it is {default!r}"
+    assert not wrong
+
+
+def test_defaults_of_local_training_are_those_that_the_page_says() -> None:
+    above = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8").partition("\n\n`fedavg`, ")[0]
+    said = {name: eval(value, {"fl": fedloom}) for name, value in _SAID.findall(above)}
+    assert set(said) == {f.name for f in dataclasses.fields(fedloom.Local)} - {"steps"}
+    assert fedloom.Local(**said) == fedloom.Local()
 
 
 @pytest.mark.parametrize("name", fedloom.__all__)

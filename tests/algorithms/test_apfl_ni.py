@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -309,6 +311,27 @@ def test_function_preserving_leaves_outputs_and_paper_literal_the_choice_of_a_li
     assert torch.equal(scaled.argmax(1), model(w, x).argmax(1))
 
 
+BEGUN = {  # m and the share of W_S that W_k is
+    "function_preserving": (0.7310585786, 0.2689414214),  # 1 / (1 + 1/e), and what is left of 1
+    "paper_literal": (0.7310585786, 1.0),
+    "mask_one": (0.9999999979, 1.0),  # 1 / (1 + e^-20)
+    "zero_personal": (0.9975273768, 0.0),  # 1 / (1 + e^-6)
+    "third": (0.7310585786, 0.3333333333),
+}
+
+
+def test_how_own_parts_begin() -> None:
+    assert set(BEGUN) == set(STARTS)
+    for decomposition, (mask, share) in BEGUN.items():
+        run = Loop(clients_of(random_data(SIZES)), APFLNi(decomposition=decomposition))  # type: ignore[arg-type]
+        one, w = SimpleNamespace(model=TINY, state=run.fresh(0)), run.init()["tiny"].w
+        begun = run.algorithm.parts(one, w).params
+        for name, whole in w.params.items():
+            torch.testing.assert_close(begun[f"{name}.own"], share * whole, rtol=1e-8, atol=0)
+        for name in MASKS:
+            torch.testing.assert_close(begun[name].sigmoid(), torch.full_like(begun[name], mask), rtol=1e-8, atol=0)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_plateau_is_answered_in_the_next_round_and_once(engine: Any) -> None:
     algorithm = APFLNi(forced_rounds=(), window=2, delta_mu=100.0, delta_sigma=100.0, lam=0.5)
@@ -391,6 +414,16 @@ def test_importance_that_is_too_large_for_the_rate_is_refused() -> None:
     adam = Local(epochs=1, batch_size=4, optimiser=Adam(lr=0.2))  # whose steps do not grow with the gradient
     run = Loop(clients_of(random_data(SIZES)), APFLNi(mu=1e5, local=adam))
     run.round(run.init(), (0, 1), 0)
+
+
+def test_the_rate_at_which_importance_is_judged_is_that_of_the_round_in_which_it_pulls() -> None:
+    measured = Loop(clients_of(random_data(SIZES)), APFLNi(local=LOCAL))
+    F = measured.round(measured.init(), (0, 1), 0)["tiny"].F
+    mu = 3 / (0.2 * max(float(t.max()) for t in F.values()))  # lr mu max F is 3 at the rate of the first round
+    for decay in (1.0, 0.5):
+        run = Loop(clients_of(random_data(SIZES)), APFLNi(mu=mu, local=replace(LOCAL, decay=decay)))
+        with pytest.raises(SettingError, match=r"got 0.2 .* = 3 after round 1") if decay == 1 else nullcontext():
+            run.round(run.init(), (0, 1), 0)
 
 
 def test_a_network_without_units_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,42 @@ def test_pool_grows_and_the_student_passes_over_all_of_it() -> None:
     assert any(float(m.abs().max()) > 0 for m in after[1][""].moments)
     shares = [float((made.said == made.y).double().mean()) for made in pool]
     assert shares[-1] == engine.traffic.noted["server_agree"]
+
+
+def epochs_of(count: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> tuple[list[Any], list[Any]]:
+    """What each epoch of a run began its synthesis with and ended it with, and its entry of the pool."""
+    seen: list[Any] = []
+
+    def watched(self: Any, start: Any, moments: Any, y: Any, *more: Any, f: Any = DENSE.synthesise) -> Any:
+        made = f(self, start, moments, y, *more)
+        seen.append((start, y, made[0]))
+        return made
+
+    monkeypatch.setattr(DENSE, "synthesise", watched)
+    engine = Loop(Population(federation(), {"tiny": TINY}, seed=seed), DENSE(**SMALL))
+    rounds(engine, 1 + count)
+    monkeypatch.undo()
+    return seen, list(engine.pool("images"))
+
+
+def test_images_of_the_least_loss_enter_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not what the generator makes when it has taken its last step."""
+    seen, pool = epochs_of(3, monkeypatch)
+    for (_, y, end), entry in zip(seen, pool, strict=True):
+        assert torch.equal(entry.x, as_bytes(end.kept.buffers["x"]))
+        assert torch.equal(entry.y, y)
+        last = Loop(Population(federation(), {"tiny": TINY}), DENSE(**SMALL)).algorithm.images(end.g, end.z.params["z"])
+        assert not torch.equal(entry.x, as_bytes(last))
+
+
+def test_each_epoch_and_each_seed_draws_generator_noise_and_labels_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = [start for seed in (0, 1) for start in epochs_of(2, monkeypatch, seed)[0]]
+    for what in (
+        [start.g.params["l1.0.weight"] for start, *_ in starts],
+        [start.z.params["z"] for start, *_ in starts],
+        [y for _, y, _ in starts],
+    ):
+        assert not any(torch.equal(a, b) for a, b in itertools.combinations(what, 2))
 
 
 def test_paper_schedule_goes_on_with_one_generator_and_takes_one_step() -> None:

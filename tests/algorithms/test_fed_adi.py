@@ -18,8 +18,9 @@ from fedloom.core import tree
 from fedloom.core.errors import SettingWarning
 from fedloom.core.fold.execution import Execution, executing
 from fedloom.core.model import Model
-from fedloom.core.one_shot import Teachers
+from fedloom.core.one_shot import Teachers, as_bytes
 from fedloom.core.optimiser import SGD, Adam, Distill
+from fedloom.core.random import derive
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from small import DenseTiny, weights_at
@@ -91,6 +92,36 @@ def test_pixels_go_down_the_loss_and_the_least_is_kept() -> None:
     total = parts["ce"] + 10 * parts["bn"] + 2.5e-5 * parts["tv"] + 10 * (1 - parts["js"])
     assert total == pytest.approx(float(losses.min()), rel=1e-5)
     assert not torch.equal(kept.buffers["x"], x)
+
+
+def test_an_epoch_begins_with_pixels_around_the_middle_and_keeps_those_of_the_least_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pixels of the seed's own numbers, 0.5 + 0.25 of each, of which the first loss is that by hand."""
+    seen: list[Any] = []
+
+    def watched(self: Any, x: Tensor, *more: Any, f: Any = FedADI.inverted) -> Any:
+        with executing(Execution()) as done:
+            kept = f(self, x, *more)
+        seen.append((x, more, done.losses[0], kept))
+        return kept
+
+    monkeypatch.setattr(FedADI, "inverted", watched)
+    monkeypatch.setattr("fedloom.algorithms.fed_adi.rolled", lambda x, key: x)
+    engine = Loop(Population(federation(), {"tiny": TINY}), FedADI(**SMALL))
+    rounds(engine, 3)
+    made, pool = engine.algorithm, engine.pool("images")
+    for t, (x, (y, teachers, student, _), losses, kept) in enumerate(seen, 1):
+        rng = torch.Generator().manual_seed(derive(0, "server", t, "drawn"))
+        labels = torch.randint(4, (8,), generator=rng).sort().values
+        assert torch.equal(y, labels)
+        pixels = 0.5 + 0.25 * torch.randn((8, 3, 8, 8), generator=rng)
+        torch.testing.assert_close(x, pixels)
+        ce, bn, tv, js = inversion_losses(teachers, TINY, student, pixels, labels)
+        first = ce + made.alpha_f * bn + made.alpha_tv * tv + made.alpha_c * (1 - js)
+        torch.testing.assert_close(losses[0].float().flatten()[0], first, rtol=1e-5, atol=0)
+        assert torch.equal(pool[t - 1].x, as_bytes(kept.buffers["x"]))
+    assert len(seen) == len(pool) == 2
 
 
 def test_an_epoch_adds_a_batch_and_the_student_passes_over_the_pool() -> None:

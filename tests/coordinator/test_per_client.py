@@ -88,7 +88,7 @@ def test_accuracy_before_and_after_local_training(engine: Any) -> None:
     data = federation()
     job = Job(
         algorithm=PFedSD(local=LOCAL), federation=data, model=linear,
-        settings=replace(SETTINGS, engine=engine), sampler=ASKED,
+        settings=replace(SETTINGS, engine=engine), sampler=FixedList(((0, 1, 2), (3, 4, 5), (0, 1, 4))),
     )  # fmt: skip
     servers, trained = list[Any](), list[dict[int, Any]]()
 
@@ -119,6 +119,7 @@ def test_accuracy_before_and_after_local_training(engine: Any) -> None:
         assert found.metrics[t]["received_accuracy"] == pytest.approx(
             np.mean(np.array(part["received"]) / part["examples"])
         )
+    assert found.metrics[3]["drop"] > 0  # what others trained is worse for those who come back
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch, Batches, padded, plan
+from fedloom.core.fold import fold
 from fedloom.core.optimiser import Local
 from fedloom.core.types import replace
 from small import batches_of as batches_of_clients
@@ -99,6 +102,52 @@ def test_predictions_come_in_the_order_of_the_examples() -> None:
     table = b.predict(lambda x: x * 2)
     np.testing.assert_array_equal(table, b.x[b.examples] * 2)
     np.testing.assert_array_equal(b.predict(lambda x: x.sum(1)), b.x[b.examples].sum(1))
+
+
+SOME = torch.tensor([False, True, True, False, True, False, True])  # of seven examples
+WAYS: dict[str, tuple[Any, Any]] = {  # from batches to others, and which examples these visit
+    "as they are": (lambda b: b, slice(None)),
+    "whole": (lambda b: b.whole(), slice(None)),
+    "in order": (lambda b: b.in_order(3), slice(None)),
+    "only some": (lambda b: b.only(SOME), SOME),
+    "only some of some": (lambda b: b.only(SOME).only(torch.arange(7) > 0), [2, 4, 6]),
+    "the first": (lambda b: b.first(torch.tensor(1)), None),
+    "a part": (lambda b: b.part(1, 2), None),
+    "passes": (lambda b: b.passes(torch.tensor([[6, 2, 5, 0, 1, 3, 4], [3, 1, 0, 2, 6, 5, 4]]), b.key), slice(None)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_notes_stay_with_their_examples(way: str) -> None:
+    """Each real row of a batch has the note of its own example, whichever are visited and in whatever order."""
+    change, visited = WAYS[way]
+    b = batches_of(7)
+    own = b.x[b.examples].sum(1)  # of each example another number
+    seen = fold(
+        lambda seen, batch: seen.index_copy(0, batch.place, torch.where(batch.of_x == batch.x.sum(1), 1.0, -1.0)),
+        torch.zeros(7),
+        change(b.note("place", torch.arange(7)).note("of_x", own)),
+    )
+    assert len(own.unique()) == 7
+    if visited is None:  # which of them, the order of the batches says
+        assert sorted(seen.unique().tolist()) == [0, 1]
+    else:
+        expected = torch.zeros(7)
+        expected[visited] = 1
+        assert seen.tolist() == expected.tolist()
+
+
+def test_each_part_of_a_training_draws_numbers_of_its_own() -> None:
+    """Dropout of the third batch is not that of the first, because a student is validated in between."""
+    b = batches_of(30)
+    keys = [
+        int(key)
+        for start in (0, 2, 4, 6)
+        for key in fold(
+            lambda keys, batch: torch.cat([keys[1:], batch.key[None]]), b.key.expand(2), b.part(start, start + 2)
+        )
+    ]
+    assert len(set(keys)) == len(keys) == 8
 
 
 def test_notes_need_a_row_for_each_example() -> None:

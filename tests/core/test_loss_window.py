@@ -35,11 +35,3 @@ def test_a_plateau_is_told_once_until_a_peak_has_passed() -> None:
         told.append((bool(plateau), bool(window.armed)))
     armed, quiet, plateau = (False, True), (False, False), (True, False)
     assert told == [armed, plateau, quiet, quiet, armed, armed, armed, plateau]
-
-
-def test_what_is_not_finite_is_left_out() -> None:
-    window = Window.new(2)
-    for loss in (1.0, float("nan"), 1.0, float("inf"), 2.0):
-        window, _ = window.push(torch.tensor(loss), 0.1, 0.1, 2)
-    assert window.losses.tolist() == [1.0, 2.0]
-    assert [float(v) for v in window.now] == [1.5, 0.5]
