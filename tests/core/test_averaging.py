@@ -11,7 +11,7 @@ from torch import nn
 
 from fedloom.algorithms import FedAvg, FedPer, PFedSD
 from fedloom.core import tree
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights
@@ -222,3 +222,45 @@ def test_personal_layers_of_fedper(engine: Any) -> None:
         Run(FedPer(personal_layers="hed.*"), engine)
     with pytest.raises(SettingError, match=r"shared = '\* !\*' matches no parameter of net"):
         Run(FedPer(personal_layers="*"), engine)
+
+
+class Residual(nn.Module):
+    """Three BatchNorm layers, one of which goes by its place alone, as `downsample.1` of a ResNet does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.bn1, self.fc2, self.bn2 = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.block = nn.ModuleDict({"downsample": nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, affine=False))})
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.bn2(self.fc2(torch.tanh(self.bn1(self.fc1(x)))))
+        return self.head(torch.tanh(z + self.block["downsample"](x)))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "word"),
+    [
+        (FedAvg(shared="* !*bn*"), r"\*bn\*"),
+        (PFedSD(shared="*bn? head"), r"\*bn\?"),
+        (FedPer(personal_layers="bn[12]"), r"bn\[12\]"),
+    ],
+)
+def test_a_pattern_that_misses_normalisation_layers_is_warned_of(algorithm: Any, word: str) -> None:
+    said = (
+        rf"match all of a kind, got '{word}', which matches 2 of the 3 BatchNorm1d layers of residual, without "
+        r"block.downsample.1: write another for these, such as '\*downsample.1', or name"
+    )
+    data = [(np.zeros((4, 6)), np.arange(4))] * 2
+    with pytest.warns(SettingWarning, match=said):
+        Loop(clients_of(data, model=Model(Residual, name="residual")), algorithm)
+
+
+@pytest.mark.parametrize(
+    "shared",
+    ["* !*bn* !*downsample.1", "*", "* !last:1", "* !bn1", "* !bn*.weight !bn*.bias", "*1 head", "last:2", "* !block*"],
+)
+def test_all_or_none_or_some_by_name_are_not(shared: str) -> None:
+    """Statistics beside other layers, or a part of each layer, may well be meant."""
+    data = [(np.zeros((4, 6)), np.arange(4))] * 2
+    Loop(clients_of(data, model=Model(Residual, name="residual")), FedAvg(shared=shared))

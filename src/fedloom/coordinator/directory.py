@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +26,7 @@ from fedloom.coordinator.facts import completed, plain
 from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.coordinator.proof import ALONE, BRING_BACK, check_named, check_start
 from fedloom.core import files
-from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning
+from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning, warn
 from fedloom.core.output import below
 from fedloom.core.strict_json import MOST, SETTINGS, parse
 from fedloom.engines.engine import Engine
@@ -94,11 +93,10 @@ class RunDirectory:
 
     def _unguarded(self, error: OSError) -> None:
         if error.errno in _NO_LOCKS:
-            warnings.warn(
+            warn(
                 f"the file system of {self.path} has no locks ({error.strerror}): nothing guards the run against a "
                 "second process, so start none",
                 StorageWarning,
-                stacklevel=3,
             )
             return
         if self._lock is not None:
@@ -259,11 +257,10 @@ class RunDirectory:
             )
             raise DamageError(f"the checkpoint of round {rounds[-1]} is damaged: {error}{others}") from None
         if not found.proved:
-            warnings.warn(
+            warn(
                 f"the checkpoint of round {rounds[-1]} in {self.path} is of an earlier format: the states have "
                 "digests, its index and the logs have none and cannot be proved; checkpoints from now on can",
                 StorageWarning,
-                stacklevel=2,
             )
         return found
 
@@ -291,11 +288,10 @@ class RunDirectory:
         changes = [c for c in _differences(completed(stored, facts), now) if c[0] not in MAY_DIFFER]
         for key, old, new in changes:
             if key.startswith("versions."):
-                warnings.warn(
+                warn(
                     f"the run in {self.path} was started with {key.removeprefix('versions.')} {old}, this is {new}: "
                     "results may differ in the last bits",
                     SettingWarning,
-                    stacklevel=2,
                 )
         may_differ = BESIDE | (_OWN if branch else set())
         unfit = [c for c in changes if c[0].partition(".")[0] not in may_differ]

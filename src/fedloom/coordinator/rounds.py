@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.averaging import Averaging
 from fedloom.core.codec import digest
-from fedloom.core.errors import SettingError, SettingWarning, StorageError
+from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.core.files import digest_of
 from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.devices import Devices
@@ -199,12 +198,11 @@ class Coordinator:
         ]
         of_global = settings.monitor in ("global_accuracy", "global_loss", "forgetting")
         if asked and of_global and before.get("global_accuracy") is None:
-            warnings.warn(
+            warn(
                 f"{' and '.join(asked)} can end no run of {type(self.algorithm).__name__}, which has no global model "
                 f"here to measure {settings.monitor} on: set monitor to personal_accuracy or val_accuracy (--monitor), "
                 "or let it go to its last round",
                 SettingWarning,
-                stacklevel=2,
             )
 
     def _next(self, files: RunDirectory | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from fedloom.core.batches import Batch, Batches
 from fedloom.core.choices import Known, check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.fold import minimise
 from fedloom.core.losses import Loss
 from fedloom.core.model import Model
@@ -74,7 +73,7 @@ class Algorithm(Known, ABC, Generic[V, S]):
             self.local.optimiser.effective_steps(torch.ones(()))  # which refuses
         if self.neutral and all(getattr(self, name) == value for name, value in self.neutral.items()):
             setting = ", ".join(f"{name} = {value}" for name, value in self.neutral.items())
-            warnings.warn(f"{type(self).__name__} with {setting} is FedAvg", SettingWarning, stacklevel=3)
+            warn(f"{type(self).__name__} with {setting} is FedAvg", SettingWarning)
 
     @property
     def personalises(self) -> bool:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Aggregation, Client
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.model import Model
-from fedloom.core.types import Maybe, Weighted, Weights, replace, state
+from fedloom.core.types import Maybe, Params, Weighted, Weights, replace, state
+
+if TYPE_CHECKING:
+    from fedloom.data import Federation
 
 S = TypeVar("S")
 
@@ -47,6 +51,37 @@ class Averaging(Algorithm[Weights, S]):
     def personalises(self) -> bool:
         said = (type(self).personal, type(self).judged_with) != (Averaging.personal, Averaging.judged_with)
         return said or self.shared != "*" or self.buffers == "local"
+
+    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        for model in models.values() if self.shared != "*" else ():
+            self._warn_of_halves(model)
+        return super().suited(federation, models)
+
+    def _warn_of_halves(self, model: Model) -> None:
+        """Say where a pattern means the normalisation layers of a network and misses some, as `*bn*` of a ResNet those
+        that are called `downsample.1`.
+        """
+        network = model.skeleton()
+        weights = Weights(params=Params(network.named_parameters()), buffers=Params(network.named_buffers()))
+        holding, shared = set(map(_layer, (*weights.params, *weights.buffers))), set(map(_layer, self._shared(weights)))
+        kinds: dict[str, list[str]] = {}
+        for name, layer in network.named_modules():
+            if "Norm" in (kind := type(layer).__name__) and name in holding:
+                kinds.setdefault(kind, []).append(name)
+        for kind, layers in kinds.items():
+            if len(shared.intersection(layers)) in (0, len(layers)):
+                continue
+            for word in self.shared.split():
+                missed = [name for name in layers if name not in (meant := set(map(_layer, named(word, weights))))]
+                if set("*?[").intersection(word) and meant < set(layers):
+                    warn(
+                        "a pattern for normalisation layers is to match all of a kind, got "
+                        f"{word.removeprefix('!')!r}, which matches {len(meant)} of the {len(layers)} {kind} layers of "
+                        f"{model.name}, without "
+                        f"{', '.join(missed[:3])}{', ...' * (len(missed) > 3)}: write another for these, such as "
+                        f"'*{'.'.join(missed[0].split('.')[-2:])}', or name those that are meant without a pattern",
+                        SettingWarning,
+                    )
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         weights = model.init(key)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 class FedloomError(Exception):
@@ -103,3 +106,22 @@ def _out_of_memory(error: BaseException) -> bool:
     """PyTorch has an exception of its own for GPUs alone."""
     said = str(error)
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in said or "out of memory" in said
+
+
+def warn(message: str, kind: type[Warning]) -> None:
+    """Warn of something, naming the line outside of fedloom that led to it: what a person has written, as far as there
+    is such a line.
+    """
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and _between(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, kind, stacklevel=level if frame else 2)
+
+
+def _between(frame: FrameType) -> bool:
+    """Whether code stands between a person's line and what it led to: fedloom's, a decorator's, or what `dataclass` has
+    written.
+    """
+    code, module = frame.f_code, str(frame.f_globals.get("__name__"))
+    made = code.co_filename == "<string>" and code.co_name == "__init__"
+    return made or module.partition(".")[0] in ("fedloom", "contextlib", "functools")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.core.errors import DamageError, StorageError, StorageWarning
+from fedloom.core.errors import DamageError, StorageError, StorageWarning, warn
 
 
 class File(NamedTuple):
@@ -230,10 +229,9 @@ class Aside:
     def say(self, why: str) -> None:
         """Warn of what has gone aside, if anything has."""
         if self.count:
-            warnings.warn(
+            warn(
                 f"{self.count} file(s) that {why} are now in {self.folder}; delete them if you need none of them",
                 StorageWarning,
-                stacklevel=4,
             )
 
     def _do(self, how: Callable[[Path, Path], object], path: Path) -> None:

@@ -7,7 +7,6 @@ a round that asks nobody.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from fedloom.core.batches import Batch, Batches
 from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Client, Public, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.fold import minimise_from
 from fedloom.core.losses import Loss, distillation
 from fedloom.core.model import Model, student_among
@@ -139,11 +138,10 @@ class OneShot(Algorithm[Server, tuple[()]]):
         train, student = federation.train, student_among(models, self.student or next(iter(models)))
         absent = np.flatnonzero(federation.counts().sum(0) == 0).tolist()
         if absent:
-            warnings.warn(
+            warn(
                 f"examples are made of every class, and no client has one of the classes {_list(absent)}, so that no "
                 "model knows what they look like: partition the data otherwise, or number the classes without these",
                 SettingWarning,
-                stacklevel=2,
             )
         pixels = dataclasses.replace(train.normalise, scale=1.0)
         about = About(train.shape, train.num_classes, pixels, train.augment, student)
@@ -402,11 +400,10 @@ def as_public(x: Tensor, prepare: Normalise, dtype: torch.dtype) -> Public:
 def needs_statistics(setting: str, remedy: str, models: Mapping[str, Model]) -> None:
     """Warn where no network has a BatchNorm layer with running statistics, which a term of the loss compares with."""
     if not any(model.has_statistics for model in models.values()):
-        warnings.warn(
+        warn(
             f"{setting} weighs a distance to the running statistics of BatchNorm layers, and there are none in "
             f"{', '.join(models)}, so that this term is 0: set {remedy}, or use networks with BatchNorm",
             SettingWarning,
-            stacklevel=3,
         )
 
 

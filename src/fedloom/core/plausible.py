@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Set
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fedloom.core.batches import Batch
-from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Classification, Hinge, Task
@@ -250,4 +249,4 @@ def _named(federation: Federation, labels: Any) -> str:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, SettingWarning, stacklevel=4)
+    warn(message, SettingWarning)

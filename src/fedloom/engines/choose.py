@@ -15,7 +15,7 @@ from torch.func import grad, vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch
-from fedloom.core.errors import EngineWarning, SettingError, first_line
+from fedloom.core.errors import EngineWarning, SettingError, first_line, warn
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
 from fedloom.core.model import Model, own_defaults
@@ -80,7 +80,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
         if problem is not None:
             reason = f"model {label!r} cannot be stacked ({problem})"
             if name == "stacked":
-                warnings.warn(f"{reason}: using the loop engine instead", EngineWarning, stacklevel=2)
+                warn(f"{reason}: using the loop engine instead", EngineWarning)
             return Loop, reason
     if name == "stacked":
         return Stacked, "asked for"

@@ -15,7 +15,6 @@ import os
 import queue
 import threading
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Collection
@@ -25,7 +24,7 @@ from typing import Any, Literal, cast
 import torch
 import torch.distributed as dist
 
-from fedloom.core.errors import EngineWarning, RankError, SettingError
+from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 
 Transport = Literal["gloo", "mpi"]
 FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires between all ranks
@@ -216,7 +215,7 @@ class GlooManager(Carried):
             self._meet(number, number)
         except RankError as error:
             if not self._ending.is_set():
-                warnings.warn(f"of the ranks that have come one is not there: {error}", EngineWarning, stacklevel=1)
+                warn(f"of the ranks that have come one is not there: {error}", EngineWarning)
 
     def _meet(self, rank: int, number: int) -> None:
         """Connect with a rank, which is the n-th that has come to rank 0, or this one is."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from fedloom.core.errors import ClientError, CodecError, EngineWarning
+from fedloom.core.errors import ClientError, CodecError, EngineWarning, warn
 from fedloom.engines.communication import Wires
 from fedloom.engines.engine import Engine, Send
 from fedloom.engines.faults import NOT_WITHIN
@@ -188,7 +187,7 @@ class Processes(Engine):
         if tries[share] >= TRIES:
             raise ClientError(f"asked {TRIES} times in vain: {why}", client=share[0], round=request.call.round + 1)
         who = f"client {share[0]} is" if len(share) == 1 else f"clients {', '.join(map(str, share))} are"
-        warnings.warn(f"{who} asked again: {why}", EngineWarning, stacklevel=2)
+        warn(f"{who} asked again: {why}", EngineWarning)
 
     def _forsaken(self, client: int, call: Call) -> ClientError:
         what = "no process is left that could compute it: go on with --resume, as many as there are now"

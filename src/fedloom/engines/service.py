@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fedloom.core import errors, tree
-from fedloom.core.errors import ClientError, CodecError, FedloomError
+from fedloom.core.errors import ClientError, CodecError, FedloomError, warn
 from fedloom.engines.accounting import Bill
 from fedloom.engines.admission import check_argument, one_of, parameters
 from fedloom.engines.finite import mean_losses, not_finite
@@ -199,7 +199,7 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
     if not isinstance(said, list | tuple) or not all(isinstance(pair, list) and len(pair) == 2 for pair in said):
         raise CodecError(f"not an answer: warnings are pairs, got {said!r:.80}")
     for kind, text in said:
-        warnings.warn(str(text), _known(str(kind), Warning, errors.EngineWarning), stacklevel=2)
+        warn(str(text), _known(str(kind), Warning, errors.EngineWarning))
     if message.head.get("problem") is not None:
         raise_problem(message.head["problem"], request)
     if request.call.sums:

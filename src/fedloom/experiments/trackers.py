@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +13,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History, Record
 from fedloom.coordinator.settings import RunSettings
-from fedloom.core.errors import FedloomError, SettingError
+from fedloom.core.errors import FedloomError, SettingError, warn
 
 T = TypeVar("T")
 Status = Literal["finished", "failed"]
@@ -193,11 +192,10 @@ class Tracking:
             send(*values)
         except Exception as error:
             if not self._failed:
-                warnings.warn(
+                warn(
                     f"{type(self.tracker).__name__} failed and gets no further rounds: {_line(error)}. "
                     "The run goes on; its own files have every round",
                     TrackerWarning,
-                    stacklevel=3,
                 )
             self._failed = True
 

@@ -21,7 +21,7 @@ from fedloom.coordinator.history import History, lower_is_better
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core import files
-from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning
+from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.core.naming import meant
 from fedloom.core.output import as_csv
 from fedloom.experiments.catalogue import label
@@ -128,11 +128,10 @@ class Sweep:
                     "data.val_fraction (--val-fraction 0.2)"
                 )
         if self.by in TEST_MEASURES:
-            warnings.warn(
+            warn(
                 f"{self.by} is measured on test data: selecting by it reports too good a number; hold out validation "
                 f"examples (data.val_fraction) and select by {VALIDATION}",
                 SettingWarning,
-                stacklevel=3,
             )
 
     @property

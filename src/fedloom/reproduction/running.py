@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -12,7 +11,7 @@ from typing import NamedTuple, Protocol
 from fedloom.coordinator import Job
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import files
-from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning
+from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.experiments.experiment import DataSettings, Experiment, Federations
 from fedloom.reproduction.recipe import Recipe
 from fedloom.reproduction.results import FAILED, Run, runs
@@ -260,10 +259,9 @@ def check_known(known: Sequence[Path], recipes: Sequence[Recipe]) -> None:
                 f"{folder} holds no results of {recipes[0].table}; name the folder that holds "
                 f"{' or '.join(f'{table}/' for table in tables)}"
             )
-        warnings.warn(
+        warn(
             f"{folder} holds results, but none of {' or '.join(tables)}: no run there counts as done",
             SettingWarning,
-            stacklevel=4,
         )
 
 

@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch, Batches, Lazy, at_batch, padded
-from fedloom.core.errors import EngineWarning, first_line
+from fedloom.core.errors import EngineWarning, first_line, warn
 from fedloom.core.fold.execution import Compilation, current
 from fedloom.core.fold.steps import Descent, Plain, Step, tracing, vmap_trees
 from fedloom.core.layout import by_channels, by_pixels
@@ -375,7 +375,7 @@ def _copied(kind: tuple[int, bool], args: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _warn(what: str, instead: str, error: Exception) -> None:
-    warnings.warn(f"a training step cannot be {what} ({first_line(error)}): {instead}", EngineWarning, stacklevel=2)
+    warn(f"a training step cannot be {what} ({first_line(error)}): {instead}", EngineWarning)
 
 
 def _rounded(active: int, K: int) -> int:
