@@ -1,6 +1,6 @@
 """What ranks cost and gain: a round's overhead, and the efficiency of two ranks of one thread on two cores.
 
-    torchrun --nproc-per-node=3 benchmarks/ranks.py gloo
+    torchrun --master-port=29500 --nproc-per-node=3 benchmarks/ranks.py gloo
     mpirun -np 3 python benchmarks/ranks.py mpi
 
 Rank 0 is the server, two ranks compute. Overhead: ten clients with a model of 3.5 MB and one example each, the time of

@@ -514,6 +514,31 @@ def test_sound_algorithms_of_users_pass() -> None:
     assert check(Broken) == {"neutral_is_fedavg": "declares no neutral settings"}
 
 
+@pytest.mark.parametrize(
+    ("broken", "name", "said"),
+    [
+        (CountsTraces, "tracing_agrees", "the traced stack must agree with the loop"),  # an AssertionError
+        (BranchesOnValues, "engines_agree", "ClientError: .*data-dependent control flow"),  # one of fedloom's
+        (NormalisesPadding, "normalisation_and_dropout", "IndexError: gone"),  # one of Python's
+    ],
+)
+def test_a_broken_promise_comes_with_its_name(
+    broken: type[Broken], name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = {name: CHECKS[name]}
+    if "gone" in said:
+
+        def gone(subject: Subject) -> str | None:
+            """What it promises."""
+            raise IndexError("gone")
+
+        checks = {name: gone}
+    monkeypatch.setattr("fedloom.testing.CHECKS", checks)
+    with pytest.raises(AssertionError, match=rf"^{broken.__name__} does not pass '{name}' \(.+\.\): {said}") as found:
+        check(broken)
+    assert found.value.__cause__ is not None
+
+
 class SelectsByValidation(Broken):
     """Judged by its own model or the global one, whichever has the lower loss on its validation rows."""
 

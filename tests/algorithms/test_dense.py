@@ -194,26 +194,28 @@ def test_pool_grows_and_the_student_passes_over_all_of_it() -> None:
     assert shares[-1] == engine.traffic.noted["server_agree"]
 
 
-def epochs_of(count: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> tuple[list[Any], list[Any]]:
-    """What each epoch of a run began its synthesis with and ended it with, and its entry of the pool."""
+def epochs_of(
+    count: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0, **settings: Any
+) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """What each epoch of a run began with and ended with, its entry of the pool, and the notes of the last."""
     seen: list[Any] = []
 
     def watched(self: Any, start: Any, moments: Any, y: Any, *more: Any, f: Any = DENSE.synthesise) -> Any:
         made = f(self, start, moments, y, *more)
-        seen.append((start, y, made[0]))
+        seen.append((start, y, made[0], more[:2]))
         return made
 
     monkeypatch.setattr(DENSE, "synthesise", watched)
-    engine = Loop(Population(federation(), {"tiny": TINY}, seed=seed), DENSE(**SMALL))
+    engine = Loop(Population(federation(), {"tiny": TINY}, seed=seed), DENSE(**{**SMALL, **settings}))
     rounds(engine, 1 + count)
     monkeypatch.undo()
-    return seen, list(engine.pool("images"))
+    return seen, list(engine.pool("images")), engine.traffic.noted
 
 
 def test_images_of_the_least_loss_enter_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not what the generator makes when it has taken its last step."""
-    seen, pool = epochs_of(3, monkeypatch)
-    for (_, y, end), entry in zip(seen, pool, strict=True):
+    seen, pool, _ = epochs_of(3, monkeypatch)
+    for (_, y, end, _), entry in zip(seen, pool, strict=True):
         assert torch.equal(entry.x, as_bytes(end.kept.buffers["x"]))
         assert torch.equal(entry.y, y)
         last = Loop(Population(federation(), {"tiny": TINY}), DENSE(**SMALL)).algorithm.images(end.g, end.z.params["z"])
@@ -221,13 +223,26 @@ def test_images_of_the_least_loss_enter_the_pool(monkeypatch: pytest.MonkeyPatch
 
 
 def test_each_epoch_and_each_seed_draws_generator_noise_and_labels_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = [start for seed in (0, 1) for start in epochs_of(2, monkeypatch, seed)[0]]
+    starts = [of_epoch for seed in (0, 1) for of_epoch in epochs_of(2, monkeypatch, seed)[0]]
     for what in (
         [start.g.params["l1.0.weight"] for start, *_ in starts],
         [start.z.params["z"] for start, *_ in starts],
-        [y for _, y, _ in starts],
+        [y for _, y, *_ in starts],
     ):
         assert not any(torch.equal(a, b) for a, b in itertools.combinations(what, 2))
+
+
+@pytest.mark.parametrize("schedule", ["pool", "paper"])
+def test_how_far_images_are_from_the_statistics_is_said_without_the_term_too(
+    schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, _, noted = epochs_of(2, monkeypatch, lambda1=0.0, schedule=schedule)
+    *_, (_, y, end, (teachers, student)) = seen
+    ce, bn, div = generator_losses(teachers, TINY, student, end.kept.buffers["x"], y)
+    assert end.kept.buffers["bn"] == 0  # no step has felt it
+    for name, value in (("ce", ce), ("bn", bn), ("div", div)):
+        assert noted[f"server_{name}"] == pytest.approx(float(value), rel=1e-5)
+    assert bn > 0
 
 
 def test_paper_schedule_goes_on_with_one_generator_and_takes_one_step() -> None:

@@ -68,7 +68,7 @@ def test_run_says_what_it_runs_and_ends_in_a_table(own: str, capsys: pytest.Capt
     status, out, err = call(capsys, "run", "fedavg", *QUICK, "--data", own, "--partition", "iid")
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "data: own, 90 training and 30 test examples of 1 x 8 x 8, 3 classes"
+    assert lines[0] == "data: own, 72 training and 30 test examples of 1 x 8 x 8, 3 classes; clients hold out 18 more"
     assert lines[1] == "clients: 6, iid, 12 examples each to train on; 3 a round for 2 rounds"
     assert lines[2] == "model: logistic (195 parameters)"
     assert lines[3] == "fedavg: stacked engine (about 3 clients in parallel)"
@@ -95,7 +95,7 @@ def test_run_on_the_embedded_data(capsys: pytest.CaptureFixture[str], tmp_path: 
     ]
     status, out, _ = call(capsys, *argv, "--out", str(tmp_path / "run"))
     assert status == 0
-    assert "data: fashion_mnist_small, 10,000 training and 2,000 test examples of 1 x 28 x 28, 10 classes" in out
+    assert "data: fashion_mnist_small, 8,000 training and 2,000 test examples of 1 x 28 x 28, 10 classes; " in out
     assert f"settings, metrics and timing: {tmp_path / 'run'}" in out.replace("\n", "")
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["round"] == 2
@@ -179,7 +179,7 @@ def test_own_arrays(
     argv = ["run", "fedavg", *QUICK, "--data", path, "--partition", "iid", "--model", model]
     status, out, _ = call(capsys, *argv)
     assert status == 0
-    assert f"data: mine, 60 training and 30 test examples of {seen}, 3 classes" in out
+    assert f"data: mine, 48 training and 30 test examples of {seen}, 3 classes; clients hold out 12 more" in out
     assert f"model: {model} (" in out
 
 
@@ -331,7 +331,7 @@ def test_an_interrupt_is_no_traceback(
 
 
 OPENING = (
-    "data: own, 90 training and 30 test examples of 1 x 8 x 8, 3 classes",
+    "data: own, 72 training and 30 test examples of 1 x 8 x 8, 3 classes; clients hold out 18 more",
     "clients: 6, shards s=2, 12 examples each to train on; 3 a round for 2 rounds",
     "model: logistic (195 parameters)",
 )

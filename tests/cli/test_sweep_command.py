@@ -54,7 +54,8 @@ def test_a_sweep_ends_in_a_table_and_settings_that_run_takes(
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "sweep: 4 trials of 2 runs, chosen by val_accuracy"
-    assert lines[1].startswith("data: own, 90 training and 30 test examples of 1 x 3 x 3, 3 classes")
+    said = "data: own, 54 training and 30 test examples of 1 x 3 x 3, 3 classes; clients hold out 36 more"
+    assert lines[1].startswith(said)
     assert sum(line.startswith("data:") for line in lines) == 1
     table = [line.split() for line in lines if line.startswith("trial-") and ":" not in line]
     written = {row["trial"]: row for row in rows(tmp_path)}

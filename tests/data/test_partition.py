@@ -227,7 +227,16 @@ def test_partition_keeps_its_own_read_only_copy() -> None:
     rows[0] = 9
     assert partition.rows(0).tolist() == [2, 1]
     with pytest.raises(ValueError, match="read-only"):
-        partition.rows(0)[0] = 5
+        partition.indices[0] = 5
+
+
+def test_rows_of_a_client_are_a_copy_by_which_tensors_are_indexed() -> None:
+    partition = by_lists([[2, 1], [0]])
+    rows = partition.rows(0)
+    assert rows.flags.writeable  # of others PyTorch warns, once in a process
+    assert torch.arange(3.0)[rows].tolist() == [2, 1]
+    rows[0] = 9
+    assert partition.rows(0).tolist() == [2, 1]
 
 
 def test_fingerprint_follows_rows_and_owners_only() -> None:

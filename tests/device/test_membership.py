@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.core.errors import RankError, RefusedError, SettingError, StorageError
+from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWarning, StorageError
 from fedloom.data import Examples, Normalise, from_arrays
 from fedloom.device import DataManager, Membership, take_part
 from fedloom.device.membership import FIRST, own_id
@@ -501,7 +501,8 @@ def test_columns_of_prepared_tables_are_told_apart(tmp_path: Path) -> None:
     for k, towns in enumerate((("Bonn", "Kiel"), ("Kiel", "Ulm"))):
         path = tmp_path / f"{k}.csv"
         path.write_text("age,town,label\n" + "".join(f"{30 + i},{towns[i // 2 % 2]},{i % 2}\n" for i in range(12)))
-        ours.append(Membership(f"{path}?prepare=standard", tmp_path / f"state{k}"))
+        with pytest.warns(SettingWarning, match=r"each table is prepared by its own rows alone, .*leave prepare out"):
+            ours.append(Membership(f"{path}?prepare=standard", tmp_path / f"state{k}"))
     with pytest.raises(SettingError, match=r"columns are called alike .* from number 1 on, 'town_(Bonn|Kiel)', "):
         receive(fleet_of([*ours], tmp_path), tmp_path / "devices.json", settings(**{"data.classes": 0}), ["logistic"])
 

@@ -1,9 +1,10 @@
-"""Ranks that come over Gloo, late, again, or never quite; all in one process, in a store of its own."""
+"""Ranks that come over Gloo, late, again, or never quite, all in one process; and the rendezvous of torchrun."""
 
 from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ from fedloom.engines import communication
 from fedloom.engines.communication import GlooManager
 
 Made = Callable[..., GlooManager]
+PROGRAM = "-m fedloom run fedavg --engine gloo"
 
 
 @pytest.fixture
@@ -130,3 +132,51 @@ def test_ranks_that_cannot_be_connected_hear_what_to_set(monkeypatch: pytest.Mon
         RankError, match=r"could not be connected \(Gloo connect.* and GLOO_SOCKET_IFNAME=eth0 the network"
     ):
         GlooManager(1, 3, dist.HashStore())
+
+
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [
+        ("--nproc-per-node=3", True),  # on one host, and no port: c10d at some port
+        ("--nnodes 1:1 --nproc_per_node=3", True),
+        ("--master-port=29500 --nproc-per-node=3", False),
+        ("--master_port 29500 --nproc-per-node=3", False),
+        ("--nnodes=2 --node-rank=0 --master-addr=10.0.0.1", False),
+        ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1:29400", True),
+        ("--nnodes=2 --rdzv_backend c10d --rdzv_endpoint 10.0.0.1", True),
+        ("--standalone --nproc-per-node=3", True),
+        ("--nnodes=2 --rdzv-backend=static --rdzv-endpoint=10.0.0.1", False),
+    ],
+)
+def test_ranks_that_torchrun_keeps_together_by_a_pickle_are_warned_of(
+    options: str, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = f"python torchrun {options} {PROGRAM}".split()
+    monkeypatch.setattr(communication, "_launched_by", lambda: words)
+    monkeypatch.setattr(communication, "_over_gloo", lambda: "connected")
+    for elastic in (False, True):
+        monkeypatch.setattr(communication, "_managers", {})
+        if elastic:
+            monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            assert communication.communication("gloo") == "connected"  # type: ignore[comparison-overlap]
+        assert len(found) == (taken and elastic)
+    for warning in found:
+        assert warning.category is EngineWarning
+        assert "got c10d, under which whoever reaches its port can run code here: give --master-port" in str(
+            warning.message
+        )
+
+
+def test_torchrun_is_asked_by_its_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["torchrun", "--nnodes=2"]
+    assert not communication.takes_c10d(words)
+    monkeypatch.setenv("PET_RDZV_BACKEND", "c10d")
+    assert communication.takes_c10d(words)
+
+
+def test_a_command_line_that_the_system_does_not_tell_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert any(communication._launched_by())
+    monkeypatch.setattr("os.getppid", lambda: -1)
+    assert not communication.takes_c10d(communication._launched_by())

@@ -105,9 +105,16 @@ class DENSE(Generates):
             made, moments = self.synthesise(start, moments, y, teachers, server.student, key)
             server = replace(server, own=(made.g, moments))
             x = examples = self.images(made.g, z)
-        cohort.note(**{name: made.kept.buffers[name] for name in ("ce", "bn", "div")})
+        terms = {name: made.kept.buffers[name] for name in ("ce", "bn", "div")}
+        cohort.note(**terms if self.lambda1 else {**terms, "bn": self.distance(teachers, made.kept.buffers["x"])})
         self.keep(x, y, teachers, cohort)
         return self.distilled(server, teachers, examples, cohort.key("distil"), augmented=self.schedule == "pool")
+
+    @torch.no_grad()
+    def distance(self, teachers: Teachers, x: Tensor) -> Tensor:
+        """L_BN of images x [b, ...], values in [0, 1], where no step has asked for it, []."""
+        seen = self.inputs(x, x.dtype)
+        return teachers.each(lambda f, w: statistics_distance(f, w, seen))[1].mean()
 
     def nothing(self, g: Weights, y: Tensor) -> Weights:
         """What is kept before there is a loss."""

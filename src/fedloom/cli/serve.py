@@ -16,6 +16,7 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.core import files
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import forbid_imports
+from fedloom.device.data_manager import warn_of_own_scale
 from fedloom.engines.communication import communication, meeting_point, rank_here
 from fedloom.engines.fleet import TRUSTED, Audit, RankFleet
 from fedloom.engines.norms import LEAST, MEDIAN_BOUND
@@ -55,7 +56,7 @@ def serve(args: argparse.Namespace, console: Console) -> int:
     d = experiment.data
     for source in (args.test, d.public_source):
         if source:
-            catalogue.data(source, whole=True)  # a wrong name shows before devices are asked
+            warn_of_own_scale(source, catalogue.data(source, whole=True))  # a wrong name shows before devices are asked
     files.make(out)
     where = meeting_point(args.transport)
     console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)

@@ -192,10 +192,11 @@ def train(
 def introduce(federation: Federation, models: Mapping[str, Model], settings: RunSettings, console: Console) -> None:
     """Print what is about to run: data, clients, models."""
     train, test, sizes = federation.train, federation.test, federation.partition.sizes
+    held = sum(int(part.sizes.sum()) for part in (federation.local_test, federation.local_val) if part is not None)
     span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     lines = (
-        f"data: {train.name.removesuffix(' train')}, {len(train):,} training and {len(test or ()):,} test examples "
-        f"of {of_one(train)}, {federation.num_classes} classes",
+        f"data: {train.name.removesuffix(' train')}, {sizes.sum():,} training and {len(test or ()):,} test examples "
+        f"of {of_one(train)}, {federation.num_classes} classes" + f"; clients hold out {held:,} more" * (held > 0),
         f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
         f"{settings.cohort_size} a round for {settings.rounds} round{'s' * (settings.rounds > 1)}",
         "model: " + ", ".join(f"{name} ({model.num_params:,} parameters)" for name, model in models.items()),

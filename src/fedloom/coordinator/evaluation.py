@@ -216,7 +216,7 @@ class Evaluation:
             counts = federation.counts()
         else:
             y, classes = federation.train.y, federation.num_classes
-            rows = [y[federation.partition.rows(k).copy()].cpu().numpy() for k in cohort]
+            rows = [y[federation.partition.rows(k)].cpu().numpy() for k in cohort]
             counts = np.array([np.bincount(r, minlength=classes) for r in rows])
         shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
         return shares

@@ -77,9 +77,9 @@ class Averaging(Algorithm[Weights, S]):
                     warn(
                         "a pattern for normalisation layers is to match all of a kind, got "
                         f"{word.removeprefix('!')!r}, which matches {len(meant)} of the {len(layers)} {kind} layers of "
-                        f"{model.name}, without "
-                        f"{', '.join(missed[:3])}{', ...' * (len(missed) > 3)}: write another for these, such as "
-                        f"'*{'.'.join(missed[0].split('.')[-2:])}', or name those that are meant without a pattern",
+                        f"{model.name}, without {', '.join(missed[:3])}{', ...' * (len(missed) > 3)}: write another "
+                        f"for these, such as '*{'.'.join(missed[0].split('.')[-2:])}', or name those that "
+                        "are meant without a pattern",
                         SettingWarning,
                     )
 

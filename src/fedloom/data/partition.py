@@ -99,14 +99,14 @@ class Partition:
         return _frozen(np.diff(self.indptr), "sizes")
 
     def rows(self, client: int) -> IntArray:
-        """Return the rows of one client, in its order; a read-only view.
+        """Return the rows of one client, in its order; a copy, by which tensors can be indexed.
 
         Raises:
             ValueError: there is no such client.
         """
         if not 0 <= client < self.num_clients:
             raise ValueError(f"client must be in 0..{self.num_clients - 1}, got {client}: choose one of these")
-        return self.indices[self.indptr[client] : self.indptr[client + 1]]
+        return self.indices[self.indptr[client] : self.indptr[client + 1]].copy()  # PyTorch warns of what is read-only
 
     def counts(self, labels: npt.ArrayLike | Tensor, num_classes: int) -> IntArray:
         """Count the examples of each client and class.

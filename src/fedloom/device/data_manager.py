@@ -1,4 +1,4 @@
-"""The Data Manager: a device's own examples, which never leave it."""
+"""The Data Manager: a device's own examples, which are never sent; what is computed of them tells of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Federation, Partition, by_lists, federate
 from fedloom.engines.registration import Registration, checked_names
 from fedloom.experiments import catalogue
@@ -40,7 +40,21 @@ class DataManager:
 
 def loaded(source: str) -> Dataset:
     """The examples of a source, as they are stored; of a table without `split`, all rows are to train on."""
-    return catalogue.data(_named(source), whole=True)
+    found = catalogue.data(_named(source), whole=True)
+    warn_of_own_scale(source, found)
+    return found
+
+
+def warn_of_own_scale(source: str, found: Dataset) -> None:
+    """Say that columns which are prepared at a device, or at the server, are scaled unlike those of a simulation."""
+    if found.train.preparation is not None:
+        warn(
+            "with devices each table is prepared by its own rows alone, where a simulation takes the means, deviations "
+            f"and medians of all clients' rows, got {source!r}: a simulated result does not carry over, and a trained "
+            "model has no scale of its own; scale the columns of all tables by the same numbers first, and leave "
+            "prepare out",
+            SettingWarning,
+        )
 
 
 def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:

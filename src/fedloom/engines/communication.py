@@ -13,12 +13,14 @@ import contextlib
 import ctypes
 import os
 import queue
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -431,8 +433,38 @@ _managers: dict[str, CommunicationManager] = {}  # of this process
 def communication(transport: Transport) -> CommunicationManager:
     """The CommunicationManager of this process; over Gloo others wait here until rank 0 has come."""
     if transport not in _managers:
+        if transport == "gloo" and "TORCHELASTIC_RUN_ID" in os.environ and takes_c10d(_launched_by()):
+            warn(
+                "torchrun is to bring ranks together by its static rendezvous, got c10d, under which whoever reaches "
+                "its port can run code here: give --master-port=29500, on several hosts with --node-rank and "
+                "--master-addr, and neither --rdzv-backend nor --standalone",
+                EngineWarning,
+            )
         _managers[transport] = _over_gloo() if transport == "gloo" else MPIManager()
     return _managers[transport]
+
+
+def takes_c10d(words: Sequence[str]) -> bool:
+    """Whether torchrun with this command line keeps its ranks together by c10d, whose state is a pickle that anybody
+    may write: where that is asked for, and on one host where no port is named.
+    """
+    line = " ".join(words).replace("_", "-")
+
+    def said(option: str) -> str | None:
+        found = re.search(rf"--{option}[= ](\S+)", line)
+        return found and found[1]
+
+    backend = said("rdzv-backend") or os.environ.get("PET_RDZV_BACKEND", "static")
+    alone = said("nnodes") in (None, "1", "1:1") and not (said("master-port") or said("rdzv-endpoint"))
+    return "--standalone" in words or backend == "c10d" or (backend == "static" and alone)
+
+
+def _launched_by() -> list[str]:
+    """The command line of the process above; one that says a port where the system does not tell."""
+    try:
+        return Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ["--master-port", "?"]
 
 
 def rank_here(transport: Transport) -> int:
@@ -451,8 +483,8 @@ def rank_here(transport: Transport) -> int:
     else:
         rank, size = (_number(name) for name in ("RANK", "WORLD_SIZE"))
         launch = (
-            "torchrun --nproc-per-node=3 -m fedloom run ..., or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for "
-            "each, as it does"
+            "torchrun --master-port=29500 --nproc-per-node=3 -m fedloom run ..., or set RANK, WORLD_SIZE, MASTER_ADDR "
+            "and MASTER_PORT for each, as it does"
         )
         missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if size > 1 and missing:

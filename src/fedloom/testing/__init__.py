@@ -38,8 +38,8 @@ def check(
         try:
             why = test(subject)
         except Exception as error:
-            error.add_note(f"in the check {name!r} of {subject.name}: {test.__doc__}")
-            raise
+            said = error if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            raise AssertionError(f"{subject.name} does not pass {name!r} ({test.__doc__}): {said}") from error
         if why is not None:
             skipped[name] = why
     return skipped

@@ -305,7 +305,7 @@ class OtherTestRows(Population):
         super().__post_init__()
         f = self.federation
         if f.local_test is not None:
-            rows = torch.cat([torch.from_numpy(f.local_test.rows(k).copy()) for k in range(f.num_clients)])
+            rows = torch.cat([torch.from_numpy(f.local_test.rows(k)) for k in range(f.num_clients)])
             x, y = f.train.x.clone(), f.train.y.clone()
             x[rows], y[rows] = 7.0 - 3.0 * x[rows], (y[rows] + 1) % CLASSES
             train = dataclasses.replace(f.train, x=x, y=y)
