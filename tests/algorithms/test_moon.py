@@ -26,7 +26,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.models import build
-from fedloom.testing.compare import close, same
+from fedloom.testing.compare import close, differ, same
 from small import clients_of
 
 ENGINES = [Loop, Stacked]
@@ -121,6 +121,8 @@ def test_conventions_for_a_client_that_never_took_part(engine: Any) -> None:
         assert bool(fresh.present) == (name != "received")
         if name == "initial":
             same(fresh.value, initial, name)
+        if name == "random":  # of each client another network
+            assert differ(fresh.value, run.fresh(1).value)
         plain = fedavg.round(server, (2,), 1)
         server = run.round(server, (2,), 1)
         ends[name] = float((server["network"].params["0.weight"] - plain["network"].params["0.weight"]).norm())

@@ -27,6 +27,7 @@ from fedloom import (
 from fedloom.core.random import derive
 from fedloom.data import by_lists
 from tiny import LOCAL, examples, linear
+from tiny import federation as clouds
 
 # Accuracy of each class after rounds 0 to 4, in quarters. Class 0 is at its best in the first round, class 1 before
 # training began, class 2 in the second, class 3 in the last.
@@ -81,6 +82,15 @@ def test_forgetting_counts_from_the_first_round_on() -> None:
     by_hand = {2: [4 - 1, 1 - 2, 1 - 3, 0 - 1], 3: [4 - 2, 2 - 0, 3 - 1, 1 - 2], 4: [4 - 3, 2 - 1, 3 - 0, 2 - 3]}
     for t, quarters in by_hand.items():
         assert found.metrics[t]["forgetting"] == pytest.approx(np.mean(quarters) / EACH, abs=1e-15)
+
+
+def test_the_worst_tenth_of_many_clients_are_several() -> None:
+    settings = RunSettings(rounds=2, cohort_size=2, engine="loop", eval_every=2)
+    parts = clouds(clients=45, per_client=15, test_fraction=0.4)
+    last = run(FedAvg(local=LOCAL), parts, linear, settings).metrics[-1]
+    worst = sorted(last["personal_by_client"].values())[:4]
+    assert worst[0] < worst[-1]
+    assert last["personal_worst_tenth"] == pytest.approx(np.mean(worst))
 
 
 def test_local_accuracies_follow_the_classes_of_the_cohort() -> None:
