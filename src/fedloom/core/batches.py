@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import field, fields
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
@@ -80,7 +80,7 @@ class _Lent(Batch):
         return own
 
 
-_TENSORS = frozenset(f.name for f in fields(Batch)) - {"full"}
+_TENSORS = frozenset(Batch.__annotations__) - {"full"}
 
 
 def lend(batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Batch:
