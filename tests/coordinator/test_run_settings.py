@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedloom import Classification, Examples, FedAvg, RunSettings, Uniform, Unreliable, federate, iid, run
-from fedloom.coordinator.directory import _MAY_DIFFER
+from fedloom.coordinator.checkpoint import MAY_DIFFER as OF_A_RUN
 from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import ClientSettings, DataSettings
@@ -143,13 +143,13 @@ MAY_DIFFER: dict[str, tuple[str, ...]] = {
 def test_of_every_setting_it_is_known_where_it_may_differ(name: str) -> None:
     assert name in MAY_DIFFER, f"say of run.{name} where runs may differ in it, here and in the lists themselves"
     key = f"run.{name}"
-    free = {"resumed": key in _MAY_DIFFER, "method": free_in_a_method(key), "recipe": key in _FREE}
+    free = {"resumed": key in OF_A_RUN, "method": free_in_a_method(key), "recipe": key in _FREE}
     assert tuple(where for where, yes in free.items() if yes) == MAY_DIFFER[name]
 
 
 def test_where_runs_may_differ_names_settings_there_are() -> None:
     assert set(MAY_DIFFER) == {f.name for f in fields(RunSettings)}
-    assert {f"run.{name}" for name in MAY_DIFFER} >= _MAY_DIFFER | _FREE
+    assert {f"run.{name}" for name in MAY_DIFFER} >= OF_A_RUN | _FREE
 
 
 def test_a_value_that_is_as_good_as_the_best_is_no_improvement() -> None:

@@ -59,11 +59,15 @@ def receive(
             found[rank] = _registered(data, [each.id for each in found.values()])
         except RefusedError as error:
             refused[rank] = str(error)
-    if cap is None:  # what counts of a device depends on all of them
-        cap = cap_of([*found.values()]) if old is None else CAP if old.cap is None else old.cap
+    if cap is not None:
+        most = cap
+    elif old is not None:
+        most = CAP if old.cap is None else old.cap
+    else:  # what counts of a device depends on all of them
+        most = cap_of([*found.values()])
     for rank, one in list(found.items()):
         try:
-            smaller = _capped(fleet, one, cap)
+            smaller = _capped(fleet, one, most)
             found[rank] = smaller if old is None else old.admit(smaller)
         except RefusedError as error:
             del found[rank]
@@ -76,7 +80,7 @@ def receive(
                 f"{len(found)} of at least {least} devices have come within {0 if wait is None else wait:g} s: wait "
                 f"longer (--wait), or begin with fewer (--least {max(1, len(found))})"
             )
-        registry = old or Registry.of(run, list(found.values()), models, test, cap)
+        registry = old or Registry.of(run, list(found.values()), models, test, most)
         registry.save(path)
         fleet.names = registry.names
         fits()
@@ -92,7 +96,7 @@ def receive(
 
     def admit(rank: int, data: bytes) -> None:
         try:
-            one = registry.admit(_capped(fleet, _registered(data, fleet.ranks), cap))
+            one = registry.admit(_capped(fleet, _registered(data, fleet.ranks), most))
             _welcome(fleet, registry, rank, one.id, public)
         except RefusedError as error:
             fleet.audit("refused", f"rank {rank}", str(error))
