@@ -477,7 +477,7 @@ def _computed(module: nn.Module) -> list[str]:
 def _is_computed(value: Any) -> bool:
     """Whether a value is a tensor with a graph, or a collection of such."""
     if isinstance(value, Tensor):
-        return not isinstance(value, nn.parameter.UninitializedTensorMixin) and value.grad_fn is not None
+        return not nn.parameter.is_lazy(value) and value.grad_fn is not None
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return any(map(_is_computed, inside))
 

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 from fedloom.core.errors import EngineWarning, RankError, SettingError, warn
 
+dist: Any = torch.distributed  # its stubs lack much of what it exports
 Transport = Literal["gloo", "mpi"]
 FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires between all ranks
 CLOSED = b""  # a message and its answer: nothing more is asked
@@ -179,10 +180,10 @@ class GlooManager(Carried):
     For each rank at the other end a thread sends and another receives, since both block.
     """
 
-    def __init__(self, rank: int, size: int, store: dist.Store) -> None:
+    def __init__(self, rank: int, size: int, store: Any) -> None:
         super().__init__(rank, size)
         self.store = dist.PrefixStore("fedloom", store)
-        self._pairs: dict[int, dist.ProcessGroupGloo] = {}
+        self._pairs: dict[int, Any] = {}
         self._out: dict[int, queue.SimpleQueue[bytes | None]] = {}
         self._due: dict[int, threading.Semaphore] = {}  # messages that are wanted; what else is sent waits in Gloo
         self._threads: list[threading.Thread] = []
@@ -334,7 +335,7 @@ def _over_gloo() -> GlooManager:
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun has made one, which outlives restarts
     try:
         # Without a number of workers, for all of whom it would wait.
-        store: dist.Store = dist.TCPStore(
+        store = dist.TCPStore(
             os.environ["MASTER_ADDR"], port, None, not (rank or agents), FOREVER, wait_for_workers=False
         )
         if agents:

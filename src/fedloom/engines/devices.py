@@ -199,8 +199,8 @@ class Devices(Engine):
                     "state folder back"
                 )
             if request.call.exchange != JUDGING:
-                version = request.call.round, int(request.call.exchange)
-                states = Held(*(torch.tensor([n]) for n in version), _as_bytes(message.head.get("made")))
+                round, exchange = (torch.tensor([int(n)]) for n in (request.call.round, request.call.exchange))
+                states = Held(round, exchange, _as_bytes(message.head.get("made")))
         return states, answer
 
     def _plausible(self, request: Request, node: Any) -> Any:

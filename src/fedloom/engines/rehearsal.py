@@ -65,7 +65,7 @@ class Rehearsals:
     def size(self, request: Request) -> int:
         """Bytes that the answer to a request may have."""
         want, planned = self._expected(request)
-        return HEADS + 8 * planned + sum(t.numel() * t.itemsize for t in tree.leaves(want))
+        return HEADS + 8 * planned + sum(int(t.numel() * t.itemsize) for t in tree.leaves(want))
 
     def _expected(self, request: Request) -> tuple[dict[str, Any], int]:
         """The parts of an answer, without storage, and how many steps its losses are of at most."""

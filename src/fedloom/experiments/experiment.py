@@ -450,7 +450,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
             data = file.read(SETTINGS + 1)
         if len(data) > SETTINGS:
             raise ValueError(f"settings have at most {SETTINGS:,} bytes, got more")
-        found = readers[path.suffix](data)
+        found: dict[str, Any] = readers[path.suffix](data)
     except OSError as error:
         raise SettingError(f"cannot read the settings file {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -486,7 +486,7 @@ def named_code(described: Any) -> list[str]:
     return list(dict.fromkeys(code for key, value in flat(described).items() for code in _code_at(key, value)))
 
 
-_REGISTRIES = {"algorithm": ALGORITHMS, "model": MODELS, "task": catalogue.TASKS}
+_REGISTRIES: dict[str, Mapping[str, Any]] = {"algorithm": ALGORITHMS, "model": MODELS, "task": catalogue.TASKS}
 
 
 def _code_at(key: str, value: Any) -> Iterator[str]:

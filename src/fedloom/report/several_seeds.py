@@ -71,7 +71,8 @@ def summary(
     listed: list[Any] = []
     for given in runs:
         listed += list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    mappings, histories = ([of for of in listed if isinstance(of, kind)] for kind in (Mapping, History))
+    mappings = [of for of in listed if isinstance(of, Mapping)]
+    histories = [of for of in listed if isinstance(of, History)]
     if mappings and mappings == listed:
         methods = _of_histories({name: of for mapping in mappings for name, of in mapping.items()})
     elif histories and len(histories) == len(listed):
@@ -120,8 +121,8 @@ def _of_histories(runs: Mapping[str, History | Sequence[History]]) -> list[Metho
             f"a summary takes histories of at least one round, got none of {', '.join(empty) or 'any method'}: run "
             "each method first"
         )
-    runs = [(name, Run(f"{name}/{i}", history)) for name, of in groups.items() for i, history in enumerate(of)]
-    return methods_of([run for _, run in runs], [name for name, _ in runs])
+    named = [(name, Run(f"{name}/{i}", history)) for name, of in groups.items() for i, history in enumerate(of)]
+    return methods_of([run for _, run in named], [name for name, _ in named])
 
 
 @dataclass(frozen=True)
