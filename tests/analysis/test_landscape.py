@@ -92,9 +92,9 @@ def test_relative_noise_follows_the_norm_of_each_tensor(reference: Any) -> None:
     seen: list[Weights] = []
 
     class Recording(Model):
-        def __call__(self, weights: Weights, x: Tensor) -> Tensor:
+        def __call__(self, weights: Weights, x: Tensor, *args: Any, **more: Any) -> Tensor:
             seen.append(weights)
-            return super().__call__(weights, x)
+            return super().__call__(weights, x, *args, **more)
 
     for relative in (True, False):
         seen.clear()
