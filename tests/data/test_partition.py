@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import golden as read
-from fedloom.core.errors import SettingWarning
 from fedloom.data import Partition, by_lists, dirichlet, iid, pooled, shards, split
 
 OFFICIAL_SEED = 19940817
@@ -334,7 +333,7 @@ def test_dirichlet_gives_up_with_the_smallest_size_it_reached() -> None:
 def test_dirichlet_says_that_it_takes_long() -> None:
     with (
         pytest.warns(
-            SettingWarning, match=r"2,000 draws of dirichlet alpha=0.01 left .* up to 2,001 are made: .* plain_d"
+            UserWarning, match=r"2,000 draws of dirichlet alpha=0.01 left .* up to 2,001 are made: .* plain_d"
         ),
         pytest.raises(ValueError, match="none of 2001 attempts"),
     ):

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +20,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
-
-from fedloom.core.errors import SettingWarning, warn
 
 IntArray = npt.NDArray[np.int64]
 _BLOCK = 1 << 16  # clients that are counted at a time: a million cost no more memory than these
@@ -278,11 +277,11 @@ def dirichlet(
     best = -1
     for attempt in range(max_attempts):
         if attempt == _MANY:
-            warn(
+            warnings.warn(
                 f"{_MANY:,} draws of dirichlet alpha={alpha:g} left a client with too few examples, at best {best} of "
                 f"{min_size}, and up to {max_attempts:,} are made: raise alpha, take fewer clients, "
                 f"{_lower(alpha, capped)}",
-                SettingWarning,
+                stacklevel=2,
             )
         # Sizes decide about acceptance, so rows are listed once, at the end. The shuffles cannot be saved: they move
         # the random stream, and the official partitions follow from it.
