@@ -237,7 +237,7 @@ def test_what_no_server_says_is_refused_in_words(said: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff" * 9, b'{"client": 1e400, "model": "logistic", "token": "t"}', b'{"run": "a", "run": "b"}',
+    [b"\xff" * 9, b'{"client": 1e400, "model": "logistic", "token": "t"}', b'{"run": "a", "run": "b"}',
      b'{"settings": ' + b"[" * 100_000, b'{"settings": ' + b'{"a":' * 900 + b"1" + b"}" * 901, b" " * (FIRST + 1)],
 )  # fmt: skip
 def test_what_is_no_json_of_a_server_is_refused_in_words(data: bytes, tmp_path: Path) -> None:
