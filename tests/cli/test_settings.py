@@ -458,8 +458,9 @@ def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(p.name for p in Path("local").iterdir()) == sorted(f"client-{k}.safetensors" for k in clients)
     out = done(capsys, "replay a 2 --allow-code")
     assert out.splitlines()[-1] == agrees  # round 2 has no checkpoint any more
-    assert refused(capsys, "replay a 5 --allow-code") == "the run in a has the rounds 1 to 4 to replay, got 5"
-    assert refused(capsys, "replay a 0 --allow-code") == "the run in a has the rounds 1 to 4 to replay, got 0"
+    at = Path("a").absolute()
+    assert refused(capsys, "replay a 5 --allow-code") == f"the run in {at} has the rounds 1 to 4 to replay, got 5"
+    assert refused(capsys, "replay a 0 --allow-code") == f"the run in {at} has the rounds 1 to 4 to replay, got 0"
     done(capsys, "run centralised --settings tiny.toml --rounds 1 --out b")
     (row,) = (
         line.split() for line in done(capsys, "replay b 1 --allow-code").splitlines() if line.split()[:1] == ["all"]

@@ -497,7 +497,7 @@ def test_ungoverned_dropout_is_refused_before_the_run(layer: Any, who: str, tmp_
         ({"cohort_size": 0}, "cohort_size must be >= 1, got 0"),
         ({"eval_every": 0}, "eval_every must be >= 1, got 0"),
         ({"panel": -1}, "panel must be >= 1, got -1"),
-        ({"threads": 0}, "threads must be >= 1, got 0"),
+        ({"threads": 0}, "threads must be >= 1 and <= 4096, got 0"),
         ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
         ({"compilation": "jit"}, "compilation must be one of auto, none, trace, compile, got 'jit'"),
         ({"on_nonfinite": "ignore"}, "on_nonfinite must be one of stop, refuse, got 'ignore'"),

@@ -407,6 +407,8 @@ def _measured(model: Model, weights: Weights, task: Task, x: Tensor, y: Tensor, 
     batch = Batch(x=x, y=y, mask=real, key=y[0] * 0, notes=notes_of(task, y, x.dtype), full=True)
     params = Params({n: p.detach().requires_grad_() for n, p in weights.params.items()})
     logits, buffers = model.train(Weights(params, weights.buffers), batch)
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits must be a tensor, not {type(logits).__name__}")
     value = objective(task, logits, batch, params)
     _checked(logits, task, len(x), each)
     torch.autograd.grad(value, list(params.values()), allow_unused=True)
