@@ -62,11 +62,18 @@ def _nodes(test: str) -> tuple[list[ast.AST], bool]:
             reads |= what == (TESTS / "conftest.py", "golden")
             waiting += [what] if what[0].name != "conftest.py" else []
         elif what is not None:
-            inside = list(ast.walk(what))
+            inside, names = _inside(path, name)
             nodes += inside
-            names = {n.id if isinstance(n, ast.Name) else n.arg for n in inside if isinstance(n, ast.Name | ast.arg)}
-            waiting += [(path, n) for n in sorted(names)]
+            waiting += [(path, n) for n in names]
     return nodes, reads
+
+
+@functools.cache
+def _inside(path: Path, name: str) -> tuple[list[ast.AST], list[str]]:
+    """All nodes of what a module defines by this name, and the names that they mention; many tests share it."""
+    inside = list(ast.walk(definitions(path)[name]))  # type: ignore[arg-type]
+    names = {n.id if isinstance(n, ast.Name) else n.arg for n in inside if isinstance(n, ast.Name | ast.arg)}
+    return inside, sorted(names)
 
 
 def files(test: str) -> set[str]:

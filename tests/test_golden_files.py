@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -14,10 +15,16 @@ from reading import FILES, TESTS, definitions, files, functions
 
 THIS = Path(__file__)
 INDEX = "ktpfl_dense/index.json"
-READ = {INDEX: {"test_golden_files.py"}}
-for _test in functions():
-    for _file in files(_test):
-        READ.setdefault(_file, set()).add(_test.partition("::")[0])
+
+
+@functools.cache
+def read() -> dict[str, set[str]]:
+    """Of each golden file the modules that read it, told from the sources of all tests (seconds)."""
+    found = {INDEX: {"test_golden_files.py"}}
+    for test in functions():
+        for file in files(test):
+            found.setdefault(file, set()).add(test.partition("::")[0])
+    return found
 
 
 def listed(heading: str) -> list[list[list[str]]]:
@@ -33,18 +40,18 @@ IN_MINIATURE = {row[0][0]: row[1] for row in listed("Files that only a miniature
 
 
 def test_every_file_is_read_or_waits() -> None:
-    forgotten = sorted(FILES.keys() - READ.keys() - WAITING.keys())
+    forgotten = sorted(FILES.keys() - read().keys() - WAITING.keys())
     assert not forgotten, f"no test reads {forgotten}: write one, or list them in tests/golden/README.md"
 
 
 def test_what_waits_exists_and_is_not_read() -> None:
     assert set(WAITING) <= set(FILES), "tests/golden/README.md lists files that are not there"
-    struck = sorted(WAITING.keys() & READ.keys())
+    struck = sorted(WAITING.keys() & read().keys())
     assert not struck, f"tests read {struck}: strike them from the list in tests/golden/README.md"
 
 
 def test_what_a_miniature_reads_is_told() -> None:
-    assert set(IN_MINIATURE) == {file for file, modules in READ.items() if modules == {"test_miniatures.py"}}
+    assert set(IN_MINIATURE) == {file for file, modules in read().items() if modules == {"test_miniatures.py"}}
 
 
 def test_nothing_waits_for_a_method_that_is_there() -> None:
@@ -54,7 +61,7 @@ def test_nothing_waits_for_a_method_that_is_there() -> None:
 
 def test_arrays_that_are_left_out_exist() -> None:
     for (name,), patterns, _ in listed("Arrays that no test reads, of files that are read"):
-        assert name in READ
+        assert name in read()
         for pattern in patterns:
             assert any(fnmatchcase(key, pattern) for key in golden(name)), f"{name} has no array {pattern}"
 

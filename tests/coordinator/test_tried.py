@@ -70,7 +70,11 @@ class Own(fl.Classification):
 
 
 WRONG: dict[str, tuple[Callable[[Any, Tensor], Any], Any, str]] = {
-    "a tuple": (lambda self, z: (z, z) if self.training else z, None, "in training, TypeError: logits must be a tensor, not tuple"),
+    "a tuple": (
+        lambda self, z: (z, z) if self.training else z,
+        None,
+        "in training, TypeError: logits must be a tensor, not tuple",
+    ),
     "twice the logits": (
         lambda self, z: torch.cat([z, z], 1) if self.training else z,
         None,

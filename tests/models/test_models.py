@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -41,51 +43,53 @@ def num_parameters(network: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(
-    ("network", "expected"),
+    ("make", "expected"),
     [
-        (FedNTDCNN(3, 32, 10), 2_156_490),
-        (FedNTDCNN(3, 32, 100), 2_202_660),
-        (FedNTDCNN(1, 28, 10), 1_663_370),
-        (LeNet(3, 32, 10), 62_006),
-        (PFedSDFashionCNN(1, 28, 10), 244_234),
-        (PFedSDCifar100CNN(3, 32, 100), 1_075_044),
-        (APFLCNN(1, 32, 10), 1_034_380),
-        (APFLCNN(1, 32, 10, padding=2), 2_594_380),
-        (LinearSVM(100), 101),
-        (LogisticRegression(784, 10), 7_850),
-        (MLP(784, 10), 784 * 200 + 200 + 2_010),
-        (MLP(784, 10, hidden=(200, 200)), 199_210),  # the "2NN" of McMahan et al. (2017)
+        (lambda: FedNTDCNN(3, 32, 10), 2_156_490),
+        (lambda: FedNTDCNN(3, 32, 100), 2_202_660),
+        (lambda: FedNTDCNN(1, 28, 10), 1_663_370),
+        (lambda: LeNet(3, 32, 10), 62_006),
+        (lambda: PFedSDFashionCNN(1, 28, 10), 244_234),
+        (lambda: PFedSDCifar100CNN(3, 32, 100), 1_075_044),
+        (lambda: APFLCNN(1, 32, 10), 1_034_380),
+        (lambda: APFLCNN(1, 32, 10, padding=2), 2_594_380),
+        (lambda: LinearSVM(100), 101),
+        (lambda: LogisticRegression(784, 10), 7_850),
+        (lambda: MLP(784, 10), 784 * 200 + 200 + 2_010),
+        (lambda: MLP(784, 10, hidden=(200, 200)), 199_210),  # the "2NN" of McMahan et al. (2017)
     ],
 )
-def test_parameter_counts_of_the_papers(network: nn.Module, expected: int) -> None:
+def test_parameter_counts_of_the_papers(make: Callable[[], nn.Module], expected: int) -> None:
+    network = make()
     assert num_parameters(network) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "network"),
+    ("name", "make"),
     [
-        ("KT-pFL LeNet", LeNet(3, 28, 10)),
-        ("KT-pFL LeNet adapted to 32 (fc1 400->120)", LeNet(3, 32, 10)),
-        ("DENSE resnet18 (10 cls)", ResNet18()),
-        ("DENSE resnet18 (100 cls)", ResNet18(num_classes=100)),
-        ("KT-pFL ResNet18 28", ResNet18()),
-        ("KT-pFL ResNet18 32", ResNet18()),
-        ("KT-pFL LeNet", build("ktpfl_lenet", (1, 28, 28), 10)),
-        ("KT-pFL LeNet adapted to 32 (fc1 400->120)", build("ktpfl_lenet", (3, 32, 32), 10)),
-        ("KT-pFL AlexNet", build("ktpfl_alexnet", (1, 28, 28), 10)),
-        ("KT-pFL AlexNet adapted to 32 (fc 1024->4096)", build("ktpfl_alexnet", (3, 32, 32), 10)),
-        ("KT-pFL ResNet18 28", build("ktpfl_resnet18", (1, 28, 28), 10)),
-        ("KT-pFL shufflenetv2 28", build("ktpfl_shufflenet", (1, 28, 28), 10)),
-        ("KT-pFL shufflenetv2 32", build("ktpfl_shufflenet", (3, 32, 32), 10)),
-        ("DENSE CNNMnist (mnist_cnn, fmnist_cnn)", build("dense_cnn_mnist", (1, 28, 28), 10)),
-        ("DENSE CNNCifar = 'CNN2' (cnn, svhn_cnn)", build("dense_cnn2", (3, 32, 32), 10)),
-        ("DENSE CNNCifar2 = 'CNN1' (heter)", build("dense_cnn1", (3, 32, 32), 10)),
-        ("DENSE CNNCifar100", build("dense_cnn_cifar100", (3, 32, 32), 100)),
-        ("DENSE wrn_16_1", build("wrn16_1", (3, 32, 32), 10)),
-        ("DENSE wrn_40_1", build("wrn40_1", (3, 32, 32), 10)),
+        ("KT-pFL LeNet", lambda: LeNet(3, 28, 10)),
+        ("KT-pFL LeNet adapted to 32 (fc1 400->120)", lambda: LeNet(3, 32, 10)),
+        ("DENSE resnet18 (10 cls)", lambda: ResNet18()),
+        ("DENSE resnet18 (100 cls)", lambda: ResNet18(num_classes=100)),
+        ("KT-pFL ResNet18 28", lambda: ResNet18()),
+        ("KT-pFL ResNet18 32", lambda: ResNet18()),
+        ("KT-pFL LeNet", lambda: build("ktpfl_lenet", (1, 28, 28), 10)),
+        ("KT-pFL LeNet adapted to 32 (fc1 400->120)", lambda: build("ktpfl_lenet", (3, 32, 32), 10)),
+        ("KT-pFL AlexNet", lambda: build("ktpfl_alexnet", (1, 28, 28), 10)),
+        ("KT-pFL AlexNet adapted to 32 (fc 1024->4096)", lambda: build("ktpfl_alexnet", (3, 32, 32), 10)),
+        ("KT-pFL ResNet18 28", lambda: build("ktpfl_resnet18", (1, 28, 28), 10)),
+        ("KT-pFL shufflenetv2 28", lambda: build("ktpfl_shufflenet", (1, 28, 28), 10)),
+        ("KT-pFL shufflenetv2 32", lambda: build("ktpfl_shufflenet", (3, 32, 32), 10)),
+        ("DENSE CNNMnist (mnist_cnn, fmnist_cnn)", lambda: build("dense_cnn_mnist", (1, 28, 28), 10)),
+        ("DENSE CNNCifar = 'CNN2' (cnn, svhn_cnn)", lambda: build("dense_cnn2", (3, 32, 32), 10)),
+        ("DENSE CNNCifar2 = 'CNN1' (heter)", lambda: build("dense_cnn1", (3, 32, 32), 10)),
+        ("DENSE CNNCifar100", lambda: build("dense_cnn_cifar100", (3, 32, 32), 100)),
+        ("DENSE wrn_16_1", lambda: build("wrn16_1", (3, 32, 32), 10)),
+        ("DENSE wrn_40_1", lambda: build("wrn40_1", (3, 32, 32), 10)),
     ],
 )
-def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, network: nn.Module) -> None:
+def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, make: Callable[[], nn.Module]) -> None:
+    network = make()
     recorded = KTPFL_SIZES[name]
     assert num_parameters(network) == recorded["params"]
     assert len(list(network.parameters())) == recorded["trainable_tensors"]
@@ -96,34 +100,35 @@ def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, netwo
 
 
 @pytest.mark.parametrize(
-    ("network", "shape", "feature_size"),
+    ("make", "shape", "feature_size"),
     [
-        (LogisticRegression(12, 5), (3, 2, 2), 12),
-        (MLP(12, 5, hidden=(9, 7)), (3, 2, 2), 7),
-        (LeNet(1, 16, 5), (1, 16, 16), 84),
-        (LeNet(3, 29, 5), (3, 29, 29), 84),
-        (FedNTDCNN(1, 13, 5), (1, 13, 13), 512),
-        (HypersphereCNN(1, 13, 5), (1, 13, 13), 2),
-        (APFLCNN(1, 17, 5), (1, 17, 17), 800),
-        (APFLCNN(3, 18, 5, padding=2), (3, 18, 18), 800),
-        (APFLCNN(1, 19, 5, padding=1), (1, 19, 19), 800),
-        (APFLCNN(1, 16, 5, padding=3), (1, 16, 16), 800),
-        (PFedSDFashionCNN(3, 16, 5), (3, 16, 16), 64),
-        (PFedSDCifar100CNN(1, 17, 5), (1, 17, 17), 128),
-        (SmallConvNet(3, 5, "batch"), (3, 9, 11), 32),
-        (SmallConvNet(3, 5, "group"), (3, 4, 4), 32),
-        (SmallConvNet(3, 5, "none"), (3, 8, 8), 32),
-        (DenseMnistCNN(1, 13, 5), (1, 13, 13), 288),
-        (DenseCNN((4, 5, 6), 0, 3, 22, 5), (3, 22, 22), 24),
-        (DenseCNN((4, 5, 6), 7, 1, 18, 5), (1, 18, 18), 7),
-        (WideResNet(10, 2, 3, 5), (3, 9, 11), 128),
-        (AlexNet(1, 17, 5), (1, 17, 17), 4096),
-        (ShuffleNetV2(3, 5), (3, 9, 11), 1024),
+        (lambda: LogisticRegression(12, 5), (3, 2, 2), 12),
+        (lambda: MLP(12, 5, hidden=(9, 7)), (3, 2, 2), 7),
+        (lambda: LeNet(1, 16, 5), (1, 16, 16), 84),
+        (lambda: LeNet(3, 29, 5), (3, 29, 29), 84),
+        (lambda: FedNTDCNN(1, 13, 5), (1, 13, 13), 512),
+        (lambda: HypersphereCNN(1, 13, 5), (1, 13, 13), 2),
+        (lambda: APFLCNN(1, 17, 5), (1, 17, 17), 800),
+        (lambda: APFLCNN(3, 18, 5, padding=2), (3, 18, 18), 800),
+        (lambda: APFLCNN(1, 19, 5, padding=1), (1, 19, 19), 800),
+        (lambda: APFLCNN(1, 16, 5, padding=3), (1, 16, 16), 800),
+        (lambda: PFedSDFashionCNN(3, 16, 5), (3, 16, 16), 64),
+        (lambda: PFedSDCifar100CNN(1, 17, 5), (1, 17, 17), 128),
+        (lambda: SmallConvNet(3, 5, "batch"), (3, 9, 11), 32),
+        (lambda: SmallConvNet(3, 5, "group"), (3, 4, 4), 32),
+        (lambda: SmallConvNet(3, 5, "none"), (3, 8, 8), 32),
+        (lambda: DenseMnistCNN(1, 13, 5), (1, 13, 13), 288),
+        (lambda: DenseCNN((4, 5, 6), 0, 3, 22, 5), (3, 22, 22), 24),
+        (lambda: DenseCNN((4, 5, 6), 7, 1, 18, 5), (1, 18, 18), 7),
+        (lambda: WideResNet(10, 2, 3, 5), (3, 9, 11), 128),
+        (lambda: AlexNet(1, 17, 5), (1, 17, 17), 4096),
+        (lambda: ShuffleNetV2(3, 5), (3, 9, 11), 1024),
     ],
 )
 def test_logits_are_the_classifier_of_the_features(
-    network: FeatureClassifier, shape: tuple[int, ...], feature_size: int
+    make: Callable[[], FeatureClassifier], shape: tuple[int, ...], feature_size: int
 ) -> None:
+    network = make()
     network.eval()
     x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
     z = network.features(x)
@@ -143,8 +148,11 @@ def test_features_of_logistic_regression_are_the_input() -> None:
     torch.testing.assert_close(LogisticRegression(9, 2).features(x), x.flatten(1), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("network", [MLP(4, 2), LeNet(1, 16, 2), FedNTDCNN(1, 4, 2), SmallConvNet(1, 2)])
-def test_features_are_taken_after_the_relu(network: FeatureClassifier) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: MLP(4, 2), lambda: LeNet(1, 16, 2), lambda: FedNTDCNN(1, 4, 2), lambda: SmallConvNet(1, 2)]
+)
+def test_features_are_taken_after_the_relu(make: Callable[[], FeatureClassifier]) -> None:
+    network = make()
     shape = {MLP: (4,), LeNet: (1, 16, 16), FedNTDCNN: (1, 4, 4), SmallConvNet: (1, 8, 8)}[type(network)]
     z = network.features(torch.randn(16, *shape, generator=torch.Generator().manual_seed(0)))
     assert (z >= 0).all()
@@ -253,14 +261,15 @@ def test_build_makes_what_the_name_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "pooled"),
+    ("make", "pooled"),
     [
-        (DenseMnistCNN(), [(16, 14), (32, 7)]),
-        (DenseCNN(), [(128, 15), (128, 6)]),
-        (DenseCNN((32, 64, 64), 64), [(32, 15), (64, 6)]),
+        (lambda: DenseMnistCNN(), [(16, 14), (32, 7)]),
+        (lambda: DenseCNN(), [(128, 15), (128, 6)]),
+        (lambda: DenseCNN((32, 64, 64), 64), [(32, 15), (64, 6)]),
     ],
 )
-def test_maps_of_the_cnns_of_dense(network: nn.Module, pooled: list[tuple[int, int]]) -> None:
+def test_maps_of_the_cnns_of_dense(make: Callable[[], nn.Module], pooled: list[tuple[int, int]]) -> None:
+    network = make()
     """Channels and sides behind each pooling; no pooling follows the third convolution."""
     seen: list[tuple[int, int]] = []
     for module in network.modules():

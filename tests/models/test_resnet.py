@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,17 @@ TINY = [[[(3, 16, 1), (3, 16, 1)]], [[(1, 8, 1), (3, 8, 2), (1, 32, 1)], [(1, 8,
 
 
 @pytest.mark.parametrize(
-    ("network", "parameters", "state_bytes"),
+    ("make", "parameters", "state_bytes"),
     [
-        (ResNet10(), 4_903_242, 19_612_968),  # FedNTD: no running statistics, so parameters are all there is
-        (ResNet10(num_classes=100), 4_903_242 + 90 * 513, None),
-        (ResNet18(), 11_173_962, None),
-        (ResNet18(norm="group"), 11_173_962, 4 * 11_173_962),
-        (ResNet56(), 591_322, None),  # FedAlign
+        (lambda: ResNet10(), 4_903_242, 19_612_968),  # FedNTD: no running statistics, so parameters are all there is
+        (lambda: ResNet10(num_classes=100), 4_903_242 + 90 * 513, None),
+        (lambda: ResNet18(), 11_173_962, None),
+        (lambda: ResNet18(norm="group"), 11_173_962, 4 * 11_173_962),
+        (lambda: ResNet56(), 591_322, None),  # FedAlign
     ],
 )
-def test_sizes_of_the_papers(network: nn.Module, parameters: int, state_bytes: int | None) -> None:
+def test_sizes_of_the_papers(make: Callable[[], nn.Module], parameters: int, state_bytes: int | None) -> None:
+    network = make()
     assert sum(p.numel() for p in network.parameters()) == parameters
     if state_bytes is not None:
         assert sum(t.numel() * t.element_size() for t in network.state_dict().values()) == state_bytes
