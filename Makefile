@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | screenshots: each sets itself up on a fresh machine.
+# make demo | test | test-all | check | lint | bench | screenshots: each sets itself up on a fresh machine.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,14 +6,19 @@ STAMP := $(VENV)/.installed
 # What a run needs and no more, unless the developers' environment is there already.
 DEMO := $(if $(wildcard $(STAMP)),$(VENV),.demo)
 PIP := -m pip install --quiet --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Tests start hundreds of processes: without byte code each compiles the whole library (5 s of 10).
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test mutants lint bench screenshots venv clean help
+.PHONY: demo test test-all test-slow check mutants lint bench screenshots venv clean help
 
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   four algorithms on 100 simulated clients, checked against expected results (two minutes, with the installation)"
-	@echo "make test   all tests"
+	@echo "make test   the tests (five minutes on two cores)"
+	@echo "make test-all   those that take long too: launched ranks, kills, the whole battery"
+	@echo "make check FILE=moon   lint, types, tests, battery and wrong edits of one file"
 	@echo "make mutants  which small wrong edits the tests notice (minutes); MUTANTS='kt_pfl fold' for a part"
 	@echo "make lint   format, lint, types"
 	@echo "make bench  speed, as ratios in one run (minutes)"
@@ -36,7 +41,16 @@ demo: $(DEMO)/.installed
 	$(DEMO)/bin/fedloom demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-all: $(STAMP)
+	$(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
+
+test-slow: $(STAMP)
+	$(PYTEST) -m slow $(PYTEST_ARGS)
+
+check: $(STAMP)
+	$(BIN)/python scripts/check.py $(FILE)
 
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)

@@ -29,6 +29,25 @@ def golden(name: str) -> dict[str, Any]:
         return {key: file[key] for key in file.files}
 
 
+@pytest.hookimpl(tryfirst=True)  # before what is slow is left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of a test as slow but for a few, where `@pytest.mark.some(n)` says how many `make test` runs.
+
+    They are spread over all of them, so that most values of a cross product are among them: of 12 cases
+    (4 algorithms x 3 engines), some(4) runs the 1st, 4th, 7th and 10th.
+    """
+    cases = dict[str, list[pytest.Item]]()
+    for item in items:
+        if item.get_closest_marker("some"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for several in cases.values():
+        (count,) = several[0].get_closest_marker("some").args  # type: ignore[union-attr]
+        kept = {len(several) * i // count for i in range(count)}
+        for i, item in enumerate(several):
+            if i not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _alike_wherever() -> None:
     """A test begins alike whatever ran before it: which tests share a process depends on how fast they are.
