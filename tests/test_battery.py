@@ -184,16 +184,47 @@ OF_VARIANTS = (
 """What such settings can break of an algorithm that passes all checks."""
 
 
+REPRESENTATIVES = {  # one for each shape of what is kept and what is exchanged
+    "scaffold": "server and clients keep weights, two uploads",
+    "fedcurv": "what may be absent goes down and comes up",
+    "moon": "a client keeps its last model",
+    "pfedsd": "a client's model is its own, and teaches",
+    "fedper": "a part of the network is shared",
+    "pfedme": "a client trains two models",
+    "fedfomo": "each client is sent others",
+    "fedmeta": "a derivative of a derivative",
+    "feddf": "the server trains",
+    "dense": "the server makes examples, after one round",
+    "apfl_ni": "clients change how they train, by what the server has seen",
+    "kt_pfl": "predictions travel, in several exchanges",
+}
+"""Those whose battery `make test` runs; that of the others, and what is traced, is left to the slow tests."""
+
+
+def in_a_hurry(algorithm: str, check: str) -> bool:
+    """Whether `make test` runs it: a third of the checks of each representative, each check for four of them."""
+    if algorithm not in REPRESENTATIVES or check == "tracing_agrees":
+        return False
+    return ([*REPRESENTATIVES].index(algorithm) + [*CHECKS].index(check)) % 3 == 0
+
+
 def cases() -> list[Any]:
     """Every algorithm with its checks. Those of one algorithm stay in one process of pytest-xdist and share runs."""
     return [
-        pytest.param(algorithm, check, marks=pytest.mark.xdist_group(algorithm), id=f"{algorithm}-{check}")
+        pytest.param(
+            *(algorithm, check),
+            marks=[
+                pytest.mark.xdist_group(algorithm),
+                *([] if in_a_hurry(algorithm, check) else [pytest.mark.slow]),
+            ],
+            id=f"{algorithm}-{check}",
+        )
         for algorithm in ALGORITHMS
         for check in (OF_VARIANTS if algorithm in VARIANTS else CHECKS)
     ]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)  # the tests of one algorithm follow each other, and its runs hold programs
 def subject(algorithm: str) -> Subject:
     """Checks of one algorithm share the runs in which nothing is unusual."""
     return Subject.of(ALGORITHMS[algorithm])
@@ -258,6 +289,7 @@ def drawn(name: str, other: tuple[str, int] | None = None) -> tuple[dict[str, li
     return asked, (server, dict(engine.states))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", DRAWN)
 def test_what_a_server_draws_depends_on_the_purpose_and_the_round(name: str) -> None:
     """Of each purpose the number of the newest round matters: none is a constant, or an earlier round's."""
@@ -268,17 +300,20 @@ def test_what_a_server_draws_depends_on_the_purpose_and_the_round(name: str) -> 
         assert differ(end, other) != ((name, purpose) in UNUSED), f"{purpose} in round {rounds[-1]}"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", sorted({*ALGORITHMS} - {*DRAWN} - VARIANTS))
 def test_other_servers_draw_nothing(name: str) -> None:
     assert drawn(name)[0] == {}
 
 
+@pytest.mark.slow
 def test_adam_and_clipping_agree_too() -> None:
     local = Local(epochs=2, batch_size=4, optimiser=Adam(lr=0.01, clip=0.5, weight_decay=1e-3))
     for name in ("engines_agree", "tracing_agrees", "empty_steps_change_nothing"):
         assert CHECKS[name](Subject.of(FedAvg(), local=local)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [pytest.param(a, marks=pytest.mark.xdist_group(a)) for a in ALGORITHMS])
 def test_tracing_really_traces(algorithm: str) -> None:
     trail = subject(algorithm).run(Stacked, compilation="trace")
@@ -289,6 +324,7 @@ def test_tracing_really_traces(algorithm: str) -> None:
     assert all(isinstance(graph, torch.fx.GraphModule) for graph in graphs)
 
 
+@pytest.mark.slow
 def test_check_runs_everything_and_names_what_does_not_apply() -> None:
     assert check(FedAvg) == {"neutral_is_fedavg": "declares no neutral settings"}
 
@@ -503,6 +539,7 @@ BROKEN: dict[str, tuple[type[Broken], str]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", CHECKS)
 def test_broken_algorithms_fail(name: str) -> None:
     broken, message = BROKEN[name]
@@ -510,10 +547,12 @@ def test_broken_algorithms_fail(name: str) -> None:
         CHECKS[name](Subject.of(broken()))
 
 
+@pytest.mark.slow
 def test_sound_algorithms_of_users_pass() -> None:
     assert check(Broken) == {"neutral_is_fedavg": "declares no neutral settings"}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("broken", "name", "said"),
     [
@@ -563,6 +602,7 @@ class FineTunes(Broken):
         return minimise(self.loss(client), sent, client.train, self.local.optimiser, lr=client.lr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SelectsByValidation, FineTunes])
 def test_personal_may_select_and_train(kind: type[Broken]) -> None:
     subject = Subject.of(kind())

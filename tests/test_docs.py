@@ -47,6 +47,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", blocks("python"))
 def test_code_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -95,6 +96,7 @@ def test_there_is_something_to_run() -> None:
     assert len(commands()) >= 4
 
 
+@pytest.mark.some(29)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8"))):
@@ -188,6 +190,7 @@ def test_defaults_of_local_training_are_those_that_the_page_says() -> None:
     assert fedloom.Local(**said) == fedloom.Local()
 
 
+@pytest.mark.some(83)
 @pytest.mark.parametrize("name", fedloom.__all__)
 def test_public_names_have_docstrings(name: str) -> None:
     value = getattr(fedloom, name)

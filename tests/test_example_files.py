@@ -27,6 +27,7 @@ def _in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", SETTINGS, ids=lambda p: p.stem)
 def test_settings_run(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = next(line for line in file.read_text().splitlines() if "fedloom " in line)  # as its head says
@@ -42,6 +43,7 @@ def test_settings_run(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         assert records[1]["personal_accuracy"] > 0
 
 
+@pytest.mark.slow
 def test_own_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["own.py", str(tmp_path)])
     runpy.run_path("own.py", run_name="__main__")

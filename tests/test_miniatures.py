@@ -193,6 +193,7 @@ def fomo_population() -> Any:
     return clients_of(blobs(5, 9, 7, 4), held_out={0: val[0], 1: val[1], 3: val[2]})
 
 
+@pytest.mark.slow
 def test_fedfomo_on_both_engines() -> None:
     """Client 2 holds nothing out: its candidates all have loss 0, and it keeps what it has."""
     ends = []
@@ -298,6 +299,7 @@ def test_rows_are_saved_and_resumed(tmp_path: Path) -> None:
     assert max(a) >= 8
 
 
+@pytest.mark.slow
 def test_a_client_lost_in_the_second_exchange_keeps_what_the_first_left() -> None:
     ends = []
     for engine in ENGINES:

@@ -484,6 +484,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_on_the_command_line(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

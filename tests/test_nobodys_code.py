@@ -101,6 +101,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Membership:
     return Membership("fashion_mnist_small", tmp_path_factory.mktemp("state"))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_device_and_a_server(name: str, device: Membership) -> None:
     for key in PLACES:
@@ -118,6 +119,7 @@ def test_a_device_imports_nothing_that_is_looked_up_late(device: Membership, mon
         device(b"")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_commands_on_a_folder(name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     i = HOSTILE.index(name)
@@ -134,6 +136,7 @@ def test_commands_on_a_folder(name: str, run: Path, tmp_path: Path, capsys: pyte
         assert "name code to import" in error(capsys, *command.format(folder).split())
 
 
+@pytest.mark.slow
 def test_a_page_a_summary_and_a_check(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for i, name in enumerate(HOSTILE[3::9]):
         edited(run, tmp_path / "runs" / f"run{i}", PLACES[i % len(PLACES)], name)

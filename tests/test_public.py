@@ -34,6 +34,7 @@ def test_star_imports_all_of_them() -> None:
     assert set(fedloom.__all__) <= set(found)
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_before_it_is_used() -> None:
     code = (
         "import sys, fedloom as fl; assert 'torch' not in sys.modules; fl.data.Normalise; fl.FedAvg; "

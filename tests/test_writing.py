@@ -171,6 +171,7 @@ def ended(name: str, kind: Any, writes: bool, **how: Any) -> tuple[Any, ...]:
     return trail.servers, trail.states, trail.personal, trail.right
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("kind", "how"),
     [(Loop, "none"), (Stacked, "trace"), pytest.param(Stacked, "none", marks=pytest.mark.slow)],
@@ -204,6 +205,7 @@ def alike(a: History, b: History) -> bool:
     return a.metrics == b.metrics and a.per_client == b.per_client and same(a.server, b.server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
@@ -229,6 +231,7 @@ def test_runs_are_those_of_the_pure_twins(algorithm: Any, settings: Any) -> None
         assert alike(mine, ran(both, True, algorithm, **settings))
 
 
+@pytest.mark.slow
 def test_resumed_replayed_and_verified(tmp_path: Path) -> None:
     pure = ran(data(), False, rounds=4)
     ran(data(), True, folder=tmp_path / "run")

@@ -67,6 +67,7 @@ class Steps(APFLNi):  # type: ignore[misc]  # final for users
 # ---- decomposition and local training
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("decomposition", ["function_preserving", "paper_literal", "zero_personal"])
 def test_local_steps(decomposition: str, engine: Any) -> None:
@@ -92,6 +93,7 @@ def test_local_steps(decomposition: str, engine: Any) -> None:
     np.testing.assert_allclose(seen[1].losses[0], g["loss_task"] + g["penalty"], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_gradients_of_the_three_parts() -> None:
     g = golden("pfedsd_apfl/apfl_mlp_function_preserving")
     batch = Batch(x=torch.from_numpy(g["x"][0]), y=torch.from_numpy(g["y"][0]), mask=YES, key=YES.long(), full=True)
@@ -124,6 +126,7 @@ class Halves(APFLNi):  # type: ignore[misc]
         return fisher(client.model, client.task, w, batches)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("kind", "estimator", "wanted"),
@@ -160,6 +163,7 @@ class Nothing:
         return y == y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_elastic_weight_consolidation(engine: Any) -> None:
     """Importance over two tasks, the second measured on batches of 5, and its pull alone as one step of rate 1."""
@@ -187,6 +191,7 @@ def test_elastic_weight_consolidation(engine: Any) -> None:
 # ---- rounds
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("decomposition", ["function_preserving"])
 def test_rounds(decomposition: str, engine: Any) -> None:
@@ -276,6 +281,7 @@ class Frozen(APFLNi):  # type: ignore[misc]
         return self.train(client, start, decomposed, loss=loss, correct=correct)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [APFLNi(mu=0.0, z=9), Frozen(mu=0.0, z=0)], ids=["undecomposed", "frozen"])
 def test_it_is_fedavg_where_nothing_pulls_and_nothing_is_decomposed(
@@ -290,6 +296,7 @@ def test_it_is_fedavg_where_nothing_pulls_and_nothing_is_decomposed(
     other.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_rounds_before_anything_was_measured_are_those_of_fedavg(engine: Any) -> None:
     (one, mine), (other, theirs) = (go(engine, a, COHORTS[:2]) for a in (APFLNi(forced_rounds=(1,)), FedAvg()))
@@ -332,6 +339,7 @@ def test_how_own_parts_begin() -> None:
             torch.testing.assert_close(begun[name].sigmoid(), torch.full_like(begun[name], mask), rtol=1e-8, atol=0)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_plateau_is_answered_in_the_next_round_and_once(engine: Any) -> None:
     algorithm = APFLNi(forced_rounds=(), window=2, delta_mu=100.0, delta_sigma=100.0, lam=0.5)
@@ -344,6 +352,7 @@ def test_a_plateau_is_answered_in_the_next_round_and_once(engine: Any) -> None:
     run.close()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_importance_stays_with_clients_until_it_is_older_than_the_servers(engine: Any) -> None:
     faults = lambda t, exchange, k: "late" if (t, k) == (2, 0) else None  # noqa: E731
@@ -357,6 +366,7 @@ def test_importance_stays_with_clients_until_it_is_older_than_the_servers(engine
     run.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_who_has_parts_of_its_own_and_by_what_others_are_judged(engine: Any) -> None:
     run, servers = go(engine, APFLNi(z=1))
@@ -370,6 +380,7 @@ def test_who_has_parts_of_its_own_and_by_what_others_are_judged(engine: Any) -> 
     run.close()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_statistics_stay_with_own_parts_and_are_averaged_for_the_others(engine: Any) -> None:
     model = Model(lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)), name="norm")

@@ -26,6 +26,7 @@ def limit_of(engine: Any, algorithm: Any, sizes: tuple[int, int] = (1, 1), round
     return float(run.algorithm.global_weights(server["point"]).params["w"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize(("algorithm", "limit"), [(Scaffold, 8.000), (FedAvg, 6.041)])
 def test_scaffold_reaches_the_optimum_that_fedavg_misses(algorithm: Any, limit: float, engine: Any) -> None:
@@ -36,6 +37,7 @@ def test_scaffold_reaches_the_optimum_that_fedavg_misses(algorithm: Any, limit: 
     assert limit_of(engine, algorithm(local=local, aggregation="uniform")) == pytest.approx(limit, abs=5e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("alpha", [0.5, 2.0])
 def test_feddyn_reaches_the_optimum_too(alpha: float, engine: Any) -> None:
@@ -43,6 +45,7 @@ def test_feddyn_reaches_the_optimum_too(alpha: float, engine: Any) -> None:
     assert limit_of(engine, FedDyn(alpha=alpha, local=local), rounds=60) == pytest.approx(8.0, abs=1e-5)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_fednova_tends_to_the_optimum_that_fedavg_misses_when_clients_take_unequal_steps(engine: Any) -> None:
     # 2 and 8 steps a round. FedAvg's clients pull in proportion to their steps, so its error stays; FedNova's goes to 0

@@ -106,6 +106,7 @@ def test_images_are_kept_as_the_authors_keep_them() -> None:
 # --- an epoch
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("lambda1", "lambda2"), [(0.0, 0.5), (1.0, 0.5), (0.3, 0.0)])
 def test_synthesis_is_plain_pytorch(lambda1: float, lambda2: float) -> None:
     """Adam on the generator and its noise at once, from given ones; the images of the least loss, before its step."""
@@ -232,6 +233,7 @@ def test_each_epoch_and_each_seed_draws_generator_noise_and_labels_anew(monkeypa
         assert not any(torch.equal(a, b) for a, b in itertools.combinations(what, 2))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("schedule", ["pool", "paper"])
 def test_how_far_images_are_from_the_statistics_is_said_without_the_term_too(
     schedule: str, monkeypatch: pytest.MonkeyPatch
@@ -405,6 +407,7 @@ THREE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["pool", "paper"])
 def test_three_architectures_teach_one_student(schedule: Any) -> None:
     ends = []
@@ -450,6 +453,7 @@ def test_a_server_phase_that_is_killed_goes_on_bit_for_bit(tmp_path: Path) -> No
     assert whole.metrics[-1]["server_ce"] > 0
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_is_named_with_its_step() -> None:
     wild = {**SMALL, "distill": Distill(batch_size=8, optimiser=SGD(lr=1e30))}
     with pytest.raises(

@@ -26,6 +26,7 @@ def same(a: Any, b: Any) -> bool:
     return all(torch.equal(x, y) for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("settings", "epochs", "lr", "names"),

@@ -22,6 +22,7 @@ ENGINES = [Loop, Stacked]
 COHORTS = ((0, 1), (1,), (0, 1), (0,), (0, 1))
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("aggregation", ["samples", "uniform"])
 @pytest.mark.parametrize(("momentum", "server_lr"), [(0.7, 1.0), (0.9, 0.3), (0.0, 0.5)])

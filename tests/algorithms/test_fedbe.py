@@ -125,6 +125,7 @@ def test_sharp_targets_do_not_underflow() -> None:
     assert all(bool(t.isfinite().all()) for t in found.params.values())
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_the_student_approaches_the_ensemble(engine: Any) -> None:
     local = Distill(batch_size=10, optimiser=SGD(lr=0.3, momentum=0.9))

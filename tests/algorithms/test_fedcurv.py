@@ -50,6 +50,7 @@ class Released(FedCurv):  # type: ignore[misc]  # final for users
         return Server(w=replies.mean[0], total=total)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", ["fixed_plain", "official_plain", "official_mom"])
 def test_trajectory(case: str, engine: Any) -> None:

@@ -94,6 +94,7 @@ LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05))
 DISTILL = Distill(batch_size=8, optimiser=Adam(lr=1e-2, clip=5.0))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_students_of_several_architectures_learn_from_all_teachers(engine: Any) -> None:
     population = Population(federation(), THREE, dtype=torch.float64)  # clients 0 and 3 are narrow, 1 and 4 wide, ...

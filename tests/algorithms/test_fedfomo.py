@@ -46,6 +46,7 @@ def after_a_round(engine: Any, g: dict[str, Any], norm: Any) -> Any:
     return run
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("norm", ["l1", "l2", "l2_root"])
 def test_weights_and_mixture_of_the_authors(engine: Any, norm: str) -> None:
@@ -118,6 +119,7 @@ def test_the_first_round_is_local_training_alone(engine: Any) -> None:
         assert_params(mine.rows("model", [k]), tree.stack([alone.states[k]]), rtol=0, atol=0)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_client_without_validation_examples_learns_alone(engine: Any) -> None:
     mine, alone = (engine(fomo_population(), a) for a in (FedFomo(local=LOCAL), LocalOnly(local=LOCAL)))
@@ -147,6 +149,7 @@ def chosen_in(run: Any, server: Any, cohort: Sequence[int], round: int) -> tuple
     return server, {k: set(row.nonzero().flatten().tolist()) for k, row in zip(cohort, moved, strict=True)}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_models_of_those_who_uploaded_are_sent(engine: Any) -> None:
     """M at most; never the own one; one that was lost has sent nothing. d parameters each, and a flag for each of M."""
@@ -225,6 +228,7 @@ def test_no_more_models_are_read_than_a_chunk_of_clients_is_sent(monkeypatch: py
     assert read == [2] * 3 * 3  # three chunks of two clients, three models each
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_candidates_have_the_clients_own_architecture(engine: Any) -> None:
     models = {"tiny": TINY, "other": Model(lambda: torch.nn.Sequential(Tiny(), torch.nn.Linear(4, 4)), name="other")}

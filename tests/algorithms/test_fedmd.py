@@ -87,6 +87,7 @@ def local(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
     descend(module, ETA, passes, F.cross_entropy)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rounds_by_hand(engine: Any) -> None:
     rng = np.random.default_rng(3)

@@ -39,6 +39,7 @@ def of_sets(support: Any, query: Any) -> tuple[Any, Any]:
     return out[0], out[1]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_gradients_of_both_orders_are_those_of_learn2learn(engine: Any) -> None:
     """The meta-gradient, the adapted model and the server's step; other clients of the stack have other examples."""
@@ -109,6 +110,7 @@ class Curved(Classification):
         return loss**2 + 0.01 * count * loss + 0.3 * loss * params.sq_norm() + 0.1 * params.sq_norm() ** 2
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_objective_stands_in_the_place_of_the_loss(engine: Any) -> None:
     """By autograd through two steps, of both orders, and for Per-FedAvg's adaptation; more than one pass of rows."""

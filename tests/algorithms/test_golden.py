@@ -101,6 +101,7 @@ def test_pfedsd_local_run(name: str, settings: tuple[float, float], engine: Any)
     assert_local_run(g, TINY, engine, torch.float64, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_pfedsd_local_run_of_the_cnn(engine: Any) -> None:
     g = golden("pfedsd_apfl/pfedsd_local_cnn_cifar10_f32")

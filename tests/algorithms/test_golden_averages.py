@@ -192,6 +192,7 @@ class SteeredSplit(Steered, Split):
     pass
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("engine", [*ENGINES, Messages])
 @pytest.mark.parametrize(
     ("name", "shared", "algorithm"),
@@ -279,6 +280,7 @@ def cnn() -> nn.Module:
     return network
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("engine", [*ENGINES, Messages])
 @pytest.mark.parametrize(
     ("case", "build", "shape", "shared"),
@@ -356,6 +358,7 @@ def unflatten(g: Any, like: Weights) -> Weights:
     )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", [*ENGINES, Messages])
 @pytest.mark.parametrize(
     ("name", "build", "algorithm", "own"),

@@ -63,6 +63,7 @@ def test_gradient_at_the_true_class(lam: float) -> None:
         assert torch.equal(got, torch.zeros_like(got))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_lam_1_is_fedntd(engine: Any) -> None:
     g = golden("fedntd/traj_fedntd_t3_b0.5_plain")

@@ -136,6 +136,7 @@ def reference_round(c: Any, clients: list[nn.Module], cohort: tuple[int, ...], d
     return c
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 def test_rounds_by_hand(engine: Any) -> None:
     data = [examples(k, n) for k, n in enumerate(SIZES)]
@@ -200,6 +201,7 @@ def gradient_of_divergence(c: Any, soft: Any, sizes: Any) -> Any:
     return (sizes / sizes.sum())[:, None] * np.einsum("mpc,npc->nmp", soft, log_ratio).mean(-1)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 @pytest.mark.parametrize("steps", [1, 4])
 def test_a_larger_rho_pulls_the_coefficients_to_uniform_mixing(steps: int, engine: Any) -> None:
@@ -257,6 +259,7 @@ def test_a_client_that_learns_from_nobody_who_answered_learns_from_all_of_them(e
     np.testing.assert_allclose(c.sum(1), 1.0, rtol=1e-12)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("rho", "tau", "least", "most"), [(0.7, 1.0, 0.8, 1.0), (0.1, 1.0, 0.99, 1.0), (0.7, 10.0, 0.5, 0.55)]
 )

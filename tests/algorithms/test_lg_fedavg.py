@@ -30,6 +30,7 @@ def same(a: Any, b: Any) -> bool:
     return all(torch.equal(x, y) for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_clients_start_from_the_pretrained_lower_layers(engine: Any) -> None:
     population = clients_of(random_data((5, 11, 8)))
@@ -65,6 +66,7 @@ def test_clients_start_from_the_pretrained_lower_layers(engine: Any) -> None:
         one.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("aggregation", ["uniform", "samples"])
 @pytest.mark.parametrize("buffers", ["average", "server"])

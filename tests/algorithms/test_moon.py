@@ -104,6 +104,7 @@ def data(*sizes: int) -> list[tuple[Any, Any]]:
     return [(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in sizes]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_conventions_for_a_client_that_never_took_part(engine: Any) -> None:
     """In round 0 the received model is the initial one: no gradient, FedAvg. Later, only `received` has none."""
@@ -147,6 +148,7 @@ def test_the_answer_is_the_next_previous_model(engine: Any) -> None:
     same(run.states[1].value, server["network"], "the only client's model is the new global one")
 
 
+@pytest.mark.slow
 def test_augmented_images_are_seen_alike_by_all_three_models() -> None:
     """On both engines; and the traced steps of the first round serve the second."""
     rng = np.random.default_rng(0)
@@ -168,6 +170,7 @@ def test_augmented_images_are_seen_alike_by_all_three_models() -> None:
     assert traced[3] == traced[4] == traced[5] > 0
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["fedntd_cnn", "lenet", "mlp", "logistic"])
 def test_networks_of_the_package_have_features(name: str) -> None:
     shape = (3, 32, 32) if name != "mlp" else (12,)

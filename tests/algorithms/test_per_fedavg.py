@@ -36,6 +36,7 @@ def loss(params: Params, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(TINY(Weights(params), x), y)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("form", "files"), [("fo", ("perfedavg_fo", "flbench_fo")), ("hf", ("perfedavg_hf",))])
 def test_a_step_of_the_reference(engine: Any, form: Any, files: tuple[str, ...]) -> None:

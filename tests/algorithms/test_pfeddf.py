@@ -27,6 +27,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_the_server_is_feddfs_and_clients_keep_what_they_uploaded(engine: Any) -> None:
     population = Population(federation(), THREE, dtype=torch.float64)

@@ -94,6 +94,7 @@ CASES: dict[str, tuple[Any, list[str], bool, bool]] = {  # algorithm, own tensor
 }
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", CASES)
 def test_the_term_on_top_of_local_methods(case: str, engine: Any) -> None:
@@ -129,6 +130,7 @@ def test_the_first_participation_is_the_local_update_of_fedavg(engine: Any) -> N
     assert same(*ends.values())
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_weight_of_zero_is_fedavg_bit_for_bit(engine: Any) -> None:
     with pytest.warns(UserWarning, match="PFedSD with lam = 0 is FedAvg"):
@@ -141,6 +143,7 @@ def test_a_weight_of_zero_is_fedavg_bit_for_bit(engine: Any) -> None:
 # ---- where the teacher is
 
 
+@pytest.mark.slow
 def test_a_device_without_a_state_of_its_own_computes_the_same_bits() -> None:
     """The personal model travels with the request (`loop`, `Messages`) or stays on the device (`Keeping`)."""
     found = []
@@ -153,6 +156,7 @@ def test_a_device_without_a_state_of_its_own_computes_the_same_bits() -> None:
     assert same(found[0], found[2])
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [PFedSD(lam=LAM, T=T), CASES["fedper"][0]], ids=["pfedsd", "fedper"])
 def test_stored_predictions_teach_what_the_model_teaches(algorithm: Any, engine: Any) -> None:
@@ -173,6 +177,7 @@ def test_stored_predictions_teach_what_the_model_teaches(algorithm: Any, engine:
     other.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_stored_predictions_in_float32(engine: Any) -> None:
     ends = []
@@ -189,6 +194,7 @@ def test_stored_predictions_in_float32(engine: Any) -> None:
 # ---- absence, age, ramp, failure
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_a_teacher_that_is_too_old_does_not_teach(engine: Any) -> None:
     late = ((0, 1), (1, 2), (1, 2), (0, 1, 2))  # client 0 comes back after three rounds
@@ -206,6 +212,7 @@ def test_a_teacher_that_is_too_old_does_not_teach(engine: Any) -> None:
     assert not same(never[0], two[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_the_weight_grows_over_the_first_rounds(engine: Any) -> None:
     """Of four rounds: 0 in round 0, a quarter in round 1, whole from round 4 on."""
@@ -309,6 +316,7 @@ def test_what_makes_a_model_to_judge_by_takes_no_term(kind: Any) -> None:
     assert self_distilled(FedAvgStored)(lam=0.5).personalises
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("store", ["model", "soft_predictions"])
 def test_a_network_of_which_zeros_make_nan_has_a_first_round(store: Any, engine: Any) -> None:

@@ -54,6 +54,7 @@ def test_eigenpairs_are_those_of_the_reference(reference: Any) -> None:
     assert found.residuals.max() < 1e-7
 
 
+@pytest.mark.slow
 def test_the_product_is_that_of_the_whole_hessian(reference: Any) -> None:
     g, weights, examples = reference
 

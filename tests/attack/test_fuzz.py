@@ -16,6 +16,7 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_damaged_input_is_refused_or_read_as_what_it_is() -> None:
     pytest.importorskip("PIL")
     done = fuzz("payloads", "mat", "pickles", "npz", "csv", "png", "--cases", "120", "--seed", "1")
@@ -28,6 +29,7 @@ def test_damaged_input_is_refused_or_read_as_what_it_is() -> None:
         assert "refused 0" not in line
 
 
+@pytest.mark.slow
 def test_what_is_bad_is_noticed_and_named() -> None:
     """Cases 6 and 8 are not bad; which case is what follows from the seed alone."""
     done = fuzz("broken", "--first", "5", "--cases", "9", "--seconds", "0.3")

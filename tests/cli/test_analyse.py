@@ -35,6 +35,7 @@ def test_the_list_names_all_and_what_they_measure(capsys: pytest.CaptureFixture[
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_a_table_is_shown_and_files_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out_folder = tmp_path / "found"
     argv = ["consistency", "local-accuracy", "--rounds", "1,3", "--out", str(out_folder)]
@@ -50,12 +51,14 @@ def test_a_table_is_shown_and_files_are_named(run: Path, tmp_path: Path, capsys:
     assert [line.split(",")[0] for line in found] == ["round", "3"]  # round 1 has none before it
 
 
+@pytest.mark.slow
 def test_by_default_files_go_into_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "analyse", str(run), "weight-divergence", "--round", "2")[0] == 0
     lines = (run / "analysis" / "weight-divergence.csv").read_text(encoding="utf-8").splitlines()
     assert {line.split(",")[0] for line in lines[1:]} == {"2"}
 
 
+@pytest.mark.slow
 def test_a_round_cuts_what_was_logged(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "analyse", str(run), "forgetting", "--round", "2", "--out", str(tmp_path))
     assert status == 0
@@ -75,6 +78,7 @@ def test_empty_folders_are_refused(
     assert f"argument {named}: is empty; name a directory" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "analyse", str(run), "all", "--round", "2", "--out", str(tmp_path))
     assert status == 0
@@ -90,6 +94,7 @@ def test_all_says_what_does_not_apply(run: Path, tmp_path: Path, capsys: pytest.
     }
 
 
+@pytest.mark.slow
 def test_a_branch_is_analysed_from_where_it_begins(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +112,7 @@ def test_a_branch_is_analysed_from_where_it_begins(
     assert "has no checkpoint up to round 0" in err
 
 
+@pytest.mark.slow
 def test_one_that_does_not_apply_costs_no_other(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["hypersphere", "consistency", "forgetting", "--round", "1", "--out", str(tmp_path)]
     status, out, err = call(capsys, "analyse", str(run), *argv)

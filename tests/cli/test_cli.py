@@ -127,6 +127,7 @@ def test_compare_writes_each_run_and_hands_settings_to_their_owner(
     assert clients[0] == clients[1]  # the same cohorts
 
 
+@pytest.mark.slow
 def test_every_option_reaches_the_run(own: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = (
         "--partition dirichlet:5 --clients 4 --test-fraction 0.25 --public 9 --model logistic,mlp --cohort 2 "
@@ -161,6 +162,7 @@ def test_the_seed_repeats_a_run(own: str, capsys: pytest.CaptureFixture[str], tm
     assert a == b != c
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("shape", "kind", "seen", "model"),
     [
@@ -230,6 +232,7 @@ def test_refused_clients_are_counted_in_the_table(tmp_path: Path, capsys: pytest
     assert "client" in error(capsys, *argv)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("diverges", [True, False])
 def test_a_run_that_fails_costs_none_that_is_finished_and_one_that_diverges_no_other(
     diverges: bool, own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -291,6 +294,7 @@ def test_a_run_from_python_among_those_that_are_resumed_costs_no_other(
     assert "was started from Python" in error(capsys, "resume", str(mine))
 
 
+@pytest.mark.slow
 def test_a_comparison_keeps_its_order_and_its_names(
     own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +347,7 @@ OPENING = (
 # ---- what is refused
 
 
+@pytest.mark.some(17)
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -9,6 +9,7 @@ import pytest
 from fedloom.cli import main as cli
 
 
+@pytest.mark.slow
 def test_a_file_that_is_there_is_replaced_where_the_message_says_how(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

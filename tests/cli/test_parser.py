@@ -27,6 +27,7 @@ def functions(of: argparse.ArgumentParser) -> Iterator[str]:
                 yield from functions(inner)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("command", "status"),
     [

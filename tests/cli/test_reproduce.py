@@ -104,6 +104,7 @@ def test_run_and_compare(data: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert set(verdicts(tmp_path, "fedntd-table7")) == {"mnist-s2/fedavg", "mnist-s2/fedntd"}
 
 
+@pytest.mark.slow
 def test_skip_and_go_on(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, log = tmp_path / "out", f"{FEDAVG}/seed-0/metrics.jsonl"
     argv = ("fedntd-table1", *SMALL, "--set", "model=logistic", "--data", data, "--rounds", "3")
@@ -126,6 +127,7 @@ def test_skip_and_go_on(data: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert verdicts(out) == {"mnist-s2/fedavg": "other settings: model"}
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_costs_no_other(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["fedntd-table1", "--only", "mnist-s2", "--methods", "fedavg,fedprox", "--rounds", "2", "--threads", "1"]
     argv += ["--data", data, "--out", str(tmp_path), "--set", "fedprox.mu=1e30"]
@@ -150,6 +152,7 @@ def test_a_run_that_diverges_costs_no_other(data: str, tmp_path: Path, capsys: p
     assert verdicts(tmp_path / "new")["mnist-s2/fedprox"] == "short run (2 of 200)"
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_as_the_published_one_did_is_as_asked(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +163,7 @@ def test_a_run_that_fails_as_the_published_one_did_is_as_asked(
     assert (status, "mnist-s2/fedprox/seed-0 failed: " in text) == (0, True)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_run_is_said_and_costs_no_other(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +183,7 @@ def test_what_cannot_be_run_is_said_and_costs_no_other(
     assert verdicts(tmp_path / "none") == {}
 
 
+@pytest.mark.slow
 def test_missing_data_are_said_once(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["fedntd-table1", *SMALL, "--data", data, "--out", str(tmp_path), "--seeds", "2"]
     assert call(capsys, "reproduce", *argv)[0] == 0
@@ -257,6 +262,7 @@ def test_an_export_renews_the_pages_of_tables_that_share_its_runs(
     assert not (kept / "fedntd-table8").exists()
 
 
+@pytest.mark.slow
 def test_exported_runs_count_as_done_and_do_not_go_on(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,6 +300,7 @@ def test_exported_runs_count_as_done_and_do_not_go_on(
     assert logs(tmp_path / "new")[f"{FEDAVG}/seed-0/metrics.jsonl"].count(b"\n") == 3
 
 
+@pytest.mark.slow
 def test_report_only_runs_nothing(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         call(capsys, "reproduce", "fedntd-table1", *SMALL, "--rounds", "2", "--data", data, "--out", str(tmp_path))[0]
@@ -350,6 +357,7 @@ def test_a_library_call_trains_without_a_terminal(data: str, tmp_path: Path) -> 
     assert (outcome.status, outcome.good) == ("there", True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")  # of the upload: no BatchNorm
 def test_rows_that_begin_alike_train_their_clients_once(data: str, tmp_path: Path) -> None:
     names, beginnings = list[str](), list[int]()
@@ -401,6 +409,7 @@ def test_a_server_that_keeps_another_state_trains_its_own_clients(data: str, tmp
         assert not (out / "dense-table1/mnist-a0.1-m5-cnn/uploads").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -> None:
     def second_interrupted(name: str, job: Job, directory: Path) -> None:
         stop = stop_after(7) if name.startswith("mnist-s2/fedntd") else None
@@ -431,6 +440,7 @@ def test_the_same_command_goes_on_after_ctrl_c(
     assert logs(tmp_path)[f"{FEDAVG}/seed-0/metrics.jsonl"].count(b"\n") == 9
 
 
+@pytest.mark.some(18)
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -513,6 +523,7 @@ def test_empty_folders_are_refused(flag: str, tmp_path: Path, capsys: pytest.Cap
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_other_settings_than_the_runs_that_are_there(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

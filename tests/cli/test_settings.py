@@ -375,6 +375,7 @@ def test_several_seeds_are_several_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert refused(capsys, "run fedavg --settings tiny.toml --seed 1,1") == "each seed is named once, got --seed 1,1"
 
 
+@pytest.mark.slow
 def test_runs_go_on_and_missing_ones_start(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "compare fedavg scaffold --no-local-only --settings tiny.toml --out whole")
     done(capsys, "run fedavg --settings tiny.toml --rounds 2 --out cut/fedavg")
@@ -596,6 +597,7 @@ def test_the_page_lists_every_setting_with_its_flag_type_and_default() -> None:
     assert found == {key: (flags.get(key, ""), *about) for key, about in _known().items()}
 
 
+@pytest.mark.slow
 def test_local_only_stands_beside_a_comparison_unless_declined(capsys: pytest.CaptureFixture[str]) -> None:
     out = done(capsys, "compare fedavg fedprox --settings tiny.toml --rounds 1 --seed 1,2 --out runs")
     assert Path("runs/local_only/seed-2/metrics.jsonl").exists()

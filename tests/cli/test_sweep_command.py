@@ -46,6 +46,7 @@ def rows(tmp_path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_in_a_table_and_settings_that_run_takes(
     sweep: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

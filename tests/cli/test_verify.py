@@ -79,6 +79,7 @@ def test_names_of_folders_do_nothing_to_a_terminal(tmp_path: Path, capsys: pytes
         assert all(c.isprintable() or c == "\n" for c in said), command
 
 
+@pytest.mark.slow
 def test_weights_to_start_from_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another file between a run and its resume gave other numbers, and verify called the directory whole."""
     start, out = tmp_path / "start.safetensors", tmp_path / "run"
@@ -100,6 +101,7 @@ def test_weights_to_start_from_are_compared(tmp_path: Path, capsys: pytest.Captu
     assert f"{start} is not the file of weights that the run started from" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_nobodys_code_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine_to_verify.py").write_text("from fedloom import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -110,6 +112,7 @@ def test_nobodys_code_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "mine_to_verify" not in sys.modules
 
 
+@pytest.mark.slow
 def test_a_changed_settings_file_is_refused_before_it_is_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +125,7 @@ def test_a_changed_settings_file_is_refused_before_it_is_used(
         assert "settings.json is not what manifest.json has the digest of" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_what_was_killed_before_its_first_record_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert main(["run", "fedavg", *QUICK, "--out", str(out)]) == 0
@@ -142,6 +146,7 @@ def test_what_was_killed_before_its_first_record_is_resumed(tmp_path: Path, caps
     assert (out / "metrics.jsonl").read_bytes() == metrics
 
 
+@pytest.mark.slow
 def test_several_seeds_do_not_go_into_a_run_nor_a_run_among_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("algorithm", [Scaffold(local=LOCAL), PFedSD(local=LOCAL)])
 def test_with_the_same_settings_it_is_the_run_that_went_on(algorithm: Any, engine: Any, tmp_path: Path) -> None:
@@ -75,6 +76,7 @@ def test_its_first_checkpoint_is_kept(tmp_path: Path) -> None:
         assert longer.replay(tmp_path / "second", round).round == round
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["dense", "fed_adi"])
 def test_what_comes_after_has_the_new_settings_alone(name: str, tmp_path: Path) -> None:
     """Settings that do not matter before the branch: so it is the run that had the new ones from its beginning."""

@@ -65,6 +65,7 @@ def refused(directory: Path, message: str, *, kind: type[FedloomError] = DamageE
 # ---- checkpoints that cannot be seen (D1)
 
 
+@pytest.mark.slow
 def test_a_run_whose_checkpoints_are_away_is_not_begun_again(done: Path) -> None:
     (done / "checkpoints").rename(done / "away")
     refused(done, r"metrics\.jsonl holds more than round 0, but .*checkpoints holds no checkpoint: bring .* back")
@@ -98,6 +99,7 @@ def test_states_without_their_indexes_are_not_overwritten(done: Path) -> None:
     refused(done, r"is of a later round, but .* holds no checkpoint: bring its \.json files back")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [None, 0, 5, 30, "line"])
 def test_what_was_killed_before_its_first_checkpoint_is_begun_again(left: Any, done: Path) -> None:
     shutil.rmtree(done / "checkpoints")
@@ -200,6 +202,7 @@ def all_checkpoints(directory: Path, other: Path) -> None:
     shutil.copytree(other / "checkpoints", directory / "checkpoints")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -295,6 +298,7 @@ def seal_anew(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_bytes(reading.sealed(index))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3, 4, 100])
 def test_each_checkpoint_that_stands_is_named_by_the_next(every: int, tmp_path: Path) -> None:
     """Whatever was deleted between them, and also where the run was stopped and goes on."""
@@ -362,6 +366,7 @@ def nested(directory: Path) -> None:
     (directory / "manifest.json").write_text('{"format": 2, "fixed": ' + "[" * 900 + "]" * 900 + "}")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -410,6 +415,7 @@ def test_a_new_run_does_not_mix_with_old_checkpoints(done: Path) -> None:
             JOB.run(done, resume=resume)
 
 
+@pytest.mark.slow
 def test_a_run_that_came_in_between_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = Job.check
 
@@ -431,6 +437,7 @@ def test_somebodys_settings_are_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "set-aside/1/settings.json").read_text() == "mine"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("place", ["two/fedavg/seed-0", "two/fedavg", "two/a/b/c"])
 def test_a_run_stands_neither_above_nor_below_others(place: str, tmp_path: Path) -> None:
     JOB.run(tmp_path / place)
@@ -536,6 +543,7 @@ def test_a_tail_that_no_run_wrote_is_set_aside(done: Path) -> None:
     assert verify(done).whole
 
 
+@pytest.mark.slow
 def test_deleting_a_checkpoint_can_be_killed_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left over is known to be so: nothing goes aside, and verify says that all is well."""
     job = _job(keep_every=100)
@@ -575,6 +583,7 @@ class _whatever:  # noqa: N801
 # ---- what is in the way
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl", "checkpoints", "checkpoints/clients", "set-aside"])
 def test_a_link_is_not_written_through(name: str, done: Path, tmp_path: Path) -> None:
     (done / "set-aside").mkdir()
@@ -639,6 +648,7 @@ def test_a_run_stays_in_its_directory_wherever_its_owner_goes(tmp_path: Path, mo
 # ---- locks (D11)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_is_said(code: int, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fcntl = pytest.importorskip("fcntl")
@@ -665,6 +675,7 @@ def test_another_failure_of_a_lock_is_an_error(done: Path, monkeypatch: pytest.M
 # ---- more rounds, killed at any moment
 
 
+@pytest.mark.slow
 def test_giving_a_run_more_rounds_can_be_killed_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = files.write
     for stop in range(4):
@@ -728,6 +739,7 @@ def test_a_run_of_format_1_goes_on_and_is_proved_from_then(tmp_path: Path) -> No
     refused(tmp_path, "format must be 2, got 1")
 
 
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore::fedloom.core.errors.StorageWarning")
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -751,6 +763,7 @@ def test_another_run_of_format_1_is_refused(done: Path) -> None:
     refused(done, "run.seed was 0 and is 1", kind=SettingError, job=_job(1))
 
 
+@pytest.mark.slow
 def test_committed_results_are_readable_and_whole() -> None:
     for path in sorted(Path(__file__).parents[2].glob("docs/results/**/manifest.json")):
         assert verify(path.parent).whole, verify(path.parent).problems
@@ -817,6 +830,7 @@ def test_a_run_that_knew_fewer_settings_goes_on_with_their_defaults(tmp_path: Pa
     JOB.restore(tmp_path, 6)  # since
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

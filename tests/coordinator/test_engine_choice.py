@@ -90,6 +90,7 @@ def test_a_task_that_cannot_be_stacked_is_trained_on_the_loop() -> None:
         assert choose("stacked", population(model, task=task), LOCAL, 6)[0] is Stacked
 
 
+@pytest.mark.slow
 def test_a_model_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     whole = chooser._try_to_stack
@@ -247,6 +248,7 @@ def test_line_1_recurrent_layers_on_a_cpu_get_workers(kind: Any) -> None:
     assert choose("auto", population(lambda: Recurrent(kind)), LOCAL, 6) == (Workers, "recurrent layers on a CPU")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["auto", "stacked"])
 def test_no_warning_of_pytorch_about_recurrent_layers(engine: Any) -> None:
     with warnings.catch_warnings():

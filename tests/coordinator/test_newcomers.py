@@ -39,6 +39,7 @@ def rate(weights: Any, client: int) -> float:
     return float(rows_right(Model(linear, name="Linear"), weights, Classification(), held_out).mean())
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("sampler", [None, BySize(seed=1), fl.coordinator.Available(share=0.9, period=3)])
 def test_who_is_new_is_never_asked_before_it_joins(sampler: Any) -> None:
     settings = replace(SETTINGS, rounds=12)
@@ -63,6 +64,7 @@ def test_everybody_are_those_who_have_joined() -> None:
     assert found == [{1, 2, 4, 5}, {1, 2, 4, 5}, {0, 1, 2, 3, 4, 5}]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_each_way_is_the_model_that_it_names(engine: Any) -> None:
     found = fl.run(PFedSD(local=LOCAL), federation(), linear, replace(SETTINGS, engine=engine), new=NEW)
@@ -89,6 +91,7 @@ def test_each_way_is_the_model_that_it_names(engine: Any) -> None:
         assert last[f"new_{way}_accuracy"] == last[f"new_{way}_accuracy_by_samples"] == np.mean([*by_client.values()])
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "algorithm", [PFedSD(local=LOCAL), FedAvg(local=LOCAL, shared="* !bias"), LocalOnly(local=LOCAL)]
 )
@@ -248,6 +251,7 @@ def test_new_clients_that_are_none(given: Any, words: str) -> None:
         NewClients(**given)
 
 
+@pytest.mark.slow
 def test_words_for_new_clients() -> None:
     of = fl.Experiment.of
     assert of({}).clients.newcomers() is None

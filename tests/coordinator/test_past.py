@@ -159,6 +159,7 @@ def test_local_training_ends_before_public_examples_are_learnt(tmp_path: Path) -
         assert torch.equal(trained, e.state.params["6.weight"]) == (e.number == 0)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_the_one_model_in_a_carry_is_the_trained_one(engine: Any, tmp_path: Path) -> None:
     made = job(BesideAScale(local=LOCAL), rounds=1, engine=engine)
@@ -167,6 +168,7 @@ def test_the_one_model_in_a_carry_is_the_trained_one(engine: Any, tmp_path: Path
         assert torch.equal(weights.params["0.weight"], history.clients[k].params["0.weight"])
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", [Sum, Idle])
 def test_training_without_one_model_is_said_to_have_none(kind: type[Alone], tmp_path: Path) -> None:
     made = job(kind(local=LOCAL), rounds=1)
@@ -178,6 +180,7 @@ def test_training_without_one_model_is_said_to_have_none(kind: type[Alone], tmp_
         Past(made, tmp_path).by_epoch(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedNTD(local=LOCAL), Scaffold(local=LOCAL)], ids=lambda a: type(a).__name__)
 def test_rounds_are_the_same_bits_from_wherever_they_are_computed(algorithm: Algorithm, tmp_path: Path) -> None:
     """Checkpoints of rounds 4 and 5 only: round 5 is computed from a file, or after rounds in memory, and a round
@@ -208,6 +211,7 @@ def test_rounds_in_rising_order_are_computed_once(tmp_path: Path, monkeypatch: p
 
 
 # the last two train from what the server keeps of other clients: rows of each
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("kind", [FedNTD, Scaffold, FedFomo, KTpFLWeights])
 def test_local_training_epoch_by_epoch(kind: type[Algorithm], engine: str, tmp_path: Path) -> None:
@@ -251,6 +255,7 @@ def test_the_first_epochs_are_those_of_a_shorter_round(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(first), tree.leaves(expected), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_local_training_step_by_step(engine: str, tmp_path: Path) -> None:
     """Every client has two batches an epoch, six a round."""
@@ -271,6 +276,7 @@ def test_local_training_step_by_step(engine: str, tmp_path: Path) -> None:
         assert (moved > 0) == (client in asked_before)  # the term needs a model of an earlier round
 
 
+@pytest.mark.slow
 def test_past_personal_models_are_judged_as_in_the_run(tmp_path: Path) -> None:
     made = job(PFedSD(local=LOCAL))
     history = made.run(tmp_path)
@@ -280,6 +286,7 @@ def test_past_personal_models_are_judged_as_in_the_run(tmp_path: Path) -> None:
         assert Past(made, tmp_path).judged(round) == {k: wrote[str(k)] for k in sorted(asked)}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("algorithm", "task", "setting"),
     [
@@ -333,6 +340,7 @@ class Sleepy(nn.Module):
         return self.net(x)
 
 
+@pytest.mark.slow
 def test_whom_a_run_did_not_wait_for_is_lost_again_in_a_replay(tmp_path: Path) -> None:
     """Clients 2 and 5 were late in round 2; what is computed again, alone, has the bits of the run."""
     asleep, out = tmp_path / "asleep", tmp_path / "run"

@@ -39,6 +39,7 @@ def measured(weights: Weights, rows: Any) -> tuple[int, float]:
     return int((logits.argmax(1) == y).sum()), float(F.cross_entropy(logits, y))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_numbers_of_each_client_are_those_by_hand(engine: Any) -> None:
     data = federation()
@@ -83,6 +84,7 @@ def test_the_two_means_differ_where_clients_hold_unequal_numbers() -> None:
     assert record["personal_accuracy_by_samples"] == pytest.approx((9 * a + b) / 10)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_accuracy_before_and_after_local_training(engine: Any) -> None:
     data = federation()
@@ -122,6 +124,7 @@ def test_accuracy_before_and_after_local_training(engine: Any) -> None:
     assert found.metrics[3]["drop"] > 0  # what others trained is worse for those who come back
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "algorithm",
     [FedAvg(local=LOCAL), FedAvg(local=LOCAL, shared="* !bias"), LocalOnly(local=LOCAL), Centralised(local=LOCAL)],
@@ -153,6 +156,7 @@ def test_clients_that_hold_nothing_out_have_no_accuracy() -> None:
     assert set(found.per_client[-1]["judged"]["global_right"]) == {0}
 
 
+@pytest.mark.slow
 def test_a_mixture_of_architectures_and_exchanges() -> None:
     algorithm = KTpFL(local=LOCAL, num_public=8)
     data = federation(public=examples(24, seed=5))
@@ -172,6 +176,7 @@ def test_between_evaluations_only_local_training_is_written_down(tmp_path: Path)
     assert [json.loads(line) for line in lines] == found.per_client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_a_resumed_run_has_the_same_bytes(engine: Any, tmp_path: Path) -> None:
     settings = replace(SETTINGS, rounds=6, engine=engine, checkpoint_every=2, seed=3)

@@ -34,6 +34,7 @@ def last_accuracy(directory: Path) -> bytes:
     return b'"global_accuracy": ' + str(History.read(directory).last("global_accuracy")).encode()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl", "settings.json", "federation.json", "manifest.json"])
 def test_what_was_changed_is_read_by_nothing_that_prints(name: str, done: Path) -> None:
     """A number that says what it should not must stand in no table, on no page and in no file."""
@@ -55,6 +56,7 @@ def test_what_was_changed_is_read_by_nothing_that_prints(name: str, done: Path) 
     assert not verify(done).whole
 
 
+@pytest.mark.slow
 def test_logs_of_another_run_are_not_taken_with_their_checkpoints(done: Path, tmp_path: Path) -> None:
     """They fit each other, and not the manifest, by which the run would be named."""
     _job(1).run(tmp_path / "other")
@@ -66,6 +68,7 @@ def test_logs_of_another_run_are_not_taken_with_their_checkpoints(done: Path, tm
         History.read(done)
 
 
+@pytest.mark.slow
 def test_rounds_that_no_checkpoint_proves_are_marked_wherever_they_are_printed(tmp_path: Path) -> None:
     """As where somebody removes the newest checkpoint and changes the end of the log, which looks like a kill."""
     _job(checkpoint_every=4).run(tmp_path / "runs/one")

@@ -52,6 +52,7 @@ def interrupted(job: Job, directory: Path, after: int) -> None:
 # ---- going on
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), Scaffold(local=LOCAL), PFedSD(local=LOCAL)])
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(algorithm: Any, engine: Any, tmp_path: Path) -> None:
@@ -108,6 +109,7 @@ def test_resuming_starts_what_was_never_begun(tmp_path: Path) -> None:
     assert len(history.metrics) == 7
 
 
+@pytest.mark.slow
 def test_states_on_disk_change_nothing(tmp_path: Path) -> None:
     whole = run(PFedSD(local=LOCAL), federation(), mlp, SETTINGS)
     settings = dataclasses.replace(SETTINGS, state_memory_mib=1)
@@ -130,6 +132,7 @@ def test_kept_checkpoints_are_the_last_two_and_every_third(tmp_path: Path) -> No
     assert {p.name for p in (tmp_path / "checkpoints/clients").iterdir()} == named
 
 
+@pytest.mark.slow
 def test_going_on_from_an_older_checkpoint(tmp_path: Path) -> None:
     job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)
     whole = job.run(tmp_path)
@@ -168,6 +171,7 @@ def everything(directory: Path) -> dict[str, bytes]:
 JOB = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -254,6 +258,7 @@ def test_other_augmentation_is_refused(done: Path) -> None:
         NOISY.run(done, resume=True)
 
 
+@pytest.mark.slow
 def test_a_run_that_did_not_write_its_augmentation_down_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +285,7 @@ def test_other_versions_are_warned_of(done: Path) -> None:
         JOB.run(done, resume=True)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -340,6 +346,7 @@ def _job(width: int) -> Job:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "limit", "name"), [(5, 6000, "metrics.jsonl"), (300, 6000, "server.safetensors")])
 def test_a_full_disk_is_an_error_and_nothing_is_lost(width: int, limit: int, name: str, tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands in for the disk: writing beyond it fails as on a full one."""
@@ -386,6 +393,7 @@ def test_metrics_without_a_manifest_are_not_overwritten(tmp_path: Path) -> None:
 # ---- past rounds
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_past_round_is_computed_again(engine: Any, tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, engine=engine)
@@ -414,6 +422,7 @@ def test_a_past_round_is_computed_again(engine: Any, tmp_path: Path) -> None:
             job.replay(tmp_path, wrong)
 
 
+@pytest.mark.slow
 def test_a_replay_writes_nothing_even_where_states_are_on_disk(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, state_memory_mib=1)
     model = functools.partial(mlp, 40_000)
@@ -513,6 +522,7 @@ def test_a_rule_that_waits_for_a_global_model_where_there_is_none_is_warned_of(m
         run(LocalOnly(local=LOCAL), federation(), mlp, settings)
 
 
+@pytest.mark.slow
 def test_other_rules_are_not_warned_of() -> None:
     for monitor in ("personal_accuracy", "train_loss"):
         run(LocalOnly(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, monitor=monitor, patience=9))

@@ -109,6 +109,7 @@ def test_settings_tell_optimisers_apart(tmp_path: Path) -> None:
     assert written["sampler"] == {"kind": "SeededByRound"}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_seed_determines_every_byte_of_the_metrics(engine: Any, tmp_path: Path) -> None:
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
@@ -189,6 +190,7 @@ def test_training_teaches() -> None:
     assert history.metrics[-1]["train_loss"] < 0.7 * history.metrics[1]["train_loss"]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [FedAvg, PFedSD, LocalOnly])
 def test_personal_numbers_are_by_client(engine: Any, algorithm: Any) -> None:
@@ -348,6 +350,7 @@ def test_local_only_has_personal_models_and_no_global_one() -> None:
     assert (last["bytes_down"], last["bytes_up"]) == (0, 0)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_three_architectures_at_once(engine: Any) -> None:
     models = {"linear": linear, "narrow": mlp, "wide": lambda: mlp(11)}
@@ -381,6 +384,7 @@ def test_kt_pfl_needs_public_examples() -> None:
         run(KTpFL(local=LOCAL), federation(), linear, SETTINGS)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_kt_pfl_runs_with_public_examples_and_three_architectures(engine: Any) -> None:
     models = {"linear": linear, "narrow": mlp, "wide": lambda: mlp(11)}
@@ -409,6 +413,7 @@ def test_measures_do_not_depend_on_the_order_of_a_cohort() -> None:
     assert records[0] == records[1] == records[2]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "algorithm", [Scaffold(local=LOCAL), KTpFL(local=LOCAL, num_public=10)], ids=lambda a: type(a).__name__
@@ -620,6 +625,7 @@ def poisoned(value: float = 3e38) -> Federation:
     return dataclasses.replace(parts, train=Examples(x, parts.train.y, 3))
 
 
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore:features of sizes far from 1")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_refuse_goes_on_without_the_client_and_records_why(engine: Any, tmp_path: Path) -> None:
@@ -656,6 +662,7 @@ def test_an_upload_that_is_not_finite_is_refused_and_its_loss_not_counted(engine
         )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [FedAvg, Scaffold, LocalOnly])
 def test_lost_clients_are_recorded_and_leave_the_others_alone(engine: Any, algorithm: Any) -> None:

@@ -187,6 +187,7 @@ def test_a_client_is_up_once_a_day_for_its_share(share: float, period: int) -> N
     assert np.abs(day.mean(1) - share).max() < 5 * np.sqrt(0.25 / 500)  # at every hour
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("n", [60, 5000])
 def test_only_available_clients_are_asked_each_equally_often(n: int) -> None:
     chosen, counts = Available(0.5, 6, 1), np.zeros(n, int)

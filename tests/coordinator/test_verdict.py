@@ -150,6 +150,7 @@ def test_another_file_of_start_weights_is_named(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").notes == [f"{start}, the weights that it started from, is not here"]
 
 
+@pytest.mark.slow
 def test_forty_random_damages_are_named_or_of_no_consequence(tmp_path: Path) -> None:
     assert tried(40, 0, tmp_path)["refused"] > 10
 

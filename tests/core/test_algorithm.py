@@ -74,6 +74,7 @@ def after(engine: Any, algorithm: Any, **settings: Any) -> Any:
     return server["tiny"]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_term_on_top_of_fedavg_is_fedprox(engine: Any) -> None:
     held, prox = (after(engine, kind(mu=0.3, local=LOCAL)) for kind in (HeldFedAvg, FedProx))
@@ -83,6 +84,7 @@ def test_a_term_on_top_of_fedavg_is_fedprox(engine: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HeldScaffold, HeldFedNTD])
 def test_a_term_keeps_what_the_algorithm_passes_to_its_own_loss(kind: Any) -> None:
     for name in ("engines_agree", "tracing_agrees", "payloads_travel", "saved_runs_continue"):  # the others see no loss

@@ -207,6 +207,7 @@ def test_a_pattern_that_matches_no_layer_is_refused(shared: str) -> None:
         FedAvg(shared=shared).init(Model(Ordered, name="ordered"), 0, num_clients=3)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_personal_layers_of_fedper(engine: Any) -> None:
     per, shared = (Run(a, engine) for a in (FedPer(local=LOCAL), FedAvg(local=LOCAL, shared="* !last:1")))

@@ -53,6 +53,7 @@ class Untracked(nn.Module):
 KT_PFL = KTpFL(distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("algorithm", "name"),
     [
@@ -113,6 +114,7 @@ def test_the_teacher_sees_the_students_batch(engine: Any) -> None:
         np.testing.assert_allclose(found.params[n], p.detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_teachers_of_augmented_images_see_real_rows_alone() -> None:
     class Images(nn.Module):
         def __init__(self) -> None:
@@ -279,6 +281,7 @@ class Consistent(Elsewhere):
         return tree.map_tree(lambda t: t.mean(0), cohort.gather(self.learn, server).value)
 
 
+@pytest.mark.slow
 def test_the_inputs_of_the_batch_are_known_in_every_way_of_computing() -> None:
     rng = np.random.default_rng(0)
     data = [(rng.normal(size=(n, 12)), rng.integers(3, size=n)) for n in (5, 11, 8)]
@@ -306,6 +309,7 @@ class ByExample(nn.Module):
         return self.head(torch.tanh(self.norm(self.conv(x[:, None]))).flatten(1))
 
 
+@pytest.mark.slow
 def test_running_statistics_by_example_are_of_real_rows() -> None:
     """Also in a stack, whose batches have padding; and those of PyTorch where there is none."""
     subject = Subject.of(FedAvg(), {"net": Model(ByExample, name="net")})

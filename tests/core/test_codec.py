@@ -74,6 +74,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(trees)
 @example({"__metadata__": torch.ones(1)})
@@ -232,6 +233,7 @@ def test_swapped_offsets_are_refused() -> None:
             decode(with_header(lie, body), value)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_any_damage_is_a_codec_error_or_only_other_values(data: Any) -> None:
@@ -259,6 +261,7 @@ def test_arbitrary_bytes(data: bytes) -> None:
 # ---- structures
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(trees)
 @example(OrderedDict(a=torch.ones(1)))

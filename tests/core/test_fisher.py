@@ -62,6 +62,7 @@ def measured(engine: Any, data: Any, weights: Weights, **settings: Any) -> dict[
     return {k: Weights(params=run.states[k]) for k in range(len(data))}
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("width", [1, 5, 10])
 def test_fisher_of_elastic_weight_consolidation(width: int, engine: Any) -> None:
@@ -86,6 +87,7 @@ def test_fisher_is_the_mean_of_squared_gradients(engine: Any) -> None:
         assert_params(found[k], Weights(params=dict(zip(weights.params, mean, strict=True))))
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("examples", "batches"),

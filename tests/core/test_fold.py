@@ -136,6 +136,7 @@ def told_of_rows(client: Any, weights: Any, widths: list[int] | None = None) -> 
     return fold(add, (none, zero, none, none, zero), batches, weights)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 def test_clients_of_any_size_see_their_own_rows_in_a_pass(compilation: Any) -> None:
     people = clients(*SKEWED)
@@ -188,6 +189,7 @@ def _init_key(people: Any) -> int:
     return derive(people.seed, "init")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", [SGD(lr=0.1), SGD(lr=0.1, momentum=0.9, clip=0.5), Adam(lr=0.1)])
 def test_a_rate_for_each_client(optimiser: Optimiser) -> None:
     """A rate that depends on the client is a stack of rates; with as many clients as features it must not broadcast."""
@@ -243,6 +245,7 @@ def test_buffers_move_and_are_not_trained(engine: Any) -> None:
     assert bool((out["w"].params["m"] != 0).all())
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stacked", [False, True])
 def test_a_graph_is_of_one_structure(stacked: bool) -> None:
     """One loss trains carries whose tensors have the same shapes and other names: each by its own code."""
@@ -281,6 +284,7 @@ def test_what_the_loss_does_not_use_stays(engine: Any) -> None:
     assert bool((out["used"] < 3).all())
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_gradients_and_carries_of_any_layout(momentum: float) -> None:
     """Transposed weights whose gradient is a sum: memory is laid out unlike the axes, on every engine."""
@@ -344,6 +348,7 @@ class Augmented(type(clients())):  # type: ignore[misc]
         return changed(batches, augment=jitter)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("augment", [False, True])
@@ -432,6 +437,7 @@ KINDS = ("closure", "default", "keyword", "argument", "nested", "method", "objec
          "attribute of self", "attribute within")  # fmt: skip
 
 
+@pytest.mark.some(21)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_captured_tensors_are_refused(engine: Any, kind: str) -> None:

@@ -156,6 +156,7 @@ def by_hand(
     return out
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("mu", [0.0, 0.7])
 @pytest.mark.parametrize("drw", [None, 0.5])
@@ -236,6 +237,7 @@ def test_reweighting_begins_where_each_clients_training_has_come_so_far(compilat
     assert moved[1] == moved[2] == 0  # one class, and classes of one size: weights are equal
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_clients_of_dense_train_with_margins(engine: Any) -> None:
     """Their uploads are those of FedAvg with margins, and not those of DENSE without."""
@@ -273,6 +275,7 @@ def test_the_clients_of_dense_train_with_margins(engine: Any) -> None:
     assert max(moved) > 1e-4
 
 
+@pytest.mark.slow
 def test_ldam_in_words() -> None:
     assert task("ldam") == LDAM()
     assert task("ldam_drw") == LDAM(drw=0.8)  # epochs 160 to 200

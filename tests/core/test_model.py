@@ -488,6 +488,7 @@ class Viewing(nn.Module):
         return self.head(x.view(len(x), -1) if self.flat == "view" else x.flatten(1))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "workers", "stacked"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_forward_may_view_what_a_convolution_returns(channels: int, engine: Any) -> None:
@@ -505,6 +506,7 @@ def test_a_forward_may_view_what_a_convolution_returns(channels: int, engine: An
     assert viewed.last("personal_accuracy") == pytest.approx(flattened.last("personal_accuracy"), abs=0.03)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_a_network_without_convolutions_may_view_its_images(engine: Any) -> None:
     class Plain(nn.Module):

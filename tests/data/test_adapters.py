@@ -115,6 +115,7 @@ def images(hf: Any, **names: str) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_data_set_with_splits_and_clients(hf: Any) -> None:
     dataset = hf.DatasetDict(train=images(hf), test=images(hf).select([1, 2]))
     train, test, owners, held_out = from_huggingface(dataset, client="user")
@@ -132,6 +133,7 @@ def test_a_table_of_features(hf: Any) -> None:
     assert (train.y.tolist(), train.num_classes, test, owners) == ([0, 1], 2, None, None)
 
 
+@pytest.mark.slow
 def test_a_folder_of_parquet_files(hf: Any, tmp_path: Path) -> None:
     for part in ("train", "test"):
         images(hf, image="img").to_parquet(tmp_path / "data" / f"{part}-0.parquet")

@@ -65,6 +65,7 @@ def trained(dataset: Dataset, seed: int = 0) -> float:
     return fl.run(fl.FedAvg(local=local), federation, network, settings).last("global_accuracy")
 
 
+@pytest.mark.slow
 def test_a_table_is_learnt_as_by_scikit_learn(tmp_path: Path) -> None:
     frame = households()
     path = tmp_path / "households.csv"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fedloom.data import load
 
 
+@pytest.mark.slow
 def test_vehicle_like_has_the_shape_of_vehicle() -> None:
     train, test, owners, _ = load("vehicle_like", "nowhere")
     assert owners is not None

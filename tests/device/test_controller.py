@@ -75,6 +75,7 @@ def test_a_device_answers_what_the_loop_computes(tmp_path: Path) -> None:
 # ---- who may ask what
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     ("request_", "words"),
     [

@@ -58,6 +58,7 @@ def bytes_of(algorithm: Any, engine: str = "loop", **more: Any) -> list[dict[str
     return out
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 @pytest.mark.parametrize(
     ("algorithm", "down", "up"),
@@ -87,6 +88,7 @@ def test_counters_equal_the_formulas(algorithm: Any, down: Any, up: Any, engine:
 FEDMD = FedMD(local=LOCAL, num_public=8, public_epochs=0, private_passes=0)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "algorithm", [*(of(local=LOCAL, num_public=8) for of in (KTpFL, SimPFL, TopKPFL, FedMDKT)), FEDMD]
 )
@@ -99,6 +101,7 @@ def test_knowledge_travels_as_predictions(algorithm: Any) -> None:
     assert found == [want] * 3
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_a_stateless_device_is_sent_its_state_once_it_has_one(engine: str) -> None:
     algorithm = PFedSD(local=LOCAL)
@@ -110,6 +113,7 @@ def test_a_stateless_device_is_sent_its_state_once_it_has_one(engine: str) -> No
     assert bytes_of(algorithm, engine, stateless=True) == [plain | more for more in teachers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_apfl_sends_importance_to_those_who_have_an_older_one(engine: str) -> None:
     """Section 6: d down and d more where F is stale, d up and d more where it is measured; flags and losses beside."""
@@ -141,6 +145,7 @@ def test_what_a_stateless_device_has_uploaded_is_not_sent_again() -> None:
     assert (found[1]["down_personal"], found[1]["up_personal"]) == (2 * 12, 3 * 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [PFedSD(local=LOCAL), Scaffold(local=LOCAL)])
 def test_stateless_changes_no_result(algorithm: Any) -> None:
     def run(stateless: bool) -> Any:

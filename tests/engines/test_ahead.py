@@ -123,6 +123,7 @@ def test_all_that_waits_at_a_late_process_is_lost() -> None:
     assert engine.slots.most == [2, 2]  # nothing new before both were done
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("process", [1, 2])
 def test_a_request_whose_broadcast_was_lost_with_another_is_sent_again(process: int) -> None:
     engine, loop = engines()

@@ -74,6 +74,7 @@ def test_a_rank_comes_late_and_again_under_another_number(manager: Made) -> None
     assert asked(server, 2, two, b"go on") == b"GO ON"
 
 
+@pytest.mark.slow
 def test_what_nobody_asked_for_is_not_taken(manager: Made) -> None:
     server, one = manager(0), manager(1)
     here(server, 1)

@@ -56,6 +56,7 @@ def close(a: Any, b: Any, tolerance: float) -> None:
         torch.testing.assert_close(u, v, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), FedNTD(local=LOCAL)])
 def test_a_traced_stack_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
     expected, _ = three_rounds(Loop, algorithm, ragged_clients())
@@ -69,6 +70,7 @@ def test_a_traced_stack_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
     assert len(engine.runtime.programs) == before, "a later round traced again"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), FedNTD(local=LOCAL)])
 def test_a_traced_loop_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
     """Short batches, teachers of several widths, BatchNorm and dropout among them."""
@@ -79,6 +81,7 @@ def test_a_traced_loop_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
     assert all(isinstance(p.__self__, torch.fx.GraphModule) for p in engine.runtime.programs.values())
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", [Loop, Stacked])
 def test_a_batch_larger_than_the_largest_client_is_all_of_its_examples(kind: type[Engine]) -> None:
     """And needs no more memory than that: no padding beyond the power of two that holds it."""
@@ -106,6 +109,7 @@ def test_compiled_steps_equal_the_loop_and_were_compiled(kind: type[Engine]) -> 
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Loop, Stacked])
 def test_a_compiler_that_errs_is_noticed(kind: type[Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that forgets a factor: the step is tried beside what it was made of, and not used."""
@@ -126,6 +130,7 @@ def test_a_compiler_that_errs_is_noticed(kind: type[Engine], monkeypatch: pytest
     close(got, expected, 0.0)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", [Loop, Stacked])
 def test_bf16_trains_close_to_float32_and_keeps_float32_weights(kind: type[Engine]) -> None:
     algorithm = FedAvg(local=LOCAL)
@@ -136,6 +141,7 @@ def test_bf16_trains_close_to_float32_and_keeps_float32_weights(kind: type[Engin
     assert any(not torch.equal(a, b) for a, b in zip(tree.leaves(half), tree.leaves(full), strict=True))
 
 
+@pytest.mark.slow
 def test_chunks_do_not_change_what_is_computed() -> None:
     algorithm = FedAvg(local=LOCAL)
     whole, _ = three_rounds(Stacked, algorithm, ragged_clients())

@@ -101,6 +101,7 @@ def of_loop(algorithm: Any, faults: Faults | None = None, **more: Any) -> Any:
 # ---- a run
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), PFedSD(local=LOCAL), Scaffold(local=LOCAL)])
 def test_a_run_of_devices_has_the_numbers_of_the_loop(algorithm: Any, tmp_path: Path) -> None:
     history, want = Fleetwide(tmp_path, algorithm).job().run(), of_loop(algorithm)
@@ -109,6 +110,7 @@ def test_a_run_of_devices_has_the_numbers_of_the_loop(algorithm: Any, tmp_path: 
     assert history.metrics[-1]["val_accuracy"] is not None
 
 
+@pytest.mark.slow
 def test_stateless_devices_give_the_same_bits(tmp_path: Path) -> None:
     algorithm = PFedSD(local=LOCAL)
     runs = [Fleetwide(tmp_path / str(s), algorithm, stateless=s).job().run() for s in (False, True)]
@@ -122,6 +124,7 @@ def test_stateless_devices_give_the_same_bits(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("True/[0-9]*"))  # on no device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stateless", [False, True])
 def test_a_killed_server_goes_on_and_devices_may_be_other_machines(stateless: bool, tmp_path: Path) -> None:
     """The newest checkpoint is of round 2, devices hold states of round 3, and all of them start again."""
@@ -140,6 +143,7 @@ def test_a_killed_server_goes_on_and_devices_may_be_other_machines(stateless: bo
     assert Counter(line["event"] for line in ours.log()).keys() == {"answered"}
 
 
+@pytest.mark.slow
 def test_what_a_device_cannot_stand_at_is_refused(tmp_path: Path) -> None:
     ours = Fleetwide(tmp_path / "devices", PFedSD(local=LOCAL), cohort_size=6)
     job = ours.job()
@@ -168,6 +172,7 @@ SAID = {  # what the audit log says of the answers of devices 2 and 4 in round 2
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", HARMS)
 def test_answers_that_do_not_count_change_nothing(harm: str, tmp_path: Path) -> None:
     """Whatever happens to the answers of two devices, the run is that of the loop which loses whom the record names."""
@@ -218,6 +223,7 @@ def test_a_device_that_is_low_declines(tmp_path: Path) -> None:
     assert "3" not in history.metrics[1]["personal_by_client"]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "devices"])
 def test_spares_take_the_places_of_decliners(engine: str, tmp_path: Path) -> None:
     algorithm, low = FedAvg(local=LOCAL), {1, 4}
@@ -560,6 +566,7 @@ def test_sizes_are_capped() -> None:
     assert many.capped(2).val == (2, 0, 0)
 
 
+@pytest.mark.some(19)
 @pytest.mark.parametrize(
     "change",
     [
@@ -605,6 +612,7 @@ def begun(folder: Path, **more: Any) -> Fleetwide:
     return ours
 
 
+@pytest.mark.slow
 def test_a_state_is_taken_of_its_own_device_alone(tmp_path: Path) -> None:
     """The folders of two devices are exchanged between two starts: both are refused, and say what to do."""
     ours, devices = begun(tmp_path), tmp_path / "devices"
@@ -675,6 +683,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_the_devices_of_a_run_are_proved(damage: str, tmp_path: Path) -> None:
     ours, path = begun(tmp_path), tmp_path / "run" / "devices.json"
@@ -694,6 +703,7 @@ def test_the_devices_of_a_run_are_proved(damage: str, tmp_path: Path) -> None:
         check_devices(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_has_the_devices_with_which_it_began(tmp_path: Path) -> None:
     """Also where their counts are alike, so that nothing else differs."""
     ours = begun(tmp_path)

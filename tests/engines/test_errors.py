@@ -130,6 +130,7 @@ class Diverges(Classification):
         return super().loss(logits, batch) * float("nan")
 
 
+@pytest.mark.some(8)
 @pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -159,6 +160,7 @@ SERVERS = {
 }
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_that_diverges_is_named_or_stays(engine: Any, name: str) -> None:

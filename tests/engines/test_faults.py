@@ -52,6 +52,7 @@ def survivors(faults: Faults, cohorts: Any) -> FixedList:
 # ---- how often
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("declined", "lost", "late"), [(0.1, 0.2, 0.3), (0.0, 0.0, 0.1), (0.3, 0.3, 0.4), (1.0, 0.0, 0.0), (0.0, 0.0, 1.0)]
 )
@@ -103,6 +104,7 @@ def test_probabilities_may_fill_up_to_one() -> None:
 # ---- what it does to a run
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_who_fails_at_first_counts_as_never_asked(algorithm: str, engine: Any) -> None:
@@ -126,6 +128,7 @@ def test_the_runs_above_lose_clients_for_every_reason() -> None:
     assert [len(row) - row.count(None) for row in reasons] == [1, 3, 2, 3]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [RecordingLoop, RecordingStacked])
 def test_who_fails_at_second_keeps_what_the_first_exchange_left(engine: Any) -> None:
     """KT-pFL's second exchange teaches clients and tells the server nothing."""
@@ -145,6 +148,7 @@ def test_who_fails_at_second_keeps_what_the_first_exchange_left(engine: Any) -> 
         assert differ(first[k], taught)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_round_that_loses_everybody_is_passed_over(algorithm: str, engine: Any) -> None:
@@ -159,6 +163,7 @@ def test_a_round_that_loses_everybody_is_passed_over(algorithm: str, engine: Any
     same(lossy.states, clean.states, "the run must go on as if nobody had been asked")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_runs_record_who_failed_and_why(engine: Any, tmp_path: Path) -> None:
     settings = RunSettings(rounds=4, cohort_size=6, engine=engine)

@@ -194,6 +194,7 @@ def test_whether_clients_have_models_of_their_own_is_what_the_class_defines() ->
     assert all(one.personalises for one in (*personal, FedAvg(shared="* !head.*"), FedAvg(buffers="local")))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_looking_at_clients_has_no_consequences(engine: Any) -> None:
     run, calm = (engine(judged(), DECAYING) for _ in range(2))
@@ -246,6 +247,7 @@ def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
     assert history.metrics[-1]["personal_by_client"]["2"] == pytest.approx(right, abs=1e-12)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), PFedSD(local=LOCAL), LocalOnly(local=LOCAL)])
 @pytest.mark.parametrize("engine", [Loop, Stacked, Workers, Messages, Keeping])
 def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, algorithm: Any) -> None:

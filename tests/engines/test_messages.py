@@ -200,6 +200,7 @@ class Uploads(FedAvg):  # type: ignore[misc]
         return kept, up
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("how", ["longer", "named", "typed"])
 def test_an_upload_that_is_not_what_was_announced(how: str) -> None:
     engine = Messages(population(), Uploads(local=LOCAL, how=how))
@@ -283,6 +284,7 @@ def test_a_rehearsal_sees_nobody_s_examples() -> None:
 # ---- states that clients keep
 
 
+@pytest.mark.slow
 def test_what_the_server_did_not_accept_never_was() -> None:
     """Client 2 is refused, lost or neither: where clients keep their states, they hear of it with the next request."""
 

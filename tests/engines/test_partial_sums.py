@@ -63,6 +63,7 @@ def population(model: Any) -> Population:
     return Population(people(), {"net": Model(model, name="net")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedAvg, Scaffold, FedNova, PFedSD, LGFedAvg, APFLNi])
 def test_processes_that_add_up_have_the_bits_of_the_loop(algorithm: Any) -> None:
     models = {"mlp": MODELS["mlp"]} if algorithm in (APFLNi, FedNova) else MODELS
@@ -105,6 +106,7 @@ def test_parts_are_cut_before_anybody_is_lost() -> None:
     assert asked == [((2,), (3, 4), (5, 6))]
 
 
+@pytest.mark.slow
 def test_sums_travel_in_the_place_of_uploads() -> None:
     """Ten uploads of a model in float32, or two sums in float64."""
     came = {}
@@ -134,6 +136,7 @@ class Flawed(nn.Module):
         return out * (float("nan") if self.flaw == "nan" else 1e6)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("flaw", ["nan", "large"])
 def test_who_is_refused_is_in_no_sum(flaw: str) -> None:
     loop, engine = (

@@ -92,6 +92,7 @@ def test_a_compiled_run_of_ragged_cohorts_ends(kept: list[Programs]) -> None:
     assert found.metrics[-1]["train_loss"] == pytest.approx(plain.metrics[-1]["train_loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_leaves_the_trace_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_compiler_that_fails_leaves_the_trace_and_says_so_once(
     assert got.manifest["fixed"]["compilation"] == "compile"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_a_step_that_cannot_be_traced_is_computed_as_written(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(self: Any, *args: Any) -> Any:
@@ -133,6 +135,7 @@ def test_the_loop_traces_whole_batches_alone(kept: list[Programs]) -> None:
     assert len(kept[-1]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["none", "trace"])
 def test_a_run_goes_on_in_the_form_it_began_with(form: Any, tmp_path: Path) -> None:
     """Also one that began when the default was none; and nobody may ask for another."""
@@ -148,6 +151,7 @@ def test_a_run_goes_on_in_the_form_it_began_with(form: Any, tmp_path: Path) -> N
     assert manifest["run"]["compilation"] == manifest["fixed"]["compilation"] == form
 
 
+@pytest.mark.slow
 def test_auto_is_resolved_once_and_recorded(tmp_path: Path) -> None:
     job = FedAvg(local=LOCAL), ragged(6), mlp
     for rounds, resume in ((2, False), (800, True)):  # long enough to be traced, had it begun so

@@ -63,6 +63,7 @@ def compared(engine: Processes) -> dict[tuple[int, int], str]:
     return lost
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("harm", [harm for harm in HARMS if harm != "forged"])  # no token, so nobody lacks it
 def test_what_does_not_count_changes_nothing(harm: str) -> None:
     plan = lambda t, e, k: harm if t == 1 and k in (1, 4) else None  # noqa: E731
@@ -130,6 +131,7 @@ def test_a_request_that_could_not_be_read_is_sent_again() -> None:
         assert compared(engine) == {}
 
 
+@pytest.mark.slow
 def test_workers_are_tampered_with_alike() -> None:
     """Each harm in turn, in processes that are some."""
     harms = {(1, 0): "duplicated", (1, 3): "reordered", (1, 5): "corrupted", (2, 1): "malicious", (2, 3): "absurd"}

@@ -64,6 +64,7 @@ class Two(Workers):
         return number
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("algorithm", [FedNTD, Scaffold, PFedSD, KTpFL])
 def test_the_bits_of_the_loop_on_one_thread(algorithm: Any, compilation: Any) -> None:
@@ -183,6 +184,7 @@ def test_a_client_that_kills_every_worker_is_named(tmp_path: Path) -> None:
     engine.close()
 
 
+@pytest.mark.slow
 def test_processes_killed_between_rounds_are_replaced() -> None:
     engine, loop = (kind(population(mlp), FedAvg(local=LOCAL)) for kind in (Two, Loop))
     first = engine.round(engine.init(), range(6), 0)
@@ -233,6 +235,7 @@ def test_warnings_of_a_worker_are_heard() -> None:
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_run_ends_its_processes_and_resumes_with_any_number_of_them(tmp_path: Path) -> None:
     conv = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2), nn.Flatten(), nn.Linear(4, CLASSES))
     settings = {"rounds": 4, "cohort_size": 4, "threads": 1}

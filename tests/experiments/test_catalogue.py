@@ -49,6 +49,7 @@ def test_public_examples_are_taken_out_of_the_others() -> None:
     assert again == public.x[:, 0].tolist() != different
 
 
+@pytest.mark.slow
 def test_labels_of_public_examples_are_read_where_they_are_known() -> None:
     said = DataSettings(public=40, clients=5, partition="iid", public_labels=True)
     for known in (True, False):

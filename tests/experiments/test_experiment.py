@@ -57,6 +57,7 @@ def test_arrays_are_shared_unless_a_setting_of_theirs_differs(monkeypatch: pytes
     assert shared(monkeypatch, SMALL, other) == (name in WHO_HOLDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WHO_HOLDS))
 def test_who_holds_what_leaves_the_arrays_alone(name: str) -> None:
     (mine, public), (yours, theirs) = (

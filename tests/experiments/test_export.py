@@ -22,6 +22,7 @@ from fedloom.experiments.weights_file import load_weights
 from tiny import LOCAL, federation, mlp
 
 
+@pytest.mark.some(27)
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".pth"])
 @pytest.mark.parametrize("name", BUILDERS)
 def test_files_of_tensors_come_back_and_load_strictly(name: str, suffix: str, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Branching(nn.Linear):
         return super().forward(x if x.sum() > 0 else -x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
 def test_onnx_computes_the_same_for_any_batch(name: str, tmp_path: Path) -> None:
     model = Model(BUILDERS[name], name=name)
@@ -48,6 +49,7 @@ def test_onnx_computes_the_same_for_any_batch(name: str, tmp_path: Path) -> None
         np.testing.assert_allclose(logits, model(weights, inputs(n)).numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "normalise", [Normalise((0.1, 0.2, 0.3), (0.5, 0.6, 0.7), 1 / 255), Normalise((0.5,), (0.3,), 1 / 255)]
 )
@@ -71,6 +73,7 @@ def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
         export(model, model.init(0), tmp_path / "out.onnx", example=SHAPE)
 
 
+@pytest.mark.slow
 def test_networks_that_are_no_graph(tmp_path: Path) -> None:
     model = Model(lambda: Branching(2, 2))
     with pytest.raises(SettingError, match=r"PyTorch cannot write Branching as ONNX: .*\. Use safetensors"):
@@ -78,6 +81,7 @@ def test_networks_that_are_no_graph(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_networks_that_fix_the_batch(tmp_path: Path) -> None:
     model = Model(lambda: Fixed(2, 2))
     with pytest.raises(SettingError, match="Fixed fixes the number of examples, so its ONNX file would take 2"):

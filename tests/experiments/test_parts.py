@@ -72,6 +72,7 @@ def kind_of(experiment: Experiment, key: str) -> Any:
 ALL = [(name, key) for name in ALGORITHMS for key in keys(name) if name == "fedavg" or key.startswith(f"{name}.")]
 
 
+@pytest.mark.some(30)
 @pytest.mark.parametrize(("name", "key"), ALL)
 def test_every_setting_comes_back_as_it_was_written(name: str, key: str) -> None:
     base = Experiment(algorithm=name)
@@ -95,6 +96,7 @@ def test_every_setting_comes_back_as_it_was_written(name: str, key: str) -> None
         assert algorithm_of(changed) != algorithm_of(base)
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", [n for n in ALGORITHMS if "distill" in vars(ALGORITHMS[n]())])
 def test_the_kind_of_an_optimiser_is_a_word(name: str) -> None:
     for word, kind, own in (("sgd", SGD, "momentum"), ("adam", Adam, "eps")):
@@ -283,6 +285,7 @@ def test_a_sweep_tells_lists_and_optimisers_apart() -> None:
 FAST = "--clients 20 --cohort 3 --epochs 1 --batch-size 100 --model logistic --threads 1 --rounds 2 --public 50"
 
 
+@pytest.mark.slow
 def test_a_run_with_lists_and_another_optimiser_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = "--set steps=2 --set distill.betas=0.8,0.9 --optimiser adam --set local.betas=0.7,0.8"
     assert main(f"run feddf {FAST} {said} --out {tmp_path / 'a'}".split()) == 0

@@ -167,6 +167,7 @@ def test_tensorboard_has_each_round_at_once(tmp_path: Path) -> None:
     assert seen == [2, 3, 4]
 
 
+@pytest.mark.slow
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -218,6 +219,7 @@ def wandb_records(path: Path) -> Iterator[Any]:
             record = b""
 
 
+@pytest.mark.slow
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path))

@@ -126,6 +126,7 @@ def searched(base: Experiment, folder: Path, space: Any = SPACE, **more: Any) ->
     return [dict(t.settings) for t in Sweep(base, space, **more).run(folder, train=Judged())]
 
 
+@pytest.mark.slow
 def test_a_search_follows_its_seed_and_scores_alone(base: Experiment, tmp_path: Path) -> None:
     twenty = searched(base, tmp_path / "a", search=20)
     assert twenty == searched(base, tmp_path / "b", search=20)
@@ -136,6 +137,7 @@ def test_a_search_follows_its_seed_and_scores_alone(base: Experiment, tmp_path: 
     assert {t["model"] for t in twenty} == {"mlp", "logistic"}
 
 
+@pytest.mark.slow
 def test_a_search_goes_where_good_trials_were(base: Experiment, tmp_path: Path) -> None:
     rates = [t["local.lr"] for t in searched(base, tmp_path / "s", {"local.lr": "log:1e-6:1e4"}, search=40)]
     far = [abs(np.log10(rate) + 1) for rate in rates]
@@ -240,6 +242,7 @@ def test_a_choice_by_test_data_is_warned_of(by: str, base: Experiment) -> None:
         Sweep(base, LR, by=by)
 
 
+@pytest.mark.slow
 def test_a_real_sweep_writes_runs_a_table_and_the_best_settings(base: Experiment, tmp_path: Path) -> None:
     told: list[Trial] = []
     sweep = Sweep(base, {"local.lr": [1e-6, 0.1]}, seeds=[0, 1])
@@ -283,6 +286,7 @@ def test_trials_share_their_data(base: Experiment, tmp_path: Path, monkeypatch: 
 # ---- going on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "round"), [("trial-000/seed-0", 1), ("trial-001/seed-1", 3), ("trial-002/seed-1", 4)]
 )
@@ -501,6 +505,7 @@ def test_a_measure_without_data_is_refused_before_the_first_trial(base: Experime
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_trials_on_several_problems_are_not_ranked(tmp_path: Path) -> None:
     """Of two partitions neither is better: the numbers are of other clients."""
     sweep = Sweep(experiment(), {"data.partition": ["iid", "shards:5"]})

@@ -223,6 +223,7 @@ def test_build_by_name(name: str) -> None:
     assert network(torch.zeros(2, 3, 18, 18)).shape == (2, 1 if name == "svm" else 7)
 
 
+@pytest.mark.slow
 def test_build_makes_what_the_name_says() -> None:
     types = {name: type(build(name, (1, 28, 28), 10)) for name in MODELS}
     assert types == {

@@ -18,6 +18,7 @@ PARTS = (
 )
 
 
+@pytest.mark.some(52)
 @pytest.mark.parametrize("edit", EDITS, ids=lambda e: e.label)
 def test_an_edit_still_applies_and_changes_the_code(edit: Edit) -> None:
     text = (SRC / "fedloom" / edit.file).read_text(encoding="utf-8")
@@ -67,6 +68,7 @@ def copy(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     return Copy(tmp_path / "copy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("new", "test", "verdict"),
     [

@@ -27,6 +27,7 @@ from fedloom.report import ANALYSES, AnalysedRun, analyses
 PARTICULAR = {"coefficients", "distillation", "hypersphere", "recovery", "synthetic-images"}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", sorted(set(studies.analyses()) - PARTICULAR))
 def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any, tmp_path: Path) -> None:
     analysed = AnalysedRun.of(trained("fedntd", "--model", "lenet"))
@@ -49,6 +50,7 @@ def test_an_analysis_stands_in_a_module_of_its_name() -> None:
         assert measure.__module__ == f"{analyses.__name__}.{name.replace('-', '_')}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alignment", "local-accuracy", "tsne"])
 def test_the_same_run_gives_the_same_bytes(name: str, trained: Any, tmp_path: Path) -> None:
     found = []
@@ -58,6 +60,7 @@ def test_the_same_run_gives_the_same_bytes(name: str, trained: Any, tmp_path: Pa
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_numbers_are_those_that_the_run_has_logged(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
     history, analysed = History.read(folder), AnalysedRun.of(folder)
@@ -83,6 +86,7 @@ def test_numbers_are_those_that_the_run_has_logged(trained: Any, tmp_path: Path)
         assert row["out_before"] == pytest.approx((1 - share) / 2 @ before)
 
 
+@pytest.mark.slow
 def test_local_epochs_end_where_local_accuracy_does(trained: Any, tmp_path: Path) -> None:
     analysed = AnalysedRun.of(trained("fedntd", "--model", "lenet"), rounds=[2])
     analyse(analysed, "local-epochs", tmp_path)
@@ -103,6 +107,7 @@ def test_which_rounds(trained: Any) -> None:
         AnalysedRun.of(folder, [0, 2, 4])
 
 
+@pytest.mark.slow
 def test_rounds_are_computed_once(trained: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     analysed = AnalysedRun.of(trained("fedntd", "--model", "lenet"))
     asked: list[int] = []
@@ -113,6 +118,7 @@ def test_rounds_are_computed_once(trained: Any, monkeypatch: pytest.MonkeyPatch,
     assert asked == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_several_architectures(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedavg", "--model", "mlp,logistic", "--cohort", "6")
     with pytest.raises(SettingError, match="has the models mlp, logistic; choose one with --model"):
@@ -125,6 +131,7 @@ def test_several_architectures(trained: Any, tmp_path: Path) -> None:
         analyse(AnalysedRun.of(folder, model="logistic"), "alignment", tmp_path)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["proposition-1", "proposition-2", "proposition-3", "landscape-hessian"])
 def test_some_analyses_need_two_classes(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "one-class"
@@ -154,12 +161,14 @@ def test_logits_go_in_the_batches_that_the_network_is_evaluated_in() -> None:
     assert (seen, len(found)) == ([50, 50, 20], 120)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("algorithm", ["local_only", "centralised"])
 def test_without_a_global_model_that_clients_train_from(algorithm: str, trained: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="has no global model that clients train from"):
         analyse(AnalysedRun.of(trained(algorithm, "--model", "mlp")), "alignment", tmp_path)
 
 
+@pytest.mark.slow
 def test_logs_are_enough_for_some(tmp_path: Path) -> None:
     """A run from Python, whose objects have no names, and one without a test set."""
     (x, y), local = images(60), Local(epochs=1, batch_size=10)
@@ -187,6 +196,7 @@ def test_what_cannot_be_analysed_is_refused(trained: Any, tmp_path: Path) -> Non
         AnalysedRun.of(begun)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("name", "package"), [("tsne", "sklearn.manifold"), ("landscape-hessian", "scipy.sparse.linalg")]
 )

@@ -53,6 +53,7 @@ def test_consistency(lenet_run: AnalysedRun, tmp_path: Path) -> None:
     assert [r["cosine"] for r in found] == pytest.approx(expected.tolist(), nan_ok=True)
 
 
+@pytest.mark.slow
 def test_local_accuracy_by_round(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     row = written(lenet_run, "local-accuracy", tmp_path, "local-accuracy-rounds")[-1]
     assert row["round"] == lenet_round.number
@@ -69,6 +70,7 @@ def test_local_accuracy_by_round(lenet_run: AnalysedRun, lenet_round: ReplayedRo
     )
 
 
+@pytest.mark.slow
 def test_weight_divergence(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     row = written(lenet_run, "weight-divergence", tmp_path)[-1]
     p = distribution_distance(lenet_round.start_accuracy, shares(lenet_round.counts[-1]))
@@ -77,6 +79,7 @@ def test_weight_divergence(lenet_run: AnalysedRun, lenet_round: ReplayedRound, t
     close(row, weights_l1=w.l1, weights_l2=w.l2)
 
 
+@pytest.mark.slow
 def test_gradient_diversity(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     row = written(lenet_run, "gradient-diversity", tmp_path)[-1]
     table = torch.stack(
@@ -107,6 +110,7 @@ def test_alignment(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path:
             assert row["share_alive"] == pytest.approx(a.alive, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_tsne(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     found = written(lenet_run, "tsne", tmp_path)
     models = [lenet_round.start, *lenet_round.trained]
@@ -117,6 +121,7 @@ def test_tsne(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path
     np.testing.assert_allclose([[r["x"], r["y"]] for r in found], at, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_landscape_noise(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     found = written(lenet_run, "landscape-noise", tmp_path)
     for kind, strength in (("relative", 0.5), ("absolute", 0.05)):
@@ -133,6 +138,7 @@ def test_landscape_noise(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp
         close(row, draw=2, loss=e.loss[0, 2], accuracy=e.accuracy[0, 2])
 
 
+@pytest.mark.slow
 def test_landscape_hessian(
     lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +161,7 @@ def test_landscape_hessian(
         assert (y[-1] - y[0]) / (x[-1] - x[0]) == pytest.approx(float(slopes[i]), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_clients_whose_classes_have_no_test_example(
     trained: Any,
     tmp_path: Path,
@@ -179,6 +186,7 @@ def test_clients_whose_classes_have_no_test_example(
     assert analyse(run, "weight-divergence", tmp_path)[0].summary.rows[0][3] == there.sum()
 
 
+@pytest.mark.slow
 def test_a_round_of_one_client_that_cannot_be_judged(trained: Any, tmp_path: Path) -> None:
     (x, y), (x_test, y_test) = images(60), images(60)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x_test[y_test == 0], y_test=y_test[y_test == 0])
@@ -193,6 +201,7 @@ def test_a_round_of_one_client_that_cannot_be_judged(trained: Any, tmp_path: Pat
             analyse(run, "weight-divergence", tmp_path)
 
 
+@pytest.mark.slow
 def test_one_tsne_of_several_runs(trained: Any, tmp_path: Path) -> None:
     """All begin with the weights of seed 0, and so send the same model in round 1."""
     some, others = (AnalysedRun.of(trained(name, "--model", "lenet"), [1]) for name in ("fedavg", "fedntd"))

@@ -25,6 +25,7 @@ def lossy(trained: Any) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local-accuracy", "weight-divergence", "gradient-diversity"])
 @pytest.mark.parametrize("asked", [None, []])
 def test_curves_leave_out_rounds_in_which_nobody_trained(name: str, asked: Any, lossy: Path, tmp_path: Path) -> None:
@@ -37,6 +38,7 @@ def test_curves_leave_out_rounds_in_which_nobody_trained(name: str, asked: Any, 
         analyse(AnalysedRun.of(lossy, [3, 5]), name, tmp_path)
 
 
+@pytest.mark.slow
 def test_analyses_of_one_round_take_the_last_in_which_somebody_trained(lossy: Path, tmp_path: Path) -> None:
     for name in ("personalised", "proposition-1"):
         finding, _ = analyse(AnalysedRun.of(lossy), name, tmp_path)
@@ -46,6 +48,7 @@ def test_analyses_of_one_round_take_the_last_in_which_somebody_trained(lossy: Pa
     assert AnalysedRun.of(lossy, []).replayed().number == 4
 
 
+@pytest.mark.slow
 def test_landscapes_need_no_client(lossy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landscape_hessian, "_SIDE", 5)
     for name in ("landscape-noise", "landscape-hessian"):
@@ -68,6 +71,7 @@ def two_models(trained: Any) -> Path:
     return Path(trained("fedavg", "--model", "mlp,logistic", "--cohort", "1", "--rounds", "4", "--seed", "1"))
 
 
+@pytest.mark.slow
 def test_rounds_without_a_client_of_the_model(two_models: Path, tmp_path: Path) -> None:
     finding, _ = analyse(AnalysedRun.of(two_models, model="mlp"), "local-accuracy", tmp_path)
     assert [r["round"] for r in rows(tmp_path / "local-accuracy-rounds.csv")] == [1, 2]
@@ -76,6 +80,7 @@ def test_rounds_without_a_client_of_the_model(two_models: Path, tmp_path: Path) 
     assert AnalysedRun.of(two_models, model="logistic").replayed().number == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["class-accuracy", "consistency", "forgetting"])
 def test_logged_means_over_models_are_said_to_be(name: str, two_models: Path, tmp_path: Path) -> None:
     finding, _ = analyse(AnalysedRun.of(two_models), name, tmp_path)
@@ -84,6 +89,7 @@ def test_logged_means_over_models_are_said_to_be(name: str, two_models: Path, tm
         analyse(AnalysedRun.of(two_models, model="mlp"), name, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["class-accuracy", "consistency", "forgetting"])
 def test_one_model_may_be_named(name: str, trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
@@ -93,6 +99,7 @@ def test_one_model_may_be_named(name: str, trained: Any, tmp_path: Path) -> None
         analyse(AnalysedRun.of(folder, model="mlp"), name, tmp_path)
 
 
+@pytest.mark.slow
 def test_one_round_ends_what_was_logged(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
     past = History.read(folder).per_class[:2]
@@ -115,6 +122,7 @@ def test_a_run_of_one_round_has_no_consistency(trained: Any, tmp_path: Path) -> 
             analyse(AnalysedRun.of(folder, asked), "consistency", tmp_path)
 
 
+@pytest.mark.slow
 def test_several_rounds_are_picked_of_what_was_logged(trained: Any, tmp_path: Path) -> None:
     folder = trained("fedntd", "--model", "lenet")
     for name, expected in (("class-accuracy", [1, 3]), ("consistency", [3]), ("forgetting", [1, 3])):

@@ -186,6 +186,7 @@ def test_the_share_of_clients_that_are_better_off_than_alone(tmp_path: Path) -> 
     assert all(row[-1] is None for row in table.rows if row[0] in ("fedntd", "local_only"))
 
 
+@pytest.mark.slow
 def test_names_of_classes_and_clients_are_on_the_page(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run", clients=2, classes=3)
     federation = json.loads((folder / "federation.json").read_text())

@@ -117,6 +117,7 @@ def campaign(folder: Path, capsys: pytest.CaptureFixture[str], seeds: range) -> 
     return out
 
 
+@pytest.mark.slow
 def test_every_damage_ends_in_a_page_or_an_error(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(campaign(quick, capsys, range(20))) == {0, 2}
 
@@ -144,6 +145,7 @@ def test_deep_nesting_is_refused_by_name(mapping: bool, quick: Path, capsys: pyt
     assert "nested too deeply" in error
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("file", "change"),
     [

@@ -239,6 +239,7 @@ def test_the_page_of_one_table_is_called_by_its_file(tmp_path: Path) -> None:
     assert sentences.title(methods(tmp_path)) == "3 methods on folder.csv"
 
 
+@pytest.mark.slow
 def test_the_page_has_a_part_for_each_data_set_and_compares_within_it(reported: Path) -> None:
     raw = (reported / "report/report.html").read_text(encoding="utf-8")
     text = re.sub(r"<(style|script)>.*?</\1>|<[^>]*>", " ", raw, flags=re.DOTALL)

@@ -100,6 +100,7 @@ def test_the_figure_has_a_dot_for_each_trial_where_it_belongs(tmp_path: Path) ->
     assert {t.get_text() for t in axes.texts} == {"lr=0.1", "lr=1.0"}
 
 
+@pytest.mark.slow
 def test_the_page_has_a_section_with_a_figure_for_each_setting(tmp_path: Path) -> None:
     grid(tmp_path)
     raw = write_report(tmp_path).read_text(encoding="utf-8")

@@ -82,6 +82,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return folder
 
 
+@pytest.mark.slow
 def test_a_page_is_well_formed_and_stands_on_its_own(comparison: Path) -> None:
     page = read(comparison / "report/report.html")
     ids = [value for _, name, value in page.attributes if name == "id"]
@@ -175,6 +176,7 @@ def test_the_summary_says_what_ran(comparison: Path) -> None:
     assert "low battery 8 50.0 1" in text  # times, share of those asked, different clients
 
 
+@pytest.mark.slow
 def test_two_seeds_have_a_band_and_one_has_none(comparison: Path, tmp_path: Path) -> None:
     def filled(name: Path) -> int:
         return name.read_text().count('<g id="band.')
@@ -210,6 +212,7 @@ def test_tables_give_the_numbers_of_the_runs_back(comparison: Path) -> None:
     assert {p.stem for p in tables.iterdir()} >= {"settings", "runs", "failures", "targets_global_accuracy"}
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(comparison: Path, tmp_path: Path) -> None:
     def files(folder: Path) -> dict[str, bytes]:
         return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
@@ -218,6 +221,7 @@ def test_the_same_runs_give_the_same_bytes(comparison: Path, tmp_path: Path) -> 
     assert files(tmp_path / "again") == files(comparison / "report")
 
 
+@pytest.mark.slow
 def test_the_users_own_style_of_matplotlib_changes_nothing(comparison: Path, tmp_path: Path) -> None:
     import matplotlib
 
@@ -228,6 +232,7 @@ def test_the_users_own_style_of_matplotlib_changes_nothing(comparison: Path, tmp
     assert "matplotlib.pyplot" not in sys.modules
 
 
+@pytest.mark.slow
 def test_text_from_files_is_escaped_everywhere(tmp_path: Path) -> None:
     evil = '<script>alert("1")</script> & $x^2$ \x07 \ud800 日'
     for i in range(2):
@@ -247,6 +252,7 @@ def test_text_from_files_is_escaped_everywhere(tmp_path: Path) -> None:
         ElementTree.parse(svg)
 
 
+@pytest.mark.slow
 def test_a_name_cannot_lead_a_file_elsewhere(tmp_path: Path) -> None:
     made_run(tmp_path / "runs/x", "../../../evil", without=(*PERSONAL, "federation.json"))
     write_report(tmp_path / "runs/x", tmp_path / "out/report")
@@ -255,6 +261,7 @@ def test_a_name_cannot_lead_a_file_elsewhere(tmp_path: Path) -> None:
     assert (tmp_path / "out/report/figures/classes_1_evil.svg").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "without", "sentences"),
     [
@@ -286,6 +293,7 @@ def test_what_was_not_measured_is_left_out_and_said(
     assert [s for s in sentences if s not in text] == []
 
 
+@pytest.mark.slow
 def test_who_has_not_measured_what_others_have_is_named(tmp_path: Path) -> None:
     made_run(tmp_path / "a", "fedavg", without=PERSONAL)
     made_run(tmp_path / "b", "kt_pfl", without=(*GLOBAL, *PERSONAL))
@@ -296,6 +304,7 @@ def test_who_has_not_measured_what_others_have_is_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_marked(tmp_path: Path) -> None:
     made_run(tmp_path / "half", rounds=3, planned=30)
     with (tmp_path / "half/metrics.jsonl").open("a") as file:
@@ -313,6 +322,7 @@ def test_a_run_before_its_first_round_has_a_report(tmp_path: Path) -> None:
     assert "0 of 30 rounds" in read(write_report(folder)).text
 
 
+@pytest.mark.slow
 def test_many_methods_have_a_legend_and_different_lines(tmp_path: Path) -> None:
     for i in range(10):
         made_run(tmp_path / f"m{i}", f"method_{i}", rounds=2, without=(*PERSONAL, "class_accuracy", "train_loss"))
@@ -325,6 +335,7 @@ def test_many_methods_have_a_legend_and_different_lines(tmp_path: Path) -> None:
     assert len(set(looks)) == 10
 
 
+@pytest.mark.slow
 def test_runs_of_the_library_itself_have_a_report(tmp_path: Path) -> None:
     federation = tiny.federation()
     for seed in (0, 1):
@@ -343,6 +354,7 @@ def test_runs_of_the_library_itself_have_a_report(tmp_path: Path) -> None:
     assert not any(value.endswith(".json") for _, name, value in page.attributes if name == "href")
 
 
+@pytest.mark.slow
 def test_where_a_report_goes(tmp_path: Path) -> None:
     little = (*GLOBAL, *PERSONAL, "federation.json")
     one = made_run(tmp_path / "one", without=little)

@@ -32,6 +32,7 @@ def verdicts(out: str) -> list[str]:
     return [line.split()[-1] for line in out.split("Expected over seeds and got")[1].splitlines()[3:]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small", "_eighty_columns")
 @pytest.mark.parametrize(
     ("low", "high", "status", "words"),
@@ -55,6 +56,7 @@ def test_the_status_follows_the_ranges(
     assert "…" not in out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small")
 def test_a_number_that_was_not_measured_is_off(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

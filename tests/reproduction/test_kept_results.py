@@ -17,6 +17,7 @@ def test_every_kept_run_is_on_a_page() -> None:
     assert {run.parents[2] for run in KEPT.glob("*/*/*/*/seed-*")} == {page.parent for page in KEPT_PAGES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", KEPT_PAGES, ids=lambda page: "/".join(page.parts[-3:-1]))
 def test_pages_say_what_is_said_of_their_runs_today(page: Path) -> None:
     table = page.parent.name

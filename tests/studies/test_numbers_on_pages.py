@@ -46,6 +46,7 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("column", "data"), [("fmnist20k-two", "Fashion-MNIST"), ("cifar20k-two", "CIFAR-10")])
 def test_personal_accuracies_of_ktpfl(column: str, data: str) -> None:
     found = results("ktpfl", "ktpfl-small")
@@ -128,6 +129,7 @@ def over_rounds(result: Result, seeds: set[int]) -> float:
     return mean([mean(series(result, seed, "personal_accuracy_by_samples")) for seed in seeds])
 
 
+@pytest.mark.slow
 def test_sweeps_of_apfl() -> None:
     columns = {"E": "{}-e{}", "rate": "{}-lr{}"}
     found = {name: results("apfl", table) for name, table in (("E", "apfl-epochs"), ("rate", "apfl-rate"))}
@@ -145,6 +147,7 @@ def test_sweeps_of_apfl() -> None:
     assert len(seen) == 18
 
 
+@pytest.mark.slow
 def test_means_over_rounds_of_apfl() -> None:
     columns = {
         "MNIST": "mnist", "letters": "letters", "letters with copies": "letters-overlapping", "CIFAR-10": "cifar10",

@@ -52,6 +52,7 @@ STUDY = Study(tables={"another-table1": "what it is about"}, recipes=recipes, an
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_another")
 def test_a_new_paper_is_a_folder_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "reproduce", "--list")
@@ -66,6 +67,7 @@ def test_every_folder_is_a_study_with_a_line() -> None:
     assert sorted(STUDIES) == sorted(p.name for p in ROOMS.iterdir() if (p / "__init__.py").exists())
 
 
+@pytest.mark.slow
 def test_no_two_papers_share_a_name() -> None:
     rooms: list[Study] = list(studies._studies())
     for names in (

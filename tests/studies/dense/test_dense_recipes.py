@@ -135,6 +135,7 @@ def shape(r: Recipe) -> tuple[int, ...]:
     return SHAPES.get(r.column.partition("-")[0], (3, 32, 32))
 
 
+@pytest.mark.slow
 def test_everything_can_be_made_and_asks_for_statistics_only_where_there_are_some() -> None:
     classes = {"cifar100": 100, "tiny": 200}
     norms: dict[tuple[str, tuple[int, ...]], bool] = {}
@@ -194,6 +195,7 @@ def test_rows_of_the_same_clients_begin_with_the_same_upload() -> None:
     assert len(places) > 50
 
 
+@pytest.mark.slow
 def test_margins_need_the_head_of_cosines() -> None:
     for r in recipes("dense-ldam"):
         e = r.experiment

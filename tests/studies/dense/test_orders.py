@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fedloom.reproduction.results import NOT_COMPARABLE, read
 from fedloom.studies import recipes, study
 from fedloom.studies.dense.orders import Order, page, remarks, required
@@ -30,6 +32,7 @@ def test_every_claim_is_there_before_anything_is_run(tmp_path: Path) -> None:
     assert "holds in 0 of 0 that can be judged, of 6." in page([tmp_path])
 
 
+@pytest.mark.slow
 def test_verdicts(tmp_path: Path) -> None:
     made(tmp_path, cell("dense-table1", COLUMN, "fedavg"), 0, 30.0, rounds=1)
     made(tmp_path, cell("dense-table1", COLUMN, "dense"), 0, 50.0, rounds=201)
@@ -62,6 +65,7 @@ def test_shorter_training_is_compared_with_its_like_alone(tmp_path: Path) -> Non
     assert order.verdict == "holds"
 
 
+@pytest.mark.slow
 def test_an_order_that_holds_in_the_mean_alone_names_the_seeds_against_it(tmp_path: Path) -> None:
     for seed, fedavg, dense in [(0, 30.0, 29.0), (1, 30.0, 50.0), (2, 30.0, 30.0)]:
         made(tmp_path, cell("dense-table1", COLUMN, "fedavg"), seed, fedavg, rounds=1)

@@ -53,6 +53,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_images_and_their_balance(experiment: Experiment, run: Path, tmp_path: Path) -> None:
     found, files = analyse(AnalysedRun.of(run), "synthetic-images", tmp_path, analyses())
     assert {p.name for p in files} == {

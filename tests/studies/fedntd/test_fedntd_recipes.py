@@ -253,6 +253,7 @@ def test_hyper_parameters(table: str, column: str, row: str, own: dict[str, Any]
     assert found.variant == (row.split("-")[-1] in ("config", "released", "sum"))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("table", TABLES)
 def test_algorithms_that_there_are_take_these_settings(table: str) -> None:
     for r in recipes(table):

@@ -91,6 +91,7 @@ def test_a_blurred_density_does_not_fall_through_the_raster(count: int) -> None:
         assert abs(sharp.sum() * cell**2 - 1) > 0.5
 
 
+@pytest.mark.slow
 def test_features_on_the_circle(trained: Any, tmp_path: Path) -> None:
     studied = AnalysedRun.of(trained("fedavg", "--model", "hypersphere_cnn", "--rounds", "1"))
     finding, _ = analyse(studied, "hypersphere", tmp_path)

@@ -49,6 +49,7 @@ def test_measured_diversity_is_that_of_the_gradients_themselves() -> None:
         closed_form(np.ones((3, 1)))
 
 
+@pytest.mark.slow
 def test_proposition_1(trained: Any, tmp_path: Path) -> None:
     run = AnalysedRun.of(trained("fedavg", "--model", "mlp", "--cohort", "2", "--rounds", "1"))
     m, train = run.replayed(), run.job.federation.train

@@ -52,6 +52,7 @@ def test_extreme_logits_stay_finite() -> None:
         kl_parts(torch.zeros(2, 3), torch.zeros(3, 3), torch.zeros(2, dtype=torch.int64))
 
 
+@pytest.mark.slow
 def test_proposition_2(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     finding, _ = analyse(lenet_run, "proposition-2", tmp_path)
     row, own = rows(tmp_path / "proposition-2.csv")[1], lenet_round.own(1)

@@ -51,6 +51,7 @@ def test_uniform_is_not_best_for_all_optima() -> None:
     assert found == pytest.approx([4 / 9, 1 / 3], abs=1e-12)
 
 
+@pytest.mark.slow
 def test_proposition_3(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     row, clients = written(lenet_run, "proposition-3", tmp_path)[10], relabelled(shares(lenet_round.counts))
     client = shares(lenet_round.counts[0])

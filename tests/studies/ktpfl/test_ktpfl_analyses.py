@@ -25,6 +25,7 @@ def run(trained: Callable[..., Path]) -> AnalysedRun:
     return AnalysedRun.of(trained(*KT))
 
 
+@pytest.mark.slow
 def test_coefficients_of_a_run(run: AnalysedRun, tmp_path: Path) -> None:
     rows = written(run, "coefficients", tmp_path)
     assert len(rows) == 3 * 36
@@ -58,6 +59,7 @@ def test_mass_inside_groups_of_clients_with_the_same_classes() -> None:
     assert coefficients.sentence(alike).endswith("; all clients have the same classes.")
 
 
+@pytest.mark.slow
 def test_accuracy_by_architecture(run: AnalysedRun, tmp_path: Path) -> None:
     rows = written(run, "architectures", tmp_path)
     assert [(row["round"], row["model"]) for row in rows] == [(t, m) for t in (1, 2, 3) for m in ("lenet", "mlp")]
@@ -70,6 +72,7 @@ def test_accuracy_by_architecture(run: AnalysedRun, tmp_path: Path) -> None:
     assert by_architecture(History("X", metrics=[{"round": 0}])) == ([], {})
 
 
+@pytest.mark.slow
 def test_accuracy_before_and_after_distillation(trained: Callable[..., Path], tmp_path: Path) -> None:
     run = AnalysedRun.of(trained(*KT, "--per-client", "--set", "distill.optimiser.lr=3.0"))
     rows, last = written(run, "distillation", tmp_path), run.history.metrics[-1]
@@ -100,6 +103,7 @@ def test_a_run_that_distils_nothing_on_clients_is_refused(lenet_run: AnalysedRun
         distillation.measure(lenet_run)
 
 
+@pytest.mark.slow
 def test_bytes_beside_those_of_models(run: AnalysedRun, tmp_path: Path) -> None:
     found, _ = analyse(run, "traffic", tmp_path)
     rows = written(run, "traffic", tmp_path)

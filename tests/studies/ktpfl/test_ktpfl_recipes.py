@@ -133,6 +133,7 @@ def test_each_group_of_like_clients_has_each_architecture(setting: str) -> None:
         assert {k % models for k in members} == set(range(models))
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", DATA)
 def test_the_networks_of_each_data_set_can_be_built(name: str) -> None:
     shape = (3, 32, 32) if name.startswith("cifar") else (1, 28, 28)

@@ -43,6 +43,7 @@ def test_claims_are_said_with_their_numbers() -> None:
     assert recovery.sentences(v, start, {"a": one, "b": one})[-1].endswith("takes as many steps.")
 
 
+@pytest.mark.slow
 def test_recovery_of_a_run(trained: Callable[..., Path], tmp_path: Path) -> None:
     run = AnalysedRun.of(trained(*RUN))
     finding, _ = analyse(run, "recovery", tmp_path)
