@@ -31,7 +31,8 @@ def golden(name: str) -> dict[str, Any]:
 
 @pytest.hookimpl(tryfirst=True)  # before what is slow is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of a test as slow but for a few, where `@pytest.mark.some(n)` says how many `make test` runs.
+    """Mark the cases of a test as slow but for a few, where `@pytest.mark.some(n)` says how many `make test` runs;
+    and keep the tests of a file in one process of pytest-xdist.
 
     They are spread over all of them, so that most values of a cross product are among them: of 12 cases
     (4 algorithms x 3 engines), some(4) runs the 1st, 4th, 7th and 10th.
@@ -40,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("some"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        if not item.get_closest_marker("xdist_group"):  # one process for a file, and so for the runs that its tests share
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
     for several in cases.values():
         (count,) = several[0].get_closest_marker("some").args  # type: ignore[union-attr]
         kept = {len(several) * i // count for i in range(count)}

@@ -54,6 +54,7 @@ def test_code_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     exec(compile(code, "documentation", "exec", dont_inherit=True), {"__name__": "documentation"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_commands_run(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
