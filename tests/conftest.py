@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,21 +32,18 @@ def golden(name: str) -> dict[str, Any]:
 
 @pytest.hookimpl(tryfirst=True)  # before what is slow is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of a test as slow but for a few, where `@pytest.mark.some(n)` says how many `make test` runs;
-    and keep the tests of a file in one process of pytest-xdist.
+    """Mark the cases of a test as slow but for a few, where `@pytest.mark.some(n)` says how many `make test` runs.
 
-    They are spread over all of them, so that most values of a cross product are among them: of 12 cases
-    (4 algorithms x 3 engines), some(4) runs the 1st, 4th, 7th and 10th.
+    They are spread over all of them, from one that the test's name decides, so that the values of a cross product are
+    met somewhere: of 12 cases (4 algorithms x 3 engines), some(4) runs the 1st, 4th, 7th and 10th, or the 2nd, 5th, ...
     """
     cases = dict[str, list[pytest.Item]]()
     for item in items:
         if item.get_closest_marker("some"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        if not item.get_closest_marker("xdist_group"):  # one process for a file, and so for the runs that its tests share
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
-    for several in cases.values():
+    for name, several in cases.items():
         (count,) = several[0].get_closest_marker("some").args  # type: ignore[union-attr]
-        kept = {len(several) * i // count for i in range(count)}
+        kept = {(len(several) * i // count + zlib.crc32(name.encode())) % len(several) for i in range(count)}
         for i, item in enumerate(several):
             if i not in kept:
                 item.add_marker(pytest.mark.slow)

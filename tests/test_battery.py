@@ -209,18 +209,12 @@ def in_a_hurry(algorithm: str, check: str) -> bool:
 
 
 def cases() -> list[Any]:
-    """Every algorithm with its checks. Those of one algorithm stay in one process of pytest-xdist and share runs."""
+    """Every algorithm with its checks, one algorithm after the other, so that its checks share runs."""
     return [
-        pytest.param(
-            *(algorithm, check),
-            marks=[
-                pytest.mark.xdist_group(algorithm),
-                *([] if in_a_hurry(algorithm, check) else [pytest.mark.slow]),
-            ],
-            id=f"{algorithm}-{check}",
-        )
+        pytest.param(*case, marks=[] if in_a_hurry(*case) else [pytest.mark.slow], id="-".join(case))
         for algorithm in ALGORITHMS
         for check in (OF_VARIANTS if algorithm in VARIANTS else CHECKS)
+        for case in [(algorithm, check)]
     ]
 
 
@@ -314,7 +308,7 @@ def test_adam_and_clipping_agree_too() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [pytest.param(a, marks=pytest.mark.xdist_group(a)) for a in ALGORITHMS])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_tracing_really_traces(algorithm: str) -> None:
     trail = subject(algorithm).run(Stacked, compilation="trace")
     assert trail.right
@@ -552,7 +546,7 @@ def test_sound_algorithms_of_users_pass() -> None:
     assert check(Broken) == {"neutral_is_fedavg": "declares no neutral settings"}
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "name", "said"),
     [

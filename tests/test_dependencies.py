@@ -9,6 +9,8 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+
 import fedloom
 
 SOURCE = Path(fedloom.__file__).parent
@@ -34,6 +36,7 @@ def imported() -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_declared() -> None:
     extras = PROJECT["optional-dependencies"]
     declared = names(PROJECT["dependencies"]).union(*(names(r) for extra, r in extras.items() if extra != "dev"))

@@ -76,6 +76,7 @@ def understood(line: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_command_lines_that_pages_show_are_understood() -> None:
     lines = [
         (page.name, line)
@@ -191,7 +192,7 @@ def test_defaults_of_local_training_are_those_that_the_page_says() -> None:
     assert fedloom.Local(**said) == fedloom.Local()
 
 
-@pytest.mark.some(83)
+@pytest.mark.some(65)
 @pytest.mark.parametrize("name", fedloom.__all__)
 def test_public_names_have_docstrings(name: str) -> None:
     value = getattr(fedloom, name)

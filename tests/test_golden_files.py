@@ -45,6 +45,7 @@ def test_every_file_is_read_or_waits() -> None:
     assert not forgotten, f"no test reads {forgotten}: write one, or list them in tests/golden/README.md"
 
 
+@pytest.mark.slow
 def test_what_waits_exists_and_is_not_read() -> None:
     assert set(WAITING) <= set(FILES), "tests/golden/README.md lists files that are not there"
     struck = sorted(WAITING.keys() & read().keys())
@@ -60,6 +61,7 @@ def test_nothing_waits_for_a_method_that_is_there() -> None:
         assert not set(methods) & set(ALGORITHMS), f"{file} waits for {methods}, which is there: read it"
 
 
+@pytest.mark.slow
 def test_arrays_that_are_left_out_exist() -> None:
     for (name,), patterns, _ in listed("Arrays that no test reads, of files that are read"):
         assert name in read()

@@ -62,6 +62,7 @@ def cross_entropy(model: Model, weights: Weights, x: Tensor, y: Tensor) -> Tenso
 # --- what nothing differentiates through
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seam", [fold, minimise])
 def test_differentiating_through_the_seam_says_what_to_do(engine: Any, seam: Any) -> None:
@@ -119,6 +120,7 @@ class Fisher(Algorithm[Weights, Maybe[Params]]):
         return server
 
 
+@pytest.mark.slow
 def test_fisher_of_every_example() -> None:
     g = golden("pfedsd_apfl/ewc_fisher")
     population = clients_of([*blobs(3), (g["x"], g["y"]), *blobs(5, 8)])
@@ -237,6 +239,7 @@ class Remembers(FedFomo):
 REMEMBERS = Remembers(local=Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1)))
 
 
+@pytest.mark.slow
 def test_rows_of_a_server_live_in_the_store() -> None:
     ends = []
     for engine in ENGINES:
@@ -266,6 +269,7 @@ def test_states_beside_rows_stay_on_disk_until_they_are_asked_for(tmp_path: Path
         own[5]  # a row
 
 
+@pytest.mark.slow
 def test_rows_are_kept_where_the_round_ends_well() -> None:
     for engine in ENGINES:
         run = engine(fomo_population(), REMEMBERS, faults=lambda r, e, k: "gone" if (r, e) == (1, 1) else None)
@@ -280,6 +284,7 @@ def test_rows_are_kept_where_the_round_ends_well() -> None:
             run.rows("modell", [0])
 
 
+@pytest.mark.slow
 def test_rows_are_saved_and_resumed(tmp_path: Path) -> None:
     parts = fomo_population().federation
     settings = RunSettings(rounds=4, cohort_size=2, dtype="float64", engine="loop")

@@ -441,6 +441,7 @@ def told(mistake: Mistake, said: str) -> None:
         assert part in said, (part, said)
 
 
+@pytest.mark.some(29)
 @pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")
 @pytest.mark.parametrize("name", PYTHON)
 def test_in_python(name: str) -> None:

@@ -6,6 +6,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import fedloom
 
 SOURCE = Path(fedloom.__file__).parent
@@ -44,6 +46,7 @@ def test_names_that_are_shared_still_are() -> None:
     assert not alone, f"SHARED names what stands in one place only: {alone}"
 
 
+@pytest.mark.slow
 def test_no_module_only_hands_on_names_of_another() -> None:
     """A package's `__init__` may; a module that defines nothing is a second name for what stands elsewhere."""
     for path in sorted(SOURCE.rglob("*.py")):

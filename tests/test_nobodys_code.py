@@ -101,7 +101,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Membership:
     return Membership("fashion_mnist_small", tmp_path_factory.mktemp("state"))
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_device_and_a_server(name: str, device: Membership) -> None:
     for key in PLACES:
@@ -112,6 +112,7 @@ def test_a_device_and_a_server(name: str, device: Membership) -> None:
                 told(described)
 
 
+@pytest.mark.slow
 def test_a_device_imports_nothing_that_is_looked_up_late(device: Membership, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall behind the list of names: what a setting names may be looked up when a request is answered."""
     monkeypatch.setattr(device, "_answered", lambda data: Model.by_name("evil:network", nz=1))
@@ -119,7 +120,7 @@ def test_a_device_imports_nothing_that_is_looked_up_late(device: Membership, mon
         device(b"")
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_commands_on_a_folder(name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     i = HOSTILE.index(name)
@@ -146,6 +147,7 @@ def test_a_page_a_summary_and_a_check(run: Path, tmp_path: Path, capsys: pytest.
     assert Path("page/report.html").exists()
 
 
+@pytest.mark.slow
 def test_devices_of_a_server_that_is_judged_by_code(run: Path, tmp_path: Path) -> None:
     """A registry says what the server judges by, and is a file of the folder too."""
     known = {"id": "a" * 32, "train": [5], "test": [0], "val": [0], "shape": [1], "dtype": "float32", "model": "mlp"}

@@ -42,7 +42,7 @@ def test_its_tests_exist(row: Row) -> None:
     assert set(row.tests) <= set(functions())
 
 
-@pytest.mark.some(50)
+@pytest.mark.some(47)
 @pytest.mark.parametrize("row", ROWS)
 def test_its_files_are_read_by_its_tests(row: Row) -> None:
     read = set().union(*map(files, row.tests))
@@ -54,7 +54,7 @@ def test_its_files_are_read_by_its_tests(row: Row) -> None:
         assert not row.files or any(fnmatchcase(name, pattern) for name in files(test) for pattern in row.files), test
 
 
-@pytest.mark.some(58)
+@pytest.mark.some(49)
 @pytest.mark.parametrize("row", ROWS)
 def test_its_tolerance_is_that_of_its_tests(row: Row) -> None:
     found = set().union(*map(tolerances, row.tests))
@@ -64,7 +64,7 @@ def test_its_tolerance_is_that_of_its_tests(row: Row) -> None:
     assert told or row.to == "exactly"
 
 
-@pytest.mark.some(71)
+@pytest.mark.some(57)
 @pytest.mark.parametrize("row", ROWS)
 def test_it_says_engines_where_all_its_tests_run_on_both(row: Row) -> None:
     assert row.by == ("engines" if all(map(on_both_engines, row.tests)) else "functions")

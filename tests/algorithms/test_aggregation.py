@@ -35,7 +35,7 @@ def weights_sent(algorithm: Any) -> dict[int, list[int]]:
     return {k: [{sizes[k]: -1}.get(w, w) for w in weights] for k, weights in sent.items()}  # -1: its examples
 
 
-@pytest.mark.some(58)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("aggregation", ["samples", "uniform", None])
 @pytest.mark.parametrize("name", sorted(HAVE - {"centralised"}))
 def test_models_are_weighed_as_asked_and_by_default_by_samples(name: str, aggregation: Any) -> None:

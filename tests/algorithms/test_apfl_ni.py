@@ -67,7 +67,7 @@ class Steps(APFLNi):  # type: ignore[misc]  # final for users
 # ---- decomposition and local training
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("decomposition", ["function_preserving", "paper_literal", "zero_personal"])
 def test_local_steps(decomposition: str, engine: Any) -> None:
@@ -126,7 +126,7 @@ class Halves(APFLNi):  # type: ignore[misc]
         return fisher(client.model, client.task, w, batches)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("kind", "estimator", "wanted"),
@@ -191,7 +191,7 @@ def test_elastic_weight_consolidation(engine: Any) -> None:
 # ---- rounds
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("decomposition", ["function_preserving"])
 def test_rounds(decomposition: str, engine: Any) -> None:
@@ -339,7 +339,7 @@ def test_how_own_parts_begin() -> None:
             torch.testing.assert_close(begun[name].sigmoid(), torch.full_like(begun[name], mask), rtol=1e-8, atol=0)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_plateau_is_answered_in_the_next_round_and_once(engine: Any) -> None:
     algorithm = APFLNi(forced_rounds=(), window=2, delta_mu=100.0, delta_sigma=100.0, lam=0.5)
@@ -352,7 +352,7 @@ def test_a_plateau_is_answered_in_the_next_round_and_once(engine: Any) -> None:
     run.close()
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_importance_stays_with_clients_until_it_is_older_than_the_servers(engine: Any) -> None:
     faults = lambda t, exchange, k: "late" if (t, k) == (2, 0) else None  # noqa: E731
@@ -380,7 +380,7 @@ def test_who_has_parts_of_its_own_and_by_what_others_are_judged(engine: Any) -> 
     run.close()
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_statistics_stay_with_own_parts_and_are_averaged_for_the_others(engine: Any) -> None:
     model = Model(lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)), name="norm")

@@ -45,7 +45,7 @@ def test_feddyn_reaches_the_optimum_too(alpha: float, engine: Any) -> None:
     assert limit_of(engine, FedDyn(alpha=alpha, local=local), rounds=60) == pytest.approx(8.0, abs=1e-5)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_fednova_tends_to_the_optimum_that_fedavg_misses_when_clients_take_unequal_steps(engine: Any) -> None:
     # 2 and 8 steps a round. FedAvg's clients pull in proportion to their steps, so its error stays; FedNova's goes to 0

@@ -106,7 +106,7 @@ def test_images_are_kept_as_the_authors_keep_them() -> None:
 # --- an epoch
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("lambda1", "lambda2"), [(0.0, 0.5), (1.0, 0.5), (0.3, 0.0)])
 def test_synthesis_is_plain_pytorch(lambda1: float, lambda2: float) -> None:
     """Adam on the generator and its noise at once, from given ones; the images of the least loss, before its step."""
@@ -179,6 +179,7 @@ def test_the_student_is_left_alone_by_synthesis() -> None:
     assert int(after[1][""].student.buffers["bn1.num_batches_tracked"]) == 1
 
 
+@pytest.mark.slow
 def test_pool_grows_and_the_student_passes_over_all_of_it() -> None:
     """Epoch e takes e steps of 8 images, with one momentum; the generator starts anew, and nothing is kept of it."""
     engine = Loop(Population(federation(), {"tiny": TINY}), DENSE(**SMALL))
@@ -213,6 +214,7 @@ def epochs_of(
     return seen, list(engine.pool("images")), engine.traffic.noted
 
 
+@pytest.mark.slow
 def test_images_of_the_least_loss_enter_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not what the generator makes when it has taken its last step."""
     seen, pool, _ = epochs_of(3, monkeypatch)
@@ -223,6 +225,7 @@ def test_images_of_the_least_loss_enter_the_pool(monkeypatch: pytest.MonkeyPatch
         assert not torch.equal(entry.x, as_bytes(last))
 
 
+@pytest.mark.slow
 def test_each_epoch_and_each_seed_draws_generator_noise_and_labels_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = [of_epoch for seed in (0, 1) for of_epoch in epochs_of(2, monkeypatch, seed)[0]]
     for what in (
@@ -247,6 +250,7 @@ def test_how_far_images_are_from_the_statistics_is_said_without_the_term_too(
     assert bn > 0
 
 
+@pytest.mark.slow
 def test_paper_schedule_goes_on_with_one_generator_and_takes_one_step() -> None:
     engine = Loop(Population(federation(), {"tiny": TINY}), DENSE(**{**SMALL, "schedule": "paper"}))
     after = rounds(engine, 4)
@@ -257,6 +261,7 @@ def test_paper_schedule_goes_on_with_one_generator_and_takes_one_step() -> None:
     assert counts == [0, 4, 8, 12]
 
 
+@pytest.mark.slow
 def test_momentum_of_the_student_lasts_from_epoch_to_epoch() -> None:
     """In the paper's schedule an epoch is one step: after two with momentum the second is longer than one without."""
 
@@ -271,6 +276,7 @@ def test_momentum_of_the_student_lasts_from_epoch_to_epoch() -> None:
     assert float(moved(0.9).norm()) > 1.5 * float(moved(0.0).norm())
 
 
+@pytest.mark.slow
 def test_images_are_augmented_as_the_clients_augment_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, ...]] = []
 
@@ -292,6 +298,7 @@ def test_images_are_augmented_as_the_clients_augment_theirs(monkeypatch: pytest.
 # --- whole runs
 
 
+@pytest.mark.slow
 def test_uploads_are_those_of_one_shot_fedavg() -> None:
     population = Population(federation(), {"tiny": TINY})
     seen: dict[str, dict[int, Any]] = {"DENSE": {}, "FedAvg": {}}
@@ -303,6 +310,7 @@ def test_uploads_are_those_of_one_shot_fedavg() -> None:
         assert all(torch.equal(*pair) for pair in zip(*(tree.leaves(found[k]) for found in seen.values()), strict=True))
 
 
+@pytest.mark.slow
 def test_what_is_written_of_a_run(tmp_path: Path) -> None:
     """One round of uploads; then epochs that ask nobody, with the terms of the loss by name."""
     history = one_shot(DENSE(**SMALL), TINY, rounds=3, directory=tmp_path)
@@ -324,6 +332,7 @@ def test_what_is_written_of_a_run(tmp_path: Path) -> None:
     assert len(restored.engine.pool("images")) == 2
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_answer_does_not_teach() -> None:
     """What follows is bit for bit as if it had never been asked; the record says who it was, and how many teach."""
     lost = one_shot(DENSE(**SMALL), TINY, rounds=3, faults=lambda r, e, k: "gone" if k == 1 else None)
@@ -345,6 +354,7 @@ def test_where_nobody_answers_nothing_is_learnt() -> None:
     assert [m["clients"] for m in history.metrics[1:]] == [[0, 1, 2]] * 3  # and everybody is asked again
 
 
+@pytest.mark.slow
 def test_where_nobody_answers_the_next_round_asks_again() -> None:
     """What follows is an upload from the clients' initial weights, not from the student; and then epochs."""
     late = one_shot(DENSE(**SMALL), TINY, rounds=3, faults=lambda r, e, k: "gone" if r == 0 else None)
@@ -359,6 +369,7 @@ def test_where_nobody_answers_the_next_round_asks_again() -> None:
     assert all(torch.equal(*pair) for pair in zip(tree.leaves(starts[-1]), tree.leaves(first), strict=True))
 
 
+@pytest.mark.slow
 def test_several_rounds_of_uploads_begin_anew_from_the_student() -> None:
     """Rounds 0 and 3 ask: clients start from the student then; pool and momentum are those since."""
     engine = Loop(Population(federation(), {"tiny": TINY}), DENSE(**{**SMALL, "epochs": 2}))
@@ -436,6 +447,7 @@ def test_a_student_may_have_an_architecture_of_its_own() -> None:
     assert len(set(losses[1:])) == 3
 
 
+@pytest.mark.slow
 def test_a_server_phase_that_is_killed_goes_on_bit_for_bit(tmp_path: Path) -> None:
     algorithm = DENSE(**SMALL)
     whole = one_shot(algorithm, TINY, rounds=5, directory=tmp_path / "whole")
@@ -493,6 +505,7 @@ def test_the_student_is_better_than_the_average_where_labels_are_skewed() -> Non
 # --- what is refused
 
 
+@pytest.mark.slow
 def test_refused_or_warned_of_before_work_starts() -> None:
     def start(model: Any = TINY, parts: Any = None, **settings: Any) -> None:
         one_shot(DENSE(**{**SMALL, **settings}), model, rounds=1, parts=parts)

@@ -79,6 +79,7 @@ def test_pieces_of_the_loss() -> None:
         )
 
 
+@pytest.mark.slow
 def test_pixels_go_down_the_loss_and_the_least_is_kept() -> None:
     g = golden("ktpfl_dense/dense_generator_losses")
     adi = dataclasses.replace(FedADI(**SMALL), steps=30).suited(federation(), {"tiny": TINY})
@@ -94,6 +95,7 @@ def test_pixels_go_down_the_loss_and_the_least_is_kept() -> None:
     assert not torch.equal(kept.buffers["x"], x)
 
 
+@pytest.mark.slow
 def test_an_epoch_begins_with_pixels_around_the_middle_and_keeps_those_of_the_least_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,6 +126,7 @@ def test_an_epoch_begins_with_pixels_around_the_middle_and_keeps_those_of_the_le
     assert len(seen) == len(pool) == 2
 
 
+@pytest.mark.slow
 def test_an_epoch_adds_a_batch_and_the_student_passes_over_the_pool() -> None:
     engine = Loop(Population(federation(), {"tiny": TINY}), FedADI(**SMALL))
     after = rounds(engine, 3)

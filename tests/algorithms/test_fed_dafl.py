@@ -100,6 +100,7 @@ def test_an_epoch_is_plain_pytorch() -> None:
             np.testing.assert_allclose(weights.buffers[name], b, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_both_go_on_from_epoch_to_epoch() -> None:
     engine = Loop(Population(federation(), {"tiny": TINY}), FedDAFL(**SMALL))
     after = rounds(engine, 3)

@@ -85,7 +85,7 @@ def by_hand(network: ResNet, x: Tensor, y: Tensor, mu: float, width: float, epoc
             optimiser.step()
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("norm", ["batch", "batch_untracked", "group"])
 def test_local_training_is_plain_pytorch(norm: str, engine: Any) -> None:

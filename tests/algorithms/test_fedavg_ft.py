@@ -67,6 +67,7 @@ def test_fine_tuning_draws_batches_of_its_own() -> None:
     assert not torch.equal(judged.key, trained.key)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_stored_models_judge_and_the_server_stays_fedavgs(engine: Any) -> None:
     data = random_data(SIZES)

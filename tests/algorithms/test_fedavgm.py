@@ -22,7 +22,7 @@ ENGINES = [Loop, Stacked]
 COHORTS = ((0, 1), (1,), (0, 1), (0,), (0, 1))
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("aggregation", ["samples", "uniform"])
 @pytest.mark.parametrize(("momentum", "server_lr"), [(0.7, 1.0), (0.9, 0.3), (0.0, 0.5)])
@@ -42,6 +42,7 @@ def test_recursion(momentum: float, server_lr: float, aggregation: Any, engine: 
         assert float(server["point"].v["w"]) == pytest.approx(v, abs=1e-12)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", ["mom", "plain", "eqmom"])
 def test_first_round_is_fedavg(case: str, engine: Any) -> None:

@@ -31,6 +31,7 @@ def some(seed: int, like: dict[str, torch.Tensor] | None = None, scale: float = 
     return fresh if like is None else {n: like[n] + scale * fresh[n] for n in fresh}
 
 
+@pytest.mark.slow
 def test_draws_follow_the_gaussian_of_the_clients_directions() -> None:
     w = some(0)
     clients = [some(1, w), some(2, w, 0.3), some(3, w, 2.0)]

@@ -50,7 +50,7 @@ class Released(FedCurv):  # type: ignore[misc]  # final for users
         return Server(w=replies.mean[0], total=total)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", ["fixed_plain", "official_plain", "official_mom"])
 def test_trajectory(case: str, engine: Any) -> None:
@@ -115,6 +115,7 @@ def test_penalty_and_reports_of_the_reference(engine: Any) -> None:
     np.testing.assert_allclose(lam * (penalty(now, others) + constant), g["penalty_openfl_uvw_f32"], rtol=1e-5)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_sums_are_those_of_the_newest_reports(engine: Any) -> None:
     """Also of clients that were lost in between, who keep the report that the server holds."""
@@ -128,6 +129,7 @@ def test_the_sums_are_those_of_the_newest_reports(engine: Any) -> None:
     assert set(trail.states[-1]) == {0, 1, 2, 3, 5}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_pull_from_oneself_nor_before_anybody_has_reported(engine: Any) -> None:
     rng = np.random.default_rng(0)

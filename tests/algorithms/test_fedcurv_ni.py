@@ -27,7 +27,7 @@ def loss(params: Params, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(TINY(Weights(params), x), y)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rounds_by_hand(engine: Any) -> None:
     """Three rounds: F is (sum p_k g_k^2) of the round before, at the model received there, of its cohort alone."""

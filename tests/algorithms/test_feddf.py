@@ -55,6 +55,7 @@ def public(dtype: torch.dtype) -> Public:
     return Population(people, {"table": Model(Table)}, dtype=dtype).public
 
 
+@pytest.mark.some(12)
 @pytest.mark.parametrize("scheme", ["avg_logits", "avg_probs", "avg_losses"])
 @pytest.mark.parametrize(("file", "before", "after", "T", "counts"), CASES)
 def test_a_step_of_the_server_is_the_authors(
@@ -94,7 +95,7 @@ LOCAL = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05))
 DISTILL = Distill(batch_size=8, optimiser=Adam(lr=1e-2, clip=5.0))
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_students_of_several_architectures_learn_from_all_teachers(engine: Any) -> None:
     population = Population(federation(), THREE, dtype=torch.float64)  # clients 0 and 3 are narrow, 1 and 4 wide, ...
@@ -127,6 +128,7 @@ def test_one_architecture_alone_hears_the_others() -> None:
     assert not torch.equal(alone["narrow"].params["head.weight"], together["narrow"].params["head.weight"])
 
 
+@pytest.mark.slow
 def test_a_run_measures_the_global_model_of_each_architecture() -> None:
     people, settings = federation(), fl.RunSettings(rounds=1, cohort_size=6, seed=0)
     judged = fl.Federation(**{**vars(people), "test": people.train})
@@ -136,6 +138,7 @@ def test_a_run_measures_the_global_model_of_each_architecture() -> None:
     assert set(history.server[""]) == set(THREE)
 
 
+@pytest.mark.slow
 def test_one_student_begins_at_random_and_learns_from_all() -> None:
     """In one round, as DENSE's comparator: others only send, and it alone is judged."""
     population = Population(federation(), THREE, dtype=torch.float64)

@@ -20,6 +20,7 @@ from fedloom.engines.stacked import Stacked
 ENGINES = [Loop, Stacked]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_algorithm_1(engine: Any) -> None:
     a, h = np.array([0.0, 10.0, -3.0]), np.array([1.0, 4.0, 2.0])
@@ -44,6 +45,7 @@ def test_algorithm_1(engine: Any) -> None:
             assert float(run.states[k]["w"]) == pytest.approx(g[k], abs=1e-12)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_h_is_the_mean_of_all_clients_states(engine: Any) -> None:
     population, local, _ = setting(golden("fedntd/traj_fedavg_mom"))

@@ -46,7 +46,7 @@ def after_a_round(engine: Any, g: dict[str, Any], norm: Any) -> Any:
     return run
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("norm", ["l1", "l2", "l2_root"])
 def test_weights_and_mixture_of_the_authors(engine: Any, norm: str) -> None:
@@ -61,6 +61,7 @@ def test_weights_and_mixture_of_the_authors(engine: Any, norm: str) -> None:
     np.testing.assert_allclose(fomo_weights(gain, torch.from_numpy(g[f"nv_{norm}_dist"])), raw, rtol=1e-9)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_weights_and_mixture_of_the_paper(engine: Any) -> None:
     """Euclidean; PFLlib's, which adds 1e-5 to the distance, are near."""
@@ -81,6 +82,7 @@ def test_where_no_model_helps_the_base_is_kept() -> None:
     assert (g["allneg_final_weights"].tolist(), g["allneg_final_ids"].tolist()) == ([1.0], [0])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_training_that_did_not_help_is_discarded(engine: Any) -> None:
     """Nobody else has uploaded, and the client's own training made its validation loss worse: it starts at base."""
@@ -91,6 +93,7 @@ def test_training_that_did_not_help_is_discarded(engine: Any) -> None:
     assert_params(run.states[0].base, weights_at(g, "base."), rtol=0, atol=0)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_identical_model_has_weight_0(engine: Any) -> None:
     """Client 1 sent what client 0 has as its base; nothing is NaN, and the own model alone is weighed."""
@@ -109,6 +112,7 @@ def fomo_population() -> Any:
     )
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_first_round_is_local_training_alone(engine: Any) -> None:
     mine, alone = (engine(fomo_population(), a) for a in (FedFomo(local=LOCAL), LocalOnly(local=LOCAL)))
@@ -119,7 +123,7 @@ def test_the_first_round_is_local_training_alone(engine: Any) -> None:
         assert_params(mine.rows("model", [k]), tree.stack([alone.states[k]]), rtol=0, atol=0)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_client_without_validation_examples_learns_alone(engine: Any) -> None:
     mine, alone = (engine(fomo_population(), a) for a in (FedFomo(local=LOCAL), LocalOnly(local=LOCAL)))
@@ -149,7 +153,7 @@ def chosen_in(run: Any, server: Any, cohort: Sequence[int], round: int) -> tuple
     return server, {k: set(row.nonzero().flatten().tolist()) for k, row in zip(cohort, moved, strict=True)}
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_models_of_those_who_uploaded_are_sent(engine: Any) -> None:
     """M at most; never the own one; one that was lost has sent nothing. d parameters each, and a flag for each of M."""
@@ -217,6 +221,7 @@ def test_exploration_decays(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(rates, [0.3, 0.2, 0.1, 0.0, -0.1], atol=1e-12)  # below 0 nothing is explored
 
 
+@pytest.mark.slow
 def test_no_more_models_are_read_than_a_chunk_of_clients_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     val = {k: random_data([4], seed=k)[0] for k in range(6)}
     run = Stacked(clients_of(random_data([6] * 6), held_out=val), FedFomo(M=3, local=LOCAL), chunk=2)
@@ -228,7 +233,7 @@ def test_no_more_models_are_read_than_a_chunk_of_clients_is_sent(monkeypatch: py
     assert read == [2] * 3 * 3  # three chunks of two clients, three models each
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_candidates_have_the_clients_own_architecture(engine: Any) -> None:
     models = {"tiny": TINY, "other": Model(lambda: torch.nn.Sequential(Tiny(), torch.nn.Linear(4, 4)), name="other")}

@@ -32,6 +32,7 @@ from small import InOrder
 ENGINES = [Loop, Stacked, Messages]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_consensus_is_the_mean_of_logits_and_is_fitted_by_absolute_errors(engine: Any) -> None:
     g = golden("ktpfl_dense/fedmd")
@@ -87,7 +88,7 @@ def local(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
     descend(module, ETA, passes, F.cross_entropy)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rounds_by_hand(engine: Any) -> None:
     rng = np.random.default_rng(3)

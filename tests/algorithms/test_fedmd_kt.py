@@ -16,6 +16,7 @@ from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 def test_everybody_learns_the_mean_of_probabilities(engine: Any) -> None:
     g = golden("ktpfl_dense/fedmd")

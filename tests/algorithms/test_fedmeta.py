@@ -39,7 +39,7 @@ def of_sets(support: Any, query: Any) -> tuple[Any, Any]:
     return out[0], out[1]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_gradients_of_both_orders_are_those_of_learn2learn(engine: Any) -> None:
     """The meta-gradient, the adapted model and the server's step; other clients of the stack have other examples."""
@@ -60,6 +60,7 @@ def test_gradients_of_both_orders_are_those_of_learn2learn(engine: Any) -> None:
     assert_params(together.round({"tiny": start}, (0, 1, 2), 0)["tiny"], mean)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_released_code_calls_first_order_maml(engine: Any) -> None:
     """Its gradients of two clients are ours of first order; weights by query examples and Adam stand here."""
@@ -79,6 +80,7 @@ def test_released_code_calls_first_order_maml(engine: Any) -> None:
     assert_params(Weights(moved), weights_at(g, "fedmeta_adam_lr0.01_w1."), rtol=1e-8)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_several_steps_are_differentiated_through(engine: Any) -> None:
     """By autograd through three steps, where the algorithm multiplies by Hessians; more than one pass of 200 rows."""

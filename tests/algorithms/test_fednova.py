@@ -27,7 +27,7 @@ ENGINES = [Loop, Stacked]
 RELEASED = {"vanilla": "none", "official_ccvr": "released", "ccvr_weighted_d": "released"}
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "case",
@@ -90,7 +90,7 @@ class Sum:
         return y == 0
 
 
-@pytest.mark.some(9)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("engine", [RecordingLoop, RecordingStacked])
 @pytest.mark.parametrize("case", ["sgd", "mom", "wd", "momwd", "nest"])
 def test_normalised_direction_of_the_authors_optimiser(case: str, engine: Any) -> None:
@@ -119,7 +119,7 @@ def test_normalised_direction_of_the_authors_optimiser(case: str, engine: Any) -
     assert int(upload.weight) == int(g["steps"])
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("aggregation", ["samples", "uniform"])
 def test_equal_numbers_of_steps_give_fedavg(aggregation: Any, engine: Any) -> None:

@@ -38,7 +38,7 @@ def epochs_of(algorithm: Any, round: int = 0, clients: int = 5, seed: int = 0) -
     return [int(e) for e in algorithm.epochs(AskedCohort(run, tuple(range(clients)), round))]
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_partial_work_of_stragglers_is_kept(engine: Any) -> None:
     sent, server, run = uploads(engine, SLOW)
@@ -54,7 +54,7 @@ def test_the_partial_work_of_stragglers_is_kept(engine: Any) -> None:
     assert run.traffic.down[0] == tree.nbytes(server) + 8  # its number of epochs
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_dropped_stragglers_are_not_asked(engine: Any) -> None:
     sent, server, run = uploads(engine, dataclasses.replace(SLOW, stragglers="dropped"))

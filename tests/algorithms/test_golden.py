@@ -93,6 +93,7 @@ def assert_local_run(g: dict[str, Any], model: Model, engine: Any, dtype: torch.
     np.testing.assert_allclose(losses, g["loss_total"], **close)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("name", "settings"), [("a", (1, 1)), ("b", (0.5, 3))])
 def test_pfedsd_local_run(name: str, settings: tuple[float, float], engine: Any) -> None:

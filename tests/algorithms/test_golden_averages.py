@@ -192,7 +192,7 @@ class SteeredSplit(Steered, Split):
     pass
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", [*ENGINES, Messages])
 @pytest.mark.parametrize(
     ("name", "shared", "algorithm"),
@@ -236,6 +236,7 @@ class Apart(LGFedAvg):
         return self.local_update(client, head)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [*ENGINES, Messages])
 def test_round_of_lg_fedavg(engine: Any) -> None:
     """Clients 1 and 0 train, the mean of their heads goes to all three."""
@@ -280,7 +281,7 @@ def cnn() -> nn.Module:
     return network
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [*ENGINES, Messages])
 @pytest.mark.parametrize(
     ("case", "build", "shape", "shared"),
@@ -358,7 +359,7 @@ def unflatten(g: Any, like: Weights) -> Weights:
     )
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [*ENGINES, Messages])
 @pytest.mark.parametrize(
     ("name", "build", "algorithm", "own"),

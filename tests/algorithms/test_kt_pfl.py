@@ -136,7 +136,7 @@ def reference_round(c: Any, clients: list[nn.Module], cohort: tuple[int, ...], d
     return c
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 def test_rounds_by_hand(engine: Any) -> None:
     data = [examples(k, n) for k, n in enumerate(SIZES)]
@@ -182,6 +182,7 @@ def test_rounds_by_hand(engine: Any) -> None:
         np.testing.assert_allclose(judged[k].params["0.weight"], module[0].weight.detach(), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 def test_a_round_of_the_equations(engine: Any) -> None:
     """What clients learn and what C becomes, from the C of the reference, which has rows that do not sum to 1."""
@@ -201,7 +202,7 @@ def gradient_of_divergence(c: Any, soft: Any, sizes: Any) -> Any:
     return (sizes / sizes.sum())[:, None] * np.einsum("mpc,npc->nmp", soft, log_ratio).mean(-1)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 @pytest.mark.parametrize("steps", [1, 4])
 def test_a_larger_rho_pulls_the_coefficients_to_uniform_mixing(steps: int, engine: Any) -> None:
@@ -259,7 +260,7 @@ def test_a_client_that_learns_from_nobody_who_answered_learns_from_all_of_them(e
     np.testing.assert_allclose(c.sum(1), 1.0, rtol=1e-12)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rho", "tau", "least", "most"), [(0.7, 1.0, 0.8, 1.0), (0.1, 1.0, 0.99, 1.0), (0.7, 10.0, 0.5, 0.55)]
 )

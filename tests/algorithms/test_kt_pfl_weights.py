@@ -45,7 +45,7 @@ def trained(theta: Any, names: list[str], shapes: list[Any], data: tuple[Any, An
     return np.concatenate([p.detach().numpy().ravel() for p in module.values()])
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 def test_rounds_by_hand(engine: Any) -> None:
     data, N = random_data(SIZES), len(SIZES)

@@ -30,7 +30,7 @@ def same(a: Any, b: Any) -> bool:
     return all(torch.equal(x, y) for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True))
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_clients_start_from_the_pretrained_lower_layers(engine: Any) -> None:
     population = clients_of(random_data((5, 11, 8)))
@@ -66,7 +66,7 @@ def test_clients_start_from_the_pretrained_lower_layers(engine: Any) -> None:
         one.close()
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("aggregation", ["uniform", "samples"])
 @pytest.mark.parametrize("buffers", ["average", "server"])
@@ -100,6 +100,7 @@ def test_statistics_that_never_leave_clients_are_no_beginning() -> None:
     LGFedAvg(buffers="local")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lower_layers_may_be_the_shared_ones(engine: Any) -> None:
     """`base_global`, as the authors' script for CIFAR-10 has it."""
@@ -115,6 +116,7 @@ def test_lower_layers_may_be_the_shared_ones(engine: Any) -> None:
     run.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_all_modules_global_are_fedavg_with_the_plain_mean(engine: Any) -> None:
     population = clients_of(random_data((5, 11, 8)))

@@ -58,6 +58,7 @@ def test_loss(case: str) -> None:
     np.testing.assert_allclose(total, g[f"{case}_total"], rtol=1e-12)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_trajectory(engine: Any) -> None:
     g = golden("fedntd/traj_moon_plain")

@@ -36,7 +36,7 @@ def loss(params: Params, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(TINY(Weights(params), x), y)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("form", "files"), [("fo", ("perfedavg_fo", "flbench_fo")), ("hf", ("perfedavg_hf",))])
 def test_a_step_of_the_reference(engine: Any, form: Any, files: tuple[str, ...]) -> None:
@@ -73,6 +73,7 @@ def test_differences_of_gradients_are_near_the_exact_product() -> None:
     assert all(torch.allclose(near[n], p, rtol=1e-4) for n, p in exact.params.items())
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_batches_are_taken_in_order_and_the_first_again(engine: Any) -> None:
     """Five batches: FO takes 0 1, 2 3, 4 0. A client with a single batch adapts and learns on the same."""
@@ -97,6 +98,7 @@ def test_the_last_step_is_filled_up() -> None:
         assert found.mask.sum(1).tolist() == [2 if first == 16 else 4 for first in want]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("form", ["fo", "hf"])
 def test_a_client_is_judged_after_a_step_on_all_its_training_examples(engine: Any, form: Any) -> None:

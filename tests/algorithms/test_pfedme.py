@@ -33,7 +33,7 @@ def of_file(g: dict[str, Any], **settings: Any) -> PFedMe:
     return PFedMe(**{**given, "local": local, "aggregation": "samples", **settings})
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rounds_of_the_authors(engine: Any) -> None:
     """theta after each inner step of each batch, w_k after each batch, and the server's model, with both beta."""
@@ -58,6 +58,7 @@ def test_rounds_of_the_authors(engine: Any) -> None:
         assert_params(server, weights_at(g, f"server_beta{beta}."))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_step_on_one_batch(engine: Any) -> None:
     """With R = K = 1 and mu2 = 0 a client ends with w - eta lam alpha_p g; the paper's mean is uniform."""
@@ -75,7 +76,7 @@ def test_one_step_on_one_batch(engine: Any) -> None:
     assert_params(run.round({"tiny": start}, (0, 1, 2), 0)["tiny"], Weights(mean))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_client_is_judged_by_theta_and_before_it_has_one_by_the_newest_global_model(engine: Any) -> None:
     run = engine(clients_of(random_data([6, 5, 4])), PFedMe(local=Local(steps=4, batch_size=4)))

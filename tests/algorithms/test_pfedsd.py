@@ -118,6 +118,7 @@ def test_the_term_on_top_of_local_methods(case: str, engine: Any) -> None:
     run.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_first_participation_is_the_local_update_of_fedavg(engine: Any) -> None:
     ends: dict[str, Any] = {}
@@ -130,7 +131,7 @@ def test_the_first_participation_is_the_local_update_of_fedavg(engine: Any) -> N
     assert same(*ends.values())
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_weight_of_zero_is_fedavg_bit_for_bit(engine: Any) -> None:
     with pytest.warns(UserWarning, match="PFedSD with lam = 0 is FedAvg"):
@@ -156,7 +157,7 @@ def test_a_device_without_a_state_of_its_own_computes_the_same_bits() -> None:
     assert same(found[0], found[2])
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [PFedSD(lam=LAM, T=T), CASES["fedper"][0]], ids=["pfedsd", "fedper"])
 def test_stored_predictions_teach_what_the_model_teaches(algorithm: Any, engine: Any) -> None:
@@ -177,7 +178,7 @@ def test_stored_predictions_teach_what_the_model_teaches(algorithm: Any, engine:
     other.close()
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_stored_predictions_in_float32(engine: Any) -> None:
     ends = []
@@ -194,7 +195,7 @@ def test_stored_predictions_in_float32(engine: Any) -> None:
 # ---- absence, age, ramp, failure
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_a_teacher_that_is_too_old_does_not_teach(engine: Any) -> None:
     late = ((0, 1), (1, 2), (1, 2), (0, 1, 2))  # client 0 comes back after three rounds
@@ -229,6 +230,7 @@ def test_the_weight_grows_over_the_first_rounds(engine: Any) -> None:
     assert_params(ramped["tiny"], plain["tiny"], rtol=0, atol=1e-7)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_client_whose_answer_is_lost_keeps_the_teacher_that_it_had(engine: Any) -> None:
     def faults(round: int, exchange: int, client: int) -> str | None:
@@ -244,6 +246,7 @@ def test_a_client_whose_answer_is_lost_keeps_the_teacher_that_it_had(engine: Any
     run.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_a_client_whose_training_diverges_keeps_the_teacher_that_it_had(engine: Any) -> None:
     data = random_data(SIZES)
@@ -316,7 +319,7 @@ def test_what_makes_a_model_to_judge_by_takes_no_term(kind: Any) -> None:
     assert self_distilled(FedAvgStored)(lam=0.5).personalises
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("store", ["model", "soft_predictions"])
 def test_a_network_of_which_zeros_make_nan_has_a_first_round(store: Any, engine: Any) -> None:

@@ -27,7 +27,7 @@ class Normed(nn.Module):
         return self.head(self.norm(x))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("server_lr", [0.5, 1.0, 2.0])
 def test_the_servers_rate_is_of_parameters_and_buffers_are_averaged(server_lr: float, engine: Any) -> None:

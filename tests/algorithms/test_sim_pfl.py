@@ -19,7 +19,7 @@ from fedloom.testing.messages import Messages
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 @pytest.mark.parametrize("case", ["N4", "N6", "N20"])
 def test_what_clients_learn_is_what_the_authors_mix(case: str, engine: Any) -> None:

@@ -55,7 +55,7 @@ def trained(start: Weights, teacher: Weights, data: tuple[Any, Any], not_true: b
     return student
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("algorithm", [PFedSD(lam=WEIGHT, T=T, local=LOCAL), FedNTD(beta=WEIGHT, tau=T, local=LOCAL)])
 def test_a_teacher_with_batch_norm_uses_its_running_statistics(algorithm: Any, engine: Any) -> None:

@@ -34,7 +34,7 @@ CASES = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("case", CASES)
 def test_trajectory(case: str, engine: Any) -> None:

@@ -31,6 +31,7 @@ def test_rows_are_balanced_and_the_same_every_time() -> None:
     assert rows.tolist() != balanced_rows(y, 5, seed=2).tolist()
 
 
+@pytest.mark.slow
 def test_tsne_keeps_neighbours_together_and_repeats() -> None:
     rng = np.random.default_rng(0)
     group = np.arange(60) % 3

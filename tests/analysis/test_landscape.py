@@ -44,6 +44,7 @@ def test_weights_as_a_vector_and_back() -> None:
     assert all(torch.equal(back[n], params[n]) for n in params)
 
 
+@pytest.mark.slow
 def test_eigenpairs_are_those_of_the_reference(reference: Any) -> None:
     g, weights, examples = reference
     found = hessian_eigen(MODEL, weights, Classification(), examples, tolerance=1e-10, batch_size=20)

@@ -67,6 +67,7 @@ def test_a_round_cuts_what_was_logged(run: Path, tmp_path: Path, capsys: pytest.
     assert [line.split(",")[0] for line in found[1:]] == ["1", "2"]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("argv", "named"), [(("",), "directory"), (("RUN", "forgetting", "--out", ""), "--out")])
 def test_empty_folders_are_refused(
     argv: tuple[str, ...], named: str, run: Path, capsys: pytest.CaptureFixture[str]
@@ -123,6 +124,7 @@ def test_one_that_does_not_apply_costs_no_other(run: Path, tmp_path: Path, capsy
     assert {path.stem for path in tmp_path.glob("*.png")} == {"forgetting"}
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -104,6 +104,7 @@ def test_run_on_the_embedded_data(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert f"{last['global_accuracy']:.4f}" in out
 
 
+@pytest.mark.slow
 def test_compare_writes_each_run_and_hands_settings_to_their_owner(
     own: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_every_option_reaches_the_run(own: str, capsys: pytest.CaptureFixture[st
     assert written["federation"]["partition"] == "dirichlet alpha=5"
 
 
+@pytest.mark.slow
 def test_the_seed_repeats_a_run(own: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
         argv = ["run", "pfedsd", *QUICK, "--data", own, "--seed", seed, "--out", str(tmp_path / name)]
@@ -162,7 +164,7 @@ def test_the_seed_repeats_a_run(own: str, capsys: pytest.CaptureFixture[str], tm
     assert a == b != c
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("shape", "kind", "seen", "model"),
     [
@@ -232,7 +234,7 @@ def test_refused_clients_are_counted_in_the_table(tmp_path: Path, capsys: pytest
     assert "client" in error(capsys, *argv)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("diverges", [True, False])
 def test_a_run_that_fails_costs_none_that_is_finished_and_one_that_diverges_no_other(
     diverges: bool, own: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -259,6 +261,7 @@ def test_a_run_that_fails_costs_none_that_is_finished_and_one_that_diverges_no_o
     assert error(capsys, "run", "fedntd", *QUICK, "--data", own) == "client 3, round 1, batch 2: the loss is nan"
 
 
+@pytest.mark.slow
 def test_runs_that_are_resumed_go_on_without_one_that_diverges(
     own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +281,7 @@ def test_runs_that_are_resumed_go_on_without_one_that_diverges(
     assert error(capsys, "resume", str(tmp_path / "fedntd"), "--rounds", "3").endswith("the loss is nan")
 
 
+@pytest.mark.slow
 def test_a_run_from_python_among_those_that_are_resumed_costs_no_other(
     own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,7 +351,7 @@ OPENING = (
 # ---- what is refused
 
 
-@pytest.mark.some(17)
+@pytest.mark.some(7)
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -448,6 +452,7 @@ def test_mistakes_are_explained(argv: str, message: str, own: str, capsys: pytes
     assert said.startswith(message.split("(")[0])
 
 
+@pytest.mark.slow
 def test_a_branch_goes_on_with_what_is_set(own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = str(tmp_path / "first"), tmp_path / "second"
     call(capsys, "run", "fedavg", *QUICK, "--data", own, "--rounds", "2", "--out", first)
@@ -515,6 +520,7 @@ def test_a_damaged_data_file(content: bytes, capsys: pytest.CaptureFixture[str],
     assert "must hold plain arrays x_train, y_train, x_test, y_test, written by numpy.savez" in said
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

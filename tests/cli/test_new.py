@@ -10,6 +10,7 @@ import fedloom as fl
 from commands import call, error
 
 
+@pytest.mark.slow
 def test_what_new_writes_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def logs(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("metrics.jsonl"))}
 
 
+@pytest.mark.slow
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "reproduce", "--list")
     assert status == 0
@@ -85,6 +86,7 @@ def test_list_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[1] == "other readings: fedprox-config"
 
 
+@pytest.mark.slow
 def test_run_and_compare(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = (*SMALL, "--data", data, "--out", str(tmp_path))
     status, text, err = call(capsys, "reproduce", "fedntd-table1", *argv, "--methods", "fedavg,fedntd")
@@ -214,6 +216,7 @@ def test_a_method_whose_public_data_are_missing_costs_no_other(
     assert f"{column} left out" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
 def test_an_upload_that_diverges_fails_every_row_that_begins_with_it(data: str, tmp_path: Path) -> None:
     chosen = find("dense-table1", ["mnist-a0.1-m5-cnn"], ["ensemble", "dense"])
@@ -395,6 +398,7 @@ def test_rows_that_begin_alike_train_their_clients_once(data: str, tmp_path: Pat
         reproduce(other_place, data, tmp_path / "shared", rounds=3, changes=others)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fedloom.core.errors.SettingWarning")
 def test_a_server_that_keeps_another_state_trains_its_own_clients(data: str, tmp_path: Path) -> None:
     """A state of another shape cannot go on from the shared upload: it would be refused once that is trained."""
@@ -428,6 +432,7 @@ def test_an_interrupted_call_goes_on_where_it_stood(data: str, tmp_path: Path) -
     assert logs(tmp_path / "a") == logs(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_after_ctrl_c(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,7 +445,7 @@ def test_the_same_command_goes_on_after_ctrl_c(
     assert logs(tmp_path)[f"{FEDAVG}/seed-0/metrics.jsonl"].count(b"\n") == 9
 
 
-@pytest.mark.some(18)
+@pytest.mark.some(12)
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

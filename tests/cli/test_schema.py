@@ -27,12 +27,14 @@ def wrong(described: dict[str, Any]) -> list[str]:
     return [error.json_path for error in VALIDATOR.iter_errors(plain(described))]
 
 
+@pytest.mark.slow
 def test_the_schema_is_what_the_classes_say() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     said = MADE["TARGET"].read_text(encoding="utf-8")
     assert said == MADE["written"](MADE["schema"]()), "settings have changed: python scripts/make_schema.py"
 
 
+@pytest.mark.some(35)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_a_run_writes_down_is_right(name: str) -> None:
     assert wrong(Experiment.of({"algorithm": name}).described()) == []

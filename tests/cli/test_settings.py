@@ -118,6 +118,7 @@ def settings(directory: str) -> dict[str, Any]:
 # ---- precedence
 
 
+@pytest.mark.slow
 def test_flags_override_the_file_and_set_overrides_flags(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run fedntd --settings tiny.toml --out a")
     done(capsys, "run fedntd --settings tiny.toml --lr 0.2 --rounds 2 --out b")
@@ -130,6 +131,7 @@ def test_flags_override_the_file_and_set_overrides_flags(capsys: pytest.CaptureF
     assert a["data"]["clients"] == 6
 
 
+@pytest.mark.slow
 def test_the_algorithm_of_the_file_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     Path("one.toml").write_text('algorithm = "fedntd"\n' + TINY)
     done(capsys, "run --settings one.toml --out a")
@@ -140,6 +142,7 @@ def test_the_algorithm_of_the_file_is_the_default(capsys: pytest.CaptureFixture[
     )
 
 
+@pytest.mark.slow
 def test_settings_json_is_a_settings_file(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run fedntd --settings tiny.toml --set tau=2 --out a")
     done(capsys, "run --settings a/settings.json --out b")
@@ -147,6 +150,7 @@ def test_settings_json_is_a_settings_file(capsys: pytest.CaptureFixture[str]) ->
     assert Path("a/metrics.jsonl").read_bytes() == Path("b/metrics.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.toml").write_text('algorithm = "own:Mine"\n' + TINY + '[Mine]\naggregation = "uniform"\n')
     done(capsys, "run --settings mine.toml --out a")
@@ -163,6 +167,7 @@ def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]
 # ---- what is refused
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -190,6 +195,7 @@ def test_a_mistake_in_a_file_is_named(text: str, message: str, capsys: pytest.Ca
     assert refused(capsys, "run fedavg --settings bad.toml").startswith(f"bad.toml: {message}")
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -301,6 +307,7 @@ def test_an_algorithm_may_have_settings_without_a_default(capsys: pytest.Capture
     assert settings("a")["Asks"]["nu"] == 2.0
 
 
+@pytest.mark.slow
 def test_rows_that_the_source_holds_out_are_not_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"{i % 7},{i % 5},{i % 2},{i % 4},{'test' if i % 4 == 3 else 'train'}" for i in range(80)]
     Path("t.csv").write_text("\n".join(["a,b,label,who,split", *rows]) + "\n")
@@ -363,6 +370,7 @@ def test_a_table_says_how_its_columns_are_named(capsys: pytest.CaptureFixture[st
 # ---- what goes on with a directory
 
 
+@pytest.mark.slow
 def test_several_seeds_are_several_runs(capsys: pytest.CaptureFixture[str]) -> None:
     out = done(capsys, "compare fedavg fedntd --settings tiny.toml --rounds 1 --seed 1,2 --out runs")
     for name in ("fedavg/seed-1", "fedavg/seed-2", "fedntd/seed-1", "fedntd/seed-2"):
@@ -449,6 +457,7 @@ def test_a_folder_without_runs(capsys: pytest.CaptureFixture[str]) -> None:
         assert refused(capsys, command) == "empty holds no run; name a folder with a settings.json, as --out makes it"
 
 
+@pytest.mark.slow
 def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run fedavg --settings tiny.toml --rounds 4 --out a")
     out = done(capsys, "replay a 3 --save local --allow-code")
@@ -469,6 +478,7 @@ def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(row[1]) == sum(map(sum, History.read("b").federation["train"]))
 
 
+@pytest.mark.slow
 def test_models_are_exported(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run pfedsd --settings tiny.toml --out a")
     assert done(capsys, "export a global.pt --allow-code").splitlines() == [

@@ -84,6 +84,7 @@ def test_a_sweep_ends_in_a_table_and_settings_that_run_takes(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(
     sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(
     assert out.splitlines()[-1].startswith("once more: ")
 
 
+@pytest.mark.slow
 def test_a_choice_by_test_data_is_warned_of(sweep: Any) -> None:
     status, out, _ = sweep("fedavg --over local.lr=0.1 --by global_accuracy")
     assert status == 0
@@ -121,6 +123,7 @@ def test_a_choice_by_test_data_is_warned_of(sweep: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_trials_that_fail_are_counted(sweep: Any, tmp_path: Path) -> None:
     status, out, _ = sweep("fedavg --val-fraction 0.25 --over local.lr=1e38,0.1")
     assert status == 0
@@ -130,12 +133,14 @@ def test_trials_that_fail_are_counted(sweep: Any, tmp_path: Path) -> None:
     assert said == f"no trial has a score; {tmp_path / 't/sweep.csv'} says why"
 
 
+@pytest.mark.slow
 def test_values_that_hold_commas(sweep: Any, tmp_path: Path) -> None:
     assert sweep("fedavg --val-fraction 0.25 --over model=logistic,mlp|mlp")[0] == 0
     asked = json.loads((tmp_path / "s/sweep.json").read_text())
     assert asked["trials"] == {"trial-000": {"model": "logistic,mlp"}, "trial-001": {"model": "mlp"}}
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

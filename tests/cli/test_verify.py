@@ -30,6 +30,7 @@ QUICK = [
 ]
 
 
+@pytest.mark.slow
 def test_each_run_has_a_line_and_each_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "two")
     assert main(["compare", "fedavg", "local_only", *QUICK, "--threads", "1", "--out", out]) == 0

@@ -35,7 +35,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("algorithm", [Scaffold(local=LOCAL), PFedSD(local=LOCAL)])
 def test_with_the_same_settings_it_is_the_run_that_went_on(algorithm: Any, engine: Any, tmp_path: Path) -> None:
@@ -65,6 +65,7 @@ def test_a_client_without_a_model_of_its_own_has_none_to_take(tmp_path: Path) ->
     assert restored.personal_weights(0).params
 
 
+@pytest.mark.slow
 def test_its_first_checkpoint_is_kept(tmp_path: Path) -> None:
     """Nothing before it can be computed again."""
     job(FedAvg(local=LOCAL)).run(tmp_path / "first")
@@ -76,7 +77,7 @@ def test_its_first_checkpoint_is_kept(tmp_path: Path) -> None:
         assert longer.replay(tmp_path / "second", round).round == round
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", "fed_adi"])
 def test_what_comes_after_has_the_new_settings_alone(name: str, tmp_path: Path) -> None:
     """Settings that do not matter before the branch: so it is the run that had the new ones from its beginning."""
@@ -90,6 +91,7 @@ def test_what_comes_after_has_the_new_settings_alone(name: str, tmp_path: Path) 
     assert not same_end(job(old, 4, model=normed).run(), found)
 
 
+@pytest.mark.slow
 def test_it_may_have_another_algorithm_and_another_rate(tmp_path: Path) -> None:
     job(FedAvg(local=LOCAL), 4).run(tmp_path / "first")
     still = dataclasses.replace(LOCAL, optimiser=SGD(lr=1e-30))
@@ -105,6 +107,7 @@ def test_it_may_have_another_algorithm_and_another_rate(tmp_path: Path) -> None:
     assert stored["hyper_parameters"]["mu"] == 0.1
 
 
+@pytest.mark.slow
 def test_what_makes_the_data_and_the_rounds_must_be_the_same(tmp_path: Path) -> None:
     job(FedAvg(local=LOCAL)).run(tmp_path / "first")
     before = everything(tmp_path)
@@ -125,6 +128,7 @@ def test_what_makes_the_data_and_the_rounds_must_be_the_same(tmp_path: Path) -> 
     assert everything(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_states_of_clients_must_fit_too(tmp_path: Path) -> None:
     """PFedSD's server keeps what FedAvg's does, its clients what FedAvg's do not."""
     job(PFedSD(local=LOCAL)).run(tmp_path / "first")
@@ -133,6 +137,7 @@ def test_states_of_clients_must_fit_too(tmp_path: Path) -> None:
     assert not (tmp_path / "second").exists()
 
 
+@pytest.mark.slow
 def test_a_branch_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     again = job(PFedSD(local=LOCAL))
     again.run(tmp_path / "first")
@@ -159,6 +164,7 @@ def test_a_branch_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "second").exists()
 
 
+@pytest.mark.slow
 def test_more_epochs_from_the_branch_on(tmp_path: Path) -> None:
     job(FedAvg(local=LOCAL), 2).run(tmp_path / "first")
     long = job(FedAvg(local=Local(epochs=3, batch_size=LOCAL.batch_size, optimiser=SGD(lr=0.1))), 3)

@@ -74,6 +74,7 @@ def test_a_run_whose_checkpoints_are_away_is_not_begun_again(done: Path) -> None
     assert same_end(whole(), JOB.run(done, resume=True))
 
 
+@pytest.mark.slow
 def test_checkpoints_that_cannot_be_listed_are_an_error(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scan = os.scandir
 
@@ -91,6 +92,7 @@ def test_checkpoints_that_cannot_be_listed_are_an_error(done: Path, monkeypatch:
         check_free(done)
 
 
+@pytest.mark.slow
 def test_states_without_their_indexes_are_not_overwritten(done: Path) -> None:
     for path in (done / "checkpoints").glob("*.json"):
         path.unlink()
@@ -258,6 +260,7 @@ def test_what_is_not_of_this_run_is_refused_by_name(
     assert any(reading.re.search(message, problem) for problem in found.problems), found.problems
 
 
+@pytest.mark.slow
 def test_a_state_is_named_by_the_round_that_made_it(done: Path) -> None:
     """So that a state of an older checkpoint is never written over."""
     asked = [record.get("clients", []) for record in History.read(done).metrics]
@@ -266,6 +269,7 @@ def test_a_state_is_named_by_the_round_that_made_it(done: Path) -> None:
         assert name.endswith(f"-{last:08}.safetensors")
 
 
+@pytest.mark.slow
 def test_a_record_that_is_no_object_is_refused(done: Path) -> None:
     lines = (done / "metrics.jsonl").read_bytes().split(b"\n")
     lines[1] = b"[1]" + b" " * (len(lines[1]) - 3)
@@ -273,6 +277,7 @@ def test_a_record_that_is_no_object_is_refused(done: Path) -> None:
     refused(done, r"metrics\.jsonl, line 2: a JSON object is needed, got \[1\]; the checkpoints are untouched")
 
 
+@pytest.mark.slow
 def test_digests_of_the_logs_go_on_where_a_run_goes_on(tmp_path: Path) -> None:
     interrupted(JOB, tmp_path, after=3)
     JOB.run(tmp_path, resume=True)
@@ -281,6 +286,7 @@ def test_digests_of_the_logs_go_on_where_a_run_goes_on(tmp_path: Path) -> None:
     assert verify(tmp_path).whole
 
 
+@pytest.mark.slow
 def test_settings_that_were_lost_are_written_again(done: Path) -> None:
     before = everything(done)
     (done / "settings.json").unlink()
@@ -312,6 +318,7 @@ def test_each_checkpoint_that_stands_is_named_by_the_next(every: int, tmp_path: 
     assert (verify(tmp_path).whole, verify(tmp_path).notes) == (True, [])
 
 
+@pytest.mark.slow
 def test_an_older_index_that_was_sealed_anew_is_found_by_the_next(done: Path) -> None:
     old = done / "checkpoints/00000003.json"
     seal_anew(old, drop_client)
@@ -328,6 +335,7 @@ def test_an_older_index_that_was_sealed_anew_is_found_by_the_next(done: Path) ->
     assert verify(done).whole
 
 
+@pytest.mark.slow
 def test_a_newest_index_that_was_sealed_anew_has_another_root(done: Path) -> None:
     """Nothing in the directory tells; whoever has written the root down knows."""
     root = verify(done).root
@@ -336,6 +344,7 @@ def test_a_newest_index_that_was_sealed_anew_has_another_root(done: Path) -> Non
     assert verify(done).root != root
 
 
+@pytest.mark.slow
 def test_a_run_whose_indexes_name_none_goes_on_and_names_them_from_then(tmp_path: Path) -> None:
     interrupted(JOB, tmp_path, after=4)
     forgets(tmp_path)
@@ -366,7 +375,7 @@ def nested(directory: Path) -> None:
     (directory / "manifest.json").write_text('{"format": 2, "fixed": ' + "[" * 900 + "]" * 900 + "}")
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -406,6 +415,7 @@ def test_a_manifest_is_checked_before_it_is_used(change: Callable[[Path], None],
 # ---- new runs and old files (D4, D12, U1)
 
 
+@pytest.mark.slow
 def test_a_new_run_does_not_mix_with_old_checkpoints(done: Path) -> None:
     for path in done.iterdir():
         if path.name != "checkpoints":
@@ -430,6 +440,7 @@ def test_a_run_that_came_in_between_is_not_overwritten(tmp_path: Path, monkeypat
     assert same_end(whole(), JOB.run(tmp_path, resume=True))
 
 
+@pytest.mark.slow
 def test_somebodys_settings_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("mine")
     with pytest.warns(StorageWarning, match="have names that a run needs are now in .*set-aside/1"):
@@ -437,7 +448,7 @@ def test_somebodys_settings_are_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "set-aside/1/settings.json").read_text() == "mine"
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["two/fedavg/seed-0", "two/fedavg", "two/a/b/c"])
 def test_a_run_stands_neither_above_nor_below_others(place: str, tmp_path: Path) -> None:
     JOB.run(tmp_path / place)
@@ -451,6 +462,7 @@ def test_a_run_stands_neither_above_nor_below_others(place: str, tmp_path: Path)
 # ---- nothing is lost (D9)
 
 
+@pytest.mark.slow
 def test_an_older_index_that_is_damaged_goes_aside_with_its_files(done: Path) -> None:
     index = content(done / "checkpoints/00000003.json")
     data = (done / "checkpoints/00000003.json").read_bytes()
@@ -469,6 +481,7 @@ def test_an_older_index_that_is_damaged_goes_aside_with_its_files(done: Path) ->
     assert verify(done).whole
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_not_called_damaged(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Path.read_bytes
     for name in (NEWEST, "checkpoints/00000003.json", "checkpoints/00000006-server.safetensors", "metrics.jsonl"):
@@ -489,6 +502,7 @@ def test_what_cannot_be_read_is_not_called_damaged(done: Path, monkeypatch: pyte
         assert everything(done) == before
 
 
+@pytest.mark.slow
 def test_files_of_others_stay_where_they_are(done: Path) -> None:
     for name in ("notes.txt", "clients/notes.txt", "clients/00000001.safetensors.bak", "x.part", "6.json"):
         (done / "checkpoints" / name).write_text("mine")
@@ -497,6 +511,7 @@ def test_files_of_others_stay_where_they_are(done: Path) -> None:
         assert (done / "checkpoints" / name).read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_states_whose_index_is_lost_go_aside(done: Path) -> None:
     before = everything(done)
     (done / "checkpoints/00000003.json").unlink()
@@ -511,6 +526,7 @@ def test_states_whose_index_is_lost_go_aside(done: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_rounds_beyond_those_of_a_kill_are_set_aside(done: Path) -> None:
     before = everything(done)
     for t in (5, 6):
@@ -522,6 +538,7 @@ def test_rounds_beyond_those_of_a_kill_are_set_aside(done: Path) -> None:
     assert (done / "set-aside/1/checkpoints/00000006-server.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_the_rounds_of_a_kill_are_cut(tmp_path: Path) -> None:
     job = _job(checkpoint_every=4)
     interrupted(job, tmp_path, after=3)
@@ -533,6 +550,7 @@ def test_the_rounds_of_a_kill_are_cut(tmp_path: Path) -> None:
     assert not (tmp_path / "set-aside").exists()
 
 
+@pytest.mark.slow
 def test_a_tail_that_no_run_wrote_is_set_aside(done: Path) -> None:
     with (done / "metrics.jsonl").open("ab") as file:
         file.write(b"notes\n")
@@ -583,7 +601,7 @@ class _whatever:  # noqa: N801
 # ---- what is in the way
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl", "checkpoints", "checkpoints/clients", "set-aside"])
 def test_a_link_is_not_written_through(name: str, done: Path, tmp_path: Path) -> None:
     (done / "set-aside").mkdir()
@@ -596,6 +614,7 @@ def test_a_link_is_not_written_through(name: str, done: Path, tmp_path: Path) ->
     assert everything(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_new_run_writes_through_no_link_either(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "run").mkdir()
@@ -610,6 +629,7 @@ def test_a_new_run_writes_through_no_link_either(tmp_path: Path) -> None:
     JOB.run(tmp_path / "latest")
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_place_of_an_old_state_stops_no_run(tmp_path: Path) -> None:
     job = _job(keep_every=100)
     interrupted(job, tmp_path, after=4)
@@ -636,6 +656,7 @@ def test_checkpoints_that_cannot_be_made_are_an_error_of_ours(tmp_path: Path, mo
         JOB.run(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_stays_in_its_directory_wherever_its_owner_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
@@ -648,7 +669,7 @@ def test_a_run_stays_in_its_directory_wherever_its_owner_goes(tmp_path: Path, mo
 # ---- locks (D11)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_is_said(code: int, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fcntl = pytest.importorskip("fcntl")
@@ -662,6 +683,7 @@ def test_a_file_system_without_locks_is_said(code: int, done: Path, monkeypatch:
     assert len(said) == 1
 
 
+@pytest.mark.slow
 def test_another_failure_of_a_lock_is_an_error(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fcntl = pytest.importorskip("fcntl")
 
@@ -718,6 +740,7 @@ def as_format_1(directory: Path) -> None:
         path.write_text(json.dumps({**index, "format": 1, "logs": logs}))
 
 
+@pytest.mark.slow
 def test_a_run_of_format_1_goes_on_and_is_proved_from_then(tmp_path: Path) -> None:
     interrupted(JOB, tmp_path, after=4)
     as_format_1(tmp_path)
@@ -739,7 +762,7 @@ def test_a_run_of_format_1_goes_on_and_is_proved_from_then(tmp_path: Path) -> No
     refused(tmp_path, "format must be 2, got 1")
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fedloom.core.errors.StorageWarning")
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -757,6 +780,7 @@ def test_what_can_be_checked_of_format_1_is(change: Any, message: str, done: Pat
     refused(done, message)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fedloom.core.errors.StorageWarning")
 def test_another_run_of_format_1_is_refused(done: Path) -> None:
     as_format_1(done)
@@ -819,6 +843,7 @@ LATER = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_that_knew_fewer_settings_goes_on_with_their_defaults(tmp_path: Path) -> None:
     interrupted(JOB, tmp_path, after=4)
     forgets(tmp_path, *LATER)

@@ -248,7 +248,7 @@ def test_line_1_recurrent_layers_on_a_cpu_get_workers(kind: Any) -> None:
     assert choose("auto", population(lambda: Recurrent(kind)), LOCAL, 6) == (Workers, "recurrent layers on a CPU")
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["auto", "stacked"])
 def test_no_warning_of_pytorch_about_recurrent_layers(engine: Any) -> None:
     with warnings.catch_warnings():

@@ -102,6 +102,7 @@ def test_local_accuracies_follow_the_classes_of_the_cohort() -> None:
     assert record["out_local_accuracy"] == pytest.approx(np.mean(outside), abs=1e-12)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("algorithm", [FedAvg, LocalOnly, Centralised])
 def test_clients_are_judged_on_their_own_held_out_rows(algorithm: Any, engine: Any) -> None:

@@ -311,6 +311,7 @@ def test_measuring_is_no_training() -> None:
     assert evaluation_seconds(history) == (9.0 + 39.0 + 99.0) / 3
 
 
+@pytest.mark.slow
 def test_each_evaluation_of_a_run_is_timed() -> None:
     settings = RunSettings(rounds=2, cohort_size=2, engine="loop", per_client=True)
     history = run(FedAvg(local=tiny.LOCAL), tiny.federation(), tiny.linear, settings, new=NewClients(1))

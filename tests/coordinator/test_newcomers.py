@@ -39,7 +39,7 @@ def rate(weights: Any, client: int) -> float:
     return float(rows_right(Model(linear, name="Linear"), weights, Classification(), held_out).mean())
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [None, BySize(seed=1), fl.coordinator.Available(share=0.9, period=3)])
 def test_who_is_new_is_never_asked_before_it_joins(sampler: Any) -> None:
     settings = replace(SETTINGS, rounds=12)
@@ -64,7 +64,7 @@ def test_everybody_are_those_who_have_joined() -> None:
     assert found == [{1, 2, 4, 5}, {1, 2, 4, 5}, {0, 1, 2, 3, 4, 5}]
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_each_way_is_the_model_that_it_names(engine: Any) -> None:
     found = fl.run(PFedSD(local=LOCAL), federation(), linear, replace(SETTINGS, engine=engine), new=NEW)
@@ -91,7 +91,7 @@ def test_each_way_is_the_model_that_it_names(engine: Any) -> None:
         assert last[f"new_{way}_accuracy"] == last[f"new_{way}_accuracy_by_samples"] == np.mean([*by_client.values()])
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", [PFedSD(local=LOCAL), FedAvg(local=LOCAL, shared="* !bias"), LocalOnly(local=LOCAL)]
 )
@@ -115,6 +115,7 @@ def test_nothing_stays_of_judging_them(algorithm: Any, tmp_path: Path) -> None:
     assert job.run(tmp_path / "a", resume=True).metrics[-1] == job.run().metrics[-1]
 
 
+@pytest.mark.slow
 def test_algorithms_without_such_models_leave_ways_out() -> None:
     def ways(algorithm: Any, **more: Any) -> set[str]:
         return set(fl.run(algorithm, federation(**more), linear, SETTINGS, new=NEW).metrics[-1]["new_by_client"])
@@ -124,6 +125,7 @@ def test_algorithms_without_such_models_leave_ways_out() -> None:
     assert ways(KTpFL(local=LOCAL, num_public=8), public=examples(24, seed=5)) == {"personalised"}
 
 
+@pytest.mark.slow
 def test_clients_that_have_joined_are_judged_as_they_are() -> None:
     settings = replace(SETTINGS, rounds=4, cohort_size=6)
     with pytest.raises(SettingError, match="cohort_size = 6 is larger than the 4 clients that are not new"):
@@ -146,6 +148,7 @@ def test_faults_are_for_training_alone() -> None:
     assert set(found.metrics[-1]["new_by_client"]["personalised"]) == {"4", "5"}
 
 
+@pytest.mark.slow
 def test_who_diverges_is_judged_as_it_is_without_taking_part() -> None:
     """Client 5 trains on huge numbers and is judged on sound ones: every way is of both new clients."""
     data = federation()
@@ -167,6 +170,7 @@ def test_who_diverges_is_judged_as_it_is_without_taking_part() -> None:
     assert "new_failed" not in sound.metrics[-1]
 
 
+@pytest.mark.slow
 def test_a_network_that_only_new_clients_have_is_no_part_of_the_global_accuracy() -> None:
     """Clients 1, 3 and 5 have the second network and are never asked: nobody trains it."""
     new = (1, 3, 5)
@@ -182,6 +186,7 @@ def test_a_network_that_only_new_clients_have_is_no_part_of_the_global_accuracy(
     assert joined.last("global_accuracy") == pytest.approx(np.mean(accuracies))
 
 
+@pytest.mark.slow
 def test_rows_of_models_on_several_architectures() -> None:
     found = fl.run(PFedSD(local=LOCAL), federation(), {"a": linear, "b": mlp}, SETTINGS, new=NEW)
     assert [set(by) for by in found.metrics[-1]["new_by_client"].values()] == [{"4", "5"}] * 3

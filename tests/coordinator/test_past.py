@@ -147,6 +147,7 @@ class Idle(Alone):
         return client.state, ()
 
 
+@pytest.mark.slow
 def test_local_training_ends_before_public_examples_are_learnt(tmp_path: Path) -> None:
     made = job(KTpFL(local=LOCAL, num_public=5), rounds=1)
     made.run(tmp_path)
@@ -159,7 +160,7 @@ def test_local_training_ends_before_public_examples_are_learnt(tmp_path: Path) -
         assert torch.equal(trained, e.state.params["6.weight"]) == (e.number == 0)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_the_one_model_in_a_carry_is_the_trained_one(engine: Any, tmp_path: Path) -> None:
     made = job(BesideAScale(local=LOCAL), rounds=1, engine=engine)
@@ -168,7 +169,7 @@ def test_the_one_model_in_a_carry_is_the_trained_one(engine: Any, tmp_path: Path
         assert torch.equal(weights.params["0.weight"], history.clients[k].params["0.weight"])
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Sum, Idle])
 def test_training_without_one_model_is_said_to_have_none(kind: type[Alone], tmp_path: Path) -> None:
     made = job(kind(local=LOCAL), rounds=1)
@@ -199,6 +200,7 @@ def test_rounds_are_the_same_bits_from_wherever_they_are_computed(algorithm: Alg
             assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_rounds_in_rising_order_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = job(FedAvg(local=LOCAL))
     made.run(tmp_path)
@@ -232,6 +234,7 @@ def test_local_training_epoch_by_epoch(kind: type[Algorithm], engine: str, tmp_p
     assert {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_whom_others_replaced_does_not_train(tmp_path: Path) -> None:
     """Five are drawn for two places, and the first of them declines."""
     made = job(FedAvg(local=LOCAL), rounds=1, cohort_size=2, spares=3)
@@ -243,6 +246,7 @@ def test_whom_others_replaced_does_not_train(tmp_path: Path) -> None:
     assert [sorted(found) for found in epochs] == [sorted(Past(made, tmp_path).replay(1).trained())] * 3
 
 
+@pytest.mark.slow
 def test_the_first_epochs_are_those_of_a_shorter_round(tmp_path: Path) -> None:
     """The first round with one local epoch, run as such."""
     made, shorter = (
@@ -286,7 +290,7 @@ def test_past_personal_models_are_judged_as_in_the_run(tmp_path: Path) -> None:
         assert Past(made, tmp_path).judged(round) == {k: wrote[str(k)] for k in sorted(asked)}
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "task", "setting"),
     [
@@ -309,6 +313,7 @@ def test_clients_that_know_how_long_a_round_is_are_refused(
     assert len(Past(without, tmp_path / "without").by_epoch(1)) == LOCAL.epochs
 
 
+@pytest.mark.slow
 def test_what_has_no_epochs_is_refused(tmp_path: Path) -> None:
     made = job(FedAvg(local=Local(steps=3, batch_size=4)), rounds=1)
     made.run(tmp_path / "steps")

@@ -39,7 +39,7 @@ def measured(weights: Weights, rows: Any) -> tuple[int, float]:
     return int((logits.argmax(1) == y).sum()), float(F.cross_entropy(logits, y))
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_numbers_of_each_client_are_those_by_hand(engine: Any) -> None:
     data = federation()
@@ -84,7 +84,7 @@ def test_the_two_means_differ_where_clients_hold_unequal_numbers() -> None:
     assert record["personal_accuracy_by_samples"] == pytest.approx((9 * a + b) / 10)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_accuracy_before_and_after_local_training(engine: Any) -> None:
     data = federation()
@@ -124,7 +124,7 @@ def test_accuracy_before_and_after_local_training(engine: Any) -> None:
     assert found.metrics[3]["drop"] > 0  # what others trained is worse for those who come back
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [FedAvg(local=LOCAL), FedAvg(local=LOCAL, shared="* !bias"), LocalOnly(local=LOCAL), Centralised(local=LOCAL)],
@@ -149,6 +149,7 @@ def test_it_changes_nothing_that_is_measured_otherwise(algorithm: Any) -> None:
     assert full.per_client[-1]["trained"]["clients"] == sorted(full.metrics[-1]["clients"])
 
 
+@pytest.mark.slow
 def test_clients_that_hold_nothing_out_have_no_accuracy() -> None:
     found = fl.run(FedAvg(local=LOCAL), federation(test_fraction=0.0), linear, SETTINGS)
     last = found.metrics[-1]
@@ -166,6 +167,7 @@ def test_a_mixture_of_architectures_and_exchanges() -> None:
     assert "global_right" not in found.per_client[-1]["judged"]
 
 
+@pytest.mark.slow
 def test_between_evaluations_only_local_training_is_written_down(tmp_path: Path) -> None:
     settings = replace(SETTINGS, eval_every=2, panel=4)
     found = fl.run(PFedSD(local=LOCAL), federation(), linear, settings, directory=tmp_path / "run")
@@ -197,6 +199,7 @@ def test_a_resumed_run_has_the_same_bytes(engine: Any, tmp_path: Path) -> None:
     assert verify(tmp_path / "cut").whole
 
 
+@pytest.mark.slow
 def test_damage_is_found(tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)

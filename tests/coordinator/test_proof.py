@@ -34,7 +34,7 @@ def last_accuracy(directory: Path) -> bytes:
     return b'"global_accuracy": ' + str(History.read(directory).last("global_accuracy")).encode()
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl", "settings.json", "federation.json", "manifest.json"])
 def test_what_was_changed_is_read_by_nothing_that_prints(name: str, done: Path) -> None:
     """A number that says what it should not must stand in no table, on no page and in no file."""
@@ -86,12 +86,14 @@ def test_rounds_that_no_checkpoint_proves_are_marked_wherever_they_are_printed(t
     assert "no checkpoint proves its rounds after 4 yet" in page
 
 
+@pytest.mark.slow
 def test_a_run_without_its_checkpoints_is_marked(done: Path) -> None:
     shutil.rmtree(done / "checkpoints")
     assert History.read(done).unproved == "no checkpoint proves its logs"
     assert AnalysedRun.of(done).logged_accuracy().remarks == ["Unproved: no checkpoint proves its logs."]
 
 
+@pytest.mark.slow
 def test_logs_of_a_copy_are_proved_by_its_manifest(done: Path) -> None:
     manifest = content(done / "manifest.json")
     logs = {name: [proof.files.digest((done / name).read_bytes())] for name in ("metrics.jsonl", "timing.jsonl")}
@@ -104,6 +106,7 @@ def test_logs_of_a_copy_are_proved_by_its_manifest(done: Path) -> None:
         History.read(done)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_early_or_is_of_an_earlier_format_is_read(tmp_path: Path) -> None:
     interrupted(JOB, tmp_path / "early", after=1)
     shutil.rmtree(tmp_path / "early/checkpoints")
@@ -116,6 +119,7 @@ def test_a_run_that_was_killed_early_or_is_of_an_earlier_format_is_read(tmp_path
     assert History.read(tmp_path / "old").unproved == ""
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_while_it_is_read_is_read(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its newest index may be deleted between the moments in which it is listed and read."""
     rounds, listed = Checkpoints.rounds, [[0, 3, 5], [0, 3, 5, 6]]

@@ -52,7 +52,7 @@ def interrupted(job: Job, directory: Path, after: int) -> None:
 # ---- going on
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), Scaffold(local=LOCAL), PFedSD(local=LOCAL)])
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(algorithm: Any, engine: Any, tmp_path: Path) -> None:
@@ -82,6 +82,7 @@ def test_rounds_between_checkpoints_are_computed_again(tmp_path: Path) -> None:
     assert Path(tmp_path / "whole/checkpoints/00000004.json").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path) -> None:
     long = run(Scaffold(local=LOCAL), federation(), linear, SETTINGS)
     short = dataclasses.replace(SETTINGS, rounds=2)
@@ -91,6 +92,7 @@ def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path) -> None:
         assert json.loads((tmp_path / name).read_text())["run"]["rounds"] == 6
 
 
+@pytest.mark.slow
 def test_rounds_that_are_done_are_not_asked_away(tmp_path: Path) -> None:
     run(FedAvg(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
@@ -104,6 +106,7 @@ def test_rounds_that_are_done_are_not_asked_away(tmp_path: Path) -> None:
     assert len(history.metrics) == 4
 
 
+@pytest.mark.slow
 def test_resuming_starts_what_was_never_begun(tmp_path: Path) -> None:
     history = run(FedAvg(local=LOCAL), federation(), linear, SETTINGS, directory=tmp_path / "new", resume=True)
     assert len(history.metrics) == 7
@@ -121,6 +124,7 @@ def test_states_on_disk_change_nothing(tmp_path: Path) -> None:
     assert same_end(spilled, run(PFedSD(local=LOCAL), federation(), lambda: mlp(40_000), free))
 
 
+@pytest.mark.slow
 def test_kept_checkpoints_are_the_last_two_and_every_third(tmp_path: Path) -> None:
     run(PFedSD(local=LOCAL), federation(), linear, dataclasses.replace(SETTINGS, rounds=8), directory=tmp_path)
     kept = sorted(int(p.stem) for p in (tmp_path / "checkpoints").glob("*.json"))
@@ -171,7 +175,7 @@ def everything(directory: Path) -> dict[str, bytes]:
 JOB = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -203,6 +207,7 @@ def other_linear() -> nn.Module:
         return linear()
 
 
+@pytest.mark.slow
 def test_other_weights_to_start_from_are_refused_wherever_a_run_is_used(done: Path) -> None:
     """Also where the network is made by code of the run's owner, which has changed."""
     before = everything(done)
@@ -221,12 +226,14 @@ def test_other_weights_to_start_from_are_refused_wherever_a_run_is_used(done: Pa
     same.restore(done)
 
 
+@pytest.mark.slow
 def test_weights_of_another_seed_are_no_reason_of_their_own(done: Path) -> None:
     with pytest.raises(SettingError, match=r"run\.seed was 0 and is 5") as error:
         dataclasses.replace(JOB, settings=dataclasses.replace(SETTINGS, seed=5)).run(done, resume=True)
     assert "initial" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_run_that_did_not_write_its_weights_down_takes_them_once(tmp_path: Path) -> None:
     interrupted(JOB, tmp_path, after=4)
     manifest = reading.manifest((tmp_path / "manifest.json").read_bytes())
@@ -243,6 +250,7 @@ def test_a_run_that_did_not_write_its_weights_down_takes_them_once(tmp_path: Pat
     JOB.restore(tmp_path, 3)  # by what it was known before
 
 
+@pytest.mark.slow
 def test_changed_data_are_named(done: Path) -> None:
     changed = federation()
     x = changed.train.x.clone()
@@ -252,6 +260,7 @@ def test_changed_data_are_named(done: Path) -> None:
         dataclasses.replace(JOB, federation=other).run(done, resume=True)
 
 
+@pytest.mark.slow
 def test_other_augmentation_is_refused(done: Path) -> None:
     """No fingerprint has it: it is no part of the examples, but of what networks train on."""
     with pytest.raises(SettingError, match=r'federation\.augment was null and is "<function _noisy>"'):
@@ -277,6 +286,7 @@ _TRAIN = dataclasses.replace(federation().train, augment=_noisy)
 NOISY = dataclasses.replace(JOB, federation=dataclasses.replace(federation(), train=_TRAIN))
 
 
+@pytest.mark.slow
 def test_other_versions_are_warned_of(done: Path) -> None:
     path = done / "manifest.json"
     manifest = reading.manifest(path.read_bytes())
@@ -285,7 +295,7 @@ def test_other_versions_are_warned_of(done: Path) -> None:
         JOB.run(done, resume=True)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -320,6 +330,7 @@ def test_damage_is_named_and_nothing_is_lost(name: str, damage: str, done: Path)
             assert len(JOB.run(done, resume=True, at=5).metrics) == 7
 
 
+@pytest.mark.slow
 def test_a_manifest_of_strange_shape_is_refused(done: Path) -> None:
     for content in ("[]", '{"format": 2}', '{"format": 1, "round": 6, "server": ["../../x", "y"], "clients": {}}'):
         (done / "checkpoints/00000006.json").write_text(content)
@@ -367,6 +378,7 @@ def test_a_full_disk_is_an_error_and_nothing_is_lost(width: int, limit: int, nam
     assert (cut / "metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_write_in_one_directory(done: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     with (done / ".lock").open("wb") as other:
@@ -393,7 +405,7 @@ def test_metrics_without_a_manifest_are_not_overwritten(tmp_path: Path) -> None:
 # ---- past rounds
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_past_round_is_computed_again(engine: Any, tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, engine=engine)
@@ -434,6 +446,7 @@ def test_a_replay_writes_nothing_even_where_states_are_on_disk(tmp_path: Path) -
     assert same_end(whole, job.run(tmp_path, resume=True))
 
 
+@pytest.mark.slow
 def test_a_replay_notices_that_the_code_has_changed(tmp_path: Path) -> None:
     job = Job(algorithm=FedAvg(local=LOCAL), federation=federation(), model=mlp, settings=SETTINGS)
     job.run(tmp_path)
@@ -451,6 +464,7 @@ def test_a_replay_notices_that_the_code_has_changed(tmp_path: Path) -> None:
         changed.replay(tmp_path, 5)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_gives_global_and_personal_models(tmp_path: Path) -> None:
     job = Job(algorithm=PFedSD(local=LOCAL), federation=federation(), model=linear, settings=SETTINGS)
     history = job.run(tmp_path)
@@ -472,6 +486,7 @@ def test_a_checkpoint_gives_global_and_personal_models(tmp_path: Path) -> None:
 # ---- stopping early
 
 
+@pytest.mark.slow
 def test_a_target_ends_the_run(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, rounds=50, target=0.6, eval_every=20)
     history = run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path)
@@ -485,6 +500,7 @@ def test_a_target_ends_the_run(tmp_path: Path) -> None:
     assert len(again.metrics) == len(history.metrics)
 
 
+@pytest.mark.slow
 def test_a_target_that_the_last_round_reaches_has_stopped_nothing(tmp_path: Path) -> None:
     first = run(FedAvg(local=LOCAL), federation(), mlp, SETTINGS, directory=tmp_path)
     settings = dataclasses.replace(SETTINGS, target=first.last("global_accuracy"))
@@ -497,6 +513,7 @@ def test_a_target_that_the_last_round_reaches_has_stopped_nothing(tmp_path: Path
     assert "global accuracy reached" in str(stopped.stopped)
 
 
+@pytest.mark.slow
 def test_patience_ends_the_run() -> None:
     settings = dataclasses.replace(SETTINGS, rounds=80, patience=4, monitor="global_loss")
     history = run(FedAvg(local=LOCAL), federation(), mlp, settings)
@@ -512,6 +529,7 @@ def test_what_is_not_measured_cannot_end_a_run() -> None:
         dataclasses.replace(SETTINGS, monitor="luck")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("monitor", ["global_accuracy", "global_loss", "forgetting"])
 def test_a_rule_that_waits_for_a_global_model_where_there_is_none_is_warned_of(monitor: Any) -> None:
     settings = dataclasses.replace(SETTINGS, rounds=1, monitor=monitor, target=0.5, patience=3)
@@ -530,6 +548,7 @@ def test_other_rules_are_not_warned_of() -> None:
     run(FedAvg(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, rounds=1, patience=9))
 
 
+@pytest.mark.slow
 def test_an_extended_run_keeps_what_its_last_round_was_judged_by(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, rounds=3, eval_every=2)
     run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path)
@@ -542,6 +561,7 @@ def test_an_extended_run_keeps_what_its_last_round_was_judged_by(tmp_path: Path)
         assert {name: a[name] for name in b} == b
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("silent", [True, False, 0])
 def test_a_reason_to_fail_is_words_or_none(silent: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=rf"got {silent} for client \d in round 2: return 'switched off' or None"):

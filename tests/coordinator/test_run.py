@@ -75,6 +75,7 @@ def lines(path: Path) -> list[Any]:
 # ---- files
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_writes_what_it_measures(engine: Any, tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, engine=engine)
@@ -132,6 +133,7 @@ def test_the_global_generators_matter_not_and_are_left_alone() -> None:
     assert metrics(1) == metrics(2)
 
 
+@pytest.mark.slow
 def test_both_engines_measure_the_same_in_float64() -> None:
     settings = dataclasses.replace(SETTINGS, dtype="float64")
     a, b = (run(Scaffold(local=LOCAL), federation(), mlp, dataclasses.replace(settings, engine=e)) for e in ENGINES)
@@ -183,6 +185,7 @@ def test_the_first_round_has_nothing_to_forget() -> None:
     assert len(history.series("forgetting")) == 2
 
 
+@pytest.mark.slow
 def test_training_teaches() -> None:
     history = run(FedAvg(local=LOCAL), federation(), linear, dataclasses.replace(SETTINGS, rounds=10))
     assert history.last("global_accuracy") > 0.75
@@ -190,7 +193,7 @@ def test_training_teaches() -> None:
     assert history.metrics[-1]["train_loss"] < 0.7 * history.metrics[1]["train_loss"]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [FedAvg, PFedSD, LocalOnly])
 def test_personal_numbers_are_by_client(engine: Any, algorithm: Any) -> None:
@@ -203,6 +206,7 @@ def test_personal_numbers_are_by_client(engine: Any, algorithm: Any) -> None:
     assert all(round(r * 3) == pytest.approx(r * 3) for r in rates)  # of 3 held-out examples each
 
 
+@pytest.mark.slow
 def test_the_panel_limits_who_is_judged() -> None:
     def judged(seed: int, panel: int) -> set[str]:
         settings = dataclasses.replace(SETTINGS, rounds=1, panel=panel, seed=seed)
@@ -214,12 +218,14 @@ def test_the_panel_limits_who_is_judged() -> None:
     assert judged(0, 100) == set(map(str, range(6)))
 
 
+@pytest.mark.slow
 def test_eval_every_spares_personal_models_only() -> None:
     history = run(PFedSD(local=LOCAL), federation(), linear, dataclasses.replace(SETTINGS, rounds=5, eval_every=2))
     assert [m["round"] for m in history if "personal_accuracy" in m] == [0, 2, 4, 5]
     assert len(history.series("global_accuracy")) == 6
 
 
+@pytest.mark.slow
 def test_evaluation_has_no_consequences() -> None:
     runs = [
         run(PFedSD(local=LOCAL), federation(), mlp, dataclasses.replace(SETTINGS, eval_every=n)).server for n in (1, 9)
@@ -236,6 +242,7 @@ def test_without_test_sets_there_is_nothing_to_measure() -> None:
     assert history.per_class.size == 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:personal accuracy is measured on what")
 @pytest.mark.parametrize("algorithm", [FedAvg, PFedSD])
 def test_clients_too_small_to_hold_anything_out(algorithm: Any) -> None:
@@ -306,6 +313,7 @@ def test_centralised_takes_as_many_steps_as_a_cohort() -> None:
     assert (last["bytes_down"], last["bytes_up"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_numbers_of_a_method_bear_the_name_of_their_architecture() -> None:
     """Each has a round of its own, and writes its own numbers."""
     algorithm = APFLNi(local=LOCAL, z=0, forced_rounds=(0,))
@@ -384,7 +392,7 @@ def test_kt_pfl_needs_public_examples() -> None:
         run(KTpFL(local=LOCAL), federation(), linear, SETTINGS)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_kt_pfl_runs_with_public_examples_and_three_architectures(engine: Any) -> None:
     models = {"linear": linear, "narrow": mlp, "wide": lambda: mlp(11)}
@@ -662,7 +670,7 @@ def test_an_upload_that_is_not_finite_is_refused_and_its_loss_not_counted(engine
         )
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", [FedAvg, Scaffold, LocalOnly])
 def test_lost_clients_are_recorded_and_leave_the_others_alone(engine: Any, algorithm: Any) -> None:
@@ -707,6 +715,7 @@ def test_callbacks_see_the_run_grow() -> None:
     assert started == [history]
 
 
+@pytest.mark.slow
 def test_a_module_brings_its_own_weights_and_is_not_touched() -> None:
     module = mlp()
     before = {n: p.clone() for n, p in module.named_parameters()}
@@ -717,6 +726,7 @@ def test_a_module_brings_its_own_weights_and_is_not_touched() -> None:
     assert made[0].metrics[0]["global_loss"] != made[1].metrics[0]["global_loss"]
 
 
+@pytest.mark.slow
 def test_a_model_with_batch_norm_and_dropout_runs() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
@@ -738,6 +748,7 @@ class AnyLogits(Classification):
 BATCHES: dict[str, Any] = {"distill": Digest(epochs=1, batch_size=4, optimiser=SGD(lr=0.1)), "num_public": 6}
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     ("algorithm", "fewest"),
     [

@@ -128,6 +128,7 @@ class Invents(Algorithm[Inventor, tuple[()]]):
         return server.w
 
 
+@pytest.mark.slow
 def test_a_server_has_a_network_of_its_own_among_its_settings(tmp_path: Path) -> None:
     def invented(rounds: int = 6, **more: Any) -> History:
         settings = RunSettings(rounds=rounds, cohort_size=3)
@@ -143,6 +144,7 @@ def test_a_server_has_a_network_of_its_own_among_its_settings(tmp_path: Path) ->
     assert Invents().network() is Invents().network()  # one network: what was traced of it is found again
 
 
+@pytest.mark.slow
 def test_pools_grow_and_are_written_once(tmp_path: Path) -> None:
     job = Job(
         algorithm=Invents(local=LOCAL),
@@ -186,6 +188,7 @@ def history(rounds: int = 5, **more: Any) -> History:
     return run(Distils(local=LOCAL, rate=rate), parts(), linear, settings, **more)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_a_round_of_the_server_alone_is_measured_and_logged(engine: str) -> None:
     found = history(settings={"engine": engine}).metrics

@@ -134,7 +134,7 @@ def weight_normed() -> nn.Module:
         return nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, CLASSES))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize(
     "build",

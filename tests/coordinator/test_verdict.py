@@ -100,6 +100,7 @@ def tried(count: int, seed: int, folder: Path) -> Counter[str]:
 # ---- the root, and the weights that a run starts from
 
 
+@pytest.mark.slow
 def test_the_root_is_that_of_the_run_as_it_stands(tmp_path: Path) -> None:
     JOB.run(tmp_path / "run")
     root = verify(tmp_path / "run").root
@@ -136,6 +137,7 @@ def test_the_root_of_several_runs_is_of_their_places_too(tmp_path: Path) -> None
     assert root_of({"a": one, "b": Verdict(tmp_path)}) is None
 
 
+@pytest.mark.slow
 def test_another_file_of_start_weights_is_named(tmp_path: Path) -> None:
     start = tmp_path / "start.safetensors"
     start.write_bytes(b"the weights")

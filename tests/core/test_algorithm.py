@@ -74,7 +74,7 @@ def after(engine: Any, algorithm: Any, **settings: Any) -> Any:
     return server["tiny"]
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_term_on_top_of_fedavg_is_fedprox(engine: Any) -> None:
     held, prox = (after(engine, kind(mu=0.3, local=LOCAL)) for kind in (HeldFedAvg, FedProx))

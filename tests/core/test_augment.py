@@ -80,7 +80,7 @@ def test_black_is_the_normalised_zero() -> None:
     assert Augment.of(normalise).black == tuple(zero.flatten().tolist())
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 def test_engines_agree_with_a_teacher_on_augmented_images(compilation: str) -> None:
     rng = np.random.default_rng(0)

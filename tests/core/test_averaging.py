@@ -55,6 +55,7 @@ def statistics_after(start: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     return start
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("aggregation", ["samples", "uniform"])
 def test_parameters_and_by_default_buffers_are_averaged(aggregation: Any, engine: Any) -> None:
@@ -105,6 +106,7 @@ def test_local_buffers_stay_with_each_client(engine: Any) -> None:
     np.testing.assert_allclose(run.ends[0][0].buffers["1.running_mean"], want, rtol=1e-9)  # one batch: weights as sent
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_first_round_of_pfedsd_is_the_plain_mean_of_fedavg(engine: Any) -> None:
     # Nobody has a model of its own yet: no term, whatever lam; and clients count alike, whatever their sizes.

@@ -53,7 +53,7 @@ class Untracked(nn.Module):
 KT_PFL = KTpFL(distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.02)), num_public=13)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "name"),
     [

@@ -21,6 +21,7 @@ from small import clients_of
 sizes_of = st.lists(st.integers(0, 30), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(sizes_of, st.integers(1, 12), st.integers(1, 3), st.integers(0, 2**62 - 1))
 def test_every_epoch_visits_every_example_once(sizes: list[int], batch_size: int, epochs: int, key: int) -> None:

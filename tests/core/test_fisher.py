@@ -87,7 +87,7 @@ def test_fisher_is_the_mean_of_squared_gradients(engine: Any) -> None:
         assert_params(found[k], Weights(params=dict(zip(weights.params, mean, strict=True))))
 
 
-@pytest.mark.some(7)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("examples", "batches"),

@@ -73,6 +73,7 @@ def run(answer: Any, engine: Any, compilation: Any = "none", people: Any = None,
 # --- what it computes
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ragged_clients_see_their_own_batches_and_drop_off(engine: Any, compilation: Any) -> None:
@@ -94,6 +95,7 @@ def test_ragged_clients_see_their_own_batches_and_drop_off(engine: Any, compilat
     np.testing.assert_allclose(out["sum"], want, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("sizes", [(4, 12, 8), (8, 4, 12), (5, 17, 9, 1, 13)])
 def test_answers_are_of_the_client_that_was_asked(sizes: tuple[int, ...], compilation: Any) -> None:
@@ -136,7 +138,7 @@ def told_of_rows(client: Any, weights: Any, widths: list[int] | None = None) -> 
     return fold(add, (none, zero, none, none, zero), batches, weights)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 def test_clients_of_any_size_see_their_own_rows_in_a_pass(compilation: Any) -> None:
     people = clients(*SKEWED)
@@ -208,6 +210,7 @@ def alike(x: Any, y: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_fold_that_all_clients_share(engine: Any, compilation: Any) -> None:
@@ -245,7 +248,7 @@ def test_buffers_move_and_are_not_trained(engine: Any) -> None:
     assert bool((out["w"].params["m"] != 0).all())
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("stacked", [False, True])
 def test_a_graph_is_of_one_structure(stacked: bool) -> None:
     """One loss trains carries whose tensors have the same shapes and other names: each by its own code."""
@@ -284,7 +287,7 @@ def test_what_the_loss_does_not_use_stays(engine: Any) -> None:
     assert bool((out["used"] < 3).all())
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_gradients_and_carries_of_any_layout(momentum: float) -> None:
     """Transposed weights whose gradient is a sum: memory is laid out unlike the axes, on every engine."""
@@ -348,7 +351,7 @@ class Augmented(type(clients())):  # type: ignore[misc]
         return changed(batches, augment=jitter)
 
 
-@pytest.mark.some(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("augment", [False, True])
@@ -437,7 +440,7 @@ KINDS = ("closure", "default", "keyword", "argument", "nested", "method", "objec
          "attribute of self", "attribute within")  # fmt: skip
 
 
-@pytest.mark.some(21)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_captured_tensors_are_refused(engine: Any, kind: str) -> None:
@@ -474,6 +477,7 @@ def w_of_each(number: str, client: Any) -> Tensor:
 UNEQUAL = (5, 12, 7, 9)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_tensor_that_is_passed_is_that_of_its_client(engine: Any, compilation: Any) -> None:
@@ -481,6 +485,7 @@ def test_a_tensor_that_is_passed_is_that_of_its_client(engine: Any, compilation:
     np.testing.assert_allclose(out, [-0.05, -0.24, -0.14, -0.18], rtol=1e-12)
 
 
+@pytest.mark.some(12)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("number", ["correction", "correcting object", "loss", "step", "teacher"])
 @pytest.mark.parametrize("engine", ENGINES)

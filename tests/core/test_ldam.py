@@ -156,7 +156,7 @@ def by_hand(
     return out
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("mu", [0.0, 0.7])
 @pytest.mark.parametrize("drw", [None, 0.5])
@@ -179,6 +179,7 @@ def test_any_algorithm_trains_with_the_margins_of_each_client(drw: float | None,
         made.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_algorithm_that_takes_examples_apart_trains_with_them_too(engine: Any) -> None:
     """FedMeta in plain PyTorch: each client's examples are divided, and the margin of each goes with it."""
@@ -214,6 +215,7 @@ def test_an_algorithm_that_takes_examples_apart_trains_with_them_too(engine: Any
         np.testing.assert_allclose(after[name], w - beta * total[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 def test_reweighting_begins_where_each_clients_training_has_come_so_far(compilation: Any) -> None:
     """Clients of a stack that take 4, 5, 4 and 7 steps are each half-way at another step."""
@@ -237,7 +239,7 @@ def test_reweighting_begins_where_each_clients_training_has_come_so_far(compilat
     assert moved[1] == moved[2] == 0  # one class, and classes of one size: weights are equal
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_clients_of_dense_train_with_margins(engine: Any) -> None:
     """Their uploads are those of FedAvg with margins, and not those of DENSE without."""

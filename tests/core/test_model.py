@@ -120,6 +120,7 @@ def test_a_cumulative_mean_does_not_count_what_is_not_measured() -> None:
         np.testing.assert_allclose(weights.buffers[name], value, rtol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_a_last_batch_of_one_is_not_measured_on_any_engine(engine: Any, compilation: str) -> None:
@@ -488,7 +489,7 @@ class Viewing(nn.Module):
         return self.head(x.view(len(x), -1) if self.flat == "view" else x.flatten(1))
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "workers", "stacked"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_forward_may_view_what_a_convolution_returns(channels: int, engine: Any) -> None:
@@ -506,7 +507,7 @@ def test_a_forward_may_view_what_a_convolution_returns(channels: int, engine: An
     assert viewed.last("personal_accuracy") == pytest.approx(flattened.last("personal_accuracy"), abs=0.03)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_a_network_without_convolutions_may_view_its_images(engine: Any) -> None:
     class Plain(nn.Module):

@@ -47,6 +47,7 @@ def reference(make: Any, seed: int, steps: int, clip: float | None) -> list[torc
     return [p.detach() for p in params]
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("clip", [None, 1.5, 1e6])
 @pytest.mark.parametrize("case", CASES)
 def test_steps_are_those_of_torch(case: str, clip: float | None) -> None:

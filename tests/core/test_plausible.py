@@ -55,6 +55,7 @@ def test_ordinary_features_are_taken_in_silence(name: str) -> None:
     check(federation(ORDINARY[name]))
 
 
+@pytest.mark.slow
 def test_the_embedded_data_are_taken_in_silence() -> None:
     train, test = fashion_mnist_small()
     check(Federation(train, iid(train.y, 3, seed=0), test))

@@ -126,6 +126,7 @@ def test_a_data_set_with_splits_and_clients(hf: Any) -> None:
     assert (owners.tolist(), held_out) == ([0, 0, 1, 1, 2, 0], None)
 
 
+@pytest.mark.slow
 def test_a_table_of_features(hf: Any) -> None:
     rows = hf.Dataset.from_dict({"values": [[1, 2], [3, 4.5]], "class": [0, 1]})
     train, test, owners, _ = from_huggingface(rows, x="values", label="class")
@@ -143,6 +144,7 @@ def test_a_folder_of_parquet_files(hf: Any, tmp_path: Path) -> None:
     assert train.normalise.mean == (0.0,)
 
 
+@pytest.mark.slow
 def test_columns_of_known_names(hf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     for name, known in HUGGINGFACE.items():
@@ -161,6 +163,7 @@ def test_columns_of_known_names(hf: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked[-1] == ("ufldl-stanford/svhn", "cropped_digits")
 
 
+@pytest.mark.slow
 def test_what_hugging_face_cannot_give(hf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="must have a split 'train', got validation"):
         from_huggingface(hf.DatasetDict(validation=images(hf)))

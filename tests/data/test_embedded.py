@@ -14,6 +14,7 @@ import torch
 from fedloom.data import embedded, fashion_mnist_small
 
 
+@pytest.mark.slow
 def test_classes_are_balanced_and_images_compact() -> None:
     train, test = fashion_mnist_small()
     assert train.class_counts().tolist() == [1000] * 10
@@ -22,6 +23,7 @@ def test_classes_are_balanced_and_images_compact() -> None:
     assert train.x.dtype == test.x.dtype == torch.uint8
 
 
+@pytest.mark.slow
 def test_images_are_the_originals_in_the_original_order() -> None:
     train, test = fashion_mnist_small()
     # The first labels of the published files, t10k-labels-idx1-ubyte and train-labels-idx1-ubyte.
@@ -44,6 +46,7 @@ def test_every_image_is_the_original() -> None:
         assert np.array_equal(examples.y.numpy(), y[rows])
 
 
+@pytest.mark.slow
 def test_normalised_images_are_nearly_standard() -> None:
     train, _ = fashion_mnist_small()
     x = train.normalise(train.x, torch.float32)

@@ -36,6 +36,7 @@ def cells(arrays: list[np.ndarray]) -> np.ndarray:
     return out
 
 
+@pytest.mark.some(18)
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
 def test_arrays_are_what_was_written(tmp_path: Path, dtype: str, compress: bool) -> None:
@@ -83,6 +84,7 @@ ONE = element(9, struct.pack("<d", 1.0))
 GOOD = matrix(6, (1, 1), "A", ONE)
 
 
+@pytest.mark.some(23)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -158,6 +160,7 @@ def test_the_limit_counts_what_numbers_become(tmp_path: Path, monkeypatch: pytes
         read_matlab(tmp_path / "a.mat", ("A",))
 
 
+@pytest.mark.slow
 def test_cells_in_cells_overflow_nothing(tmp_path: Path) -> None:
     nested, size = [], len(GOOD)
     for _ in range(100_000):  # SciPy 1.17 ends here with a segmentation fault

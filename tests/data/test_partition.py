@@ -333,6 +333,7 @@ def test_dirichlet_gives_up_with_the_smallest_size_it_reached() -> None:
         dirichlet(LABELS, 5, 0.3, 3, min_size=20, max_attempts=1, capped=False)
 
 
+@pytest.mark.slow
 def test_dirichlet_says_that_it_takes_long() -> None:
     with (
         pytest.warns(
@@ -372,6 +373,7 @@ def test_labels_must_be_classes(labels: list[int]) -> None:
 # ---- split
 
 
+@pytest.mark.slow
 @given(
     labels=st.lists(st.integers(0, 3), min_size=1, max_size=60),
     num_clients=st.integers(1, 5),

@@ -91,6 +91,7 @@ def test_features_are_those_of_scikit_learn() -> None:
     assert dataset.train.classes == ("no", "yes")
 
 
+@pytest.mark.slow
 def test_only_rows_that_train_decide() -> None:
     """What held-out rows hold, of the table or of a client, moves no mean and makes no column."""
     frame = households(200)
@@ -179,6 +180,7 @@ def test_separators_encodings_and_decimal_commas(tmp_path: Path, separator: str,
     assert (prepared.facts["separator"], prepared.facts["encoding"]) == (separator, expected)
 
 
+@pytest.mark.slow
 def test_names_of_classes_and_clients_are_kept(tmp_path: Path) -> None:
     frame = households(80).assign(owner=[f"shop {i % 5}" for i in range(80)])
     dataset = from_frame(frame, label="bought", client="owner", split="part", drop=["id"], prepare="standard")

@@ -146,6 +146,7 @@ def test_natural_takes_text_that_numpy_holds_as_objects() -> None:
     assert partition.clients == ("u", "long name")
 
 
+@pytest.mark.slow
 @given(owners=st.lists(st.integers(-3, 3), min_size=1, max_size=40))
 def test_natural_gives_every_row_to_its_owner(owners: list[int]) -> None:
     partition = natural(owners)

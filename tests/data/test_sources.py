@@ -323,6 +323,7 @@ SHORT = python2({**batch(2)}).replace(b"M\x00\x0c", b"M\x00\x0d", 1)
 NDARRAY = b"\x80\x02cnumpy\nndarray\n(\x8a\x05\xff\xff\xff\xff\x7ftR."  # ndarray(2**39 - 1)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -19,6 +19,7 @@ def test_vehicle_like_has_the_shape_of_vehicle() -> None:
     assert train.fingerprint() == load("vehicle_like", ".").train.fingerprint()
 
 
+@pytest.mark.slow
 def test_its_clients_are_better_served_alone() -> None:
     """By differences of class means, which are the best linear models here."""
     train, _, owners, _ = load("vehicle_like", ".")

@@ -75,7 +75,7 @@ def test_a_device_answers_what_the_loop_computes(tmp_path: Path) -> None:
 # ---- who may ask what
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -372,6 +372,7 @@ def test_fuzzed_requests_are_refused_every_one(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_fuzzed_requests_of_the_server_itself_get_an_answer(tmp_path: Path) -> None:
     """The same behind a digest that is right."""
     ours, rng = device(tmp_path), Random(1)

@@ -88,7 +88,7 @@ def test_counters_equal_the_formulas(algorithm: Any, down: Any, up: Any, engine:
 FEDMD = FedMD(local=LOCAL, num_public=8, public_epochs=0, private_passes=0)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", [*(of(local=LOCAL, num_public=8) for of in (KTpFL, SimPFL, TopKPFL, FedMDKT)), FEDMD]
 )
@@ -101,7 +101,7 @@ def test_knowledge_travels_as_predictions(algorithm: Any) -> None:
     assert found == [want] * 3
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked", "workers"])
 def test_a_stateless_device_is_sent_its_state_once_it_has_one(engine: str) -> None:
     algorithm = PFedSD(local=LOCAL)
@@ -133,6 +133,7 @@ def test_a_state_has_the_counters_of_its_buffers() -> None:
     assert of_states([v, Maybe.some(v), Maybe.none(v), (v, torch.tensor(3)), torch.ones(())]) == [40, 40, 0, 40, 4]
 
 
+@pytest.mark.slow
 def test_what_a_stateless_device_has_uploaded_is_not_sent_again() -> None:
     # SCAFFOLD's c_i is not what is uploaded, which is its change, but where a client begins with c_i = 0.
     found = bytes_of(Scaffold(local=LOCAL), stateless=True)

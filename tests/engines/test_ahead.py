@@ -82,6 +82,7 @@ def engines(**settings: Any) -> tuple[Ahead, Loop]:
     return Ahead(people, PFedSD(local=LOCAL), **settings), Loop(people, PFedSD(local=LOCAL))
 
 
+@pytest.mark.slow
 def test_one_request_waits_at_each_process() -> None:
     engine, loop = engines()
     same(loop.round(loop.init(), EVERYBODY, 0), engine.round(engine.init(), EVERYBODY, 0), "the bits of the loop")
@@ -94,6 +95,7 @@ def test_the_last_go_to_whoever_is_done_first() -> None:
     assert engine.slots.most == [1, 1]
 
 
+@pytest.mark.slow
 def test_what_a_process_had_not_begun_is_not_blamed() -> None:
     engine, loop = engines()
     engine.slots.kill = 1
@@ -106,6 +108,7 @@ def test_what_a_process_had_not_begun_is_not_blamed() -> None:
     same(dict(loop.states), dict(engine.states), "and nothing is counted twice")
 
 
+@pytest.mark.slow
 def test_all_that_waits_at_a_late_process_is_lost() -> None:
     engine, loop = engines(deadline=0.5)
     engine.slots.hanging.add(2)
@@ -123,7 +126,7 @@ def test_all_that_waits_at_a_late_process_is_lost() -> None:
     assert engine.slots.most == [2, 2]  # nothing new before both were done
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [1, 2])
 def test_a_request_whose_broadcast_was_lost_with_another_is_sent_again(process: int) -> None:
     engine, loop = engines()

@@ -81,7 +81,7 @@ def test_a_traced_loop_equals_the_loop(algorithm: Algorithm[Any, Any]) -> None:
     assert all(isinstance(p.__self__, torch.fx.GraphModule) for p in engine.runtime.programs.values())
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Loop, Stacked])
 def test_a_batch_larger_than_the_largest_client_is_all_of_its_examples(kind: type[Engine]) -> None:
     """And needs no more memory than that: no padding beyond the power of two that holds it."""
@@ -130,7 +130,7 @@ def test_a_compiler_that_errs_is_noticed(kind: type[Engine], monkeypatch: pytest
     close(got, expected, 0.0)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Loop, Stacked])
 def test_bf16_trains_close_to_float32_and_keeps_float32_weights(kind: type[Engine]) -> None:
     algorithm = FedAvg(local=LOCAL)

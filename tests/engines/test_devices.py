@@ -204,6 +204,7 @@ def test_answers_that_do_not_count_change_nothing(harm: str, tmp_path: Path) -> 
         assert late == [(ours.fleet.names[k], "its answer came twice, or unasked, and was dropped") for k in (2, 4)]
 
 
+@pytest.mark.slow
 def test_nobody_answers_and_the_server_stays(tmp_path: Path) -> None:
     ours = Fleetwide(tmp_path, FedAvg(local=LOCAL), rounds=2, cohort_size=6, deadline=0.05)
     engine_of: list[Any] = []
@@ -213,6 +214,7 @@ def test_nobody_answers_and_the_server_stays(tmp_path: Path) -> None:
     assert len(history.metrics[-1]["failed"]) == 6
 
 
+@pytest.mark.slow
 def test_a_device_that_is_low_declines(tmp_path: Path) -> None:
     ours = Fleetwide(tmp_path, FedAvg(local=LOCAL), rounds=1, cohort_size=6)
     ours.monitors[3] = Reading(battery=0.25)
@@ -223,7 +225,7 @@ def test_a_device_that_is_low_declines(tmp_path: Path) -> None:
     assert "3" not in history.metrics[1]["personal_by_client"]
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "devices"])
 def test_spares_take_the_places_of_decliners(engine: str, tmp_path: Path) -> None:
     algorithm, low = FedAvg(local=LOCAL), {1, 4}
@@ -342,6 +344,7 @@ def test_an_upload_weighs_what_was_registered_and_no_more() -> None:
             ours.taken(overweight(ours.sound, ours.token, weight))
 
 
+@pytest.mark.slow
 def test_answers_that_weigh_nothing_end_no_run(tmp_path: Path) -> None:
     ours = Fleetwide(tmp_path, FedAvg(local=LOCAL), rounds=2, cohort_size=2)
     wires = ours.fleet.manager
@@ -385,6 +388,7 @@ def test_fuzzed_answers_are_refused_every_one() -> None:
                 ours.taken(bytes(data[: rng.choice((len(data), rng.randrange(len(data))))]))
 
 
+@pytest.mark.slow
 def test_fuzzed_answers_of_the_device_itself_are_refused_or_taken_whole() -> None:
     """The same behind a digest that is right."""
     ours, rng, taken = Answered(), Random(3), 0
@@ -566,7 +570,7 @@ def test_sizes_are_capped() -> None:
     assert many.capped(2).val == (2, 0, 0)
 
 
-@pytest.mark.some(19)
+@pytest.mark.some(8)
 @pytest.mark.parametrize(
     "change",
     [
@@ -712,6 +716,7 @@ def test_a_run_has_the_devices_with_which_it_began(tmp_path: Path) -> None:
         ours.job().run(tmp_path / "run", resume=True)
 
 
+@pytest.mark.slow
 def test_a_run_of_before_devices_were_proved_goes_on(tmp_path: Path) -> None:
     ours = Fleetwide(tmp_path / "devices", FedAvg(local=LOCAL), cohort_size=6, rounds=1)
     ours.job().run(tmp_path / "run")

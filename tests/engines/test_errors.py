@@ -57,6 +57,7 @@ def with_marked(bad: dict[int, int], task: Any = None) -> Any:
     return dataclasses.replace(clients_of(data), task=task or Marked())
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("value", ["nan", "inf"])
@@ -130,7 +131,7 @@ class Diverges(Classification):
         return super().loss(logits, batch) * float("nan")
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -160,7 +161,7 @@ SERVERS = {
 }
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_that_diverges_is_named_or_stays(engine: Any, name: str) -> None:
@@ -219,6 +220,7 @@ class SpoilsOneByOne(SpoilsBetween):
     scattered = True
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", [SpoilsBetween, SpoilsOneByOne])
 def test_what_the_server_spoils_is_no_clients_fault(engine: Any, kind: Any) -> None:
@@ -401,6 +403,7 @@ class Boastful(FedAvg):
         return state, dataclasses.replace(upload, value=tree.map_tree(lambda t: (t * times).to(t.dtype), upload.value))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_upload_beyond_the_bound_is_lost_and_named(engine: Any) -> None:
     everybody = with_marked({})

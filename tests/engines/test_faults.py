@@ -52,7 +52,7 @@ def survivors(faults: Faults, cohorts: Any) -> FixedList:
 # ---- how often
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("declined", "lost", "late"), [(0.1, 0.2, 0.3), (0.0, 0.0, 0.1), (0.3, 0.3, 0.4), (1.0, 0.0, 0.0), (0.0, 0.0, 1.0)]
 )
@@ -66,6 +66,7 @@ def test_each_reason_is_as_frequent_as_it_should_be(declined: float, lost: float
             assert abs(seen[reason] / 10_000 - p) <= 4 * np.sqrt(p * (1 - p) / 1000), (exchange, reason)
 
 
+@pytest.mark.slow
 def test_late_answers_are_for_the_most_part_those_of_slow_clients() -> None:
     faults = Unreliable(late=0.1)
     late = np.array([sum(faults(t, 0, k) == "late" for t in range(100)) for k in range(200)])
@@ -104,7 +105,7 @@ def test_probabilities_may_fill_up_to_one() -> None:
 # ---- what it does to a run
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_who_fails_at_first_counts_as_never_asked(algorithm: str, engine: Any) -> None:
@@ -148,7 +149,7 @@ def test_who_fails_at_second_keeps_what_the_first_exchange_left(engine: Any) -> 
         assert differ(first[k], taught)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_round_that_loses_everybody_is_passed_over(algorithm: str, engine: Any) -> None:
@@ -163,7 +164,7 @@ def test_a_round_that_loses_everybody_is_passed_over(algorithm: str, engine: Any
     same(lossy.states, clean.states, "the run must go on as if nobody had been asked")
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_runs_record_who_failed_and_why(engine: Any, tmp_path: Path) -> None:
     settings = RunSettings(rounds=4, cohort_size=6, engine=engine)
@@ -186,6 +187,7 @@ def test_a_run_that_loses_everybody_goes_on() -> None:
     assert len(set(history.series("personal_accuracy"))) == 1
 
 
+@pytest.mark.slow
 def test_a_record_says_at_which_exchange_somebody_failed() -> None:
     """Where it is not the first."""
     subject = Subject.of(KTpFL(distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.1)), num_public=13))

@@ -83,6 +83,7 @@ def by_hand(p: Population, w: Weights, client: int, round: int, rate: float, exc
     return Weights(params={n: t.detach() for n, t in module.named_parameters()})
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("round", [0, 2])
 def test_a_personal_that_trains_has_the_rate_of_its_round_and_batches_of_its_own(engine: Any, round: int) -> None:
@@ -111,6 +112,7 @@ class Simple(Unsaid):
         return sent
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_batches_are_planned_for_judging_only_where_the_algorithm_says_so(
     engine: Any, monkeypatch: pytest.MonkeyPatch
@@ -232,6 +234,7 @@ def test_val_holds_validation_rows_whatever_clients_are_judged_on(engine: Any) -
             assert (right, total) == (int((logits.argmax(1) == y[part.rows(k).copy()]).sum()), len(x))
 
 
+@pytest.mark.slow
 def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
     settings = RunSettings(rounds=3, cohort_size=3, dtype="float64", engine="loop")
     job = Job(algorithm=DECAYING, federation=federation(test_fraction=0.2), model=mlp, settings=settings)
@@ -247,7 +250,7 @@ def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
     assert history.metrics[-1]["personal_by_client"]["2"] == pytest.approx(right, abs=1e-12)
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), PFedSD(local=LOCAL), LocalOnly(local=LOCAL)])
 @pytest.mark.parametrize("engine", [Loop, Stacked, Workers, Messages, Keeping])
 def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, algorithm: Any) -> None:
@@ -275,6 +278,7 @@ def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, a
     run.close()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked, Messages])
 def test_a_given_model_is_judged_on_the_rows_of_each_client(engine: Any) -> None:
     p = judged()

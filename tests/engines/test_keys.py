@@ -24,6 +24,7 @@ def test_the_table_in_its_docstring() -> None:
     assert KEYS.entries("labels", list(range(15))) == [10, 12, 14]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 50), st.integers(0, 3), st.integers(0, 3), st.data())
 def test_every_key_has_one_place_and_every_place_one_key(
     clients: int, rows: int, pools: int, data: st.DataObject

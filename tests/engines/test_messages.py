@@ -113,6 +113,7 @@ def test_nothing_is_made_of_what_is_too_large() -> None:
         unpack(pack({}, {"broadcast": data}), limit=20_000)
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -157,6 +158,7 @@ def test_a_broadcast_that_was_not_sent_is_missed() -> None:
     assert "the request belongs to broadcast 7, which was not sent" in problem(service()(data))
 
 
+@pytest.mark.slow
 def test_any_bytes_get_an_answer() -> None:
     ours, rng, sound = service(), Random(0), asked()[4:]
     for _ in range(1500):
@@ -200,7 +202,7 @@ class Uploads(FedAvg):  # type: ignore[misc]
         return kept, up
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("how", ["longer", "named", "typed"])
 def test_an_upload_that_is_not_what_was_announced(how: str) -> None:
     engine = Messages(population(), Uploads(local=LOCAL, how=how))
@@ -235,6 +237,7 @@ def test_answers_are_nothing_but_answers() -> None:
         engine.accept(pack(message.head, without), request)
 
 
+@pytest.mark.slow
 def test_any_bytes_of_an_answer_are_refused_or_taken_whole() -> None:
     people, rng, taken = population(), Random(1), 0
     engine = Messages(people, FedAvg(local=LOCAL))

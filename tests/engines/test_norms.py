@@ -107,6 +107,7 @@ def test_weights_of_means_are_no_part_of_a_norm() -> None:
     )
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("kind", [Loop, Stacked, Keeping])
 def test_in_the_first_round_the_cohort_s_own_median_counts(kind: Any) -> None:
     people, algorithm = population(), Boastful(local=LOCAL, liar=5)
@@ -121,6 +122,7 @@ def test_in_the_first_round_the_cohort_s_own_median_counts(kind: Any) -> None:
     bounded.close()
 
 
+@pytest.mark.slow
 def test_later_the_median_of_the_last_rounds_counts() -> None:
     """Of two clients there is no median; after two rounds there are four norms, and the liar is found by these."""
     history = job(4, (0, LIAR), Boastful(local=LOCAL, begins=2)).run()
@@ -137,6 +139,7 @@ def test_refused_uploads_move_no_median() -> None:
     assert max(norms) < 5 * min(norms)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_norms_of_the_one_that_nobody_stopped(tmp_path: Path) -> None:
     algorithm = Boastful(local=LOCAL, begins=2)
     whole = job(5, (0, LIAR), algorithm).run(tmp_path / "whole")

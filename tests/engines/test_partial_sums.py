@@ -136,7 +136,7 @@ class Flawed(nn.Module):
         return out * (float("nan") if self.flaw == "nan" else 1e6)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("flaw", ["nan", "large"])
 def test_who_is_refused_is_in_no_sum(flaw: str) -> None:
     loop, engine = (
@@ -180,6 +180,7 @@ class Slow(nn.Module):
     quick = False
 
 
+@pytest.mark.slow
 def test_a_part_that_is_late_is_lost_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Two(population(Slow), FedAvg(local=LOCAL), partial_sums=5, deadline=1.0)
     server = engine.round(engine.init(), range(10), 0)
@@ -192,6 +193,7 @@ def test_a_part_that_is_late_is_lost_as_a_whole(monkeypatch: pytest.MonkeyPatch)
     same(loop.round(loop.init(), range(10), 0), server, "the loop that loses the same")
 
 
+@pytest.mark.slow
 def test_the_record_says_in_how_many_parts_and_replays(tmp_path: Path) -> None:
     settings = RunSettings(rounds=2, cohort_size=4, engine="workers", workers=2, threads=1, partial_sums=2)
     run(FedAvg(local=LOCAL), federation(), mlp, settings, directory=tmp_path)
@@ -232,6 +234,7 @@ class Easy(Classification):
         return batch.mean(torch.where(batch.y == 0, 0.0, each))
 
 
+@pytest.mark.slow
 def test_a_client_with_nothing_left_to_learn_has_a_loss_too() -> None:
     """The first of four has class 0 alone, and a mean loss of exactly 0, as a hinge loss has in the end."""
     train = examples(60)

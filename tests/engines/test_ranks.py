@@ -124,6 +124,7 @@ def rank(engine: Ranks, job: str | None = None, dead: Sequence[object] = ()) -> 
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is asked again")
 def test_a_rank_that_is_started_again_is_asked_again() -> None:
     algorithm, dead = Scaffold(local=LOCAL), list[bool]()

@@ -114,7 +114,7 @@ def test_a_compiler_that_fails_leaves_the_trace_and_says_so_once(
     assert got.manifest["fixed"]["compilation"] == "compile"
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_a_step_that_cannot_be_traced_is_computed_as_written(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(self: Any, *args: Any) -> Any:
@@ -130,6 +130,7 @@ def test_a_step_that_cannot_be_traced_is_computed_as_written(engine: Any, monkey
     )
 
 
+@pytest.mark.slow
 def test_the_loop_traces_whole_batches_alone(kept: list[Programs]) -> None:
     run(FedAvg(local=LOCAL), ragged(), mlp, settings(rounds=6, engine="loop", compilation="trace"))
     assert len(kept[-1]) == 1

@@ -92,12 +92,14 @@ def once(harms: dict[tuple[int, int], str]) -> Callable[[int, int, int], str | N
     return lambda t, e, k: left.pop((t, k), None)
 
 
+@pytest.mark.slow
 def test_a_damaged_answer_is_asked_for_again() -> None:
     engine = tampered(Here, once({(1, 1): "corrupted", (1, 4): "corrupted"}))(population(mlp), PFedSD(local=LOCAL))
     with pytest.warns(EngineWarning, match=ASKED_AGAIN):
         assert compared(engine) == {}
 
 
+@pytest.mark.slow
 def test_a_damaged_answer_of_a_stack_is_asked_for_again() -> None:
     engine = tampered(Here, once({(1, 2): "corrupted"}))(population(mlp), PFedSD(local=LOCAL))
     engine.together, engine.runtime.stacked = 2, True
@@ -119,6 +121,7 @@ def test_a_stack_that_is_late_is_lost_whole() -> None:
     assert len(engine.traffic.failed) % 2 == 0
 
 
+@pytest.mark.slow
 def test_a_request_that_could_not_be_read_is_sent_again() -> None:
     engine = Here(population(mlp), PFedSD(local=LOCAL))
     sound, spoilt = engine.wires.post, [True]

@@ -81,6 +81,7 @@ def test_the_bits_of_the_loop_on_one_thread(algorithm: Any, compilation: Any) ->
         kind.made.clear()
 
 
+@pytest.mark.slow
 def test_clients_may_be_numbers_of_any_kind() -> None:
     engine, loop = (kind(population(mlp), FedAvg(local=LOCAL)) for kind in (Two, Loop))
     same(loop.round(loop.init(), range(4), 0), engine.round(engine.init(), np.arange(4), 0), "NumPy's as well")
@@ -88,6 +89,7 @@ def test_clients_may_be_numbers_of_any_kind() -> None:
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_message_may_be_larger_than_the_memory_that_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_module, "SHARED", 4096)
     engine, loop = (kind(population(lambda: mlp(400)), PFedSD(local=LOCAL)) for kind in (Two, Loop))
@@ -124,6 +126,7 @@ def population(model: Any) -> Population:
     return Population(federation(), {"net": Model(model, name="net")})
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_and_its_client_asked_again(tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
     people = population(lambda: Deadly(deaths, most=2))
@@ -154,6 +157,7 @@ class Sleepy(nn.Module):
         return self.net(x)
 
 
+@pytest.mark.slow
 def test_who_is_late_is_left_out(tmp_path: Path) -> None:
     asleep = tmp_path / "asleep"
     people = population(lambda: Sleepy(asleep))
@@ -172,6 +176,7 @@ def test_who_is_late_is_left_out(tmp_path: Path) -> None:
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_kills_every_worker_is_named(tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
     people = population(lambda: Deadly(deaths, most=100))
@@ -228,6 +233,7 @@ class Warns(nn.Module):
         return self.net(x)
 
 
+@pytest.mark.slow
 def test_warnings_of_a_worker_are_heard() -> None:
     engine = Two(population(Warns), FedAvg(local=LOCAL))
     with pytest.warns(EngineWarning, match="it is late"):

@@ -22,7 +22,7 @@ from fedloom.experiments.weights_file import load_weights
 from tiny import LOCAL, federation, mlp
 
 
-@pytest.mark.some(27)
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".pth"])
 @pytest.mark.parametrize("name", BUILDERS)
 def test_files_of_tensors_come_back_and_load_strictly(name: str, suffix: str, tmp_path: Path) -> None:
@@ -138,6 +138,7 @@ def test_the_state_of_a_server_is_not_taken_for_weights(tmp_path: Path) -> None:
         export(model, {"bn": model.init(0)}, tmp_path / "out.pt")  # type: ignore[arg-type]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [

@@ -72,7 +72,7 @@ def kind_of(experiment: Experiment, key: str) -> Any:
 ALL = [(name, key) for name in ALGORITHMS for key in keys(name) if name == "fedavg" or key.startswith(f"{name}.")]
 
 
-@pytest.mark.some(30)
+@pytest.mark.some(11)
 @pytest.mark.parametrize(("name", "key"), ALL)
 def test_every_setting_comes_back_as_it_was_written(name: str, key: str) -> None:
     base = Experiment(algorithm=name)
@@ -96,7 +96,7 @@ def test_every_setting_comes_back_as_it_was_written(name: str, key: str) -> None
         assert algorithm_of(changed) != algorithm_of(base)
 
 
-@pytest.mark.some(10)
+@pytest.mark.some(7)
 @pytest.mark.parametrize("name", [n for n in ALGORITHMS if "distill" in vars(ALGORITHMS[n]())])
 def test_the_kind_of_an_optimiser_is_a_word(name: str) -> None:
     for word, kind, own in (("sgd", SGD, "momentum"), ("adam", Adam, "eps")):

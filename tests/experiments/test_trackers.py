@@ -195,6 +195,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [(m.step, m.value) for m in client.get_metric_history(found.info.run_id, name)] == points, name
 
 
+@pytest.mark.slow
 def test_mlflow_says_where_runs_can_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://x")
@@ -260,6 +261,7 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- by name
 
 
+@pytest.mark.slow
 def test_trackers_by_name(tmp_path: Path) -> None:
     made = tracker("tensorboard:C:/runs/first")
     assert isinstance(made, TensorBoard)

@@ -154,11 +154,13 @@ def test_settings_that_come_again_are_not_run_again(base: Experiment, tmp_path: 
     assert [row["status"] for row in rows(tmp_path / "s")] == [t.status for t in trials]
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_does_not_end_a_search(base: Experiment, tmp_path: Path) -> None:
     trials = Sweep(base, {"local.lr": [1e38, 0.1]}, search=4).run(tmp_path / "s")
     assert {t.settings["local.lr"]: t.score is None for t in trials} == {1e38: True, 0.1: False}
 
 
+@pytest.mark.slow
 def test_values_that_do_not_fit_together_cost_a_search_one_trial(base: Experiment, tmp_path: Path) -> None:
     """Each of them fits alone, and that is what can be known before the first trial."""
     space = {"run.cohort_size": [2, 5], "data.clients": [3, 6]}
@@ -312,6 +314,7 @@ def test_an_interrupted_sweep_goes_on_bit_for_bit(place: str, round: int, base: 
     assert min(rounds, default=(place, 0))[0] >= place  # what was finished is not computed again
 
 
+@pytest.mark.slow
 def test_a_finished_search_may_become_longer(base: Experiment, tmp_path: Path) -> None:
     space = {"local.lr": "log:0.001:1"}
     few = Sweep(base, space, search=2).run(tmp_path / "s")
@@ -328,6 +331,7 @@ def test_a_finished_search_may_become_longer(base: Experiment, tmp_path: Path) -
         Sweep(base, space, search=2).run(tmp_path / "s", resume=True)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -355,6 +359,7 @@ def test_another_sweep_in_the_directory_is_refused(
     assert contents(tmp_path / "s") == kept
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_taken(base: Experiment, tmp_path: Path) -> None:
     made = Made(val_accuracy=[[0, 0.5]] * 3)
     Sweep(base, LR).run(tmp_path / "s", train=made)
@@ -373,6 +378,7 @@ def test_a_directory_that_is_taken(base: Experiment, tmp_path: Path) -> None:
 # ---- trials that fail
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_costs_no_other(base: Experiment, tmp_path: Path) -> None:
     sweep = Sweep(base, {"local.lr": [1e38, 0.1]}, seeds=[0, 1])
     trials = sweep.run(tmp_path / "s")
@@ -388,6 +394,7 @@ def test_a_trial_that_fails_costs_no_other(base: Experiment, tmp_path: Path) -> 
     assert contents(tmp_path / "s") == kept
 
 
+@pytest.mark.slow
 def test_a_run_without_the_measure_ends_after_one_round(base: Experiment, tmp_path: Path) -> None:
     local = Experiment.of({**base.described(), "algorithm": "local_only"})
     with pytest.warns(SettingWarning, match="test data"):

@@ -64,6 +64,7 @@ def test_parameter_counts_of_the_papers(make: Callable[[], nn.Module], expected:
     assert num_parameters(network) == expected
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("name", "make"),
     [
@@ -99,6 +100,7 @@ def test_networks_have_the_sizes_of_the_code_of_ktpfl_and_dense(name: str, make:
     assert sum(t.numel() * t.element_size() for t in network.state_dict().values()) == recorded["state_dict_bytes"]
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize(
     ("make", "shape", "feature_size"),
     [
@@ -199,6 +201,7 @@ def test_dropout_of_the_networks_of_pfedsd() -> None:
     assert 0.55 < float((dropped == 0)[expected != 0].float().mean()) < 0.65
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("ktpfl_")])
 def test_networks_of_ktpfl_repeat_grey_images(name: str) -> None:
     """So 28 x 28 images of one and of three equal channels give the same logits, with the same parameters."""
@@ -217,6 +220,7 @@ def test_a_shuffle_unit_keeps_half_of_its_channels_and_lets_them_alternate() -> 
     assert ShuffleUnit(6, 10, 2)(x).shape == (2, 10, 2, 3)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_build_by_name(name: str) -> None:
     network = build(name, (3, 18, 18), 7)

@@ -18,7 +18,7 @@ PARTS = (
 )
 
 
-@pytest.mark.some(52)
+@pytest.mark.some(8)
 @pytest.mark.parametrize("edit", EDITS, ids=lambda e: e.label)
 def test_an_edit_still_applies_and_changes_the_code(edit: Edit) -> None:
     text = (SRC / "fedloom" / edit.file).read_text(encoding="utf-8")

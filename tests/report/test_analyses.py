@@ -98,6 +98,7 @@ def test_local_epochs_end_where_local_accuracy_does(trained: Any, tmp_path: Path
             assert by_epoch[epoch, row["client"]]["out_local"] == row[f"out_{when}"]
 
 
+@pytest.mark.slow
 def test_which_rounds(trained: Any) -> None:
     folder = trained("fedntd", "--model", "lenet")
     assert (AnalysedRun.of(folder).single_round, AnalysedRun.of(folder).curve_rounds) == (3, [1, 2, 3])

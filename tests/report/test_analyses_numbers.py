@@ -46,6 +46,7 @@ def test_how_many_examples_of_each_class_is_counted() -> None:
     assert by_class(balanced(data, 7), "training") == "14 training examples, 7 of each class"
 
 
+@pytest.mark.slow
 def test_consistency(lenet_run: AnalysedRun, tmp_path: Path) -> None:
     found = written(lenet_run, "consistency", tmp_path)
     expected = consistency(lenet_run.history.per_class)
@@ -96,6 +97,7 @@ def test_gradient_diversity(lenet_run: AnalysedRun, lenet_round: ReplayedRound, 
     )
 
 
+@pytest.mark.slow
 def test_alignment(lenet_run: AnalysedRun, lenet_round: ReplayedRound, tmp_path: Path) -> None:
     found = written(lenet_run, "alignment", tmp_path)
     means = [

@@ -104,7 +104,7 @@ def test_lost_clients_have_a_column_where_there_are_any() -> None:
 NUMBERS = ["0.7123", "0.0712", "-0.0512", "0.8000", "0.3333"]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("width", "kept"),
     [

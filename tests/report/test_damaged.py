@@ -171,6 +171,7 @@ def test_numbers_of_clients_fit_into_an_integer(quick: Path, capsys: pytest.Capt
     assert outcome(quick / "base", capsys, "clients") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["report", "report/figures", "report/tables", "report/report.html"])
 def test_a_report_is_not_written_through_links(link: str, quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outside, place = quick / "outside", quick / "base" / link
@@ -183,6 +184,7 @@ def test_a_report_is_not_written_through_links(link: str, quick: Path, capsys: p
     assert [(p.name, p.read_text()) for p in outside.iterdir()] == [("mine", "mine")]
 
 
+@pytest.mark.slow
 def test_formulas_in_names_stay_text(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = quick / "base/a/settings.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"algorithm": "=cmd|' /C calc'!A0"}))

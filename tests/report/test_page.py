@@ -31,6 +31,7 @@ def drawn(*methods: Method) -> ElementTree.Element:
     return ElementTree.fromstring(str(page.figure(figure, "global_accuracy", "Global", "caption", digits=1).svg))
 
 
+@pytest.mark.slow
 def test_a_path_tells_the_values_of_a_curve() -> None:
     """What page.js does: places along the path, between those of the axes' ends."""
     svg = drawn(method(), method("fedprox", 1, (0.2, 0.3, 0.4)))
@@ -48,18 +49,21 @@ def test_a_path_tells_the_values_of_a_curve() -> None:
     np.testing.assert_allclose(found["1"], [[0, 1, 2], [20, 30, 40]], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_every_point_of_a_long_curve_is_in_its_path() -> None:
     svg = drawn(method(values=tuple(0.5 + 1e-6 * t for t in range(300))))
     (line,) = (g for g in svg.iter(f"{SVG}g") if g.get("data-part") == "line")
     assert len(re.findall(r"[ML]", next(line.iter(f"{SVG}path")).get("d", ""))) == 300
 
 
+@pytest.mark.slow
 def test_all_parts_of_a_method_can_be_hidden_together() -> None:
     svg = drawn(method(), method("fedprox", 1))
     parts = {(g.get("data-part"), g.get("data-method")) for g in svg.iter() if g.get("data-method")}
     assert parts == {(part, n) for part in ("line", "label") for n in "01"}
 
 
+@pytest.mark.slow
 def test_figures_are_styled_by_attributes_alone() -> None:
     svg = drawn(method("moon", 5))
     assert not [e for e in svg.iter() if e.get("style") or e.tag.endswith(("style", "metadata"))]

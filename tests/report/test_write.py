@@ -100,6 +100,7 @@ def test_a_page_is_well_formed_and_stands_on_its_own(comparison: Path) -> None:
     assert set(re.findall(r"https?://[^\"' ]+", raw)) <= namespaces  # and no address
 
 
+@pytest.mark.slow
 def test_the_policy_allows_the_pages_own_style_and_script_by_hash(comparison: Path) -> None:
     raw = (comparison / "report/report.html").read_text(encoding="utf-8")
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', raw)
@@ -113,6 +114,7 @@ def test_the_policy_allows_the_pages_own_style_and_script_by_hash(comparison: Pa
         assert raw.count(f"<{kind}") == 1
 
 
+@pytest.mark.slow
 def test_headings_are_in_order_and_tables_say_what_their_heads_are_of(comparison: Path) -> None:
     raw = (comparison / "report/report.html").read_text(encoding="utf-8")
     levels = [int(level) for level in re.findall(r"<h([1-6])", raw)]

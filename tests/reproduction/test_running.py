@@ -90,6 +90,7 @@ def test_runs_that_are_there_count_also_where_the_data_are_not(tmp_path: Path) -
     assert [o.status.partition(": ")[0] for o in outcomes] == ["skipped", "there"]
 
 
+@pytest.mark.slow
 def test_what_stands_without_running(tmp_path: Path) -> None:
     recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
     failing = dataclasses.replace(cell("fedntd-table1", "cifar10-s2", "fedprox"), failed=True)

@@ -46,7 +46,7 @@ def test_code(before: str, after: str) -> None:
     ("before", "after"),
     [
         ('file = "core/files.py"', 'file = "storage/files.py"'),
-        ('["core/test_files.py::test_a", "score/test_files.py"]', '["storage/test_files.py::test_a", "score/test_files.py"]'),
+        ('["core/test_files.py::a", "score/test_files.py"]', '["storage/test_files.py::a", "score/test_files.py"]'),
         ("`src/fedloom/core/files.py`, `core/files.py`.", "`src/fedloom/storage/files.py`, `storage/files.py`."),
         ("`fedloom.core.files` is below `fedloom.core`", "`fedloom.storage.files` is below `fedloom.base`"),
     ],

@@ -64,6 +64,7 @@ def test_personal_accuracies_of_ktpfl(column: str, data: str) -> None:
     assert set(by_seed) >= {"seed 0", "seed 1"}
 
 
+@pytest.mark.slow
 def test_accuracies_of_pfedsd() -> None:
     columns = {
         "CIFAR-10, two classes a client": "cifar10-s2-r0.6", "CIFAR-10, Dirichlet 0.1": "cifar10-dir0.1-r0.6",

@@ -18,6 +18,7 @@ def judged(folder: Path, words: str) -> list[Order]:
     return [o for o in required([folder]) if o.claim.startswith(words) and o.verdict != "not run"]
 
 
+@pytest.mark.slow
 def test_every_claim_is_there_before_anything_is_run(tmp_path: Path) -> None:
     found = required([tmp_path])
     assert {o.verdict for o in found} == {"not run"}
@@ -52,6 +53,7 @@ def test_verdicts(tmp_path: Path) -> None:
     assert remarks(read(recipes("dense-ldam"), [tmp_path])) == []
 
 
+@pytest.mark.slow
 def test_shorter_training_is_compared_with_its_like_alone(tmp_path: Path) -> None:
     """Both clients of 50 epochs: DENSE after 41 of 201 rounds beside FedAvg, which has one."""
     fedavg, dense = (cell("dense-table1", COLUMN, row) for row in ("fedavg", "dense"))

@@ -74,6 +74,7 @@ def test_images_and_their_balance(experiment: Experiment, run: Path, tmp_path: P
     assert found.remarks[0].startswith("36 images of 3 epochs; of the last, the ensemble takes ")
 
 
+@pytest.mark.slow
 def test_an_earlier_round_has_fewer_images(run: Path) -> None:
     found = synthetic_images.measure(AnalysedRun.of(run, [2]))
     assert found.remarks[0].startswith("12 images of 1 epochs")
@@ -81,6 +82,7 @@ def test_an_earlier_round_has_fewer_images(run: Path) -> None:
         synthetic_images.measure(AnalysedRun.of(run, [1]))
 
 
+@pytest.mark.slow
 def test_of_a_run_that_was_killed_the_images_of_its_newest_checkpoint_are_shown(
     experiment: Experiment, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_the_density_goes_around_the_circle(centre: float) -> None:
     assert turned == pytest.approx(angle_density(a, np.array([centre])), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_density_of_few_equal_or_uniform_angles() -> None:
     for a in ([1.0], [1.0] * 50, np.linspace(-np.pi, np.pi, 100, endpoint=False)):
         density = angle_density(a, np.linspace(-np.pi, np.pi, 20001))

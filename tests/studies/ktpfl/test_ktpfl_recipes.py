@@ -99,6 +99,7 @@ def test_sweeps_change_one_setting() -> None:
     assert rows["kt_pfl-rho0.7"].settings == rows["kt_pfl-E20"].settings
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("name", "per_class"), [("emnist", 5600), ("fmnist", 6000), ("cifar", 5000)])
 def test_every_recipe_finds_enough_examples_of_each_class(name: str, per_class: int) -> None:
     """Also that of FedMD, whose public examples are drawn from those of the clients without regard to class."""

@@ -63,6 +63,7 @@ def test_recovery_of_a_run(trained: Callable[..., Path], tmp_path: Path) -> None
     assert "former one; the mean drop is" in finding.remarks[0]
 
 
+@pytest.mark.slow
 def test_what_has_no_former_models_is_refused(trained: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="FedAvg judges clients by the global model"):
         analyse(AnalysedRun.of(trained("fedavg", "--model", "lenet")), "recovery", tmp_path)

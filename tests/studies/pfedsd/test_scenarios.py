@@ -81,7 +81,7 @@ def test_everything_that_exists_can_be_made() -> None:
         catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("table", SCENARIOS)
 @pytest.mark.parametrize("data", ["fmnist", "cifar10", "cifar100"])
 def test_partitions_have_equal_sizes_and_few_classes(data: str, table: str) -> None:
