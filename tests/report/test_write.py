@@ -127,6 +127,7 @@ def test_headings_are_in_order_and_tables_say_what_their_heads_are_of(comparison
     assert re.search(r'<th scope="colgroup" class="group" colspan="4">global accuracy, %</th>', raw)
 
 
+@pytest.mark.slow
 def test_tables_begin_with_what_is_looked_for_first(comparison: Path) -> None:
     text = read(comparison / "report/report.html").text
     assert "Summary accuracy, % a round method global personal worst tenth" in text
