@@ -41,7 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("some"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        if not item.get_closest_marker("xdist_group"):  # one process for a file, and so for the runs that its tests share
+        if not item.get_closest_marker(
+            "xdist_group"
+        ):  # one process for a file, and so for the runs that its tests share
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
     for several in cases.values():
         (count,) = several[0].get_closest_marker("some").args  # type: ignore[union-attr]
