@@ -25,10 +25,10 @@ from torch import nn
 
 import fedloom as fl
 from fedloom.core.algorithm import Algorithm
-from fedloom.engines.communication import communication
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
-from fedloom.engines.ranks import MPI, Gloo, Ranks
+from fedloom.wire.communication import communication
+from fedloom.wire.ranks import MPI, Gloo, Ranks
 
 KINDS: dict[str, type[Ranks]] = {"gloo": Gloo, "mpi": MPI}
 BATCH = {"lenet": 20, "cnn": 10}

@@ -31,16 +31,16 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedloom as fl
+from fedloom.coordinator.choose import choose, choose_compilation
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingWarning
 from fedloom.data import Normalise, Partition, iid, lognormal
-from fedloom.engines.choose import choose, choose_compilation
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from fedloom.engines.workers import Workers
 from fedloom.models import build
+from fedloom.wire.workers import Workers
 
 
 def images(count: int, shape: tuple[int, ...]) -> fl.Examples:

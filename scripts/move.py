@@ -5,6 +5,7 @@
 A line of TABLE is one change; `#` begins a comment:
 
     core/files.py -> storage/files.py            a file of src/fedloom, or below tests/: tests/core/test_files.py -> ...
+    fedloom.report.analyse -> fedloom.analyses.analyse    a name that another package exports: where it is imported
     epitaph => exit_reason                       a word, wherever it stands whole in code, tests, edits and docs
 
 Files are moved by `git mv`, so that their history stays. Kept results and the golden files are never written on.
@@ -28,7 +29,7 @@ Table = dict[str, str]
 
 
 def read_table(text: str) -> tuple[Table, Table]:
-    """Return the moves of files, by their paths from the root, and the new words by the old ones.
+    """Return the moves of files, by their paths from the root, and of names; and the new words by the old ones.
 
     Raises:
         ValueError: a line is neither.
@@ -38,15 +39,21 @@ def read_table(text: str) -> tuple[Table, Table]:
         if found := re.fullmatch(r"(\S+\.py) -> (\S+\.py)", line):
             old, new = (p if p.startswith("tests/") else PACKAGE + p for p in found.groups())
             moves[old] = new
+        elif found := re.fullmatch(r"(fedloom[\w.]+) -> (fedloom[\w.]+)", line):
+            moves[found[1]] = found[2]
         elif found := re.fullmatch(r"(\w+) => (\w+)", line):
             words[found[1]] = found[2]
         else:
-            raise ValueError(f"a line is `a/b.py -> c/b.py` or `old => new`, got {line!r}")
+            raise ValueError(
+                f"a line is `a/b.py -> c/b.py`, `fedloom.a.x -> fedloom.b.x` or `old => new`, got {line!r}"
+            )
     return moves, words
 
 
 def module(path: str) -> str:
     """src/fedloom/core/files.py -> fedloom.core.files; a test's module has its file's name alone."""
+    if path.startswith("fedloom."):
+        return path
     if not path.startswith(PACKAGE):
         return Path(path).stem
     return ".".join(Path(path).with_suffix("").parts[1:]).removesuffix(".__init__")
@@ -54,7 +61,7 @@ def module(path: str) -> str:
 
 def rewritten(text: str, python: bool, moves: Table, words: Table) -> str:
     """Return a file's text after the moves and with the new words."""
-    modules = {module(a): module(b) for a, b in moves.items() if a.startswith(PACKAGE)}
+    modules = {module(a): module(b) for a, b in moves.items() if a.startswith((PACKAGE, "fedloom."))}
     if python:
         text = _imports_apart(text, modules)
     changes = {re.escape(a): b for a, b in modules.items() if "." in a}
@@ -95,6 +102,8 @@ def _imports_apart(text: str, modules: Table) -> str:
 def main(table: str) -> None:
     moves, words = read_table(Path(table).read_text(encoding="utf-8"))
     for old, new in moves.items():
+        if "/" not in old:
+            continue
         (ROOT / new).parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "mv", old, new], cwd=ROOT, check=True)
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout

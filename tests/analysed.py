@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedloom import studies
+from fedloom import analyses, papers
+from fedloom.analyses import AnalysedRun
+from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.cli.main import main
-from fedloom.report import AnalysedRun, analyses
-from fedloom.report.analysis_result import AnalysisResult
 
 COMMON = ["--clients", "6", "--cohort", "3", "--rounds", "3", "--epochs", "2", "--batch-size", "8", "--threads", "1"]
 
@@ -57,7 +57,7 @@ def _number(text: str) -> float | str:
 
 def analyse(run: AnalysedRun, name: str, folder: Path) -> tuple[AnalysisResult, list[Path]]:
     """As the command does: with the analyses of all studies."""
-    return analyses.analyse(run, name, folder, studies.analyses())
+    return analyses.analyse(run, name, folder, papers.analyses())
 
 
 def written(run: AnalysedRun, name: str, folder: Path, table: str | None = None) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
-    from fedloom.report.analysed_run import AnalysedRun, ReplayedRound
+    from fedloom.analyses.analysed_run import AnalysedRun, ReplayedRound
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -73,7 +73,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def lenet_run(trained: Callable[..., Path]) -> AnalysedRun:
     """Three rounds of FedNTD with a small convolutional network, to be analysed."""
-    from fedloom.report import AnalysedRun
+    from fedloom.analyses import AnalysedRun
 
     return AnalysedRun.of(trained("fedntd", "--model", "lenet"))
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedloom.reproduction.recipe import Recipe
-from fedloom.reproduction.results import Result, read
-from fedloom.studies import recipes
+from fedloom.papers import recipes
+from fedloom.papers.reproduction.recipe import Recipe
+from fedloom.papers.reproduction.results import Result, read
 
 
 def cell(table: str, column: str, row: str) -> Recipe:

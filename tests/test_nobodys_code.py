@@ -16,17 +16,17 @@ import pytest
 
 from commands import error
 from fedloom import Experiment
+from fedloom.analyses import AnalysedRun
 from fedloom.cli.main import main
 from fedloom.cli.serve import settings_of
 from fedloom.coordinator import reading
-from fedloom.core import files
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.naming import by_python_name, forbid_imports, is_python_name, source_file
 from fedloom.device import Membership
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import named_code
-from fedloom.report import AnalysedRun
+from fedloom.storage import files
 
 HOSTILE = (
     "evil:", "evil:1", "evil:network:x", "evil:network", ":evil", "evil:a.b", "evil: network", "evil :network",

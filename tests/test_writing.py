@@ -36,14 +36,14 @@ from fedloom import (
     RunSettings,
     export,
 )
-from fedloom.analysis import class_activations, features, gradient, hessian_product, logits
+from fedloom.analyses.measures import class_activations, features, gradient, hessian_product, logits
 from fedloom.coordinator import Job, verify
 from fedloom.coordinator.past import Past
+from fedloom.coordinator.plausible import check_plausible
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.core.optimiser import Digest, Distill
-from fedloom.core.plausible import check_plausible
 from fedloom.core.task import check_padding, loss_of, right_of
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -41,6 +41,7 @@ from fedloom.algorithms import (
     TopKPFL,
 )
 from fedloom.algorithms.pfedsd import self_distilled
+from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.coordinator import (
     Arriving,
     Available,
@@ -64,7 +65,6 @@ from fedloom.core.choices import Count, NonNegative, Positive, WholeNumber
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort, Reduction, Replies
 from fedloom.core.fold import fold, minimise
-from fedloom.core.ldam import LDAM
 from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Cosine, Digest, Distill, Local

@@ -19,13 +19,13 @@ import fedloom as fl
 from colours import LOCAL, federation, job, mlp, one_shot, rounds, skewed
 from conftest import golden
 from fedloom.algorithms.dense import DENSE, Synthesis, generator_losses
+from fedloom.algorithms.shared.one_shot import Teachers, as_bytes
 from fedloom.core import tree
 from fedloom.core.augment import Augment
 from fedloom.core.errors import NonFiniteError, SettingError, SettingWarning
 from fedloom.core.fold.execution import Execution, executing
 from fedloom.core.losses import distillation
 from fedloom.core.model import Model
-from fedloom.core.one_shot import Teachers, as_bytes
 from fedloom.core.optimiser import SGD, Adam, Distill, Local
 from fedloom.core.types import Weights
 from fedloom.engines.loop import Loop

@@ -14,11 +14,11 @@ from torch.func import grad
 from colours import LOCAL, federation, one_shot, rounds
 from conftest import golden
 from fedloom.algorithms.fed_adi import FedADI, inversion_losses, jensen_shannon, rolled, total_variation
+from fedloom.algorithms.shared.one_shot import Teachers, as_bytes
 from fedloom.core import tree
 from fedloom.core.errors import SettingWarning
 from fedloom.core.fold.execution import Execution, executing
 from fedloom.core.model import Model
-from fedloom.core.one_shot import Teachers, as_bytes
 from fedloom.core.optimiser import SGD, Adam, Distill
 from fedloom.core.random import derive
 from fedloom.engines.loop import Loop

@@ -21,10 +21,10 @@ from torch.func import grad
 from conftest import golden
 from fedloom.algorithms import FedMDKT, KTpFL, KTpFLWeights
 from fedloom.algorithms.kt_pfl import coefficient_loss
+from fedloom.algorithms.shared.transfer import project_simplex
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Digest, Local
-from fedloom.core.transfer import project_simplex
 from fedloom.core.types import Weights
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.loop import Loop

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.func import grad
 
 from conftest import golden
+from fedloom.algorithms.shared.transfer import mixture
 from fedloom.core.losses import divergence, soft_prediction
 from fedloom.core.model import Model
-from fedloom.core.transfer import mixture
 from small import DenseTiny, weights_at
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

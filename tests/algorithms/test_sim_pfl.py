@@ -10,8 +10,8 @@ import torch
 from spoken import LOCAL, after_a_round, taught, whole
 
 from conftest import golden
+from fedloom.algorithms.shared.transfer import cosines
 from fedloom.algorithms.sim_pfl import SimPFL, similar
-from fedloom.core.transfer import cosines
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages

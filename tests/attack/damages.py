@@ -41,9 +41,9 @@ import runs
 from fedloom import verify
 from fedloom.cli.main import main as fedloom
 from fedloom.coordinator import reading
-from fedloom.core import files
 from fedloom.core.errors import FedloomError, SettingError
 from fedloom.models import build
+from fedloom.storage import files
 
 ROUNDS, MORE = 9, 12
 KINDS = {

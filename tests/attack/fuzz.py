@@ -33,13 +33,13 @@ import numpy as np
 import torch
 
 from fedloom.core import tree
-from fedloom.core.codec import decode, encode
 from fedloom.core.errors import CodecError
 from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.data import Dataset, folders, formats, load, read_csv, read_npz
 from fedloom.data.formats import FormatError, read_pickle
 from fedloom.data.matlab import read_matlab
 from fedloom.data.tables import NoColumnError
+from fedloom.storage.codec import decode, encode
 
 SECONDS = 2.0
 LIMIT = 2**22  # of unpacked data, in place of 1 GiB

@@ -35,12 +35,12 @@ from fedloom.data import by_lists, federate, iid
 from fedloom.device import Controller, ModelManager
 from fedloom.engines import cohort
 from fedloom.engines.norms import MEDIAN_BOUND
-from fedloom.engines.registration import Registration, Registry, cap_of
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.transport import head_of, unsealed
 from fedloom.experiments import catalogue
 from fedloom.testing.in_process import alone, fleet_of, token_of
 from fedloom.testing.tampering import changed
+from fedloom.wire.registration import Registration, Registry, cap_of
+from fedloom.wire.transport import head_of, unsealed
 
 CLIENTS, EACH, LIAR = 12, 60, 5
 LOCAL = fl.Local(epochs=2, batch_size=20, optimiser=fl.SGD(lr=0.05, momentum=0.9))

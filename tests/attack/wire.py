@@ -24,10 +24,10 @@ from fedloom.algorithms import PFedSD
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, RefusedError
 from fedloom.engines.message import Call
-from fedloom.engines.reception import _read
-from fedloom.engines.service import request_bytes
-from fedloom.engines.transport import pack, part, sealed, unpack, unsealed, with_checksum
 from fedloom.testing.in_process import Keeping
+from fedloom.wire.reception import _read
+from fedloom.wire.service import request_bytes
+from fedloom.wire.transport import pack, part, sealed, unpack, unsealed, with_checksum
 from tiny import LOCAL, mlp, population
 
 ODD: list[Any] = [

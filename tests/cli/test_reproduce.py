@@ -18,9 +18,9 @@ from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.train import train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
-from fedloom.reproduction.results import read
-from fedloom.reproduction.running import Outcome, reproduce, with_changes
-from fedloom.studies import find
+from fedloom.papers import find
+from fedloom.papers.reproduction.results import read
+from fedloom.papers.reproduction.running import Outcome, reproduce, with_changes
 from published_runs import cell, made
 
 FEDAVG = "fedntd-table1/mnist-s2/fedavg"
@@ -170,7 +170,7 @@ def test_what_cannot_be_run_is_said_and_costs_no_other(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fedloom.reproduction.recipe.ALGORITHMS", {k: v for k, v in ALGORITHMS.items() if k != "fedprox"}
+        "fedloom.papers.reproduction.recipe.ALGORITHMS", {k: v for k, v in ALGORITHMS.items() if k != "fedprox"}
     )
     argv = ["fedntd-table1", "--only", "mnist-s2,cifar100-s10", "--methods", "fedprox,fedavg", "--rounds", "1"]
     status, text, _ = call(capsys, "reproduce", *argv, "--threads", "1", "--data", data, "--out", str(tmp_path))

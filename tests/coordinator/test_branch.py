@@ -14,8 +14,8 @@ from torch import nn
 
 from fedloom import SGD, FedAvg, FedProx, History, Job, Local, PFedSD, RunSettings, Scaffold, verify
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.core import files
 from fedloom.core.errors import SettingError, StorageError
+from fedloom.storage import files
 from small import ONE_SHOT
 from tiny import CLASSES, LOCAL, federation, linear, mlp
 

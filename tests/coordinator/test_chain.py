@@ -20,8 +20,8 @@ from fedloom import FedAvg, PFedSD, RunSettings, run, verify
 from fedloom.coordinator import History, Job, check_free, reading
 from fedloom.coordinator import directory as directory_module
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.core import files
 from fedloom.core.errors import DamageError, FedloomError, SettingError, StorageError, StorageWarning
+from fedloom.storage import files
 from tiny import LOCAL, federation, linear
 
 SETTINGS = RunSettings(rounds=6, cohort_size=3, engine="loop", threads=1, keep_every=3)

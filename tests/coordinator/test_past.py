@@ -31,6 +31,7 @@ from fedloom import (
     Scaffold,
     federate,
 )
+from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.coordinator import Job
 from fedloom.coordinator.past import Past
 from fedloom.coordinator.rounds import Coordinator
@@ -41,7 +42,6 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise
-from fedloom.core.ldam import LDAM
 from fedloom.core.losses import task_loss
 from fedloom.core.task import Classification
 from fedloom.core.types import Weights

@@ -10,11 +10,11 @@ from test_chain import JOB, NEWEST, _job, as_format_1, content, everything
 from test_resume import interrupted
 
 from fedloom import History, verify
+from fedloom.analyses.analysed_run import AnalysedRun
 from fedloom.coordinator import proof, reading
 from fedloom.coordinator.checkpoint import Checkpoints
 from fedloom.core.errors import DamageError
 from fedloom.report import summary, write_report
-from fedloom.report.analysed_run import AnalysedRun
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from fedloom.coordinator.checkpoint import MAY_DIFFER as OF_A_RUN
 from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import ClientSettings, DataSettings
+from fedloom.papers.reproduction.recipe import _FREE
 from fedloom.report.methods import free_in_a_method
-from fedloom.reproduction.recipe import _FREE
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.algorithms import Centralised, FedAvg, FedNTD, KTpFL, PFedSD
-from fedloom.analysis import class_activations, class_gradients
-from fedloom.analysis.flat import losses
+from fedloom.analyses.measures import class_activations, class_gradients
+from fedloom.analyses.measures.flat import losses
 from fedloom.coordinator import RunSettings, run
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch.func import functional_call, grad, vmap
 
 from fedloom.core import tree
-from fedloom.core.codec import decode, encode
 from fedloom.core.errors import StackingError
 from fedloom.core.types import BatchLoss, Maybe, Params, Weighted, Weights
+from fedloom.storage.codec import decode, encode
 
 
 def weights(*values: float, count: int = 3) -> Weights:

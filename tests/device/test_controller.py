@@ -19,14 +19,15 @@ from fedloom.core import tree
 from fedloom.core.errors import RefusedError, SettingError, StorageError
 from fedloom.core.types import Weights
 from fedloom.device import Controller, Limits, ModelManager, Reading, system_monitor
-from fedloom.engines.devices import INVITATION
 from fedloom.engines.loop import Loop
-from fedloom.engines.message import JUDGING, Call, Request, Version
+from fedloom.engines.message import JUDGING, Call, Request
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.service import answer_of, request_bytes
-from fedloom.engines.transport import Message, part, sealed, unpack, unsealed, with_checksum
+from fedloom.storage.store import Version
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import alone
+from fedloom.wire.devices import INVITATION
+from fedloom.wire.service import answer_of, request_bytes
+from fedloom.wire.transport import Message, part, sealed, unpack, unsealed, with_checksum
 from tiny import LOCAL, mlp, population
 
 NAME, TOKEN, CLIENT = "d" * 32, "the token", 2

@@ -22,13 +22,13 @@ from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWa
 from fedloom.data import Examples, Normalise, from_arrays
 from fedloom.device import DataManager, Membership, take_part
 from fedloom.device.membership import FIRST, own_id
-from fedloom.engines.communication import CLOSED, CommunicationManager
-from fedloom.engines.fleet import Audit, Lost, RankFleet
-from fedloom.engines.reception import hand_out, handed_out, receive
-from fedloom.engines.registration import Registry
-from fedloom.engines.transport import pack, unpack, with_checksum
 from fedloom.experiments.experiment import DataSettings, Experiment
 from fedloom.testing.in_process import InProcess
+from fedloom.wire.communication import CLOSED, CommunicationManager
+from fedloom.wire.fleet import Audit, Lost, RankFleet
+from fedloom.wire.reception import hand_out, handed_out, receive
+from fedloom.wire.registration import Registry
+from fedloom.wire.transport import pack, unpack, with_checksum
 
 Device = Callable[[bytes], bytes | None]
 

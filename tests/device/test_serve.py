@@ -16,9 +16,9 @@ from fedloom.cli.main import main
 from fedloom.cli.serve import _bounds, settings_of
 from fedloom.core.errors import SettingError
 from fedloom.data import Federation, by_lists, from_arrays
-from fedloom.engines.registration import Registry
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.wire.registration import Registry
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 

@@ -27,9 +27,9 @@ from fedloom.engines.cohort import Exchange
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from fedloom.engines.workers import Workers
 from fedloom.testing.in_process import Keeping
 from fedloom.testing.messages import Messages
+from fedloom.wire.workers import Workers
 from small import batches_of
 from tiny import LOCAL, federation, mlp, population
 

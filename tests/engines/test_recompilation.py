@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg, FedNTD, Local, RunSettings, run
+from fedloom.coordinator.choose import has_compiler
 from fedloom.coordinator.history import History
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import EngineWarning, SettingError
@@ -19,7 +20,6 @@ from fedloom.core.fold import lockstep
 from fedloom.core.fold.execution import Programs
 from fedloom.core.optimiser import SGD
 from fedloom.data import Federation, by_lists
-from fedloom.engines.choose import has_compiler
 from fedloom.engines.engine import Engine
 from tiny import examples, mlp
 

@@ -35,16 +35,16 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
+from fedloom.algorithms.shared.decomposition import decompose, effective, units
+from fedloom.algorithms.shared.loss_window import Window
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch
 from fedloom.core.choices import Count, NonNegative, Positive, WholeNumber
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.decomposition import decompose, effective, units
 from fedloom.core.derivatives import mean_gradient, mean_loss
 from fedloom.core.errors import SettingError
 from fedloom.core.fisher import fisher
-from fedloom.core.loss_window import Window
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD
 from fedloom.core.task import Objective

@@ -36,13 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.batches import Batch
-from fedloom.core.choices import Count, NonNegative
-from fedloom.core.cohort import Cohort
-from fedloom.core.fold import minimise_from
-from fedloom.core.losses import divergence_of_logits
-from fedloom.core.model import Model
-from fedloom.core.one_shot import (
+from fedloom.algorithms.shared.one_shot import (
     Generates,
     Server,
     Teachers,
@@ -55,6 +49,12 @@ from fedloom.core.one_shot import (
     rate,
     statistics_distance,
 )
+from fedloom.core.batches import Batch
+from fedloom.core.choices import Count, NonNegative
+from fedloom.core.cohort import Cohort
+from fedloom.core.fold import minimise_from
+from fedloom.core.losses import divergence_of_logits
+from fedloom.core.model import Model
 from fedloom.core.optimiser import Adam, Distill
 from fedloom.core.types import Weights, replace, state
 from fedloom.data import Federation

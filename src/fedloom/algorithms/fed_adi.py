@@ -32,12 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.batches import Batch
-from fedloom.core.choices import Count, NonNegative
-from fedloom.core.cohort import Cohort
-from fedloom.core.fold import minimise
-from fedloom.core.model import Model
-from fedloom.core.one_shot import (
+from fedloom.algorithms.shared.one_shot import (
     OneShot,
     Server,
     Teachers,
@@ -50,6 +45,11 @@ from fedloom.core.one_shot import (
     rate,
     statistics_distance,
 )
+from fedloom.core.batches import Batch
+from fedloom.core.choices import Count, NonNegative
+from fedloom.core.cohort import Cohort
+from fedloom.core.fold import minimise
+from fedloom.core.model import Model
 from fedloom.core.optimiser import Adam, Distill
 from fedloom.core.random import uniform
 from fedloom.core.types import Weights

@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.algorithms.shared.one_shot import Generates, Server, Teachers, like
 from fedloom.core import tree
 from fedloom.core.batches import Batch, noise
 from fedloom.core.choices import Count, NonNegative, Positive
@@ -38,7 +39,6 @@ from fedloom.core.errors import SettingError
 from fedloom.core.fold import minimise_from
 from fedloom.core.losses import distillation
 from fedloom.core.model import Model
-from fedloom.core.one_shot import Generates, Server, Teachers, like
 from fedloom.core.optimiser import SGD, Adam, Distill, Optimiser
 from fedloom.core.types import Weights, replace, state
 from fedloom.data import Federation

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 import torch
 from torch import Tensor
 
+from fedloom.algorithms.shared.transfer import PUBLIC, drawn, learnt
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch, Batches
 from fedloom.core.choices import Count, WholeNumber
@@ -40,7 +41,6 @@ from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Adam, Digest
 from fedloom.core.random import fold_in, uniform
-from fedloom.core.transfer import PUBLIC, drawn, learnt
 from fedloom.core.types import BatchLoss, Weights, replace, state
 
 if TYPE_CHECKING:

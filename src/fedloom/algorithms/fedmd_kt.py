@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import torch
 
+from fedloom.algorithms.shared.transfer import Transfer
 from fedloom.core.cohort import Cohort
 from fedloom.core.model import Model
-from fedloom.core.transfer import Transfer
 
 
 @dataclass(frozen=True, kw_only=True)

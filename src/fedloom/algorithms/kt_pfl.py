@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from fedloom.algorithms.shared.transfer import Transfer, check_pull, mixture, project_simplex
 from fedloom.core.choices import Count, NonNegative
 from fedloom.core.cohort import Cohort
 from fedloom.core.model import Model
-from fedloom.core.transfer import Transfer, check_pull, mixture, project_simplex
 
 LOGGED = 100  # clients up to which C, N x N numbers, is in every round's record
 

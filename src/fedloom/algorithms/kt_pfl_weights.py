@@ -25,13 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.algorithms.shared.transfer import check_pull, project_simplex
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import NonNegative
 from fedloom.core.client import Client, on_client
 from fedloom.core.cohort import Cohort
 from fedloom.core.model import Model
-from fedloom.core.transfer import check_pull, project_simplex
 from fedloom.core.types import Params, Weights
 
 

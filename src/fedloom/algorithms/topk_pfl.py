@@ -26,9 +26,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.algorithms.shared.transfer import Transfer, cosines
 from fedloom.core.cohort import Cohort
 from fedloom.core.model import Model
-from fedloom.core.transfer import Transfer, cosines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,23 +8,23 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedloom import studies
+from fedloom import papers
+from fedloom.analyses import analyse
+from fedloom.analyses.analysed_run import AnalysedRun
+from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.core.naming import meant
-from fedloom.core.output import below
 from fedloom.core.terminal import table
 from fedloom.experiments.words import coerce
-from fedloom.report.analysed_run import AnalysedRun
-from fedloom.report.analyses import analyse
-from fedloom.report.analysis_result import AnalysisResult
+from fedloom.storage.output import below
 
 _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Analyse a run, and print each analysis: its table, what it means, and where its files are."""
-    analyses = studies.analyses()
+    analyses = papers.analyses()
     if args.list:
         listing = table("Analyses", "fedloom analyse RUN NAME [NAME ...], or all of them: fedloom analyse RUN all")
         listing.add_column("name", no_wrap=True)

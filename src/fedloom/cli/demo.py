@@ -8,8 +8,8 @@ from rich.console import Console
 
 from fedloom.cli.train import introduce, train
 from fedloom.core.terminal import table
+from fedloom.papers.reproduction import demonstration
 from fedloom.report import comparison_table
-from fedloom.reproduction import demonstration
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedloom.core.errors import SettingError
-from fedloom.core.output import publish
+from fedloom.storage.output import publish
 
 SCHEMA = Path(__file__).with_name("settings.schema.json")
 _FILES = {

@@ -15,12 +15,12 @@ from fedloom.core.errors import SettingError
 from fedloom.core.terminal import table
 from fedloom.experiments.experiment import DataSettings
 from fedloom.experiments.words import coerce
-from fedloom.reproduction.copies import export
-from fedloom.reproduction.recipe import Recipe
-from fedloom.reproduction.results import Result
-from fedloom.reproduction.results_page import order_lines, summary, told, write
-from fedloom.reproduction.running import NO_DATA, Outcome, reproduce, standing, with_changes
-from fedloom.studies import Study, find, recipes, study, tables
+from fedloom.papers import Study, find, recipes, study, tables
+from fedloom.papers.reproduction.copies import export
+from fedloom.papers.reproduction.recipe import Recipe
+from fedloom.papers.reproduction.results import Result
+from fedloom.papers.reproduction.results_page import order_lines, summary, told, write
+from fedloom.papers.reproduction.running import NO_DATA, Outcome, reproduce, standing, with_changes
 
 _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds x seeds", "verdict")  # what fits
 

@@ -13,18 +13,18 @@ from rich.console import Console
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.core import files
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.device.data_manager import warn_of_own_scale
-from fedloom.engines.communication import communication, meeting_point, rank_here
-from fedloom.engines.fleet import TRUSTED, Audit, RankFleet
 from fedloom.engines.norms import LEAST, MEDIAN_BOUND
-from fedloom.engines.reception import hand_out, receive
-from fedloom.engines.registration import CAP, Registry
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings, Experiment, flat, named_code, read_settings
 from fedloom.report import comparison_table
+from fedloom.storage import files
+from fedloom.wire.communication import communication, meeting_point, rank_here
+from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
+from fedloom.wire.reception import hand_out, receive
+from fedloom.wire.registration import CAP, Registry
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
 _OF_SERVER = {"public_source", "public", "public_labels"}

@@ -16,7 +16,6 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation
-from fedloom.engines.communication import only_computes
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
@@ -24,6 +23,7 @@ from fedloom.report import Whole, comparison_table, progress, readings_table, su
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
 from fedloom.report.problems import grouped, titled
+from fedloom.wire.communication import only_computes
 
 Results = list[tuple[str, History]]
 _SEED = re.compile(r"/?seed-\d+$")

@@ -11,7 +11,7 @@ from fedloom.coordinator.history import runs_below
 from fedloom.coordinator.verdict import Verdict, root_of
 from fedloom.coordinator.verdict import verify as check
 from fedloom.core.errors import SettingError
-from fedloom.core.output import printable
+from fedloom.storage.output import printable
 
 
 def verify(args: argparse.Namespace, console: Console) -> int:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import reading
-from fedloom.core import files
-from fedloom.core.codec import decode, encode
 from fedloom.core.errors import CodecError, DamageError, StorageError
-from fedloom.core.files import Aside, File
-from fedloom.core.strict_json import LARGEST, parse, short
 from fedloom.engines.engine import Engine
 from fedloom.engines.norms import Kept, Norms
-from fedloom.engines.store import state_name
+from fedloom.storage import files
+from fedloom.storage.codec import decode, encode
+from fedloom.storage.files import Aside, File
+from fedloom.storage.store import state_name
+from fedloom.storage.strict_json import LARGEST, parse, short
 
 FORMAT = 2
 LOGS = ("metrics.jsonl", "timing.jsonl")  # of every run

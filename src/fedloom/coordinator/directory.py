@@ -25,11 +25,11 @@ from fedloom.coordinator.checkpoint import (
 from fedloom.coordinator.facts import completed, plain
 from fedloom.coordinator.history import History, Record, runs_below
 from fedloom.coordinator.proof import ALONE, BRING_BACK, check_named, check_start
-from fedloom.core import files
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning, warn
-from fedloom.core.output import below
-from fedloom.core.strict_json import MOST, SETTINGS, parse
 from fedloom.engines.engine import Engine
+from fedloom.storage import files
+from fedloom.storage.output import below
+from fedloom.storage.strict_json import MOST, SETTINGS, parse
 
 _OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems

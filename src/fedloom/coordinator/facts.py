@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedloom.core import files
 from fedloom.data import Examples, Federation, Partition
-from fedloom.engines.registration import Absent
+from fedloom.storage import files
+from fedloom.wire.registration import Absent
 
 _SHOWN = 100  # clients whose classes are written down
 _SAMPLED = 32  # examples

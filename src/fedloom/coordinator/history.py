@@ -16,9 +16,9 @@ from rich.console import Console
 
 from fedloom.coordinator import reading
 from fedloom.coordinator.proof import unproved
-from fedloom.core import files
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import meant
+from fedloom.storage import files
 
 if TYPE_CHECKING:
     import pandas as pd

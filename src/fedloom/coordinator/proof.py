@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fedloom.coordinator import reading
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints, Prefix, identity
-from fedloom.core import files
 from fedloom.core.errors import DamageError
+from fedloom.storage import files
 
 _SHOWN = ("settings.json", "federation.json", *LOGS, PER_CLIENT)
 ALONE = {"devices.json"}  # documents that nothing else tells

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from fedloom.core import files
+from fedloom.coordinator.choose import EngineName
 from fedloom.core.errors import SettingError
-from fedloom.core.strict_json import LARGEST, MOST, Object, parse, short
-from fedloom.engines.choose import EngineName
+from fedloom.storage import files
+from fedloom.storage.strict_json import LARGEST, MOST, Object, parse, short
 
 _THREADS = 4096
 _SEAL = b'"digest": "'

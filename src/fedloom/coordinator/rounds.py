@@ -16,22 +16,22 @@ import torch
 
 from fedloom.coordinator import facts
 from fedloom.coordinator.checkpoint import PER_CLIENT, Checkpoint
+from fedloom.coordinator.choose import choose, choose_compilation
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.averaging import Averaging
-from fedloom.core.codec import digest
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
-from fedloom.core.files import digest_of
-from fedloom.engines.choose import choose, choose_compilation
-from fedloom.engines.devices import Devices
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
 from fedloom.engines.norms import LEAST, Norms
 from fedloom.engines.population import pooled
-from fedloom.engines.processes import Processes, threads
+from fedloom.storage.codec import digest
+from fedloom.storage.files import digest_of
+from fedloom.wire.devices import Devices
+from fedloom.wire.processes import Processes, threads
 
 if TYPE_CHECKING:
     from fedloom.coordinator.run import Job

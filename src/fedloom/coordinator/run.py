@@ -18,6 +18,7 @@ from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History
 from fedloom.coordinator.newcomers import NewClients, no_training_rows
 from fedloom.coordinator.past import Past, Replay
+from fedloom.coordinator.plausible import check_batches_of_one, check_plausible
 from fedloom.coordinator.progress import watched
 from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
@@ -27,17 +28,16 @@ from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError, enough_memory, first_line
 from fedloom.core.losses import objective
 from fedloom.core.model import Model, NotCopied, own_defaults
-from fedloom.core.plausible import check_batches_of_one, check_plausible
 from fedloom.core.task import Classification, Hinge, Task, check_padding, check_task, notes_of, right_of
 from fedloom.core.types import Params, Weights
 from fedloom.data import Federation
-from fedloom.engines.communication import only_computes
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
-from fedloom.engines.fleet import Fleet
 from fedloom.engines.population import Population
-from fedloom.engines.ranks import Ranks
 from fedloom.evaluate import classify
+from fedloom.wire.communication import only_computes
+from fedloom.wire.fleet import Fleet
+from fedloom.wire.ranks import Ranks
 
 Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
 

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Le
 
+from fedloom.coordinator.choose import CompilationName, EngineName
 from fedloom.coordinator.history import lower_is_better
 from fedloom.core.choices import Count, Known, Positive, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
-from fedloom.engines.choose import CompilationName, EngineName
 
 Monitor = Literal["global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy"]
 

@@ -12,9 +12,9 @@ from typing import Any
 from fedloom.coordinator import reading
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, identity
 from fedloom.coordinator.directory import RunDirectory, left_by_a_kill
-from fedloom.core import files
 from fedloom.core.errors import DamageError, StorageError
-from fedloom.core.files import File
+from fedloom.storage import files
+from fedloom.storage.files import File
 
 
 @dataclass

@@ -10,11 +10,11 @@ from typing import Any
 from fedloom.core.errors import DeclinedError, RefusedError
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
-from fedloom.engines.devices import INVITATION
 from fedloom.engines.message import JUDGING
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.service import LIMIT, Service, integer, problem
-from fedloom.engines.transport import head_of, pack, sealed, unsealed
+from fedloom.wire.devices import INVITATION
+from fedloom.wire.service import LIMIT, Service, integer, problem
+from fedloom.wire.transport import head_of, pack, sealed, unsealed
 
 SECONDS = 1.0  # between two looks at the monitor while a device computes
 STEPS = 100_000  # of training in a request, unless said otherwise

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Federation, Partition, by_lists, federate
-from fedloom.engines.registration import Registration, checked_names
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings
+from fedloom.wire.registration import Registration, checked_names
 
 
 class DataManager:

@@ -14,24 +14,24 @@ from typing import Any
 
 import torch
 
-from fedloom.core import files
 from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingError
 from fedloom.core.naming import forbid_imports
-from fedloom.core.strict_json import parse
 from fedloom.data import Federation
 from fedloom.device.controller import STEPS, Controller, too_many_steps
 from fedloom.device.data_manager import DataManager, loaded
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
-from fedloom.engines.communication import CLOSED, CommunicationManager
 from fedloom.engines.population import Population
-from fedloom.engines.processes import threads
-from fedloom.engines.reception import handed_out
-from fedloom.engines.registration import checked_id
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.service import LIMIT
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, flat, named_code
+from fedloom.storage import files
+from fedloom.storage.strict_json import parse
+from fedloom.wire.communication import CLOSED, CommunicationManager
+from fedloom.wire.processes import threads
+from fedloom.wire.reception import handed_out
+from fedloom.wire.registration import checked_id
+from fedloom.wire.service import LIMIT
 
 FIRST = 1 << 20  # bytes of what the server says before public examples and requests
 

@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fedloom.core import files, tree
-from fedloom.core.codec import decode, encode
+from fedloom.core import tree
 from fedloom.core.errors import CodecError, StorageError
-from fedloom.core.files import File
-from fedloom.engines.message import Version
+from fedloom.storage import files
+from fedloom.storage.codec import decode, encode
+from fedloom.storage.files import File
+from fedloom.storage.store import Version
 
 _NAME = re.compile(r"([0-9]{10})-([0-9]{10})-([0-9a-f]{32})\.safetensors")
 

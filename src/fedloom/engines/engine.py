@@ -15,7 +15,6 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
 from fedloom.core.errors import NobodyAnswered, NonFiniteError, SettingError, StackingError
-from fedloom.core.files import File
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
 from fedloom.core.model import own_defaults
 from fedloom.core.random import derive
@@ -24,12 +23,13 @@ from fedloom.engines.accounting import Bill
 from fedloom.engines.cohort import AskedCohort, Exchange, Traffic
 from fedloom.engines.faults import Faults
 from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
-from fedloom.engines.keys import Keys
 from fedloom.engines.message import GIVEN, JUDGING, Answer, Call, HeldOut, Judged, Request, Seen
 from fedloom.engines.norms import Norms
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.store import ClientStore
+from fedloom.storage.files import File
+from fedloom.storage.keys import Keys
+from fedloom.storage.store import ClientStore
 
 Send = Callable[[Sequence[int]], tuple[Any, ...]]  # clients -> what is sent to each of them, stacked
 

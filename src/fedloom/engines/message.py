@@ -19,12 +19,12 @@ from torch import Tensor
 from fedloom.core import tree
 from fedloom.core.random import derive
 from fedloom.core.types import Tree, state
+from fedloom.storage.store import Version
 
 HeldOut = Literal["val", "test"]
 Rows = Literal["val", "test", "train"]
 Judged = Literal["val", "test", "all"]  # by which rows; all: those held out to test on, and training rows
 GIVEN = "given"  # in the place of the method: a client is judged by the model that it is sent
-Version = tuple[int, int]  # round and exchange in which a state came about
 JUDGING = "evaluate"  # in the place of the exchange, where a client is looked at and no state moves
 
 

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from fedloom.algorithms import ALGORITHMS
+from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
-from fedloom.core.ldam import LDAM
 from fedloom.core.naming import by_python_name, is_python_name, meant, plain
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
@@ -52,10 +52,10 @@ from fedloom.data.download import DOWNLOADS
 from fedloom.data.formats import FormatError
 from fedloom.data.sources import SOURCES
 from fedloom.data.tables import NoColumnError
-from fedloom.engines.registration import class_numbers
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.words import coerce
 from fedloom.models import MODELS, build
+from fedloom.wire.registration import class_numbers
 
 DATA = "fashion_mnist_small"
 _WHOLE = re.compile(r"0|[1-9][0-9]*")  # as a table spells whole numbers

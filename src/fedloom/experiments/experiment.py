@@ -26,10 +26,8 @@ from fedloom.core.errors import FedloomError, SettingError, SettingWarning
 from fedloom.core.model import Model, packaged
 from fedloom.core.naming import is_python_name, meant, source_file
 from fedloom.core.optimiser import SGD, Adam, Local
-from fedloom.core.strict_json import SETTINGS, check_depth, parse
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
-from fedloom.engines.registration import Registry
 from fedloom.experiments import catalogue
 from fedloom.experiments.export import module
 from fedloom.experiments.parts import parts, with_parts
@@ -37,6 +35,8 @@ from fedloom.experiments.samplers import sampler
 from fedloom.experiments.weights_file import load_weights
 from fedloom.experiments.words import coerce
 from fedloom.models import MODELS
+from fedloom.storage.strict_json import SETTINGS, check_depth, parse
+from fedloom.wire.registration import Registry
 
 Share = Annotated[float, Ge(0), Lt(1)]  # of examples: 0.2 is one in five
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.output import publish
 from fedloom.core.types import Weights
 from fedloom.data import Normalise
 from fedloom.experiments.onnx_file import as_onnx
+from fedloom.storage.output import publish
 
 Format = Literal["safetensors", "state_dict", "onnx"]
 _FORMATS: dict[str, Format] = {

@@ -20,14 +20,14 @@ from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History, lower_is_better
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
-from fedloom.core import files
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.core.naming import meant
-from fedloom.core.output import as_csv
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
 from fedloom.experiments.problem import of_problem
 from fedloom.experiments.search import RANGES, Search, ends, is_range
+from fedloom.storage import files
+from fedloom.storage.output import as_csv
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
 VALIDATION = "val_accuracy"

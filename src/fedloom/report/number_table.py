@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
-from fedloom.core.output import as_csv
 from fedloom.report.methods import Spread
+from fedloom.storage.output import as_csv
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedloom.coordinator import reading
 from fedloom.coordinator.history import runs_below
 from fedloom.core.errors import SettingError
-from fedloom.core.output import publish
+from fedloom.storage.output import publish
 
 _FILE = "comparison.json"
 

@@ -17,7 +17,6 @@ from rich.text import Text
 from fedloom.coordinator.history import History, newest
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import meant
-from fedloom.core.output import as_csv, publish
 from fedloom.experiments.catalogue import label
 from fedloom.report.console import fitted
 from fedloom.report.grouping import methods_of, read_methods, remarks_on
@@ -25,6 +24,7 @@ from fedloom.report.methods import Method, Run, Spread, free_in_a_method
 from fedloom.report.number_table import Column, Interval, Table, literal, percent, whole
 from fedloom.report.printable import printable
 from fedloom.report.problems import Problem, by_problem
+from fedloom.storage.output import as_csv, publish
 
 WAYS = {  # a field of Readings: what it is
     "last": "last round",

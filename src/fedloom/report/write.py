@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedloom.core.errors import SettingError
-from fedloom.core.output import below, publish
 from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
 from fedloom.report.grouping import read_methods
@@ -20,6 +19,7 @@ from fedloom.report.printable import class_names, client_names
 from fedloom.report.problems import by_problem
 from fedloom.report.several_seeds import Summary, partitions, readings, renamed, seeds
 from fedloom.report.sweeps import CHOSEN_BY, sweeps
+from fedloom.storage.output import below, publish
 
 if TYPE_CHECKING:
     from fedloom.report.page import Drawn, Page

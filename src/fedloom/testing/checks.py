@@ -11,12 +11,12 @@ import torch
 
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.core import tree
-from fedloom.core.codec import decode, encode
 from fedloom.core.model import Model
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
+from fedloom.storage.codec import decode, encode
 from fedloom.testing.compare import close, differ, same, through
 from fedloom.testing.in_process import Keeping
 from fedloom.testing.messages import Messages

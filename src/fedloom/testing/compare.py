@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from fedloom.core import tree
-from fedloom.core.codec import decode, encode
 from fedloom.core.errors import CodecError
+from fedloom.storage.codec import decode, encode
 
 
 def through(value: Any, what: str) -> Any:

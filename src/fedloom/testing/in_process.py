@@ -17,11 +17,11 @@ import numpy as np
 from fedloom.core.errors import FedloomError
 from fedloom.data import Partition
 from fedloom.device import Controller, ModelManager
-from fedloom.engines.communication import CommunicationManager
-from fedloom.engines.devices import Devices
-from fedloom.engines.fleet import Audit, RankFleet
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
+from fedloom.wire.communication import CommunicationManager
+from fedloom.wire.devices import Devices
+from fedloom.wire.fleet import Audit, RankFleet
 
 
 class InProcess(CommunicationManager):

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedloom.core.errors import ClientError, CodecError
-from fedloom.engines.child import Child
 from fedloom.engines.engine import Engine, Send
 from fedloom.engines.message import JUDGING, Answer, Call, Request
-from fedloom.engines.rehearsal import Rehearsals
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.service import LIMIT, Service, answer_of, request_bytes
-from fedloom.engines.transport import Part, part, unpack
+from fedloom.wire.child import Child
+from fedloom.wire.rehearsal import Rehearsals
+from fedloom.wire.service import LIMIT, Service, answer_of, request_bytes
+from fedloom.wire.transport import Part, part, unpack
 
 
 class Messages(Engine):

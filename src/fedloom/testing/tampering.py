@@ -14,12 +14,12 @@ import torch
 from fedloom.core import tree
 from fedloom.core.errors import CodecError
 from fedloom.core.types import Weighted
-from fedloom.engines.communication import CommunicationManager, Wires
 from fedloom.engines.faults import Faults
-from fedloom.engines.fleet import RankFleet
 from fedloom.engines.message import JUDGING
-from fedloom.engines.processes import Processes
-from fedloom.engines.transport import head_of, pack, sealed, unpack, unsealed
+from fedloom.wire.communication import CommunicationManager, Wires
+from fedloom.wire.fleet import RankFleet
+from fedloom.wire.processes import Processes
+from fedloom.wire.transport import head_of, pack, sealed, unpack, unsealed
 
 Harm = Literal[
     "lost", "slow", "duplicated", "reordered", "replayed", "swapped", "corrupted", "malicious", "absurd", "forged"

@@ -1,0 +1,1 @@
+"""What several algorithms of one family share."""

@@ -1,0 +1,82 @@
+"""Analyses that any run can be put to, by name, each with its numbers and its figure in a module of that name.
+
+`analyse` and `write_analysis` make their files. What only one paper needs stands in its room, below `fedloom.papers`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fedloom.analyses import (
+    alignment,
+    class_accuracy,
+    consistency,
+    forgetting,
+    gradient_diversity,
+    landscape_hessian,
+    landscape_noise,
+    local_accuracy,
+    local_epochs,
+    personalised,
+    tsne,
+    weight_divergence,
+)
+from fedloom.analyses.analysed_run import AnalysedRun
+from fedloom.analyses.analysis_result import AnalysisResult
+from fedloom.analyses.tsne import joint_tsne
+from fedloom.core.errors import SettingError
+from fedloom.report.style import FIGURES, drawing, rendered
+from fedloom.storage.output import publish
+
+__all__ = ["ANALYSES", "AnalysedRun", "Analysis", "AnalysisResult", "analyse", "joint_tsne", "write_analysis"]
+
+Analysis = Callable[[AnalysedRun], AnalysisResult]
+
+ANALYSES: dict[str, Analysis] = {
+    "class-accuracy": class_accuracy.measure,
+    "consistency": consistency.measure,
+    "forgetting": forgetting.measure,
+    "local-accuracy": local_accuracy.measure,
+    "local-epochs": local_epochs.measure,
+    "weight-divergence": weight_divergence.measure,
+    "personalised": personalised.measure,
+    "gradient-diversity": gradient_diversity.measure,
+    "alignment": alignment.measure,
+    "tsne": tsne.measure,
+    "landscape-noise": landscape_noise.measure,
+    "landscape-hessian": landscape_hessian.measure,
+}
+"""What each measures is the first line of its docstring."""
+
+
+def analyse(
+    run: AnalysedRun, name: str, out: str | os.PathLike[str], analyses: Mapping[str, Analysis] = ANALYSES
+) -> tuple[AnalysisResult, list[Path]]:
+    """Analyse a run; past rounds are computed again from its checkpoints.
+
+    Args:
+        run: `AnalysedRun.of(directory)`, with the rounds to look at; several analyses of the same object share rounds.
+        name: a key of `analyses`.
+        out: folder in which NAME.png, NAME.svg, NAME.pdf and NAME*.csv are written.
+        analyses: by name; with those of studies, `fedloom.papers.analyses()`.
+
+    Returns:
+        What was found, and the files.
+
+    Raises:
+        SettingError: the name is unknown, the run lacks what the analysis needs, or a package is missing.
+    """
+    if name not in analyses:
+        raise SettingError(f"analyses are {', '.join(analyses)}; got {name!r}")
+    result = analyses[name](run)
+    return result, write_analysis(result, name, out)
+
+
+def write_analysis(result: AnalysisResult, name: str, out: str | os.PathLike[str]) -> list[Path]:
+    """Write NAME.png, NAME.svg, NAME.pdf and the tables as CSV into the folder `out`, and return the files."""
+    with drawing():
+        files = {f"{name}.{kind}": rendered(result.figure, kind) for kind in FIGURES}
+    files |= {f"{table.name}.csv": table.csv().encode("utf-8") for table in result.tables}
+    return [publish(Path(out), file, data) for file, data in files.items()]

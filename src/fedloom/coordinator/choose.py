@@ -1,0 +1,204 @@
+"""Which engine to use, by a written rule, and whether a model can be stacked at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from fedloom.core import tree
+from fedloom.core.batches import Batch
+from fedloom.core.errors import EngineWarning, SettingError, first_line, warn
+from fedloom.core.fold.execution import Compilation
+from fedloom.core.losses import objective
+from fedloom.core.model import Model, own_defaults
+from fedloom.core.optimiser import Local
+from fedloom.core.task import Task, notes_of
+from fedloom.core.types import Weights
+from fedloom.engines.engine import Engine
+from fedloom.engines.loop import Loop
+from fedloom.engines.population import Population
+from fedloom.engines.runtime import NO_RULE
+from fedloom.engines.stacked import Stacked
+from fedloom.wire.child import why_no_fork
+from fedloom.wire.communication import check_alone
+from fedloom.wire.devices import Devices
+from fedloom.wire.ranks import MPI, Gloo
+from fedloom.wire.workers import Workers
+
+EngineName = Literal["auto", "loop", "stacked", "workers", "gloo", "mpi", "devices"]
+CompilationName = Literal["auto", "none", "trace", "compile"]
+MAX_LOOPED = 2.0  # clients that a lock-step advances on average, up to which a stack does not pay on a CPU
+MIN_SHARED_OUT = 4  # clients of a cohort from which workers pay: of three, one core in two has one to wait for
+# Measured on two cores with small networks (docs/benchmarks.md); their order of magnitude matters.
+STEPS_TO_TRACE = 100  # lock-steps that one graph must run to save the time of tracing it
+STEPS_TO_COMPILE = 25_000  # the same of compiling it, the start of the compiler included
+MAX_COMPILED = 20_000  # parameters of a model, above which compiled matrix products are slower than traced ones
+
+
+def choose(name: EngineName, population: Population, local: Local, cohort_size: int) -> tuple[type[Engine], str]:
+    """The engine and why. The rule of "auto", first line that holds:
+
+    1. convolutions or recurrent layers on a CPU: workers (`vmap` makes convolutions grouped ones and has no rule for
+       recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
+       whom processes would share out badly, or where processes cannot be forked;
+    2. a model, or a task's loss, that `vmap` cannot take: loop (also where "stacked" was asked for, with a warning);
+    3. a GPU: stacked;
+    4. no more than 2 clients in parallel per lock-step, by the sizes of the clients: loop;
+    5. else stacked.
+
+    Raises:
+        SettingError: "workers" was asked for, and cannot be; or this is one of several ranks, and "auto" is neither
+            "gloo" nor "mpi".
+    """
+    check_alone(name)
+    if name == "loop":
+        return Loop, "asked for"
+    others: dict[str, type[Engine]] = {"gloo": Gloo, "mpi": MPI, "devices": Devices}
+    if name in others:
+        return others[name], "asked for"
+    on_cpu = population.device.type == "cpu"
+    hindrance = why_no_fork() if on_cpu else f"the device is {population.device}, which processes cannot share"
+    if name == "workers":
+        if hindrance is not None:
+            raise SettingError(f"engine = 'workers' forks processes, and {hindrance}: use engine = 'auto'")
+        return Workers, "asked for"
+    layers = "convolutions" if _convolutional(population) else "recurrent layers" if _recurrent(population) else None
+    if name == "auto" and on_cpu and layers is not None:
+        if cohort_size < MIN_SHARED_OUT:
+            return Loop, f"{layers} on a CPU, fewer than {MIN_SHARED_OUT} clients"
+        return (Workers, f"{layers} on a CPU") if hindrance is None else (Loop, f"{layers} on a CPU, and {hindrance}")
+    for label, model in population.models.items():
+        problem = stacking_problem(model, population)
+        if problem is not None:
+            reason = f"model {label!r} cannot be stacked ({problem})"
+            if name == "stacked":
+                warn(f"{reason}: using the loop engine instead", EngineWarning)
+            return Loop, reason
+    if name == "stacked":
+        return Stacked, "asked for"
+    if not on_cpu:
+        return Stacked, "a GPU"
+    taken = _lock_steps(population, local, cohort_size)
+    parallel = taken.clients / len(population.models)
+    if parallel <= MAX_LOOPED:
+        return Loop, f"about {parallel:.1f} clients in parallel"
+    return Stacked, f"about {parallel:.0f} clients in parallel"
+
+
+def choose_compilation(
+    kind: type[Engine], population: Population, local: Local, cohort_size: int, rounds: int
+) -> Compilation:
+    """What becomes of the training step in a run of so many rounds. The rule of "auto", first line that holds:
+
+    1. a GPU, or recurrent layers: none;
+    2. fewer than 100 steps of the run for each graph it needs: none. Steps are the lock-steps of a stack, or those of
+       all clients on the loop and on workers. A loop needs 2 graphs, workers make theirs side by side, a stack needs 1,
+       or one for each power of two of clients where clients take different numbers of steps;
+    3. a model that `vmap` cannot take, which a trace would hardly take either: none;
+    4. a stack of models of at most 20,000 parameters without convolutions, 25,000 steps for each graph, and a
+       compiler: compile;
+    5. else trace.
+    """
+    if population.device.type != "cpu" or _recurrent(population):
+        return "none"
+    taken = _lock_steps(population, local, cohort_size)
+    if not kind.stacked:
+        graphs, steps = 2, rounds * taken.steps * taken.clients
+    else:
+        cohort = min(cohort_size, population.num_clients)
+        graphs, steps = (cohort - 1).bit_length() + 1 if taken.ragged else 1, rounds * taken.steps
+    if steps < STEPS_TO_TRACE * graphs:
+        return "none"
+    if not kind.stacked:
+        stackable = all(stacking_problem(model, population) is None for model in population.models.values())
+        return "trace" if stackable else "none"
+    small = all(model.num_params <= MAX_COMPILED for model in population.models.values())
+    pays = steps >= STEPS_TO_COMPILE * graphs and small and not _convolutional(population)
+    return "compile" if pays and has_compiler() else "trace"
+
+
+@dataclass(frozen=True)
+class _LockSteps:
+    """Of a round with a typical cohort."""
+
+    steps: float  # of its longest client
+    clients: float  # that a step advances on average
+    ragged: bool  # whether clients take different numbers of steps
+
+
+def _lock_steps(population: Population, local: Local, cohort_size: int) -> _LockSteps:
+    whole = -(-population.sizes // local.batch_size)
+    steps = np.full(population.num_clients, local.steps) if local.steps else whole * local.epochs
+    longest = float(np.sort(steps)[-max(1, len(steps) // max(1, cohort_size)) :].mean())
+    clients = min(cohort_size, population.num_clients) * float(steps.mean()) / longest
+    return _LockSteps(longest, clients, bool((steps != steps[0]).any()))
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler, which `torch.compile` needs on a CPU."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++"))
+
+
+def _convolutional(population: Population) -> bool:
+    return any(m.has_convolutions for m in population.models.values())
+
+
+def _recurrent(population: Population) -> bool:
+    return any(m.is_recurrent for m in population.models.values())
+
+
+def stacking_problem(model: Model, population: Population) -> str | None:
+    """Why `vmap` cannot train two copies of this model on the task; None if it can. Tried once for each population."""
+    if model not in population.tried:
+        population.tried[model] = _try_to_stack(model, population)
+    return population.tried[model]
+
+
+@own_defaults()
+def _try_to_stack(model: Model, population: Population) -> str | None:
+    weights = tree.cast(model.init(0), device=population.device, dtype=population.dtype)
+    examples = population.federation.train
+    x = examples.normalise(examples.x[:1].to(population.device), population.dtype)
+    x = x.repeat(2, 2, *[1] * (x.ndim - 1))  # two clients with two examples each: a forward may look at its input
+    mask = torch.ones(2, dtype=torch.bool, device=population.device)
+
+    def loss(weights: Weights, x: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        logits, _ = model.train(weights, Batch(x=x, y=mask.long(), mask=mask, key=key))
+        return logits.square().sum()
+
+    try:
+        keys = torch.arange(2, device=population.device)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", NO_RULE)
+            vmap(grad(lambda p, b, x, k: loss(Weights(params=p, buffers=b), x, k)))(
+                tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), x, keys
+            )
+    except Exception as error:  # whatever a user's forward raises under vmap is the reason to name
+        return first_line(error)
+    return _try_task(model, weights, x, mask, population.task)
+
+
+def _try_task(model: Model, weights: Weights, x: Tensor, mask: Tensor, task: Task) -> str | None:
+    """Why `vmap` cannot take what the task makes of a stackable model's answers; None if it can."""
+
+    def loss(logits: Tensor, batch: Batch) -> Tensor:
+        return objective(task, logits, batch, weights.params)
+
+    try:
+        y = mask.long() * 0
+        batch = Batch(x=x[0], y=y, mask=mask, key=y[0], notes=notes_of(task, y, x.dtype))
+        logits = model(weights, x[0])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", NO_RULE)
+            vmap(grad(loss))(torch.stack([logits] * 2), tree.stack([batch] * 2))
+    except Exception as error:
+        return f"its task {type(task).__name__}, {first_line(error)}"
+    return None

@@ -1,0 +1,113 @@
+"""One room for each paper: its protocol, its recipes with the published numbers, its own analyses and figures.
+
+A new paper adds a folder here and a line to `STUDIES`. Its folder defines `STUDY`, which says what the room offers.
+Nothing below imports a study, and this module imports one only when it is asked for something.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from fedloom.core.errors import SettingError
+from fedloom.core.naming import meant
+
+if TYPE_CHECKING:
+    from fedloom.analyses import Analysis
+    from fedloom.papers.reproduction.recipe import Recipe
+    from fedloom.papers.reproduction.results import Result
+
+__all__ = ["STUDIES", "Study", "analyses", "find", "recipes", "study", "tables"]
+
+STUDIES = (  # the name of each paper's folder
+    "fedntd",  # Lee et al., NeurIPS 2022
+    "pfedsd",  # Jin et al., IEEE TPDS 2023
+    "dense",  # Zhang et al., NeurIPS 2022
+    "apfl",  # Ni et al., Sci Sin Inform 2022
+    "ktpfl",  # Zhang et al., NeurIPS 2021
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Study:
+    """What the room of one paper offers to `fedloom reproduce` and `fedloom analyse`.
+
+    Names of tables and analyses are the user's words for them, so no two studies share one.
+
+    Attributes:
+        tables: what each published table is about, by its name.
+        recipes: makes the recipes of each table: one for each cell and each other reading of its settings.
+        analyses: those that only this paper needs, by name; what each measures is the first line of its docstring.
+        remarks: what results of one column say of claims that are no order of methods, in sentences.
+        evidence: files of a run, beside its logs, that remarks are made of.
+    """
+
+    tables: Mapping[str, str]
+    recipes: Callable[[], Mapping[str, Sequence[Recipe]]]
+    analyses: Mapping[str, Analysis]
+    remarks: Callable[[Sequence[Result]], list[str]] = field(default=lambda results: [])
+    evidence: tuple[str, ...] = ()
+
+
+def tables() -> dict[str, str]:
+    """What each published table is about, by its name, study after study."""
+    return {name: about for study in _studies() for name, about in study.tables.items()}
+
+
+def study(table: str) -> Study:
+    """The study to which a table belongs.
+
+    Raises:
+        SettingError: there is no such table.
+    """
+    found = next((study for study in _studies() if table in study.tables), None)
+    if found is None:
+        known = tables()
+        raise SettingError(f"unknown table {table!r}{meant(table, known)}; there are {', '.join(known)}")
+    return found
+
+
+def recipes(table: str) -> list[Recipe]:
+    """A recipe for each cell of a published table; those that read the settings otherwise are marked as variants.
+
+    Raises:
+        SettingError: there is no such table.
+    """
+    return list(_recipes(study(table))[table])
+
+
+def find(table: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Recipe]:
+    """The recipes of a table in some columns and rows; nothing named is everything but the variants.
+
+    Args:
+        table: its name.
+        only: columns (`cifar10-s2`), or how their names begin (`cifar10`).
+        methods: rows (`fedntd`, `kd_ntd-0.3`, `fedprox-config`), or how those of a method begin (`kd_ntd`).
+
+    Raises:
+        SettingError: there is no such table, column or row.
+    """
+    from fedloom.papers.reproduction.recipe import select
+
+    return select(recipes(table), only, methods)
+
+
+def analyses() -> dict[str, Analysis]:
+    """Every analysis by its name: those for any run, then those of each study."""
+    from fedloom.analyses import ANALYSES
+
+    return ANALYSES | {name: measure for study in _studies() for name, measure in study.analyses.items()}
+
+
+@functools.cache
+def _studies() -> tuple[Study, ...]:
+    return tuple(import_module(f"{__name__}.{name}").STUDY for name in STUDIES)
+
+
+@functools.cache
+def _recipes(study: Study) -> Mapping[str, Sequence[Recipe]]:
+    """Those of one study alone: all have thousands, and each checks its settings."""
+    return study.recipes()

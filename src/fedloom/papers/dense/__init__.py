@@ -1,0 +1,16 @@
+"""DENSE: one round, no data, any architecture; its published tables, and what its server imagines.
+
+Zhang, Chen, Li, Lyu, Wu, Ding, Shen, Wu. *DENSE: Data-Free One-Shot Federated Learning.* NeurIPS 2022.
+"""
+
+from fedloom.papers import Study
+from fedloom.papers.dense import orders, synthetic_images
+from fedloom.papers.dense.published import ABOUT
+from fedloom.papers.dense.recipes import recipes
+
+STUDY = Study(
+    tables=ABOUT,
+    recipes=recipes,
+    analyses={"synthetic-images": synthetic_images.measure},
+    remarks=orders.remarks,
+)

@@ -1,0 +1,21 @@
+"""FedNTD: its published tables, the settings behind them, and the analyses that only this paper needs.
+
+Lee, Jeong, Shin, Bae, Yun. *Preservation of the Global Knowledge by Not-True Distillation in Federated Learning.*
+NeurIPS 2022. https://arxiv.org/abs/2106.03097.
+"""
+
+from fedloom.papers import Study
+from fedloom.papers.fedntd import hypersphere, proposition_1, proposition_2, proposition_3
+from fedloom.papers.fedntd.published import ABOUT
+from fedloom.papers.fedntd.recipes import recipes
+
+STUDY = Study(
+    tables=ABOUT,
+    recipes=recipes,
+    analyses={
+        "proposition-1": proposition_1.measure,
+        "proposition-2": proposition_2.measure,
+        "proposition-3": proposition_3.measure,
+        "hypersphere": hypersphere.measure,
+    },
+)

@@ -1,0 +1,17 @@
+"""pFedSD: the protocol of its experiments, and analyses of what its paper claims.
+
+Jin, Bai, Yao, Dai, Gu, Yu, Sun. *Personalized Edge Intelligence via Federated Self-Knowledge Distillation.* IEEE TPDS
+34(2), 2023.
+"""
+
+from fedloom.papers import Study
+from fedloom.papers.pfedsd import claims, recovery
+from fedloom.papers.pfedsd.scenarios import ABOUT, recipes
+
+STUDY = Study(
+    tables=ABOUT,
+    recipes=recipes,
+    analyses={"recovery": recovery.measure},
+    remarks=claims.remarks,
+    evidence=(claims.RECOVERY,),
+)

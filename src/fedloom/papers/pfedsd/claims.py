@@ -1,0 +1,182 @@
+"""What the paper claims beside its orders, of runs of recipes: lambda = 0 is FedAvg, and forgetting that is made up.
+
+Both need more than accuracies: the control is compared with FedAvg round by round, and drop and recovery come from
+`fedloom analyse RUN recovery`, whose numbers stand beside the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.analyses.analysis_result import AnalysisResult, csv_table, summary_table
+from fedloom.analyses.panels import panels, title
+from fedloom.core.errors import SettingError
+from fedloom.papers import recipes
+from fedloom.papers.pfedsd.recovery import TABLE, recovered, typical
+from fedloom.papers.reproduction.evidence import place, rows_of
+from fedloom.papers.reproduction.results import Result, Run, read
+from fedloom.report.number_table import percent
+from fedloom.report.style import colour, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
+
+RECOVERY = place(TABLE)
+
+
+class Drop(NamedTuple):
+    """What `recovery` found of one round of a run: accuracies of K clients on what they hold out.
+
+    `former` [K]: of the models with which their last rounds ended; `received` [K]: of the global one from which they
+    start. `steps`: by variant, the local steps of the median client until it is as good as before, infinite if never.
+    `ahead`: the local steps after which clients are better in the mean with the term than without; of those in `at`.
+    """
+
+    former: Floats
+    received: Floats
+    steps: dict[str, float]
+    ahead: list[int]
+    at: list[int]
+
+    @property
+    def mean(self) -> float:
+        """The mean drop, a fraction."""
+        return float((self.former - self.received).mean())
+
+
+def remarks(results: Sequence[Result]) -> list[str]:
+    """How the claims came out in the results of one column, in sentences; nothing of what was not run."""
+    rows = {r.recipe.row: r for r in results}
+    out = []
+    for other, number, what in (
+        ("fedavg", "train_loss", "training losses"),
+        ("fedavg_stored", "personal_accuracy", "personal accuracies"),
+    ):
+        if "pfedsd_lam0" in rows and other in rows:
+            out += _same(rows["pfedsd_lam0"], rows[other], number, what)
+    for r in results:
+        for seed, run in r.runs.items():
+            if (found := drop(run)) is not None:
+                out.append(f"{r.recipe.row}, seed {seed}: {_sentence(found)}")
+    return out
+
+
+def _same(control: Result, other: Result, number: str, what: str) -> list[str]:
+    """Whether a number of the control, lambda = 0, is that of another row in every round in which both have it.
+
+    Runs with other settings than each other say nothing of it.
+    """
+    out = []
+    for seed in sorted(control.runs.keys() & other.runs.keys()):
+        a, b = control.runs[seed].history, other.runs[seed].history
+        if control.recipe.changed(a.settings) != other.recipe.changed(b.settings):
+            continue
+        pairs = [
+            (x["round"], x[number], y[number])
+            for x, y in zip(a.metrics, b.metrics, strict=False)
+            if 0 < x["round"] <= control.wanted and None not in (x.get(number), y.get(number))
+        ]
+        apart = next((t for t, a, b in pairs if a != b), None)
+        verdict = f"are those of {other.recipe.row} in all of {len(pairs)} rounds"
+        if apart is not None:
+            verdict = f"are NOT those of {other.recipe.row} from round {apart} on"
+        out += [f"lambda = 0, seed {seed}: {what} {verdict}."] * bool(pairs)
+    return out
+
+
+def drop(run: Run) -> Drop | None:
+    """What `fedloom analyse RUN recovery` found of a run, None where it was not asked.
+
+    Raises:
+        SettingError: its file is damaged.
+    """
+    with rows_of(run, TABLE) as rows:
+        if rows is None:
+            return None
+        at = sorted({int(row["step"]) for row in rows})
+        clients = sorted({int(row["client"]) for row in rows})
+        former = {int(row["client"]): float(row["former"]) for row in rows}
+        of = {(row["variant"], int(row["step"]), int(row["client"])): float(row["accuracy"]) for row in rows}
+        variants = list(dict.fromkeys(row["variant"] for row in rows))
+        v = np.array([former[k] for k in clients])
+        curves = {name: np.array([[of[name, t, k] for k in clients] for t in at]) for name in variants}
+        received = next(iter(curves.values()))[at.index(0)]
+    means = [curve.mean(1) for curve in curves.values()]
+    ahead = [t for t, x, y in zip(at, means[0], means[-1], strict=True) if x > y]
+    return Drop(v, received, {name: typical(recovered(at, v, curve)) for name, curve in curves.items()}, ahead, at[1:])
+
+
+def _sentence(found: Drop) -> str:
+    """Drop and recovery, and whether they are as claimed."""
+    worse = int((found.received < found.former).sum())
+    out = f"the global model is worse than the former one of {worse} of {len(found.former)} clients, by "
+    out += f"{percent(found.mean)} points in the mean"
+    if len(found.steps) > 1:
+        with_term, without = found.steps.values()
+        took = [f"{steps:g} steps" if np.isfinite(steps) else "not at all" for steps in (with_term, without)]
+        out += f"; the median client comes back within a point after {took[0]} with the term, {took[1]} without"
+        holds = found.mean > 0 and with_term < without
+        out += f": as claimed, {'yes' if holds else 'NO'}. The mean is higher with the term after "
+        ahead = ", ".join(map(str, found.ahead)) or "none"
+        out += f"{ahead} of {', '.join(map(str, found.at))} steps"
+    return out + "."
+
+
+def drops(table: str, folders: Sequence[Path]) -> AnalysisResult:
+    """The drop from the former to the global model in every run of a table that `recovery` has analysed.
+
+    The paper claims that it grows with label skew and with lower participation.
+
+    Args:
+        table: a table of this study.
+        folders: of results, as `fedloom reproduce --out` names them.
+
+    Raises:
+        SettingError: there is no such table, or no run of it was analysed, or a file is damaged.
+    """
+    found = [
+        (r.recipe.column, r.recipe.row, seed, one)
+        for r in read(recipes(table), folders)
+        for seed, run in r.runs.items()
+        if (one := drop(run)) is not None
+    ]
+    if not found:
+        raise SettingError(
+            f"{', '.join(map(str, folders))} holds no run of {table} with its {RECOVERY}: fedloom analyse RUN recovery"
+        )
+    rows = [[c, row, seed, d.former.mean(), d.received.mean(), d.mean, *_steps(d)] for c, row, seed, d in found]
+    heads = {"column": None, "method": None, "seed": None, "former": percent, "received": percent, "drop": percent}
+    return AnalysisResult(
+        draw([(column, row, d.mean) for column, row, _, d in found]),
+        summary_table("Accuracy of former and received models, %, and the drop", heads, [row[:6] for row in rows]),
+        [csv_table("drops", [*heads, "steps with the term", "steps without"], rows)],
+    )
+
+
+def _steps(found: Drop) -> tuple[float, float]:
+    steps = [*found.steps.values(), np.nan, np.nan]
+    return steps[0], steps[1]
+
+
+def draw(found: Sequence[tuple[str, str, float]]) -> Figure:
+    """A group of dots for each column: the mean drop of each run, a colour for each method."""
+    columns = list(dict.fromkeys(column for column, _, _ in found))
+    methods = list(dict.fromkeys(method for _, method, _ in found))
+    with drawing():
+        figure, axes = panels(1)
+        for i, method in enumerate(methods):
+            mine = [(columns.index(c), 100 * value) for c, m, value in found if m == method]
+            axes[0].plot(*zip(*mine, strict=True), ls="", marker="o", ms=4, color=colour(i), label=method)
+        axes[0].set_xticks(range(len(columns)), columns, rotation=30, ha="right")
+        axes[0].set_ylabel("drop (points)")
+        axes[0].axhline(0, lw=0.8, color="0.6")
+        title(axes[0], "former model less received model")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
+    return figure

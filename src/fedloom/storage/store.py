@@ -1,0 +1,228 @@
+"""Where simulated clients' states are kept between rounds: in memory, and on disk beyond a budget."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import tempfile
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core import tree
+from fedloom.core.errors import CodecError, StorageError
+from fedloom.core.types import Tree
+from fedloom.storage import files
+from fedloom.storage.codec import decode, encode
+from fedloom.storage.files import File
+
+Version = tuple[int, int]  # round and exchange in which a state came about
+Flat = tuple[list[Tensor], Any]  # tensors, and the structure that they fill
+
+
+class ClientStore(MutableMapping[int, Tree]):
+    """Client -> state. Holds flat tensors, so that a cohort is stacked and unstacked without walking K trees.
+
+    `budget`: bytes of states to hold in memory; the least recently used beyond it are in files of `folder` (default: a
+    temporary one) and are read when asked for. None: everything stays in memory. `version`: what the states are now
+    being moved to, the number of the round that ends; it names files, so that states of older rounds stay readable.
+    """
+
+    def __init__(self, budget: int | None = None, folder: Path | None = None) -> None:
+        self.budget, self.version = budget, 0
+        self.named: set[str] = set()  # files that checkpoints name: these are not deleted here
+        self._folder = folder
+        self._held: OrderedDict[int, Flat] = OrderedDict()  # in the order of their last use
+        self._bytes = self._freed = 0
+        self._files: dict[int, File] = {}  # where the newest state of a client is written
+        self._moved: set[int] = set()  # whose newest state is in memory alone
+        self._unsynced: set[str] = set()
+        self._likes: list[Flat] = []  # one for each structure, without storage
+        self._like: dict[int, Flat] = {}
+        self._fresh: Callable[[int], Tree] | None = None
+        self.accepted: dict[int, Version] = {}  # in which exchange a client's state came about
+        self._offers: dict[int, tuple[Version, Flat]] = {}  # tentative: nobody sees them
+
+    def __getitem__(self, client: int) -> Tree:
+        flat, spec = self._read(client)
+        return tree.unflatten(flat, spec)
+
+    def __setitem__(self, client: int, state: Tree) -> None:
+        self._keep(client, tree.flatten(state))
+        self._spill()
+
+    def __delitem__(self, client: int) -> None:
+        if client not in self:
+            raise KeyError(client)
+        self._drop(client)
+        self._moved.discard(client)
+        self.accepted.pop(client, None)
+        self._forget_file(client)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([*self._held, *(k for k in self._files if k not in self._held)])  # reading moves them
+
+    def __len__(self) -> int:
+        return len(self._held) + sum(k not in self._held for k in self._files)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._held or client in self._files
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """Bytes of the states that are held in memory."""
+        return self._bytes
+
+    def stack(self, clients: Sequence[int], fresh: Callable[[int], Tree]) -> Tree:
+        """The states of clients of one architecture, stacked; `fresh` makes that of a client never heard of.
+
+        What it makes is not kept: being looked at has no consequences.
+        """
+        rows: list[Flat] = []
+        for k in clients:
+            rows.append(self._read(k) if k in self else tree.flatten(fresh(k)))
+            if not rows[0][0]:  # a state without tensors: the same for all
+                break
+        columns = zip(*(flat for flat, _ in rows), strict=True)
+        return tree.unflatten([torch.stack(column) for column in columns], rows[0][1])
+
+    def offer(self, clients: Sequence[int], states: Tree, version: Version) -> None:
+        """Hold the new states of `clients`, stacked in this order, until they are accepted or dropped."""
+        flat, spec = tree.flatten(states)
+        self._offers.update({k: (version, ([t[i] for t in flat], spec)) for i, k in enumerate(clients)})
+
+    def accept(self, clients: Sequence[int]) -> None:
+        """What was offered of these clients is now their state."""
+        for k in clients:
+            if k in self._offers:
+                self.accepted[k], (flat, spec) = self._offers.pop(k)
+                if flat:  # else an algorithm whose clients keep nothing: a million of them take no memory
+                    self._keep(k, ([t.clone() for t in flat], spec))
+                    self._spill()
+
+    def drop_offers(self) -> None:
+        """What was offered and not accepted never was."""
+        self._offers.clear()
+
+    def save(self) -> dict[int, File]:
+        """Write the states that moved since the last time; the file of each client's newest state, safely on disk."""
+        for k in sorted(self._moved):
+            self._write(k, sync=True)
+        for name in self._unsynced:
+            files.sync(self.folder / name)
+        self._unsynced.clear()
+        if self._files:
+            files.sync(self.folder)
+        return dict(self._files)
+
+    def restore(self, written: Mapping[int, File], fresh: Callable[[int], Tree]) -> None:
+        """Start from states in files of the folder, read when asked for. `fresh` shows what is asked of a file."""
+        self._held.clear()
+        self._moved.clear()
+        self._offers.clear()
+        self.accepted.clear()
+        self._bytes, self._files, self._fresh = 0, dict(written), fresh
+        self._like.clear()
+
+    @property
+    def folder(self) -> Path:
+        """Where states are written."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="fedloom-states-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        files.make(self._folder)
+        return self._folder
+
+    def _keep(self, client: int, state: Flat) -> None:
+        self._drop(client)
+        self._forget_file(client)
+        self._held[client] = state
+        self._moved.add(client)
+        self._bytes += _nbytes(state)
+
+    def _read(self, client: int) -> Flat:
+        if client in self._held:
+            self._held.move_to_end(client)
+            return self._held[client]
+        file = self._files[client]
+        if client in self._like:
+            like = self._like[client]
+        elif self._fresh is not None:
+            like = tree.flatten(self._fresh(client))
+        else:
+            raise KeyError(client)
+        try:
+            state = tree.flatten(decode(files.read(self.folder, file), tree.unflatten(*like)))
+        except CodecError as error:
+            raise StorageError(
+                f"{self.folder / file.name} does not hold the state of client {client}: {error}"
+            ) from None
+        self._held[client] = state
+        self._bytes += _nbytes(state)
+        self._spill()
+        return state
+
+    def _spill(self) -> None:
+        if self.budget is None or self._bytes <= self.budget:
+            return
+        before = self._bytes
+        while self._bytes > self.budget and self._held:
+            client = next(iter(self._held))
+            if client in self._moved:
+                self._write(client, sync=False)
+            self._drop(client)
+        self._freed += before - self._bytes
+        if self._freed > self.budget / 4:
+            self._freed = 0
+            _return_memory()
+
+    def _write(self, client: int, sync: bool) -> None:
+        flat, spec = self._held[client] if client in self._held else self._read(client)
+        name = state_name(client, self.version)
+        self._files[client] = files.write(self.folder, name, encode(tree.unflatten(flat, spec)), sync=sync)
+        self._moved.discard(client)
+        self._like[client] = self._shape(flat, spec)
+        if not sync:
+            self._unsynced.add(name)
+
+    def _shape(self, flat: list[Tensor], spec: Any) -> Flat:
+        """A state of this structure that takes no memory; the same object for all clients that have it."""
+        for like in self._likes:
+            if like[1] == spec and all(
+                a.shape == b.shape and a.dtype == b.dtype for a, b in zip(like[0], flat, strict=True)
+            ):
+                return like
+        self._likes.append(([t.new_zeros(()).expand(t.shape) for t in flat], spec))
+        return self._likes[-1]
+
+    def _drop(self, client: int) -> None:
+        if client in self._held:
+            self._bytes -= _nbytes(self._held.pop(client))
+
+    def _forget_file(self, client: int) -> None:
+        file = self._files.pop(client, None)
+        if file is not None and file.name not in self.named:
+            self._unsynced.discard(file.name)
+            with suppress(OSError):
+                (self.folder / file.name).unlink(missing_ok=True)
+
+
+def state_name(client: int, version: int) -> str:
+    """The file of a client's state as a round made it."""
+    return f"{client:08d}-{version:08d}.safetensors"
+
+
+def _return_memory() -> None:
+    """Give freed blocks back to the system: glibc would keep about as much again as the budget."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _nbytes(state: Flat) -> int:
+    return sum(t.nbytes for t in state[0])

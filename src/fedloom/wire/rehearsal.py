@@ -1,0 +1,101 @@
+"""What an answer must look like, known before it comes: the method, rehearsed on a client without examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedloom.core import tree
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.batches import Batches
+from fedloom.core.errors import CodecError
+from fedloom.core.optimiser import Local
+from fedloom.core.types import replace
+from fedloom.data import by_lists
+from fedloom.engines.message import JUDGING, Request, Seen
+from fedloom.engines.population import Population
+from fedloom.engines.runtime import Runtime
+from fedloom.wire.transport import same_shapes, shapes_of, short
+
+HEADS = 8 << 20  # bytes of an answer beside its tensors: heads, structures and headers of four parts, 1 MiB each
+_ONE = torch.zeros(1, dtype=torch.int64)
+_SEEN = Seen(
+    right=_ONE, examples=_ONE, own=_ONE.bool(), loss=_ONE.double(), trained=_ONE, train_loss=_ONE.double()
+)  # of one client
+
+
+class _Blank(Population):
+    """One client with blank examples, and training batches of which none is to be taken."""
+
+    def train_batches(self, request: Request, local: Local) -> Batches:
+        batches = super().train_batches(request, local)
+        return replace(batches, mask=torch.zeros_like(batches.mask), num_steps=torch.zeros_like(batches.num_steps))
+
+
+class Rehearsals:
+    """The server's check of answers. A method is rehearsed once for each architecture, registered number of examples
+    and shapes of what is sent, because an upload may depend on each of them.
+    """
+
+    def __init__(self, population: Population, algorithm: Algorithm[Any, Any]) -> None:
+        self.population, self.algorithm = population, algorithm
+        self._known: dict[Any, tuple[dict[str, Any], int]] = {}
+
+    def check(self, request: Request, name: str, like: Any) -> None:
+        """Raise CodecError unless a part of the answer of one client, without storage, is what the request asks for."""
+        want, planned = self._expected(request)
+        if name == "after" and request.call.judges_trained:
+            same_shapes(_SEEN, name, like)
+            return
+        if name not in want:
+            raise CodecError(f"an answer to {request.call.method} has no part {name[:80]!r}, only {sorted(want)}")
+        if name == "losses":  # [1, S] of each minimise: which steps were taken is the client's to say
+            for got in like if isinstance(like, list) else [None]:
+                if not isinstance(got, torch.Tensor) or got.ndim != 2 or len(got) != 1 or not got.is_floating_point():
+                    raise CodecError(f"losses must be a list of floats [1, steps], got {short(like)}")
+            if (told := sum(max(1, got.shape[1]) for got in like)) > planned:
+                raise CodecError(f"losses are of at most the {planned} steps that were asked for, got {told}")
+            return
+        same_shapes(want[name], name, like)
+
+    def size(self, request: Request) -> int:
+        """Bytes that the answer to a request may have."""
+        want, planned = self._expected(request)
+        return HEADS + 8 * planned + sum(int(t.numel() * t.itemsize) for t in tree.leaves(want))
+
+    def _expected(self, request: Request) -> tuple[dict[str, Any], int]:
+        """The parts of an answer, without storage, and how many steps its losses are of at most."""
+        p, client = self.population, request.clients[0]
+        architecture, call = p.assignment[client], request.call
+        sent = call.broadcast, request.scatter
+        shapes = tuple((str(t.dtype), tuple(t.shape)) for t in tree.leaves(sent))
+        about = call.method, call.judged, call.exchange == JUDGING, architecture, int(p.sizes[client]), shapes
+        if about not in self._known:
+            blank = self._blank(architecture, int(p.sizes[client]))
+            runtime = Runtime(blank, self.algorithm)
+            alone = dataclasses.replace(request, clients=(0,))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of blank examples
+                states, answer = runtime.answer(alone, tree.stack([runtime.fresh(0)]))
+            parts = {"upload": answer.upload, "losses": list(answer.losses), "state": states}
+            self._known[about] = {name: shapes_of(value) for name, value in parts.items()}, answer.planned
+        return self._known[about]
+
+    def _blank(self, architecture: str, examples: int) -> Population:
+        """A client of which nothing is known but its architecture and its registered number of examples."""
+        p, train = self.population, self.population.federation.train
+        rows = examples + 2  # its own, then one to test on and one to validate on
+        x = torch.zeros((), dtype=train.x.dtype).expand(rows, *train.shape)
+        nobody = dataclasses.replace(train, x=x, y=torch.zeros(rows, dtype=train.y.dtype))
+        parts: dict[str, Any] = {"local_test": [[examples]], "local_val": [[examples + 1]]}
+        held: dict[str, Any] = {
+            role: by_lists(lists) for role, lists in parts.items() if getattr(p.federation, role) is not None
+        }
+        federation = dataclasses.replace(
+            p.federation, train=nobody, partition=by_lists([np.arange(examples)]), test=None, **held
+        )
+        return _Blank(federation, {architecture: p.models[architecture]}, (), p.task, p.seed, p.device, p.dtype)

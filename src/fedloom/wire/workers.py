@@ -1,0 +1,84 @@
+"""Clients side by side on the cores of one machine, one thread each: for convolutions on a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Collection
+from multiprocessing.connection import wait
+from typing import Any
+
+from fedloom.wire.child import Child
+from fedloom.wire.communication import Wires
+from fedloom.wire.processes import Processes
+from fedloom.wire.service import Service
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Children(dict[int, Child], Wires):
+    """Forked processes by number, and the wires to them."""
+
+    def post(self, rank: int, message: bytes) -> None:
+        with contextlib.suppress(EOFError):  # seen by `take`
+            self[rank].send(message)
+
+    def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
+        there = wait([self[rank].pipe for rank in ranks], timeout)
+        return [rank for rank in ranks if self[rank].pipe in there]
+
+    def take(self, rank: int) -> memoryview:
+        return self[rank].receive()
+
+
+class Workers(Processes):
+    """Processes that are forked at the first exchange, with all data in memory that is shared until somebody writes.
+
+    One that dies is replaced.
+    """
+
+    name = "workers"
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.children, self._made = Children(), itertools.count()
+
+    @property
+    def wires(self) -> Wires:
+        return self.children
+
+    def idle(self, count: int) -> list[int] | None:
+        count = min(self.workers or cores(), count)
+        if count == 1:
+            return None
+        while len(self.children) < count:
+            self._fork()
+        return list(self.children)[:count]
+
+    def replaced(self, process: int) -> tuple[str, list[int]]:
+        why = self.children[process].epitaph
+        self._forget(process)
+        return why, [self._fork()]
+
+    def left(self, process: int) -> bool:
+        self.children[process].process.kill()  # in the middle of its work
+        self._forget(process)
+        return False
+
+    def _fork(self) -> int:
+        self.population.prepare()  # made once, before there are several processes
+        number = next(self._made)
+        self.children[number] = Child(Service(self.runtime, trusted=True, norm_bound=self.norm_bound))
+        return number
+
+    def _forget(self, process: int) -> None:
+        self._holds.pop(process, None)
+        self.children.pop(process).close()
+
+    def close(self) -> None:
+        while self.children:
+            self._forget(next(reversed(self.children)))

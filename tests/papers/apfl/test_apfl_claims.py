@@ -1,0 +1,131 @@
+"""What runs of recipes say of APFL's claims, of runs made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedloom.papers import recipes, study
+from fedloom.papers.apfl.claims import remarks
+from fedloom.papers.apfl.recipes import LAMBDAS
+from fedloom.papers.reproduction.results import read
+from published_runs import cell, made
+
+
+def of(folder: Path, table: str, column: str) -> list[str]:
+    return remarks([r for r in read(recipes(table), [folder]) if r.recipe.column == column])
+
+
+def noted(folder: Path, measured: list[int]) -> None:
+    """Write down in which rounds a run has measured importance."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines[1:]:
+        line["server_measured"] = line["round"] in measured
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_gains_are_told_in_both_readings(tmp_path: Path) -> None:
+    """Made runs have 10 % before training: the mean over 200 rounds and that one is a little less."""
+    made(tmp_path, cell("apfl-comparison", "letters", "fedavg"), 0, 40.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "fedprox"), 0, 41.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "apfl_ni"), 0, 70.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "fedmeta"), 0, 90.0, rounds=50)  # not as long: left out
+    assert of(tmp_path, "apfl-comparison", "letters") == [
+        "fedprox less fedavg: +1.00 points in the mean over rounds, +1.00 in the best round.",
+        "apfl_ni less fedavg: +29.85 points in the mean over rounds (published +30.42), +30.00 in the best round.",
+    ]
+    assert study("apfl-comparison").remarks is remarks
+    assert of(tmp_path, "apfl-comparison", "mnist") == []
+
+
+def test_a_published_gain_stands_beside_runs_with_its_settings_and_says_over_how_many_rounds(tmp_path: Path) -> None:
+    for row, accuracy in (("fedavg", 40.0), ("apfl_ni", 50.0)):
+        made(tmp_path, cell("apfl-comparison", "cifar10", row), 0, accuracy, rounds=40)
+        made(tmp_path / "other", cell("apfl-comparison", "cifar10", row), 0, accuracy, rounds=100, local__epochs=1)
+    noted(tmp_path / "apfl-comparison/cifar10/apfl_ni/seed-0", [1, 2, 3])
+    assert of(tmp_path, "apfl-comparison", "cifar10") == [
+        "apfl_ni less fedavg: +9.76 points in the mean over rounds (published +10.26 over 100 rounds, here 40), +10.00 "
+        "in the best round.",
+        "apfl_ni, seed 0: importance measured 0 times after the forced ones; published: once over 100 rounds, here 40.",
+    ]
+    (told,) = of(tmp_path / "other", "apfl-comparison", "cifar10")
+    assert told == "apfl_ni less fedavg: +9.90 points in the mean over rounds, +10.00 in the best round."
+
+
+def test_what_consolidation_adds_to_decomposition(tmp_path: Path) -> None:
+    for row, accuracies in (("fedavg", (70, 71)), ("decomposition", (80, 81)), ("apfl_ni", (82,))):
+        for seed, accuracy in enumerate(accuracies):
+            made(tmp_path, cell("apfl-ewc", "letters", row), seed, accuracy)
+    told = of(tmp_path, "apfl-ewc", "letters")
+    assert [line.partition(":")[0] for line in told] == [
+        "decomposition less fedavg", "apfl_ni less fedavg", "apfl_ni less decomposition",
+    ]  # fmt: skip
+    assert told[-1].endswith(
+        "less decomposition: +1.99 points in the mean over rounds, +2.00 in the best round, of seed 0."
+    )
+    assert "published" not in told[-1]
+
+
+def test_measurements_after_the_forced_ones_are_counted(tmp_path: Path) -> None:
+    noted(made(tmp_path, cell("apfl-comparison", "mnist", "apfl_ni"), 0, 80.0, rounds=150), [1, 2, 3, 9])
+    noted(made(tmp_path, cell("apfl-comparison", "mnist", "apfl_ni"), 1, 80.0, rounds=150), [1, 2, 3])
+    assert of(tmp_path, "apfl-comparison", "mnist") == [
+        "apfl_ni, seed 0: importance measured 1 times after the forced ones (in round 9); published: once.",
+        "apfl_ni, seed 1: importance measured 0 times after the forced ones; published: once.",
+    ]
+
+
+def test_without_consolidation_nothing_is_measured(tmp_path: Path) -> None:
+    noted(made(tmp_path, cell("apfl-ewc", "mnist", "decomposition"), 0, 80.0, rounds=150), [])
+    assert of(tmp_path, "apfl-ewc", "mnist") == []
+
+
+def test_gains_are_of_the_seeds_that_both_have(tmp_path: Path) -> None:
+    made(tmp_path, cell("apfl-comparison", "letters", "fedavg"), 0, 40.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "fedprox"), 0, 41.0)
+    made(tmp_path, cell("apfl-comparison", "letters", "fedprox"), 1, 91.0)
+    (told,) = of(tmp_path, "apfl-comparison", "letters")
+    assert told == "fedprox less fedavg: +1.00 points in the mean over rounds, +1.00 in the best round, of seed 0."
+
+
+def test_a_gain_says_its_seeds_also_where_fedavg_alone_has_others(tmp_path: Path) -> None:
+    made(tmp_path, cell("apfl-comparison", "letters", "fedprox"), 0, 41.0)
+    for seed, accuracy in enumerate((40.0, 90.0)):
+        made(tmp_path, cell("apfl-comparison", "letters", "fedavg"), seed, accuracy)
+    (told,) = of(tmp_path, "apfl-comparison", "letters")
+    assert told == "fedprox less fedavg: +1.00 points in the mean over rounds, +1.00 in the best round, of seed 0."
+
+
+def test_what_is_published_over_lambda_is_of_its_data_and_settings(tmp_path: Path) -> None:
+    for i, lam in enumerate(LAMBDAS):
+        made(tmp_path, cell("apfl-lambda", "vehicle-part-e5", f"apfl_ni-{lam:g}"), 0, 80.0 + i, rounds=20)
+        made(tmp_path, cell("apfl-lambda", "mnist-e5", f"apfl_ni-{lam:g}"), 0, 80.0 + i, rounds=9, local__epochs=1)
+        if lam < 1:
+            made(tmp_path, cell("apfl-lambda", "mnist-e5", f"apfl_ni-{lam:g}"), 1, 80.0, rounds=9, local__epochs=1)
+    said = "Over lambda accuracy rises throughout and spreads over"
+    assert of(tmp_path, "apfl-lambda", "vehicle-part-e5") == [f"{said} 3.81 points."]
+    assert of(tmp_path, "apfl-lambda", "mnist-e5") == [f"{said} 3.60 points, of seed 0."]
+    for lam in LAMBDAS:
+        made(tmp_path / "short", cell("apfl-lambda", "mnist-e5", f"apfl_ni-{lam:g}"), 0, 80.0 + lam, rounds=9)
+    (told,) = of(tmp_path / "short", "apfl-lambda", "mnist-e5")
+    assert told.endswith("(published: rises throughout and spreads over 0.46 points over 150 rounds, here 9).")
+
+
+def test_nothing_is_said_of_lambda_where_runs_are_not_equally_long(tmp_path: Path) -> None:
+    for lam in LAMBDAS:
+        rounds = 5 if lam == 1 else 150
+        made(tmp_path, cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, 80.0, rounds=rounds)
+    assert of(tmp_path, "apfl-lambda", "mnist-e20") == []
+
+
+def test_what_lambda_does(tmp_path: Path) -> None:
+    accuracies = [80.0, 80.1, 80.3, 80.2, 80.5]
+    for lam, accuracy in zip(LAMBDAS, accuracies, strict=True):
+        assert of(tmp_path, "apfl-lambda", "mnist-e20") == []  # before all are there
+        made(tmp_path, cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, accuracy, rounds=150)
+    (told,) = of(tmp_path, "apfl-lambda", "mnist-e20")
+    printed = "(published: rises throughout and spreads over 0.86 points)"
+    assert told == f"Over lambda accuracy does not rise throughout and spreads over 0.50 points {printed}."
+    for lam, accuracy in zip(LAMBDAS, sorted(accuracies), strict=True):
+        made(tmp_path / "again", cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, accuracy, rounds=150)
+    assert of(tmp_path / "again", "apfl-lambda", "mnist-e20")[0].startswith("Over lambda accuracy rises throughout and")

@@ -1,0 +1,26 @@
+"""The results that are kept in docs/results are what today's code says of the runs beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedloom.papers import recipes, study, tables
+from fedloom.papers.reproduction.results_page import pages
+
+KEPT = Path(__file__).parents[2] / "docs" / "results"
+KEPT_PAGES = sorted(KEPT.glob("*/*/results.md"))
+
+
+def test_every_kept_run_is_on_a_page() -> None:
+    assert {run.parents[2] for run in KEPT.glob("*/*/*/*/seed-*")} == {page.parent for page in KEPT_PAGES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", KEPT_PAGES, ids=lambda page: "/".join(page.parts[-3:-1]))
+def test_pages_say_what_is_said_of_their_runs_today(page: Path) -> None:
+    table = page.parent.name
+    _, texts = pages(f"{table}: {tables()[table]}", recipes(table), [page.parents[1]], remarks=study(table).remarks)
+    for name, text in texts.items():
+        assert text == (page.parent / name).read_text(encoding="utf-8"), f"export {table} again"

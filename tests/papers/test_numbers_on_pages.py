@@ -1,0 +1,170 @@
+"""Tables that are written by hand on the pages of the studies have the numbers of the runs in docs/results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fedloom.papers import recipes
+from fedloom.papers.reproduction.results import Result, read
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def table(page: str, corner: str) -> list[dict[str, str]]:
+    """Rows of the table whose first heading begins so; marks are left out, equal headings are numbered from 2 on."""
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    (start,) = (i for i, line in enumerate(lines) if line.startswith(f"| {corner}"))
+    cells = [
+        [re.sub(r"[*`]", "", cell).strip() for cell in line.strip("|").split("|")]
+        for line in lines[start : next((i for i in range(start, len(lines)) if not lines[i].startswith("|")), None)]
+    ]
+    heads = [
+        f"{head} {cells[0][:i].count(head) + 1}" if head in cells[0][:i] else head for i, head in enumerate(cells[0])
+    ]
+    return [dict(zip(heads, row, strict=True)) for row in cells[2:]]
+
+
+def results(study: str, name: str) -> Mapping[tuple[str, str], Result]:
+    return {(r.recipe.column, r.recipe.row): r for r in read(recipes(name), [DOCS / "results" / study])}
+
+
+def series(result: Result, seed: int, measure: str) -> list[float]:
+    """In %, by round."""
+    return [100 * float(value) for value in result.runs[seed].history.series(measure)]
+
+
+def says(cell: str, value: float) -> bool:
+    """Whether a cell has this number, rounded to the places that it prints."""
+    return bool(abs(float(cell) - value) <= 0.5001 * 10 ** -len(cell.partition(".")[2]))
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.some(1)
+@pytest.mark.parametrize(("column", "data"), [("fmnist20k-two", "Fashion-MNIST"), ("cifar20k-two", "CIFAR-10")])
+def test_personal_accuracies_of_ktpfl(column: str, data: str) -> None:
+    found = results("ktpfl", "ktpfl-small")
+    rows = table("ktpfl.md", f"personal accuracy in %, two classes a client, {data}")
+    by_seed = {row.pop(next(iter(row))): row for row in rows}
+    for method in rows[0]:
+        runs = found[column, method.partition(" ")[0]].runs
+        last = {
+            f"seed {seed}": series(found[column, method.partition(" ")[0]], seed, "personal_accuracy")[-1]
+            for seed in runs
+        }
+        last["mean"] = mean(list(last.values()))
+        for name, row in by_seed.items():
+            assert says(row[method], last[name]) if name in last else row[method] == "-", (name, method)
+    assert set(by_seed) >= {"seed 0", "seed 1"}
+
+
+@pytest.mark.slow
+def test_accuracies_of_pfedsd() -> None:
+    columns = {
+        "CIFAR-10, two classes a client": "cifar10-s2-r0.6", "CIFAR-10, Dirichlet 0.1": "cifar10-dir0.1-r0.6",
+        "Fashion-MNIST, two classes": "fmnist14k-s2-r0.6", "Fashion-MNIST, Dirichlet 0.1": "fmnist14k-dir0.1-r0.6",
+    }  # fmt: skip
+    methods = {
+        "FedAvg's global model": "fedavg", "FedProx's": "fedprox", "FedPer": "fedper", "LG-FedAvg": "lg_fedavg",
+        "pFedMe": "pfedme", "FedFomo": "fedfomo", "local only": "local_only", "pFedSD": "pfedsd",
+        "FedAvg, stored models": "fedavg_stored", "FedAvg, fine-tuned": "fedavg_ft",
+    }  # fmt: skip
+    found = results("pfedsd", "pfedsd-a")
+    rows = {row.pop(next(iter(row))): row for row in table("pfedsd.md", "best round, personal accuracy in %")}
+    assert rows.keys() == columns.keys()
+    for name, row in rows.items():
+        assert row.keys() == methods.keys()
+        for head, cell in row.items():
+            result = found[columns[name], methods[head]]
+            assert set(result.runs) == {0, 1}
+            if cell == "diverges":
+                assert set(result.failures) == {0, 1}
+                continue
+            assert result.rounds == 40
+            for said, value in zip(cell.split(" ± "), (result.accuracy, result.std), strict=True):
+                assert value is not None
+                assert says(said, value), (name, head)
+
+
+def test_accuracies_of_dense() -> None:
+    found = {
+        row: result
+        for name in ("dense-table1", "dense-ablation")
+        for (column, row), result in results("dense", name).items()
+        if column == "fmnist-a0.1-m5-cnn"
+    }
+    of = {
+        "FedDF": "feddf", "Fed-DAFL": "fed_dafl", "Fed-ADI": "fed_adi", "DENSE": "dense",
+        "without L_BN": "dense-without_bn", "without L_div": "dense-without_div", "without both": "dense-ce_only",
+    }  # fmt: skip
+    seen = set()
+    for row in table("dense.md", "accuracy in %, Fashion-MNIST, alpha 0.1"):
+        name, *numbers = row.values()
+        for seed, cells in enumerate((numbers[:3], numbers[3:])):
+            if name in ("one-shot FedAvg", "ensemble"):
+                measure = "mean_accuracy" if name == "one-shot FedAvg" else "ensemble_accuracy"
+                values = series(found["dense"], seed, measure)[:1]
+            else:
+                values = series(found[of[name.partition(" (")[0]]], seed, "global_accuracy")[1:]  # after the upload
+            several = [max(values), mean(values[-10:])] if len(values) > 1 else []
+            assert cells[1 + len(several) :] == [""] * (2 - len(several))
+            for cell, value in zip(cells, [values[-1], *several], strict=False):
+                assert says(cell, value), (name, seed)
+        seen.add(name.partition(" (")[0])
+    assert seen == {*of, "one-shot FedAvg", "ensemble"}
+
+
+APFL_METHODS = {
+    "FedAvg": "fedavg", "FedProx": "fedprox", "FedCurv (Ni)": "fedcurv_ni", "FedMeta": "fedmeta", "APFL": "apfl_ni",
+}  # fmt: skip
+
+
+def over_rounds(result: Result, seeds: set[int]) -> float:
+    """The paper's measure, mean over seeds."""
+    return mean([mean(series(result, seed, "personal_accuracy_by_samples")) for seed in seeds])
+
+
+@pytest.mark.slow
+def test_sweeps_of_apfl() -> None:
+    columns = {"E": "{}-e{}", "rate": "{}-lr{}"}
+    found = {name: results("apfl", table) for name, table in (("E", "apfl-epochs"), ("rate", "apfl-rate"))}
+    paper, seen = results("apfl", "apfl-comparison"), set()
+    for row in table("apfl.md", "mean over all rounds, two seeds"):
+        data, swept, value, own = re.fullmatch(
+            r"(\w+), (\w+) ([\d.]+)( \(the paper's\))?", next(iter(row.values()))
+        ).groups()
+        seen.add((data, swept, value))
+        for head, method in APFL_METHODS.items():
+            column = columns[swept].format(data.lower(), value)
+            result = paper[data.lower(), method] if own else found[swept][column, method]
+            assert set(result.runs) == {0, 1}
+            assert says(row[head], over_rounds(result, {0, 1})), (column, method)
+    assert len(seen) == 18
+
+
+@pytest.mark.slow
+def test_means_over_rounds_of_apfl() -> None:
+    columns = {
+        "MNIST": "mnist", "letters": "letters", "letters with copies": "letters-overlapping", "CIFAR-10": "cifar10",
+        "Vehicle": "vehicle-part", "Vehicle-like": "vehicle-like",
+    }  # fmt: skip
+    methods = {**APFL_METHODS, "IID reference": "iid"}
+    found = results("apfl", "apfl-comparison")
+    rows = {
+        re.split(r",| \(", row["mean over all rounds, in %"])[0]: row
+        for row in table("apfl.md", "mean over all rounds, in %")
+    }
+    assert rows.keys() == columns.keys()
+    for name, column in columns.items():
+        for head, method in methods.items():
+            cell, runs = rows[name][head], set(found[column, method].runs)
+            assert says(cell, over_rounds(found[column, method], runs)) if runs else cell == "-", (name, method)
+        both = set(found[column, "apfl_ni"].runs)
+        gain = over_rounds(found[column, "apfl_ni"], both) - over_rounds(found[column, "fedavg"], both)
+        assert says(rows[name]["its gain over FedAvg"], gain), name

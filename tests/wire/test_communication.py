@@ -1,0 +1,183 @@
+"""Ranks that come over Gloo, late, again, or never quite, all in one process; and the rendezvous of torchrun."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from fedloom.core.errors import EngineWarning, RankError
+from fedloom.wire import communication
+from fedloom.wire.communication import GlooManager
+
+Made = Callable[..., GlooManager]
+PROGRAM = "-m fedloom run fedavg --engine gloo"
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    """Makes the ends of a job of three; all end with the test."""
+    monkeypatch.setattr(communication, "LOOK", 0.005)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    store, made = dist.HashStore(), list[GlooManager]()
+
+    def make(rank: int) -> GlooManager:
+        made.append(GlooManager(rank, 3, store))
+        return made[-1]
+
+    yield make
+    for each in reversed(made):
+        each.end()
+
+
+def here(server: GlooManager, count: int) -> list[int]:
+    """The ranks that have come, once these are so many."""
+    until = time.monotonic() + 20
+    while len(server.came()) < count and time.monotonic() < until:
+        time.sleep(0.005)
+    return server.came()
+
+
+def connected(server: GlooManager) -> None:
+    """Waits until nobody is being connected."""
+    while server.arriving:
+        time.sleep(0.005)
+
+
+def asked(server: GlooManager, number: int, rank: GlooManager, message: bytes) -> bytes:
+    """What a rank answers, in capitals."""
+    server.post(number, message)
+    rank.answer(bytes(rank.receive()).upper())
+    assert server.wait([number], 20) == [number]
+    return bytes(server.take(number))
+
+
+def test_a_rank_comes_late_and_again_under_another_number(manager: Made) -> None:
+    server, one = manager(0), manager(1)
+    assert here(server, 1) == [1]
+    assert asked(server, 1, one, b"one") == b"ONE"  # the other is not there yet
+    two = manager(2)
+    assert here(server, 2) == [1, 2]
+    assert asked(server, 2, two, b"two") == b"TWO"
+    one.end()
+    assert server.wait([1], 20) == [1]  # it is missed though nobody has asked it anything
+    with pytest.raises(EOFError):
+        server.take(1)
+    again = manager(1)
+    assert here(server, 3) == [1, 2, 3]
+    assert asked(server, 3, again, b"back") == b"BACK"
+    assert asked(server, 2, two, b"go on") == b"GO ON"
+
+
+@pytest.mark.slow
+def test_what_nobody_asked_for_is_not_taken(manager: Made) -> None:
+    server, one = manager(0), manager(1)
+    here(server, 1)
+    for _ in range(3):
+        one.answer(b"unasked")
+    assert server.wait([1], 0.2) == []
+    server.post(1, b"now")
+    assert server.wait([1], 20) == [1]
+    assert bytes(server.take(1)) == b"unasked"
+    assert server.wait([1], 0.2) == []
+
+
+def test_an_end_wakes_whoever_waits(manager: Made) -> None:
+    """A thread that still waits in Gloo when the interpreter ends aborts the process."""
+    before = threading.active_count()
+    server, one = manager(0), manager(1)
+    here(server, 1)
+    begun = time.monotonic()
+    one.end()
+    server.end()
+    assert time.monotonic() - begun < 2
+    assert threading.active_count() == before
+
+
+def test_what_was_said_before_an_end_is_heard(manager: Made) -> None:
+    server, one = manager(0), manager(1)
+    here(server, 1)
+    server.post(1, b"")
+    server.end()
+    assert bytes(one.receive()) == b""
+    time.sleep(0.1)
+    with pytest.raises(EOFError, match="rank 0 is gone"):
+        one.answer(b"")
+
+
+def test_who_has_come_and_is_not_there_holds_nobody_up(manager: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communication, "MEETING", timedelta(seconds=0.3))
+    server = manager(0)
+    server.store.add("arrivals", 1)  # by somebody who dies then
+    until = time.monotonic() + 5
+    while not server.arriving and time.monotonic() < until:
+        time.sleep(0.005)
+    one = manager(1)
+    assert here(server, 1) == [2]
+    assert asked(server, 2, one, b"one") == b"ONE"
+    with pytest.warns(EngineWarning, match=r"of the ranks that have come one is not there: .* could not be connected"):
+        connected(server)
+
+
+def test_ranks_that_cannot_be_connected_hear_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("Gloo connectFullMesh failed with ... Connection refused, remote=[127.0.0.1]:3972")
+
+    monkeypatch.setattr("torch.distributed.ProcessGroupGloo", refused)
+    with pytest.raises(
+        RankError, match=r"could not be connected \(Gloo connect.* and GLOO_SOCKET_IFNAME=eth0 the network"
+    ):
+        GlooManager(1, 3, dist.HashStore())
+
+
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [
+        ("--nproc-per-node=3", True),  # on one host, and no port: c10d at some port
+        ("--nnodes 1:1 --nproc_per_node=3", True),
+        ("--master-port=29500 --nproc-per-node=3", False),
+        ("--master_port 29500 --nproc-per-node=3", False),
+        ("--nnodes=2 --node-rank=0 --master-addr=10.0.0.1", False),
+        ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1:29400", True),
+        ("--nnodes=2 --rdzv_backend c10d --rdzv_endpoint 10.0.0.1", True),
+        ("--standalone --nproc-per-node=3", True),
+        ("--nnodes=2 --rdzv-backend=static --rdzv-endpoint=10.0.0.1", False),
+    ],
+)
+def test_ranks_that_torchrun_keeps_together_by_a_pickle_are_warned_of(
+    options: str, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = f"python torchrun {options} {PROGRAM}".split()
+    monkeypatch.setattr(communication, "_launched_by", lambda: words)
+    monkeypatch.setattr(communication, "_over_gloo", lambda: "connected")
+    for elastic in (False, True):
+        monkeypatch.setattr(communication, "_managers", {})
+        if elastic:
+            monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            assert communication.communication("gloo") == "connected"  # type: ignore[comparison-overlap]
+        assert len(found) == (taken and elastic)
+    for warning in found:
+        assert warning.category is EngineWarning
+        assert "got c10d, under which whoever reaches its port can run code here: give --master-port" in str(
+            warning.message
+        )
+
+
+def test_torchrun_is_asked_by_its_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["torchrun", "--nnodes=2"]
+    assert not communication.takes_c10d(words)
+    monkeypatch.setenv("PET_RDZV_BACKEND", "c10d")
+    assert communication.takes_c10d(words)
+
+
+def test_a_command_line_that_the_system_does_not_tell_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert any(communication._launched_by())
+    monkeypatch.setattr("os.getppid", lambda: -1)
+    assert not communication.takes_c10d(communication._launched_by())
