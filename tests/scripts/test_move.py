@@ -10,10 +10,10 @@ import pytest
 
 SCRIPT: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[2] / "scripts/move.py"))
 TABLE = """
-storage/files.py -> storage/files.py       # a room of its own
+core/files.py -> storage/files.py       # a room of its own
 core/__init__.py -> base/__init__.py
-tests/storage/test_files.py -> tests/storage/test_files.py
-fedloom.analyses.analyse -> fedloom.analyses.analyse
+tests/core/test_files.py -> tests/storage/test_files.py
+fedloom.report.analyse -> fedloom.analyses.analyse
 epitaph => exit_reason
 """
 MOVES, WORDS = SCRIPT["read_table"](TABLE)
@@ -22,9 +22,9 @@ MOVES, WORDS = SCRIPT["read_table"](TABLE)
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("from fedloom.storage.files import Aside", "from fedloom.storage.files import Aside"),
+        ("from fedloom.core.files import Aside", "from fedloom.storage.files import Aside"),
         ("from fedloom.core.filesystem import x", "from fedloom.core.filesystem import x"),
-        ("import fedloom.storage.files", "import fedloom.storage.files"),
+        ("import fedloom.core.files", "import fedloom.storage.files"),
         (
             "from fedloom.core import files, tree as t",
             "from fedloom.core import tree as t\nfrom fedloom.storage import files",
@@ -37,7 +37,7 @@ MOVES, WORDS = SCRIPT["read_table"](TABLE)
             "from fedloom.report import Whole, analyse",
             "from fedloom.report import Whole\nfrom fedloom.analyses import analyse",
         ),
-        ("x = 'fedloom.storage.files:Aside'", "x = 'fedloom.storage.files:Aside'"),
+        ("x = 'fedloom.core.files:Aside'", "x = 'fedloom.storage.files:Aside'"),
         ("files = core.files", "files = core.files"),  # who knows what `core` is here
         ("def epitaph(): return my_epitaph", "def exit_reason(): return my_epitaph"),
     ],
@@ -50,10 +50,10 @@ def test_code(before: str, after: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ('file = "storage/files.py"', 'file = "storage/files.py"'),
-        ('["storage/test_files.py::a", "score/test_files.py"]', '["storage/test_files.py::a", "score/test_files.py"]'),
-        ("`src/fedloom/storage/files.py`, `storage/files.py`.", "`src/fedloom/storage/files.py`, `storage/files.py`."),
-        ("`fedloom.storage.files` is below `fedloom.core`", "`fedloom.storage.files` is below `fedloom.base`"),
+        ('file = "core/files.py"', 'file = "storage/files.py"'),
+        ('["core/test_files.py::a", "score/test_files.py"]', '["storage/test_files.py::a", "score/test_files.py"]'),
+        ("`src/fedloom/core/files.py`, `core/files.py`.", "`src/fedloom/storage/files.py`, `storage/files.py`."),
+        ("`fedloom.core.files` is below `fedloom.core`", "`fedloom.storage.files` is below `fedloom.base`"),
     ],
 )  # fmt: skip
 def test_texts(before: str, after: str) -> None:
@@ -61,5 +61,5 @@ def test_texts(before: str, after: str) -> None:
 
 
 def test_what_is_no_change_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^a line is `a/b.py -> c/b.py`, .* got 'storage/files.py'"):
-        SCRIPT["read_table"]("storage/files.py")
+    with pytest.raises(ValueError, match=r"^a line is `a/b.py -> c/b.py`, .* got 'core/files.py'"):
+        SCRIPT["read_table"]("core/files.py")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
+sys.path.insert(0, str(Path(__file__).parent / "attack"))
 
 import runs
 
