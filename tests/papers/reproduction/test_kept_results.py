@@ -9,7 +9,7 @@ import pytest
 from fedloom.papers import recipes, study, tables
 from fedloom.papers.reproduction.results_page import pages
 
-KEPT = Path(__file__).parents[2] / "docs" / "results"
+KEPT = Path(__file__).parents[3] / "docs" / "results"
 KEPT_PAGES = sorted(KEPT.glob("*/*/results.md"))
 
 
