@@ -29,10 +29,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import launching
 import runs
 from kills import lines
 
+import launching
 from fedloom import Job
 from fedloom.engines.faults import NOT_WITHIN, lost_again
 

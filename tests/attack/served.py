@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "device"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import launching
 import runs
 import test_serve
 from test_serve import commands, lines
 
+import launching
 from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.coordinator.verdict import verify
 from fedloom.data import Federation

@@ -20,7 +20,7 @@ from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, read_settings
 from fedloom.wire.registration import Registry
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import launching
 
