@@ -18,12 +18,13 @@ import torch
 from fedloom import RunSettings, run
 from fedloom.algorithms import FedAvg, Scaffold
 from fedloom.cli.main import main
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import RankError, SettingError
 from fedloom.engines.loop import Loop
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
 from fedloom.wire import communication
+from fedloom.wire import ranks as wire_ranks
 from fedloom.wire.communication import CLOSED
 from fedloom.wire.ranks import _LOCAL as LOCAL_NUMBERS
 from fedloom.wire.ranks import HEAD, Gloo, Ranks, own_device
@@ -146,6 +147,18 @@ def test_a_rank_that_is_started_again_is_asked_again() -> None:
 
 
 # ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("came", "message"),
+    [([1], "2 of 3 ranks have come in 0.01 s: start"), ([1, 2], "rank 1 has come and has not said in 0.01 s which job")],
+)
+def test_the_wait_for_a_rank_ends(came: list[int], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_ranks, "COMING", 0.01)
+    engine = Within(population(mlp), FedAvg(local=LOCAL))
+    engine.wires = Mock(size=3, came=lambda: came, wait=lambda ranks, timeout: [])
+    with pytest.raises(RankError, match=message):
+        engine.open()
 
 
 def test_ranks_must_be_launched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from fedloom.wire.communication import CLOSED, LOOK, CommunicationManager, Trans
 from fedloom.wire.processes import Processes, threads
 from fedloom.wire.service import Service
 
+COMING = 1800.0  # seconds in which all ranks must have come and said which job they run
 HEAD = b"#"  # of an answer that says which job a rank runs
 # The number of a rank on its host, as torchrun, Open MPI, MPICH and Slurm say it.
 _LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
@@ -109,15 +110,29 @@ class Ranks(Processes):
     # ---- whether all ranks run the same job
 
     def _agree(self) -> None:
-        """Begin with those that are there, which must run this job."""
-        wires = self.wires
-        while len(wires.came()) < wires.size - 1:
+        """Begin with those that are there, which must run this job.
+
+        Raises:
+            RankError: one has not come in time, or has come and says nothing.
+            SettingError: one runs another job.
+        """
+        wires, until = self.wires, time.monotonic() + COMING
+        while len(came := wires.came()) < wires.size - 1:
+            if time.monotonic() > until:
+                raise RankError(
+                    f"{len(came) + 1} of {wires.size} ranks have come in {COMING:g} s: start the others with the same "
+                    "address and port, or launch fewer"
+                )
             time.sleep(LOOK)
         self._mine, self._told, self._silent = self._about(), set(), set()
         self._tell()
         found: dict[int, str] = {}
         while self._silent:
-            wires.wait(self._silent, None)
+            if not wires.wait(self._silent, max(0.0, until - time.monotonic())):
+                raise RankError(
+                    f"rank {min(self._silent)} has come and has not said in {COMING:g} s which job it runs: look at its "
+                    "output, and start it again"
+                )
             found |= self._said()
         self.ranks = sorted(found)
         for theirs in found.values():
