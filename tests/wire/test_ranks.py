@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import launching
 import pytest
 import torch
 
+import launching
 from fedloom import RunSettings, run
 from fedloom.algorithms import FedAvg, Scaffold
 from fedloom.cli.main import main
@@ -151,7 +151,7 @@ def test_a_rank_that_is_started_again_is_asked_again() -> None:
 
 @pytest.mark.parametrize(
     ("came", "message"),
-    [([1], "2 of 3 ranks have come in 0.01 s: start"), ([1, 2], "rank 1 has come and has not said in 0.01 s which job")],
+    [([1], "2 of 3 ranks have come in 0.01 s: start"), ([1, 2], "rank 1 has come and has not said in 0.01 s which")],
 )
 def test_the_wait_for_a_rank_ends(came: list[int], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_ranks, "COMING", 0.01)

@@ -130,8 +130,8 @@ class Ranks(Processes):
         while self._silent:
             if not wires.wait(self._silent, max(0.0, until - time.monotonic())):
                 raise RankError(
-                    f"rank {min(self._silent)} has come and has not said in {COMING:g} s which job it runs: look at its "
-                    "output, and start it again"
+                    f"rank {min(self._silent)} has come and has not said in {COMING:g} s which job it runs: look at "
+                    "its output, and start it again"
                 )
             found |= self._said()
         self.ranks = sorted(found)
