@@ -6,12 +6,13 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.history import History, Record
+from fedloom.coordinator.job import Plan
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
@@ -21,9 +22,6 @@ from fedloom.core.types import Weights
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.faults import lost_again
 from fedloom.engines.population import Population
-
-if TYPE_CHECKING:
-    from fedloom.coordinator.run import Job
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Past:
         SettingError: the run in `directory` is another one.
     """
 
-    def __init__(self, job: Job, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, job: Plan, directory: str | os.PathLike[str]) -> None:
         # all states in memory: nothing that is computed here may reach the run's files
         self.job = replace(job, settings=replace(job.settings, state_memory_mib=None))
         self.files = RunDirectory(directory)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import EVALUATION, History, Record
+from fedloom.coordinator.job import Plan
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.averaging import Averaging
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
@@ -33,9 +34,6 @@ from fedloom.storage.files import digest_of
 from fedloom.wire.devices import Devices
 from fedloom.wire.processes import Processes, threads
 
-if TYPE_CHECKING:
-    from fedloom.coordinator.run import Job
-
 OnHistory = Callable[[History], None]
 
 
@@ -45,7 +43,7 @@ class Coordinator:
     `files`: of a run that was started before, whose fixed choices are used again.
     """
 
-    def __init__(self, job: Job, files: RunDirectory | None = None) -> None:
+    def __init__(self, job: Plan, files: RunDirectory | None = None) -> None:
         self.job, self.population, self.settings = job, job.population, job.settings
         self.sampler = job.sampler or Uniform(job.settings.seed)
         population, algorithm, settings = job.population, job.algorithm, job.settings

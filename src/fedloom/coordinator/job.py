@@ -1,0 +1,160 @@
+"""Everything that determines a run, checked as far as it can be without a network being computed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedloom.coordinator.newcomers import NewClients, no_training_rows
+from fedloom.coordinator.sampler import Arriving, DeviceSampler, FixedList
+from fedloom.coordinator.settings import RunSettings
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
+from fedloom.core.task import Classification, Task, check_task
+from fedloom.data import Federation
+from fedloom.engines.faults import Faults
+from fedloom.engines.population import Population
+from fedloom.wire.fleet import Fleet
+
+Models = Model | nn.Module | Callable[[], nn.Module] | Mapping[str, Model | nn.Module | Callable[[], nn.Module]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """Everything that determines a run; the arguments of `run`, which explains them.
+
+    `described`: how the run was asked for, kept as settings.json of its directory. `fleet`: the devices that are its
+    clients, whose examples are theirs.
+    """
+
+    algorithm: Algorithm[Any, Any]
+    federation: Federation
+    model: Models
+    settings: RunSettings = field(default_factory=RunSettings)
+    task: Task = field(default_factory=Classification)
+    sampler: DeviceSampler | None = None
+    faults: Faults | None = None
+    new: NewClients | None = None
+    described: Mapping[str, Any] | None = None
+    fleet: Fleet | None = None
+
+    def __post_init__(self) -> None:
+        federation, settings, algorithm = self.federation, self.settings, self.algorithm
+        _check_kinds(self)
+        check_task(self.task)
+        for name, what in (("sampler", "fedloom.Uniform(seed=0)"), ("faults", "fedloom.Unreliable(lost=0.1)")):
+            if (given := getattr(self, name)) is not None and (isinstance(given, type) or not callable(given)):
+                raise SettingError(f"{name} must be an object that can be called, such as {what}, got {given!r}")
+        if federation.train.y.is_floating_point():
+            raise SettingError(
+                "labels must be class numbers (integers), got floating-point targets: regression is not supported"
+            )
+        if settings.cohort_size > (there := federation.num_clients):
+            raise SettingError(
+                f"cohort_size = {settings.cohort_size} is larger than the federation of {there} clients; "
+                f"set cohort_size <= {there} (--cohort {there} asks all of them)"
+            )
+        if self.new is not None:
+            if algorithm.pooled:
+                raise SettingError(
+                    f"{type(algorithm).__name__} trains on the examples of all clients, so none can be held out: "
+                    f"leave new clients out, got {self.new.clients}"
+                )
+            self.new.check(federation, settings.cohort_size)
+        new = [] if self.new is None else self.new.ids(federation.num_clients)
+        no_training_rows(federation, new)
+        self._check_list(new)
+        if algorithm.pooled and algorithm.personalises:
+            raise SettingError(
+                f"{type(algorithm).__name__} trains one model for all, which no client can have parts of: "
+                "use shared = '*' and buffers = 'average'"
+            )
+        if settings.target is not None or settings.patience is not None:
+            needs = {"val_accuracy": "local_val", "personal_accuracy": "local_test", "train_loss": "partition"}
+            part = needs.get(settings.monitor, "test")
+            if getattr(federation, part) is None:
+                raise SettingError(
+                    f"monitor = {settings.monitor!r} is measured on {part}, which this federation lacks: "
+                    "hold examples out (val_fraction, test_fraction, test), or monitor something else"
+                )
+
+    def _check_list(self, new: Sequence[int]) -> None:
+        """Raise SettingError where the sampler is a list that does not fit. `new`: clients that are."""
+        arriving = self.sampler if isinstance(self.sampler, Arriving) else None
+        listed = self.sampler if arriving is None else arriving.sampler
+        if not isinstance(listed, FixedList):
+            return
+        if len(listed.rounds) < self.settings.rounds:
+            raise SettingError(
+                f"the sampler lists the clients of {len(listed.rounds)} rounds, the run has {self.settings.rounds}: "
+                "list them for every round, or set rounds"
+            )
+        if self.settings.spares:
+            raise SettingError(
+                f"spares = {self.settings.spares} are drawn beyond the cohort, and a list names who is asked: list "
+                "more clients, or leave spares out"
+            )
+        for t, clients in enumerate(listed.rounds[: self.settings.rounds]):
+            if self.new is not None and not self.new.joined(t) and (early := set(clients) & set(new)):
+                raise SettingError(
+                    f"the sampler lists client {min(early)} for round {t + 1}, which is new and has not joined by "
+                    "then: list others, or let it join earlier (joins)"
+                )
+            there = self.federation.num_clients
+            if arriving is not None:
+                there = min(there, arriving.first + arriving.per_round * t)
+            if (last := max(clients, default=0)) >= there:
+                raise SettingError(
+                    f"the sampler lists client {last} for round {t + 1}, and there are the clients 0..{there - 1} by "
+                    "then: list others"
+                )
+
+    @functools.cached_property
+    def population(self) -> Population:
+        return Population(
+            federation=self.federation,
+            models=_models(self.model),
+            task=self.task,
+            seed=self.settings.seed,
+            device=torch.device(self.settings.device),
+            dtype=getattr(torch, self.settings.dtype),
+        )
+
+
+def _check_kinds(job: Plan) -> None:
+    """Refuse arguments that are mistaken for others, with the way from what was given to what is meant."""
+    wanted: dict[str, tuple[type, str]] = {
+        "algorithm": (Algorithm, "an algorithm such as fedloom.FedAvg()"),
+        "federation": (Federation, "a federation: fedloom.federate(examples, fedloom.iid(examples.y, 10, seed=0))"),
+        "settings": (RunSettings, "fedloom.RunSettings(rounds=30, ...)"),
+    }
+    for name, (kind, what) in wanted.items():
+        if not isinstance(given := getattr(job, name), kind):
+            called = isinstance(given, type) and issubclass(given, kind)
+            remedy = f"make one, {given.__name__}()" if called else f"pass {what}"
+            raise SettingError(f"{name} must be a fedloom.{kind.__name__}, got {said(given)}: {remedy}")
+    if job.new is not None and not isinstance(job.new, NewClients):
+        raise SettingError(f"new must be a fedloom.NewClients, got {said(job.new)}: pass fedloom.NewClients(5)")
+
+
+def said(value: object) -> str:
+    """What was given in the place of something else, in a message."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r}"[:80]
+
+
+def _models(model: Models) -> dict[str, Model]:
+    given = model if isinstance(model, Mapping) else {"": model}
+    for m in given.values():
+        if not isinstance(m, Model) and not callable(m):
+            raise SettingError(
+                f"model must be a module or a function that makes one, got {said(m)}: pass lambda: "
+                "fedloom.models.build('mlp', examples.shape, examples.num_classes), or a module of your own"
+            )
+    made = {n: m if isinstance(m, Model) else Model(m, name=n or None) for n, m in given.items()}
+    return {n or m.name: m for n, m in made.items()}

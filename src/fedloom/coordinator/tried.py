@@ -1,0 +1,92 @@
+"""Try a network and a task before a run: in evaluation, and in training with a gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.coordinator.job import Plan
+from fedloom.core.batches import Batch
+from fedloom.core.errors import SettingError, first_line
+from fedloom.core.losses import objective
+from fedloom.core.model import Model, NotCopied, own_defaults
+from fedloom.core.task import Classification, Hinge, Task, check_padding, notes_of, right_of
+from fedloom.core.types import Params, Weights
+from fedloom.evaluate import classify
+
+
+@own_defaults()
+def tried(model: Model, job: Plan) -> bool:
+    """Raise SettingError unless a model takes one example of each class, and the task its answers; in training too.
+
+    Nor where rows of padding behind these move the task's loss, or where the algorithm compares more logits than these.
+    Returns whether BatchNorm's running statistics are measured on one example alone: of one value there is no variance.
+    """
+    task, train = job.task, job.federation.train
+    first = np.unique(train.y.cpu().numpy(), return_index=True)[1]
+    chosen, weights, how = train.select(first), model.init(0), ""
+    two = train.select(first[[0, -1]])
+    try:
+        classify(model, weights, task, chosen)
+        x, pair = (e.normalise(e.x, torch.float32) for e in (chosen, two))
+        model.check_randomness(weights, pair)
+        model.check_parameters(weights, x)
+        with torch.no_grad():
+            logits = model(weights, x)
+            check_padding(task, logits, x, chosen.y)
+            how, each = "of one example, ", logits.shape[1:]
+            right_of(task, _checked(model(weights, pair[:1]), task, 1, each), two.y[:1])
+        how = "in training, "
+        of_two = _measured(model, weights, task, pair, two.y, each)
+        how = "in training, of one example, "
+        of_one = _measured(model, weights, task, pair[:1], two.y[:1], each)
+    except SettingError:
+        raise
+    except Exception as error:
+        shape = " x ".join(map(str, train.shape))
+        if NotCopied.__name__ in str(error):
+            raise SettingError(
+                f"the forward of a network computes what follows its weights anew, and that of {model.name} reads what "
+                f"was computed when it was made, {', '.join(model.computed)} ({first_line(error)}): compute it in "
+                "forward, or register as a buffer what must stay"
+            ) from error
+        raise SettingError(
+            f"model {model.name} and task {type(task).__name__} do not take the data, {shape} in {train.num_classes} "
+            f"classes: {how}{type(error).__name__}: {error}; a model maps a batch of such examples to logits "
+            f"(N, {train.num_classes})"
+        ) from error
+    count, fewest = logits[0].numel(), job.algorithm.fewest_logits
+    if count < fewest:
+        raise SettingError(
+            f"{type(job.algorithm).__name__} compares what models say of an example in at least {fewest} logits, and "
+            f"model {model.name} has {count}: with so few the comparison is the same whatever they say, and "
+            "nothing would be learnt by it; take a network with a logit for each of more classes and a task for it, or "
+            "an algorithm that compares none, such as FedAvg"
+        )
+    return of_two <= of_one
+
+
+def _measured(model: Model, weights: Weights, task: Task, x: Tensor, y: Tensor, each: torch.Size) -> set[str]:
+    """Take the gradient of a training step on these examples, and return the counters of BatchNorm that it moves.
+
+    `each`: the shape of an example's logits in evaluation.
+    """
+    real = torch.ones_like(y, dtype=torch.bool)
+    batch = Batch(x=x, y=y, mask=real, key=y[0] * 0, notes=notes_of(task, y, x.dtype), full=True)
+    params = Params({n: p.detach().requires_grad_() for n, p in weights.params.items()})
+    logits, buffers = model.train(Weights(params, weights.buffers), batch)
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits must be a tensor, not {type(logits).__name__}")
+    value = objective(task, logits, batch, params)
+    _checked(logits, task, len(x), each)
+    torch.autograd.grad(value, list(params.values()), allow_unused=True)
+    counters = {n: b for n, b in buffers.items() if n.endswith("num_batches_tracked")}
+    return {n for n, b in counters.items() if not torch.equal(b, weights.buffers[n])}
+
+
+def _checked(logits: Tensor, task: Task, count: int, each: torch.Size) -> Tensor:
+    """The same logits, where they have the shape that those of others let expect; other tasks may want another."""
+    if isinstance(task, Classification | Hinge) and logits.shape != (count, *each):
+        raise TypeError(f"logits must be {[count, *each]} as elsewhere, got {list(logits.shape)}")
+    return logits
