@@ -23,7 +23,6 @@ from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.job import Plan
 from fedloom.coordinator.sampler import FixedList, Uniform
-from fedloom.core.averaging import Averaging
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
@@ -324,10 +323,9 @@ class Coordinator:
 
     def _shared(self) -> Record:
         """The names of the tensors that are shared, by architecture, where some stay with the clients."""
-        a, runtime = self.algorithm, self.engine.runtime
-        if not isinstance(a, Averaging) or a.shared == "*":
-            return {}
-        return {"shared": {n: [*a.down(runtime.initial(n)).params] for n in self.population.models}}
+        initial = self.engine.runtime.initial
+        shared = {n: names for n in self.population.models if (names := self.algorithm.shared_tensors(initial(n)))}
+        return {"shared": shared} if shared else {}
 
     def documents(self) -> dict[str, Any]:
         """What stands in settings.json, federation.json and manifest.json, and in devices.json where there are some."""

@@ -108,6 +108,10 @@ class Algorithm(Known, ABC, Generic[V, S]):
         """
         return self
 
+    def shared_tensors(self, initial: Weights) -> list[str]:
+        """Name the trained tensors that clients share, where others stay with them; none where none does."""
+        return []
+
     def knowing(self, **facts: Any) -> Self:
         """A copy that has these attributes besides its settings."""
         made = copy.copy(self)
