@@ -51,7 +51,7 @@ from fedloom.evaluate import classify, rate_right
 from fedloom.testing import Subject
 from fedloom.testing.subject import CLASSES, FEATURES
 from small import Painter
-from test_battery import ALGORITHMS
+from test_battery import ALGORITHMS, VARIANTS
 from tiny import LOCAL, examples, federation, population
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
@@ -171,12 +171,17 @@ def ended(name: str, kind: Any, writes: bool, **how: Any) -> tuple[Any, ...]:
     return trail.servers, trail.states, trail.personal, trail.right
 
 
-@pytest.mark.some(1)
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [(Loop, "none"), (Stacked, "trace"), pytest.param(Stacked, "none", marks=pytest.mark.slow)],
-)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in ALGORITHMS])
+WAYS = ((Loop, "none"), (Stacked, "trace"), (Stacked, "none"))
+CASES = [  # each algorithm in one way, and a few in all
+    (name, *way)
+    for i, name in enumerate(n for n in ALGORITHMS if n not in VARIANTS)
+    for j, way in enumerate(WAYS)
+    if name in FAST or (i + j) % len(WAYS) == 0
+]
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize(("name", "kind", "how"), CASES)
 def test_each_algorithm_is_that_of_the_pure_twins(name: str, kind: Any, how: Any) -> None:
     mine, pure = (ended(name, kind, writes, compilation=how) for writes in (True, False))
     assert same(mine, pure)
