@@ -324,7 +324,7 @@ class Coordinator:
     def _shared(self) -> Record:
         """The names of the tensors that are shared, by architecture, where some stay with the clients."""
         initial = self.engine.runtime.initial
-        shared = {n: names for n in self.population.models if (names := self.algorithm.shared_tensors(initial(n)))}
+        shared = {n: names for n in self.trained.models if (names := self.algorithm.shared_tensors(initial(n)))}
         return {"shared": shared} if shared else {}
 
     def documents(self) -> dict[str, Any]:
