@@ -51,11 +51,9 @@ def read_table(text: str) -> tuple[Table, Table]:
 
 
 def module(path: str) -> str:
-    """src/fedloom/core/files.py -> fedloom.core.files; a test's module has its file's name alone."""
+    """src/fedloom/core/files.py -> fedloom.core.files; a name of the package stays as it is."""
     if path.startswith("fedloom."):
         return path
-    if not path.startswith(PACKAGE):
-        return Path(path).stem
     return ".".join(Path(path).with_suffix("").parts[1:]).removesuffix(".__init__")
 
 
@@ -64,19 +62,21 @@ def rewritten(text: str, python: bool, moves: Table, words: Table) -> str:
     modules = {module(a): module(b) for a, b in moves.items() if a.startswith((PACKAGE, "fedloom."))}
     if python:
         text = _imports_apart(text, modules)
-    changes = {re.escape(a): b for a, b in modules.items() if "." in a}
+    changes = dict(modules)
     for old, new in moves.items():  # src/fedloom/core/files.py, core/files.py; tests/core/test_files.py, core/test_...
         for start in {"", "src/", PACKAGE, "tests/"}:
             if old.startswith(start) and "/" in old.removeprefix(start):
-                changes[re.escape(old.removeprefix(start))] = new.removeprefix(start)
+                changes[old.removeprefix(start)] = new.removeprefix(start)
     if changes:
-        longest = sorted(changes, key=len, reverse=True)
-        pattern = re.compile(rf"(?<![\w./])({'|'.join(longest)})(?!\w)(?!/\w)")
-        known = {re.sub(r"\\(.)", r"\1", a): b for a, b in changes.items()}
-        text = pattern.sub(lambda m: known[m[1]], text)
+        text = re.sub(rf"(?<![\w./]){_any(changes)}(?!\w)(?!/\w)", lambda m: changes[m[0]], text)
     if words:
-        text = re.sub(rf"\b({'|'.join(sorted(words, key=len, reverse=True))})\b", lambda m: words[m[1]], text)
+        text = re.sub(rf"\b{_any(words)}\b", lambda m: words[m[0]], text)
     return text
+
+
+def _any(table: Table) -> str:
+    """Return a pattern of what a table changes, the longest first."""
+    return f"(?:{'|'.join(map(re.escape, sorted(table, key=len, reverse=True)))})"
 
 
 def _imports_apart(text: str, modules: Table) -> str:
