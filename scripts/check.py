@@ -9,8 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/mutants"))
+
+from mutants import chosen
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,8 +39,7 @@ def steps(name: str) -> list[list[str]]:
         found.append([*pytest, *tests])
     if any(source.startswith("src/fedloom/algorithms/") for source in sources):
         found.append([*pytest, "tests/test_battery.py", "-k", f"[{name}- or [{name}]"])
-    edits = tomllib.loads((ROOT / "tests/mutants/edits.toml").read_text(encoding="utf-8"))
-    if any(name in (group, Path(entry["file"]).stem) for group, entries in edits.items() for entry in entries):
+    if chosen([name]):
         found.append([python, "tests/mutants/mutants.py", name])
     return found
 

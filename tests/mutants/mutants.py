@@ -83,6 +83,11 @@ def read(path: Path = LIST) -> list[Edit]:
     ]
 
 
+def chosen(names: Sequence[str]) -> list[Edit]:
+    """Return the edits of the groups or files of these names; all of them where none is named."""
+    return [e for e in read() if not names or e.group in names or Path(e.file).stem in names]
+
+
 class Copy:
     """A copy of src of one's own, in a folder that is not the working tree."""
 
@@ -129,7 +134,7 @@ class Copy:
 
 def main(groups: Sequence[str]) -> int:
     start = time.monotonic()
-    edits = [e for e in read() if not groups or e.group in groups or Path(e.file).stem in groups]
+    edits = chosen(groups)
     if not edits:
         print(f"no wrong edit is of {' '.join(groups)}; there are {' '.join(dict.fromkeys(e.group for e in read()))}")
         return 1
