@@ -1,4 +1,4 @@
-"""Count the library by room: statements without imports and docstrings, lines, files above 400 lines, circles of files.
+"""Count the library by room: lines of statements, without imports and docstrings; files above 400 lines; circles.
 
 python scripts/size.py [SRC]     SRC: another copy, to compare with
 """
@@ -6,22 +6,29 @@ python scripts/size.py [SRC]     SRC: another copy, to compare with
 from __future__ import annotations
 
 import ast
+import io
 import sys
+import tokenize
 from collections import Counter
 from pathlib import Path
+
+import networkx
 
 LONG = 400
 
 
-def statements(tree: ast.AST) -> int:
-    """Return how many statements there are, without imports and strings that stand alone, such as docstrings."""
-    skipped = (ast.Import, ast.ImportFrom)
-    return sum(
-        isinstance(node, ast.stmt)
-        and not isinstance(node, skipped)
-        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-        for node in ast.walk(tree)
-    )
+def code(text: str) -> int:
+    """Return how many lines have code; blank ones, comments, imports and strings alone, as docstrings are, have none."""
+    nothing = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {n for t in tokens if t.type not in nothing for n in range(t.start[0], t.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        alone = (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
+        if alone or isinstance(node, ast.Import | ast.ImportFrom):
+            lines -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return len(lines)
 
 
 def imported(tree: ast.AST, modules: set[str]) -> set[str]:
@@ -37,53 +44,29 @@ def imported(tree: ast.AST, modules: set[str]) -> set[str]:
     return found & modules
 
 
-def circles(uses: dict[str, set[str]]) -> list[list[str]]:
-    """Return the sets of files that import one another, directly or not (Tarjan's strongly connected components)."""
-    number, low, stack, found = dict[str, int](), dict[str, int](), list[str](), list[list[str]]()
-
-    def visit(name: str) -> None:
-        number[name] = low[name] = len(number)
-        stack.append(name)
-        for other in sorted(uses[name]):
-            if other not in number:
-                visit(other)
-            if other in stack:
-                low[name] = min(low[name], low[other])
-        if low[name] == number[name]:
-            part = stack[stack.index(name) :]
-            del stack[stack.index(name) :]
-            if len(part) > 1:
-                found.append(sorted(part))
-
-    for name in sorted(uses):
-        if name not in number:
-            visit(name)
-    return found
-
-
 def main(source: str = "src") -> None:
     root = Path(source)
     files = {
         ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p
         for p in sorted(root.rglob("*.py"))
     }
-    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in files.items()}
-    count, lines, number = Counter[str](), Counter[str](), Counter[str]()
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    statements, lines, number = Counter[str](), Counter[str](), Counter[str]()
     long = list[str]()
-    for name, path in files.items():
-        room = name.split(".")[1] if "." in name else "fedloom"
-        length = len(path.read_text(encoding="utf-8").splitlines())
-        count[room] += statements(trees[name])
+    graph = networkx.DiGraph()
+    for name, text in texts.items():
+        room, length = name.split(".")[1] if "." in name else "fedloom", len(text.splitlines())
+        statements[room] += code(text)
         lines[room] += length
         number[room] += 1
-        long += [f"{path.relative_to(root)} {length}"] * (length > LONG)
+        long += [f"{files[name].relative_to(root)} {length}"] * (length > LONG)
+        graph.add_edges_from((name, other) for other in imported(ast.parse(text), {*files}))
     print(f"{'room':14} files   lines  statements")
-    for room, found in count.most_common():
-        print(f"{room:14} {number[room]:5} {lines[room]:7} {found:11}")
-    print(f"{'all':14} {number.total():5} {lines.total():7} {count.total():11}")
+    for room, count in statements.most_common():
+        print(f"{room:14} {number[room]:5} {lines[room]:7} {count:11}")
+    print(f"{'all':14} {number.total():5} {lines.total():7} {statements.total():11}")
     print(f"files above {LONG} lines: {len(long)}", *long, sep="\n  ")
-    modules = set(files)
-    found = circles({name: imported(tree, modules) - {name} for name, tree in trees.items()})
+    found = sorted(sorted(part) for part in networkx.strongly_connected_components(graph) if len(part) > 1)
     print(f"circles: {len(found)}", *(" ".join(part) for part in found), sep="\n  ")
 
 
