@@ -786,8 +786,8 @@ def test_a_job_that_was_checked_is_not_tried_again(monkeypatch: pytest.MonkeyPat
     module = importlib.import_module("fedloom.coordinator.run")  # the name `run` is the function
 
     tried: list[None] = []
-    plain = module.tried
-    monkeypatch.setattr(module, "tried", lambda *args: (tried.append(None), plain(*args))[1])
+    plain = module.try_model
+    monkeypatch.setattr(module, "try_model", lambda *args: (tried.append(None), plain(*args))[1])
     job = module.Job(
         algorithm=FedAvg(local=LOCAL),
         federation=federation(),

@@ -138,13 +138,13 @@ def _check_kinds(job: Plan) -> None:
         if not isinstance(given := getattr(job, name), kind):
             called = isinstance(given, type) and issubclass(given, kind)
             remedy = f"make one, {given.__name__}()" if called else f"pass {what}"
-            raise SettingError(f"{name} must be a fedloom.{kind.__name__}, got {said(given)}: {remedy}")
+            raise SettingError(f"{name} must be a fedloom.{kind.__name__}, got {describe(given)}: {remedy}")
     if job.new is not None and not isinstance(job.new, NewClients):
-        raise SettingError(f"new must be a fedloom.NewClients, got {said(job.new)}: pass fedloom.NewClients(5)")
+        raise SettingError(f"new must be a fedloom.NewClients, got {describe(job.new)}: pass fedloom.NewClients(5)")
 
 
-def said(value: object) -> str:
-    """What was given in the place of something else, in a message."""
+def describe(value: object) -> str:
+    """Describe what was given in the place of something else, for a message."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r}"[:80]
 
 
@@ -153,7 +153,7 @@ def _models(model: Models) -> dict[str, Model]:
     for m in given.values():
         if not isinstance(m, Model) and not callable(m):
             raise SettingError(
-                f"model must be a module or a function that makes one, got {said(m)}: pass lambda: "
+                f"model must be a module or a function that makes one, got {describe(m)}: pass lambda: "
                 "fedloom.models.build('mlp', examples.shape, examples.num_classes), or a module of your own"
             )
     made = {n: m if isinstance(m, Model) else Model(m, name=n or None) for n, m in given.items()}

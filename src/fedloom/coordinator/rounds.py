@@ -324,7 +324,8 @@ class Coordinator:
     def _shared(self) -> Record:
         """The names of the tensors that are shared, by architecture, where some stay with the clients."""
         initial = self.engine.runtime.initial
-        shared = {n: names for n in self.trained.models if (names := self.algorithm.shared_tensors(initial(n)))}
+        named = {n: self.algorithm.shared_tensors(initial(n)) for n in self.trained.models}
+        shared = {n: names for n, names in named.items() if names is not None}
         return {"shared": shared} if shared else {}
 
     def documents(self) -> dict[str, Any]:

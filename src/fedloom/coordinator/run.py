@@ -13,7 +13,7 @@ import numpy as np
 
 from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History
-from fedloom.coordinator.job import Models, Plan, said
+from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.past import Past, Replay
 from fedloom.coordinator.plausible import check_batches_of_one, check_plausible
@@ -21,7 +21,7 @@ from fedloom.coordinator.progress import watched
 from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.coordinator.settings import RunSettings
-from fedloom.coordinator.tried import tried
+from fedloom.coordinator.tried import try_model
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, enough_memory
 from fedloom.core.task import Classification, Task
@@ -51,7 +51,7 @@ class Job(Plan):
             raise SettingError("engine = 'devices' is for devices that join: fedloom serve --settings FILE")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
-            alone = [name for name, model in self.population.models.items() if not tried(model, self)]
+            alone = [name for name, model in self.population.models.items() if not try_model(model, self)]
             Coordinator(self).engine.init()
         check_plausible(self.federation, self.population.models.values(), self.task)
         if alone:
@@ -246,5 +246,5 @@ def _check_watchers(**watchers: object) -> None:
     for name, given in watchers.items():
         if given is not None and not callable(given):
             raise SettingError(
-                f"{name} must be a function of the history, got {said(given)}: pass one that calls all of them"
+                f"{name} must be a function of the history, got {describe(given)}: pass one that calls all of them"
             )

@@ -17,7 +17,7 @@ from fedloom.evaluate import classify
 
 
 @own_defaults()
-def tried(model: Model, job: Plan) -> bool:
+def try_model(model: Model, job: Plan) -> bool:
     """Raise SettingError unless a model takes one example of each class, and the task its answers; in training too.
 
     Nor where rows of padding behind these move the task's loss, or where the algorithm compares more logits than these.

@@ -108,9 +108,9 @@ class Algorithm(Known, ABC, Generic[V, S]):
         """
         return self
 
-    def shared_tensors(self, initial: Weights) -> list[str]:
-        """Name the trained tensors that clients share, where others stay with them; none where none does."""
-        return []
+    def shared_tensors(self, initial: Weights) -> list[str] | None:
+        """Name the trained tensors that clients share, where others stay with them; None where nothing says so."""
+        return None
 
     def knowing(self, **facts: Any) -> Self:
         """A copy that has these attributes besides its settings."""

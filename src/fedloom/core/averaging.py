@@ -106,8 +106,8 @@ class Averaging(Algorithm[Weights, S]):
             buffers={} if self.buffers == "local" else weights.buffers.select(names.__contains__),
         )
 
-    def shared_tensors(self, initial: Weights) -> list[str]:
-        return [] if self.shared == "*" else [*self.down(initial).params]
+    def shared_tensors(self, initial: Weights) -> list[str] | None:
+        return None if self.shared == "*" else [*self.down(initial).params]
 
     def up(self, weights: Weights) -> Weights:
         """The part of a whole model that a client sends."""
