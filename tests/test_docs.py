@@ -98,7 +98,6 @@ def test_there_is_something_to_run() -> None:
     assert len(commands()) >= 4
 
 
-@pytest.mark.some(29)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8"))):

@@ -39,13 +39,11 @@ WAITING = {row[0][0]: row[1] for row in listed("Files that no test reads")}
 IN_MINIATURE = {row[0][0]: row[1] for row in listed("Files that only a miniature reads")}
 
 
-@pytest.mark.slow
 def test_every_file_is_read_or_waits() -> None:
     forgotten = sorted(FILES.keys() - read().keys() - WAITING.keys())
     assert not forgotten, f"no test reads {forgotten}: write one, or list them in tests/golden/README.md"
 
 
-@pytest.mark.slow
 def test_what_waits_exists_and_is_not_read() -> None:
     assert set(WAITING) <= set(FILES), "tests/golden/README.md lists files that are not there"
     struck = sorted(WAITING.keys() & read().keys())
@@ -61,7 +59,6 @@ def test_nothing_waits_for_a_method_that_is_there() -> None:
         assert not set(methods) & set(ALGORITHMS), f"{file} waits for {methods}, which is there: read it"
 
 
-@pytest.mark.slow
 def test_arrays_that_are_left_out_exist() -> None:
     for (name,), patterns, _ in listed("Arrays that no test reads, of files that are read"):
         assert name in read()

@@ -42,7 +42,6 @@ def test_recursion(momentum: float, server_lr: float, aggregation: Any, engine: 
         assert float(server["point"].v["w"]) == pytest.approx(v, abs=1e-12)
 
 
-@pytest.mark.some(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", ["mom", "plain", "eqmom"])
 def test_first_round_is_fedavg(case: str, engine: Any) -> None:

@@ -45,7 +45,6 @@ def test_algorithm_1(engine: Any) -> None:
             assert float(run.states[k]["w"]) == pytest.approx(g[k], abs=1e-12)
 
 
-@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_h_is_the_mean_of_all_clients_states(engine: Any) -> None:
     population, local, _ = setting(golden("fedntd/traj_fedavg_mom"))

@@ -38,7 +38,6 @@ def forced(slope: Tensor) -> float:
     return rate
 
 
-@pytest.mark.some(2)
 @pytest.mark.parametrize("case", ["N4_T1", "N5_T10", "N20_T10"])
 def test_update_of_the_coefficients(case: str) -> None:
     g = golden("ktpfl_dense/ktpfl_official_c_update")

@@ -171,7 +171,6 @@ def test_augmented_images_are_seen_alike_by_all_three_models() -> None:
     assert traced[3] == traced[4] == traced[5] > 0
 
 
-@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["fedntd_cnn", "lenet", "mlp", "logistic"])
 def test_networks_of_the_package_have_features(name: str) -> None:
     shape = (3, 32, 32) if name != "mlp" else (12,)

@@ -246,7 +246,6 @@ def test_a_client_whose_answer_is_lost_keeps_the_teacher_that_it_had(engine: Any
     run.close()
 
 
-@pytest.mark.some(1)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_a_client_whose_training_diverges_keeps_the_teacher_that_it_had(engine: Any) -> None:
     data = random_data(SIZES)

@@ -67,7 +67,6 @@ def test_a_round_cuts_what_was_logged(run: Path, tmp_path: Path, capsys: pytest.
     assert [line.split(",")[0] for line in found[1:]] == ["1", "2"]
 
 
-@pytest.mark.some(1)
 @pytest.mark.parametrize(("argv", "named"), [(("",), "directory"), (("RUN", "forgetting", "--out", ""), "--out")])
 def test_empty_folders_are_refused(
     argv: tuple[str, ...], named: str, run: Path, capsys: pytest.CaptureFixture[str]

@@ -34,7 +34,6 @@ def test_the_schema_is_what_the_classes_say() -> None:
     assert said == MADE["written"](MADE["schema"]()), "settings have changed: python scripts/make_schema.py"
 
 
-@pytest.mark.some(35)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_a_run_writes_down_is_right(name: str) -> None:
     assert wrong(Experiment.of({"algorithm": name}).described()) == []

@@ -167,7 +167,6 @@ def test_a_file_serves_algorithms_of_ones_own(capsys: pytest.CaptureFixture[str]
 # ---- what is refused
 
 
-@pytest.mark.some(10)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -140,7 +140,6 @@ def test_values_that_hold_commas(sweep: Any, tmp_path: Path) -> None:
     assert asked["trials"] == {"trial-000": {"model": "logistic,mlp"}, "trial-001": {"model": "mlp"}}
 
 
-@pytest.mark.some(10)
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -62,7 +62,6 @@ def measured(engine: Any, data: Any, weights: Weights, **settings: Any) -> dict[
     return {k: Weights(params=run.states[k]) for k in range(len(data))}
 
 
-@pytest.mark.some(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("width", [1, 5, 10])
 def test_fisher_of_elastic_weight_consolidation(width: int, engine: Any) -> None:

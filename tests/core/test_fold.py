@@ -485,7 +485,6 @@ def test_a_tensor_that_is_passed_is_that_of_its_client(engine: Any, compilation:
     np.testing.assert_allclose(out, [-0.05, -0.24, -0.14, -0.18], rtol=1e-12)
 
 
-@pytest.mark.some(12)
 @pytest.mark.parametrize("compilation", ["none", "trace"])
 @pytest.mark.parametrize("number", ["correction", "correcting object", "loss", "step", "teacher"])
 @pytest.mark.parametrize("engine", ENGINES)

@@ -68,7 +68,6 @@ def test_numbers_that_pytorch_does_not_know_are_refused(tmp_path: Path, name: st
         read_npz(tmp_path / "a.npz")
 
 
-@pytest.mark.some(14)
 @pytest.mark.parametrize(
     "array",
     [
@@ -92,7 +91,6 @@ def header(shape: str, descr: str = "'<f8'") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
 
 
-@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("content", "message"),
     [

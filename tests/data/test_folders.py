@@ -98,7 +98,6 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
-@pytest.mark.some(18)
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

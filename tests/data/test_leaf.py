@@ -67,7 +67,6 @@ def data(x: object, y: object) -> dict[str, Any]:
     return {"users": ["ann"], "num_samples": [2], "user_data": {"ann": {"x": x, "y": y}}}
 
 
-@pytest.mark.some(26)
 @pytest.mark.parametrize(
     ("content", "message"),
     [

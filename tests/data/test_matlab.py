@@ -36,7 +36,6 @@ def cells(arrays: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-@pytest.mark.some(18)
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
 def test_arrays_are_what_was_written(tmp_path: Path, dtype: str, compress: bool) -> None:
@@ -84,7 +83,6 @@ ONE = element(9, struct.pack("<d", 1.0))
 GOOD = matrix(6, (1, 1), "A", ONE)
 
 
-@pytest.mark.some(23)
 @pytest.mark.parametrize(
     ("content", "message"),
     [

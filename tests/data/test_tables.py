@@ -72,7 +72,6 @@ def test_natural_clients(tmp_path: Path) -> None:
     np.testing.assert_array_equal(owners, train.x[:, 0].numpy() % 3)
 
 
-@pytest.mark.some(32)
 @pytest.mark.parametrize(
     ("lines", "arguments", "message"),
     [

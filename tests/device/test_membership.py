@@ -219,7 +219,6 @@ def test_a_device_imports_nothing_that_a_server_names(named: dict[str, Any], tmp
         one(json.dumps({"run": "a" * 32, "settings": named}).encode())
 
 
-@pytest.mark.some(12)
 @pytest.mark.parametrize(
     "said",
     [

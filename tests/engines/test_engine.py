@@ -145,7 +145,6 @@ def test_exchanges_count_their_bytes_and_each_has_its_own_randomness(engine: Any
     assert [mine for _, _, mine in states] == [0, 2, 3, 5]
 
 
-@pytest.mark.some(3)
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 @pytest.mark.parametrize("held_out", ["test", "val"])
 def test_clients_are_judged_on_what_they_hold_out_themselves(held_out: Any, engine: Any) -> None:

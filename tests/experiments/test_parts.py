@@ -96,7 +96,6 @@ def test_every_setting_comes_back_as_it_was_written(name: str, key: str) -> None
         assert algorithm_of(changed) != algorithm_of(base)
 
 
-@pytest.mark.some(7)
 @pytest.mark.parametrize("name", [n for n in ALGORITHMS if "distill" in vars(ALGORITHMS[n]())])
 def test_the_kind_of_an_optimiser_is_a_word(name: str) -> None:
     for word, kind, own in (("sgd", SGD, "momentum"), ("adam", Adam, "eps")):

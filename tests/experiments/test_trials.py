@@ -331,7 +331,6 @@ def test_a_finished_search_may_become_longer(base: Experiment, tmp_path: Path) -
         Sweep(base, space, search=2).run(tmp_path / "s", resume=True)
 
 
-@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

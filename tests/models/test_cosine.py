@@ -42,7 +42,6 @@ def test_an_ensemble_of_scaled_logits_is_as_sure_as_its_members() -> None:
     assert float(said(1.0).max().detach()) < 0.25
 
 
-@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ["dense_cnn_mnist", "dense_cnn2", "resnet18"])
 def test_networks_with_cosines_by_name(name: str) -> None:
     torch.manual_seed(0)

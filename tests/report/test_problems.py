@@ -85,7 +85,6 @@ def shown(found: object, width: int = 100) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-@pytest.mark.some(7)
 @pytest.mark.parametrize("other", OTHERS, ids=str)
 def test_other_data_clients_cohorts_and_tasks_are_other_problems(other: dict[str, Any], tmp_path: Path) -> None:
     for seed in (0, 1):

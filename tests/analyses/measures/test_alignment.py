@@ -83,7 +83,6 @@ NON_LINEARITIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.some(18)
 @pytest.mark.parametrize("kind", NON_LINEARITIES)
 def test_all_of_pytorchs_non_linearities_count(kind: type[nn.Module]) -> None:
     network = nn.Sequential(nn.Linear(3, 5), kind(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)).double()

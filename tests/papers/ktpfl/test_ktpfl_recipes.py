@@ -99,7 +99,6 @@ def test_sweeps_change_one_setting() -> None:
     assert rows["kt_pfl-rho0.7"].settings == rows["kt_pfl-E20"].settings
 
 
-@pytest.mark.some(2)
 @pytest.mark.parametrize(("name", "per_class"), [("emnist", 5600), ("fmnist", 6000), ("cifar", 5000)])
 def test_every_recipe_finds_enough_examples_of_each_class(name: str, per_class: int) -> None:
     """Also that of FedMD, whose public examples are drawn from those of the clients without regard to class."""
@@ -134,7 +133,6 @@ def test_each_group_of_like_clients_has_each_architecture(setting: str) -> None:
         assert {k % models for k in members} == set(range(models))
 
 
-@pytest.mark.some(5)
 @pytest.mark.parametrize("name", DATA)
 def test_the_networks_of_each_data_set_can_be_built(name: str) -> None:
     shape = (3, 32, 32) if name.startswith("cifar") else (1, 28, 28)
