@@ -18,7 +18,7 @@ LONG = 400
 
 
 def code(text: str) -> int:
-    """Return how many lines have code: blank ones, comments, imports and strings alone, such as docstrings, have none."""
+    """Return how many lines have code; blank ones, comments, imports and docstrings have none."""
     nothing = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     lines = {n for t in tokens if t.type not in nothing for n in range(t.start[0], t.end[0] + 1)}
