@@ -25,6 +25,7 @@ import torch.nn.functional as F
 import fedloom as fl
 from fedloom.core.algorithm import Algorithm
 from fedloom.data import Normalise, iid
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -87,7 +88,7 @@ def table(algorithm: Algorithm[Any, Any], clients: int, device: torch.device, re
     by_hand, steps = plain(examples, clients, device), clients * EPOCHS * SIZE // BATCH
     seconds(by_hand, device)
     for name, (kind, settings) in ENGINES.items():
-        run = kind(population, algorithm, **settings)
+        run = kind(population, algorithm, Options(**settings))
         server = run.init()
         first = seconds(lambda run=run, server=server: run.round(server, range(clients), 0), device)
         seen = [

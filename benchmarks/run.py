@@ -36,6 +36,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingWarning
 from fedloom.data import Normalise, Partition, iid, lognormal
 from fedloom.engines.engine import Engine
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -52,7 +53,7 @@ def images(count: int, shape: tuple[int, ...]) -> fl.Examples:
 def simulation(kind: type[Engine], algorithm: Algorithm, examples: fl.Examples, clients: int, model, **more):
     partition: Partition = iid(examples.y, clients, 0)
     federation = fl.Federation(train=examples, partition=partition)
-    return kind(Population(federation=federation, models={"model": fl.Model(model)}), algorithm, **more)
+    return kind(Population(federation=federation, models={"model": fl.Model(model)}), algorithm, Options(**more))
 
 
 def pairs(a: Callable[[], None], b: Callable[[], None], repeat: int) -> tuple[float, float, float]:
@@ -193,7 +194,7 @@ def forms(repeat: int, alone: str | None = None) -> None:
         for form in case.forms:
             engine, compilation = form.split(", ")
             population = Population(federation, {"model": model})
-            run = KINDS[engine](population, fl.FedAvg(local=local), compilation=compilation)
+            run = KINDS[engine](population, fl.FedAvg(local=local), Options(compilation=compilation))
             works[form] = rounds_of(run, cohorts)
             closing.append(run)
         first = {form: work() for form, work in works.items()}
@@ -422,7 +423,7 @@ def decomposed(repeat: int) -> None:
     kind, _ = choose("auto", population, local, case.cohort)
 
     def add(engine: type[Engine], form: str) -> str:
-        run = engine(population, fl.APFLNi(local=local), compilation=form)
+        run = engine(population, fl.APFLNi(local=local), Options(compilation=form))
         works[f"{engine.name}, {form}"] = after_warm_up(run, cohorts)
         return f"{engine.name}, {form}"
 
@@ -454,7 +455,7 @@ def judging(repeat: int) -> None:
     form = choose_compilation(kind, population, local, case.cohort, fl.RunSettings().rounds)
     works: dict[str, Callable[[], object]] = {}
     for engine in (
-        kind(population, fl.APFLNi(local=local), compilation=form),
+        kind(population, fl.APFLNi(local=local), Options(compilation=form)),
         Loop(population, fl.APFLNi(local=local)),
     ):
         server = engine.init()

@@ -33,6 +33,7 @@ from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Params, Weighted, Weights
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.messages import Messages
@@ -272,7 +273,7 @@ def test_states_beside_rows_stay_on_disk_until_they_are_asked_for(tmp_path: Path
 @pytest.mark.slow
 def test_rows_are_kept_where_the_round_ends_well() -> None:
     for engine in ENGINES:
-        run = engine(fomo_population(), REMEMBERS, faults=lambda r, e, k: "gone" if (r, e) == (1, 1) else None)
+        run = engine(fomo_population(), REMEMBERS, Options(faults=lambda r, e, k: "gone" if (r, e) == (1, 1) else None))
         agree(run.rows("model", [1]), tree.stack([run.runtime.initial("tiny")]))  # as `init_rows` makes it
         server = run.round(run.init(), (0, 1), 0)
         before = {k: run.states[k] for k in (4, 5, 8, 9)}
@@ -310,12 +311,12 @@ def test_a_client_lost_in_the_second_exchange_keeps_what_the_first_left() -> Non
     for engine in ENGINES:
         population = fomo_population()
         whole, lossy = (
-            engine(population, FOMO, faults=fault)
+            engine(population, FOMO, Options(faults=fault))
             for fault in (None, lambda r, e, k: "gone" if (r, e, k) == (0, 1, 1) else None)
         )
         for run in (whole, lossy):
             run.round(run.init(), (0, 1, 3), 0)
-        first = engine(population, FOMO, faults=lambda r, e, k: "gone" if e == 1 else None)
+        first = engine(population, FOMO, Options(faults=lambda r, e, k: "gone" if e == 1 else None))
         first.round(first.init(), (0, 1, 3), 0)
         agree(lossy.states[1], first.states[1])  # what exchange 0 left
         assert not torch.equal(lossy.states[1].params["fc1.weight"], whole.states[1].params["fc1.weight"])

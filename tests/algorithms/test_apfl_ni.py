@@ -27,6 +27,7 @@ from fedloom.core.task import SVM
 from fedloom.core.types import Params, Weights
 from fedloom.core.types import replace as with_fields
 from fedloom.engines.cohort import Exchange
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.experiments import catalogue
@@ -252,7 +253,7 @@ COHORTS = ((0, 1), (1, 2), (0, 1), (0, 1))  # client 2 takes part once, in round
 
 def go(engine: Any, algorithm: Any, cohorts: Any = COHORTS, **settings: Any) -> tuple[Any, list[Any]]:
     """An engine after rounds with these cohorts, and the server's state before and after each."""
-    run = engine(clients_of(random_data(SIZES)), replace(algorithm, local=LOCAL), **settings)
+    run = engine(clients_of(random_data(SIZES)), replace(algorithm, local=LOCAL), Options(**settings))
     server = run.init()
     servers = [server["tiny"]]
     for t, cohort in enumerate(cohorts):

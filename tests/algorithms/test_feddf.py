@@ -22,6 +22,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Distill, Local
 from fedloom.core.types import Weights
 from fedloom.data import from_arrays
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -163,7 +164,9 @@ def test_one_student_begins_at_random_and_learns_from_all() -> None:
     assert torch.equal(
         other["wide"].params["head.weight"], end[""]["wide"].params["head.weight"]
     )  # the mean, as it came
-    lost = Loop(population, FedDF(steps=1, local=LOCAL, distill=DISTILL, student="wide"), faults=lambda r, e, k: "gone")
+    lost = Loop(
+        population, FedDF(steps=1, local=LOCAL, distill=DISTILL, student="wide"), Options(faults=lambda r, e, k: "gone")
+    )
     nothing = lost.round(start, (0, 1, 2), 0)
     assert torch.equal(nothing[""][""].params["head.weight"], begun.params["head.weight"])
     with pytest.raises(SettingError, match="student must be one of the run's networks, narrow, wide, conv, got 'big'"):

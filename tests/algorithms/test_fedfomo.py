@@ -20,6 +20,7 @@ from fedloom.core.optimiser import SGD, Local
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.data import Federation
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -160,7 +161,7 @@ def test_models_of_those_who_uploaded_are_sent(engine: Any) -> None:
     val = {k: random_data([6], seed=k)[0] for k in range(6)}
     population = clients_of(random_data([6] * 6), held_out=val)
     lost = lambda r, e, k: "lost" if (r, k) == (0, 2) else None  # noqa: E731
-    run = engine(population, FedFomo(M=2, epsilon=1.0, decay=0.0, local=LOCAL), faults=lost)
+    run = engine(population, FedFomo(M=2, epsilon=1.0, decay=0.0, local=LOCAL), Options(faults=lost))
     model = 8 * TINY.num_params
     server, sent = chosen_in(run, run.init(), (0, 1, 2), 0)
     assert server["tiny"].tolist() == [0, 1, -1, -1, -1, -1]
@@ -224,7 +225,7 @@ def test_exploration_decays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_no_more_models_are_read_than_a_chunk_of_clients_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     val = {k: random_data([4], seed=k)[0] for k in range(6)}
-    run = Stacked(clients_of(random_data([6] * 6), held_out=val), FedFomo(M=3, local=LOCAL), chunk=2)
+    run = Stacked(clients_of(random_data([6] * 6), held_out=val), FedFomo(M=3, local=LOCAL), Options(chunk=2))
     server = run.round(run.init(), range(6), 0)
     read: list[int] = []
     rows = run.rows

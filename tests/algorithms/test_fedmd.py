@@ -22,6 +22,7 @@ from fedloom.core.optimiser import SGD, Digest, Local
 from fedloom.core.passes import TrainingCall
 from fedloom.core.types import Weights
 from fedloom.data import Federation, Partition, from_arrays
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -133,7 +134,9 @@ def test_rounds_by_hand(engine: Any) -> None:
 def test_a_client_that_is_lost_in_phase_0_goes_through_it_later() -> None:
     subject = Subject.of(FedMD(distill=DISTILL, num_public=5, public_epochs=1, private_passes=1))
     run = Loop(
-        subject.population(), subject.algorithm, faults=lambda r, e, k: "gone" if (r, e, k) == (0, 0, 2) else None
+        subject.population(),
+        subject.algorithm,
+        Options(faults=lambda r, e, k: "gone" if (r, e, k) == (0, 0, 2) else None),
     )
     server = run.round(run.init(), (0, 2, 3), 0)
     assert [k for k in (0, 2, 3) if k in run.states and run.states[k].begun] == [0, 3]

@@ -25,6 +25,7 @@ from fedloom.core.optimiser import SGD, Local
 from fedloom.core.task import SVM
 from fedloom.core.types import Maybe, Weighted, Weights, replace
 from fedloom.data import Federation, Partition, from_arrays
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Request
 from fedloom.engines.stacked import Stacked
@@ -60,7 +61,7 @@ def test_average_of_fedavg(kind: str, engine: Any) -> None:
     population = clients_at(SteeredTiny, [rows(start, w, int(n)) for w, n in zip(ends, g["n_samples"], strict=True)])
     settings = {"chunk": 2} if engine is Stacked else {}
     algorithm = FedAvg(aggregation="uniform" if kind == "uniform" else "samples", local=LEAP)
-    server = engine(population, algorithm, **settings).round({"steered": start}, (0, 1, 2), 0)["steered"]
+    server = engine(population, algorithm, Options(**settings)).round({"steered": start}, (0, 1, 2), 0)["steered"]
     assert_params(server, weights_at(g, f"avg_{kind}."), **EXACT)
 
 

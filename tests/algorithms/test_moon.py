@@ -22,6 +22,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.data import Federation, from_arrays, iid
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -159,7 +160,7 @@ def test_augmented_images_are_seen_alike_by_all_three_models() -> None:
     federation = Federation(train=train, partition=iid(train.y, 4, 0))
     people = Population(federation=federation, models={"net": model}, dtype=torch.float64)
     algorithm = MOON(feature="1", local=Local(epochs=2, batch_size=5, optimiser=SGD(lr=0.1)))
-    loop, stack = Loop(people, algorithm), Stacked(people, algorithm, compilation="trace")
+    loop, stack = Loop(people, algorithm), Stacked(people, algorithm, Options(compilation="trace"))
     ends, traced = [], []
     for engine in (loop, stack):
         server = engine.init()

@@ -31,6 +31,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.in_process import Keeping
@@ -46,7 +47,7 @@ COHORTS = ((0, 1), (1, 2), (0, 1), (0, 1, 2))
 
 def go(engine: Any, algorithm: Any, cohorts: Any = COHORTS, **settings: Any) -> tuple[Any, dict[str, Any]]:
     """An engine after rounds with these cohorts, and the server's state."""
-    run = engine(clients_of(random_data(SIZES)), dataclasses.replace(algorithm, local=LOCAL), **settings)
+    run = engine(clients_of(random_data(SIZES)), dataclasses.replace(algorithm, local=LOCAL), Options(**settings))
     server = run.init()
     for t, cohort in enumerate(cohorts):
         server = run.round(server, cohort, t)
@@ -238,7 +239,7 @@ def test_a_client_whose_answer_is_lost_keeps_the_teacher_that_it_had(engine: Any
 
     run, server = go(engine, PFedSD(lam=LAM, T=T), [(0, 1)])
     before = run.states[0]
-    run.faults = faults
+    run.options = Options(faults=faults)
     run.round(server, (0, 1), 1)
     assert same(before, run.states[0])
     assert bool(before.v.present)
@@ -249,7 +250,7 @@ def test_a_client_whose_answer_is_lost_keeps_the_teacher_that_it_had(engine: Any
 @pytest.mark.parametrize("engine", [Loop, Stacked])
 def test_a_client_whose_training_diverges_keeps_the_teacher_that_it_had(engine: Any) -> None:
     data = random_data(SIZES)
-    run = engine(clients_of(data), PFedSD(lam=LAM, T=T, local=LOCAL), on_nonfinite="refuse")
+    run = engine(clients_of(data), PFedSD(lam=LAM, T=T, local=LOCAL), Options(on_nonfinite="refuse"))
     server = run.round(run.init(), (0, 1), 0)
     before = run.states[0]
     run.population.federation.train.x[: SIZES[0]] = float("nan")

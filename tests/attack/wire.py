@@ -23,6 +23,7 @@ import torch
 from fedloom.algorithms import PFedSD
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, RefusedError
+from fedloom.engines.engine_options import Options
 from fedloom.engines.message import Call
 from fedloom.testing.in_process import Keeping
 from fedloom.wire.reception import _read
@@ -43,7 +44,10 @@ class Wire:
     """Device 2 and its server, with one sound request and its answer."""
 
     def __init__(self) -> None:
-        self.engine = Keeping(population(mlp), PFedSD(local=LOCAL), counts_states=True)  # states travel: more to damage
+        # states travel: more to damage
+        self.engine = Keeping(
+            population(mlp), PFedSD(local=LOCAL), Options(counts_states=True)
+        )  # states travel: more to damage
         fleet = self.engine.fleet
         assert fleet is not None
         self.name = fleet.names[2]

@@ -17,6 +17,7 @@ from fedloom.core.batches import Batch
 from fedloom.core.client import Client, on_client
 from fedloom.core.errors import SettingError
 from fedloom.core.types import BatchLoss, Weights
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import CHECKS, Subject
@@ -67,7 +68,7 @@ def test_a_term_that_no_step_would_have_is_refused(kind: Any) -> None:
 def after(engine: Any, algorithm: Any, **settings: Any) -> Any:
     rng = np.random.default_rng(0)
     population = clients_of([(rng.normal(size=(n, 6)), rng.integers(4, size=n)) for n in (5, 12, 7)])
-    run = engine(population, algorithm, **settings)
+    run = engine(population, algorithm, Options(**settings))
     server = run.init()
     for t in range(2):
         server = run.round(server, (0, 1, 2), t)

@@ -14,6 +14,7 @@ from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.random import uniform
 from fedloom.data import Normalise
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -93,7 +94,7 @@ def test_engines_agree_with_a_teacher_on_augmented_images(compilation: str) -> N
     )
     algorithm = FedNTD(local=Local(epochs=2, batch_size=5, optimiser=SGD(lr=0.1)))
     ends = []
-    for engine in (Loop(people, algorithm), Stacked(people, algorithm, compilation=compilation)):  # type: ignore[arg-type]
+    for engine in (Loop(people, algorithm), Stacked(people, algorithm, Options(compilation=compilation))):  # type: ignore[arg-type]
         server = engine.init()
         for t in range(2):
             server = engine.round(server, [0, 1, 3], t)

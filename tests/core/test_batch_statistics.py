@@ -28,6 +28,7 @@ from fedloom.core.optimiser import SGD, Digest, Local
 from fedloom.core.task import Classification
 from fedloom.core.types import Weights
 from fedloom.data import Federation, federate, from_arrays, iid
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -135,7 +136,7 @@ def test_teachers_of_augmented_images_see_real_rows_alone() -> None:
     local = Local(epochs=2, batch_size=3, optimiser=SGD(lr=0.1))
     ends = []
     for kind, settings in ((Loop, {}), (Stacked, {}), (Stacked, {"compilation": "trace"})):
-        engine = kind(population, FedNTD(local=local), **settings)
+        engine = kind(population, FedNTD(local=local), Options(**settings))
         ends.append(engine.round(engine.init(), range(5), 0))
     for other in ends[1:]:
         for a, b in zip(tree.leaves(ends[0]), tree.leaves(other), strict=True):
@@ -289,7 +290,7 @@ def test_the_inputs_of_the_batch_are_known_in_every_way_of_computing() -> None:
     algorithm = Consistent(local=Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.1)))
     ends = []
     for kind, settings in ((Loop, {}), (Stacked, {}), (Stacked, {"compilation": "trace"})):
-        engine = kind(people, algorithm, **settings)
+        engine = kind(people, algorithm, Options(**settings))
         ends.append(engine.round(engine.init(), (0, 1, 2), 0))
     for other in ends[1:]:
         for a, b in zip(tree.leaves(ends[0]), tree.leaves(other), strict=True):

@@ -26,6 +26,7 @@ from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.random import uniform
 from fedloom.core.types import Params, Weights
 from fedloom.core.types import replace as changed
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from small import TINY, batches_of, clients_of, random_data
@@ -65,7 +66,7 @@ def run(answer: Any, engine: Any, compilation: Any = "none", people: Any = None,
     """Every client's answer, stacked."""
     people = people or clients()
     algorithm = Runs(answer=answer, local=Local(**{"epochs": 2, "batch_size": 4, **local}))
-    engine = engine(people, algorithm, compilation=compilation)
+    engine = engine(people, algorithm, Options(compilation=compilation))
     engine.round(engine.init(), range(people.num_clients), 0)
     return Runs.found[0]
 

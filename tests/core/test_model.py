@@ -19,6 +19,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.random import fold_in, uniform
 from fedloom.core.types import Weights, replace
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.evaluate import classify
@@ -129,7 +130,9 @@ def test_a_last_batch_of_one_is_not_measured_on_any_engine(engine: Any, compilat
     data = [(rng.normal(size=(n, 3)), rng.integers(2, size=n)) for n in (9, 8, 5, 6)]
     model = Model(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), name="net")
     local = fl.Local(epochs=1, batch_size=4, optimiser=fl.SGD(lr=0.1))
-    run = engine(clients_of(data, model=model, num_classes=2), fl.LocalOnly(local=local), compilation=compilation)
+    run = engine(
+        clients_of(data, model=model, num_classes=2), fl.LocalOnly(local=local), Options(compilation=compilation)
+    )
     run.round(run.init(), range(4), 0)
     for k, (x, _) in enumerate(data):
         module = nn.BatchNorm1d(3).double()

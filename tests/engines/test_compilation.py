@@ -18,6 +18,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.data import Federation, Partition, from_arrays
 from fedloom.engines.engine import Engine
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -41,7 +42,7 @@ def ragged_clients(
 
 
 def three_rounds(kind: type[Engine], algorithm: Algorithm[Any, Any], people: Population, **more: Any) -> Any:
-    engine = kind(people, algorithm, **more)
+    engine = kind(people, algorithm, Options(**more))
     server = engine.init()
     for t in range(3):
         server = engine.round(server, range(people.num_clients), t)

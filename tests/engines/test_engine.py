@@ -17,6 +17,7 @@ from fedloom.core.optimiser import Local
 from fedloom.core.types import Weighted, Weights
 from fedloom.data import Federation, by_lists
 from fedloom.engines.cohort import AskedCohort, Exchange
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -68,7 +69,7 @@ def seen(engine: Any, *, rounds: int = 1, seed: int = 0, **settings: Any) -> lis
     population = Population(
         federation(), models, assignment=("linear", "linear", "mlp", "mlp", "linear", "linear"), seed=seed
     )
-    run = engine(population, Looks(local=Local(batch_size=4)), **settings)
+    run = engine(population, Looks(local=Local(batch_size=4)), Options(**settings))
     SEEN.clear()
     server = run.init()
     assert [s["N"] for s in SEEN] == [4, 2]
@@ -202,7 +203,7 @@ def test_what_is_scattered_may_be_computed_when_it_is_needed(engine: Any) -> Non
     kept = []
     for when in ("at once", "later"):
         SEEN.clear()
-        run = engine(people, Sends(when=when), chunk=2)
+        run = engine(people, Sends(when=when), Options(chunk=2))
         run.round(run.init(), (0, 2, 4, 5), 0)
         kept.append({k: state.tolist() for k, state in run.states.items()})
         down = run.traffic.down
@@ -210,7 +211,7 @@ def test_what_is_scattered_may_be_computed_when_it_is_needed(engine: Any) -> Non
     assert down == dict.fromkeys((0, 2, 4, 5), 8)
     chunks = [[0], [2], [4], [5]] if engine is Loop else [[0, 2], [4], [5]]
     assert [one["asked"] for one in SEEN] == chunks  # each once
-    run = engine(people, Sends(when="too few"), chunk=2)
+    run = engine(people, Sends(when="too few"), Options(chunk=2))
     with pytest.raises(StackingError, match=r"scatter has one entry for [12] clients each"):
         run.round(run.init(), (0, 2), 0)
 
@@ -254,7 +255,9 @@ def test_where_nobody_answers_the_round_of_that_architecture_ends(engine: Any) -
     people = Population(federation(), models)  # 0, 2, 4 are linear, 1, 3, 5 are not
 
     def rounds(algorithm: Any, cohort: tuple[int, ...], *lost: int) -> dict[str, float]:
-        run = engine(people, algorithm, faults=lambda round, exchange, client: "gone" if client in lost else None)
+        run = engine(
+            people, algorithm, Options(faults=lambda round, exchange, client: "gone" if client in lost else None)
+        )
         found = {name: float(state) for name, state in run.round(run.init(), cohort, 0).items()}
         assert [f.client for f in run.traffic.failed[: len(lost)]] == [k for k in lost if k in cohort]
         return found
@@ -264,7 +267,7 @@ def test_where_nobody_answers_the_round_of_that_architecture_ends(engine: Any) -
     assert rounds(Asks(at_least=2), (0, 2, 3)) == {"linear": 1.0, "mlp": 0.0}
     assert rounds(AsksAll(), ()) == {"": 1.0}  # nobody is asked: no exchange
     assert rounds(AsksAll(), (1, 2), 1, 2) == {"": 0.0}
-    run = engine(people, Reads(), faults=lambda round, exchange, client: "gone")
+    run = engine(people, Reads(), Options(faults=lambda round, exchange, client: "gone"))
     for t in range(
         3
     ):  # the mean of a sum, the mean of answers, the answers: who reads what is not there ends the round

@@ -25,6 +25,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Distill, Local
 from fedloom.core.task import Classification
 from fedloom.core.types import Weighted, Weights
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Call, Request
 from fedloom.engines.norms import too_large, upload_norms
@@ -62,7 +63,7 @@ def with_marked(bad: dict[int, int], task: Any = None) -> Any:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_loss_that_is_not_finite_names_client_round_and_batch(engine: Any, compilation: Any, value: str) -> None:
-    run = engine(with_marked({2: 5}, Marked(float(value))), FedAvg(local=LOCAL), compilation=compilation)
+    run = engine(with_marked({2: 5}, Marked(float(value))), FedAvg(local=LOCAL), Options(compilation=compilation))
     server = run.init()
     with pytest.raises(NonFiniteError, match=rf"client 2, round 4, batch 1: the loss is {value}") as caught:
         run.round(server, (0, 1, 2, 3), 3)
@@ -73,7 +74,7 @@ def test_a_loss_that_is_not_finite_names_client_round_and_batch(engine: Any, com
 @pytest.mark.parametrize("engine", ENGINES)
 def test_refused_clients_are_reported_and_left_out(engine: Any) -> None:
     settings = {"on_nonfinite": "refuse"}
-    run = engine(with_marked({2: 5, 0: 4}), PFedSD(local=LOCAL), **settings)
+    run = engine(with_marked({2: 5, 0: 4}), PFedSD(local=LOCAL), Options(**settings))
     server = run.round(run.init(), (0, 1, 2, 3), 0)
     assert [f.client for f in run.traffic.failed] == [0, 2]
     assert [f.reason for f in run.traffic.failed] == ["the loss is nan at batch 1"] * 2
@@ -87,7 +88,7 @@ def test_refused_clients_are_reported_and_left_out(engine: Any) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_refused_client_keeps_its_state(engine: Any) -> None:
-    run = engine(with_marked({2: 5}), LocalOnly(local=LOCAL), on_nonfinite="refuse")
+    run = engine(with_marked({2: 5}), LocalOnly(local=LOCAL), Options(on_nonfinite="refuse"))
     server = run.init()
     kept = run.runtime.fresh(2)
     run.states[2] = kept
@@ -99,7 +100,7 @@ def test_a_refused_client_keeps_its_state(engine: Any) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_refused_leaves_the_server(engine: Any) -> None:
-    run = engine(with_marked({2: 5, 0: 4}), FedAvg(local=LOCAL), on_nonfinite="refuse")
+    run = engine(with_marked({2: 5, 0: 4}), FedAvg(local=LOCAL), Options(on_nonfinite="refuse"))
     server = run.init()
     assert run.round(server, (0, 2), 0)["tiny"] is server["tiny"]
 
@@ -139,7 +140,7 @@ def test_all_refused_leaves_every_server(engine: Any, name: str) -> None:
     people = federation().pooled() if ALGORITHMS[name].pooled else federation()
     everybody = Population(people, {"mlp": Model(MLP, name="mlp")}, task=Diverges())
     algorithm = dataclasses.replace(ONE_SHOT.get(name) or ALGORITHMS[name](), local=LOCAL)
-    run = engine(everybody, algorithm, on_nonfinite="refuse")
+    run = engine(everybody, algorithm, Options(on_nonfinite="refuse"))
     server = run.init()
     cohort = range(people.num_clients)
     found = run.round(server, cohort, 0)
@@ -173,7 +174,7 @@ def test_a_server_that_diverges_is_named_or_stays(engine: Any, name: str) -> Non
         run.round(server, (0, 1, 2), 2)
     assert caught.value.client is None
     assert (caught.value.batch is None) == (not where)
-    run = engine(everybody, algorithm, on_nonfinite="refuse")
+    run = engine(everybody, algorithm, Options(on_nonfinite="refuse"))
     found = run.round(server, (0, 1, 2), 2)
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(found), tree.leaves(server), strict=True))
     (reason,) = run.traffic.server_refused.values()
@@ -191,7 +192,7 @@ class OneOfTwo(FedAvgLike):
 
 def test_one_architecture_that_diverges_costs_no_other() -> None:
     two = {n: Model(m, name=n) for n, m in {"narrow": MLP, "wide": lambda: MLP(16)}.items()}
-    run = Loop(Population(federation(), two), OneOfTwo(local=LOCAL), on_nonfinite="refuse")
+    run = Loop(Population(federation(), two), OneOfTwo(local=LOCAL), Options(on_nonfinite="refuse"))
     server = run.init()
     found = run.round(server, (0, 1, 2, 3), 0)
     assert list(run.traffic.server_refused) == ["wide"]
@@ -227,7 +228,7 @@ def test_what_the_server_spoils_is_no_clients_fault(engine: Any, kind: Any) -> N
     run = engine(with_marked({}), kind(local=LOCAL))
     with pytest.raises(NonFiniteError, match=r"^the server, round 2: what it sends to .*again is not finite"):
         run.round(run.init(), (0, 1), 1)
-    run = engine(with_marked({}), kind(local=LOCAL), on_nonfinite="refuse")
+    run = engine(with_marked({}), kind(local=LOCAL), Options(on_nonfinite="refuse"))
     run.round(run.init(), (0, 1), 1)
     assert [(f.client, f.reason) for f in run.traffic.failed] == [
         (k, "what the server sent is not finite") for k in (0, 1)
@@ -333,7 +334,7 @@ def test_uploads_and_states_that_are_not_finite(engine: Any, kind: Any, what: st
     run = engine(with_marked({}), kind())
     with pytest.raises(NonFiniteError, match=f"client 2, round 1: the {what} is not finite"):
         run.round(run.init(), (0, 1, 2), 0)
-    run = engine(with_marked({}), kind(), on_nonfinite="refuse")
+    run = engine(with_marked({}), kind(), Options(on_nonfinite="refuse"))
     run.round(run.init(), (0, 1, 2), 0)
     assert [(f.client, f.reason) for f in run.traffic.failed] == [(2, f"the {what} is not finite")]
     assert sorted(run.states) == [0, 1]
@@ -386,7 +387,7 @@ def test_public_examples_are_asked_for(engine: Any) -> None:
 @pytest.mark.parametrize("chunk", [0, -1])
 def test_chunk_is_checked(chunk: int) -> None:
     with pytest.raises(SettingError, match=f"chunk must be >= 1 .* got {chunk}"):
-        Stacked(with_marked({}), FedAvg(), chunk=chunk)
+        Stacked(with_marked({}), FedAvg(), Options(chunk=chunk))
 
 
 # ---- finite, and beyond reason
@@ -408,11 +409,11 @@ class Boastful(FedAvg):
 def test_an_upload_beyond_the_bound_is_lost_and_named(engine: Any) -> None:
     everybody = with_marked({})
     for bound in (None, 10.0):
-        run = engine(everybody, Boastful(local=LOCAL), norm_bound=bound)
+        run = engine(everybody, Boastful(local=LOCAL), Options(norm_bound=bound))
         before = run.init()
         server = run.round(before, range(4), 0)
         lost = {} if bound is None else {1: "lost"}
-        loop = engine(everybody, Boastful(local=LOCAL), faults=lambda t, e, k, lost=lost: lost.get(k))
+        loop = engine(everybody, Boastful(local=LOCAL), Options(faults=lambda t, e, k, lost=lost: lost.get(k)))
         for a, b in zip(tree.leaves(loop.round(before, range(4), 0)), tree.leaves(server), strict=True):
             assert torch.equal(a, b)
         assert [f.client for f in run.traffic.failed] == [*lost]

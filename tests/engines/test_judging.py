@@ -24,6 +24,7 @@ from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.types import Weighted, Weights
 from fedloom.engines.cohort import Exchange
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -255,7 +256,7 @@ def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
 @pytest.mark.parametrize("engine", [Loop, Stacked, Workers, Messages, Keeping])
 def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, algorithm: Any) -> None:
     p = judged()
-    run, watched = engine(p, algorithm, judges_trained=True), Loop(p, algorithm)
+    run, watched = engine(p, algorithm, Options(judges_trained=True)), Loop(p, algorithm)
     seen: list[Exchange] = []
     watched.watch = seen.append
     server, same = run.init(), watched.init()

@@ -24,6 +24,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
 from fedloom.data import Federation
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import JUDGING, Call, Request
 from fedloom.engines.population import Population
@@ -292,7 +293,7 @@ def test_what_the_server_did_not_accept_never_was() -> None:
     """Client 2 is refused, lost or neither: where clients keep their states, they hear of it with the next request."""
 
     def run(kind: type[Any], **more: Any) -> Any:
-        engine = kind(population(model=mlp), PFedSD(local=LOCAL), on_nonfinite="refuse", **more)
+        engine = kind(population(model=mlp), PFedSD(local=LOCAL), Options(on_nonfinite="refuse", **more))
         server = engine.init()
         for t in range(4):
             server = engine.round(server, [1, 2, 3], t)

@@ -15,6 +15,7 @@ from fedloom.algorithms import FedAvg
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Weighted
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.norms import LEAST, ROUNDS, Norms, beyond, median, upload_norms
 from fedloom.engines.stacked import Stacked
@@ -111,12 +112,12 @@ def test_weights_of_means_are_no_part_of_a_norm() -> None:
 @pytest.mark.parametrize("kind", [Loop, Stacked, Keeping])
 def test_in_the_first_round_the_cohort_s_own_median_counts(kind: Any) -> None:
     people, algorithm = population(), Boastful(local=LOCAL, liar=5)
-    bounded = kind(people, algorithm, median_bound=5.0)
+    bounded = kind(people, algorithm, Options(median_bound=5.0))
     before = bounded.init()
     after = bounded.round(before, [5, 0, 2, 1], 0)
     assert [f.client for f in bounded.traffic.failed] == [5]
     assert "times the median of its kind" in bounded.traffic.failed[0].reason
-    loses = Loop(people, algorithm, faults=lambda t, e, k: "lost" if k == 5 else None)
+    loses = Loop(people, algorithm, Options(faults=lambda t, e, k: "lost" if k == 5 else None))
     close(loses.round(before, [0, 1, 2, 5], 0), after, "the server state", 1e-5)
     assert (bounded.traffic.accepted, bounded.traffic.refused) == (3, 1)
     bounded.close()
@@ -132,7 +133,7 @@ def test_later_the_median_of_the_last_rounds_counts() -> None:
 
 
 def test_refused_uploads_move_no_median() -> None:
-    engine = Loop(population(), Boastful(local=LOCAL), median_bound=5.0)
+    engine = Loop(population(), Boastful(local=LOCAL), Options(median_bound=5.0))
     engine.round(engine.init(), [0, 1, 2, LIAR], 0)
     ((norms,),) = engine.norms.saved().values()
     assert len(norms) == 3
@@ -171,4 +172,4 @@ def test_some_refused_answers_stop_nothing() -> None:
 
 def test_sums_cannot_be_measured() -> None:
     with pytest.raises(SettingError, match="median_bound = 5 looks at each upload, and partial_sums = 2 sends sums"):
-        Loop(population(), FedAvg(local=LOCAL), median_bound=5.0, partial_sums=2)
+        Loop(population(), FedAvg(local=LOCAL), Options(median_bound=5.0, partial_sums=2))

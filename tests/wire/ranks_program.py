@@ -22,6 +22,7 @@ from fedloom.algorithms import Scaffold
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
@@ -37,12 +38,12 @@ MODELS = {"conv": Model(Convolutional, name="conv"), "mlp": Model(MLP, name="mlp
 
 def compare(kind: type[Ranks], subject: Subject, **settings: Any) -> None:
     """A run over ranks has the bits of the loop, or of a stack: server, states, personal models, numbers, bytes."""
-    engine = kind(subject.population(), subject.algorithm, **settings)
+    engine = kind(subject.population(), subject.algorithm, Options(**settings))
     if communication(kind.transport).rank:
         engine.serve()
         return
     engine.open()
-    loop = (Stacked if "chunk" in settings else Loop)(subject.population(), subject.algorithm, **settings)
+    loop = (Stacked if "chunk" in settings else Loop)(subject.population(), subject.algorithm, Options(**settings))
     got, want = (follow(each, each.init(), subject.cohorts) for each in (engine, loop))
     what = f"{subject.name} over {engine.name}"
     assert want.right == got.right, what
@@ -74,17 +75,19 @@ class Slow(Convolutional):
 def late(kind: type[Ranks]) -> None:
     """Who does not answer in time is left out, as one that is lost; the late answer is dropped."""
     subject = Subject(Scaffold(local=FULL), {"slow": Model(Slow, name="slow")})
-    engine = kind(subject.population(), subject.algorithm, deadline=0.75)
+    engine = kind(subject.population(), subject.algorithm, Options(deadline=0.75))
     if communication(kind.transport).rank:
         engine.serve()
         return
     engine.open()
     server = engine.round(engine.init(), (0, 1, 3), 0)
     assert [(f.client, f.reason) for f in engine.traffic.failed] == [(3, "no answer within 0.75 s")]
-    loop = Loop(subject.population(), subject.algorithm, faults=lambda t, e, k: "late" if (t, k) == (0, 3) else None)
+    loop = Loop(
+        subject.population(), subject.algorithm, Options(faults=lambda t, e, k: "late" if (t, k) == (0, 3) else None)
+    )
     want = loop.round(loop.init(), (0, 1, 3), 0)
     same(want, server, "the late client changed something")
-    engine.deadline = None
+    engine.options = dataclasses.replace(engine.options, deadline=None)
     same(loop.round(want, (0, 2, 5), 1), engine.round(server, (0, 2, 5), 1), "its answer came into the next round")
     same(dict(loop.states), dict(engine.states), "its state moved")
     engine.close()
@@ -96,7 +99,7 @@ def harmed(kind: type[Ranks]) -> None:
     plan = {**harms, (2, 0): "swapped"}
     kind = kind if communication(kind.transport).rank else tampered(kind, lambda t, e, k: plan.pop((t, k), None))
     subject = Subject(Scaffold(local=FULL), {"mlp": MODELS["mlp"]})
-    engine = kind(subject.population(), subject.algorithm, norm_bound=100.0, on_nonfinite="refuse")
+    engine = kind(subject.population(), subject.algorithm, Options(norm_bound=100.0, on_nonfinite="refuse"))
     if communication(kind.transport).rank:
         engine.serve()
         return
@@ -105,14 +108,14 @@ def harmed(kind: type[Ranks]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for t in range(3):
-            engine.deadline = 5.0 if t == 2 else None
+            engine.options = dataclasses.replace(engine.options, deadline=5.0 if t == 2 else None)
             server = engine.round(server, (0, 1, 3, 5), t)
             lost.update({(t, f.client): f.reason for f in engine.traffic.failed})
             got.append(server)
     assert [str(w.message)[:23] for w in caught] == ["client 1 is asked again"], caught
     assert lost.keys() == {(1, 1), (1, 3), (2, 0)}, lost
     assert lost[2, 0] == "no answer within 5 s"
-    loop = Loop(subject.population(), subject.algorithm, faults=lambda t, e, k: lost.get((t, k)))
+    loop = Loop(subject.population(), subject.algorithm, Options(faults=lambda t, e, k: lost.get((t, k))))
     want = loop.init()
     for t in range(3):
         want = loop.round(want, (0, 1, 3, 5), t)

@@ -13,6 +13,7 @@ from fedloom.algorithms import PFedSD
 from fedloom.core.errors import EngineWarning
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
@@ -79,7 +80,7 @@ class Ahead(Processes):
 
 def engines(**settings: Any) -> tuple[Ahead, Loop]:
     people = Population(federation(10), {"net": Model(mlp, name="net")})
-    return Ahead(people, PFedSD(local=LOCAL), **settings), Loop(people, PFedSD(local=LOCAL))
+    return Ahead(people, PFedSD(local=LOCAL), Options(**settings)), Loop(people, PFedSD(local=LOCAL))
 
 
 @pytest.mark.slow
@@ -116,11 +117,11 @@ def test_all_that_waits_at_a_late_process_is_lost() -> None:
     lost = {f.client: f.reason for f in engine.traffic.failed}
     assert len(lost) == 2
     assert set(lost.values()) == {"no answer within 0.5 s"}
-    loop.faults = lambda t, e, k: lost.get(k) if t == 0 else None
+    loop.options = Options(faults=lambda t, e, k: lost.get(k) if t == 0 else None)
     want = loop.round(loop.init(), EVERYBODY, 0)
     same(want, server, "the loop that loses both")
     engine.slots.hanging.clear()
-    engine.deadline = None
+    engine.options = Options()
     same(loop.round(want, EVERYBODY, 1), engine.round(server, EVERYBODY, 1), "two late answers were dropped")
     assert not engine._asked
     assert engine.slots.most == [2, 2]  # nothing new before both were done

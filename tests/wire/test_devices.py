@@ -22,7 +22,7 @@ from fedloom.coordinator.verdict import verify
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, FedloomError, RefusedError, SettingError, StorageError
 from fedloom.device import Controller, Limits, ModelManager, Reading
-from fedloom.engines.engine import Faults
+from fedloom.engines.faults import Faults
 from fedloom.engines.message import Call
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime

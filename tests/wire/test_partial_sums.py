@@ -22,6 +22,7 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.task import Classification
 from fedloom.data import Federation, by_lists, federate
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.testing.compare import same
@@ -38,8 +39,9 @@ LOCAL = Local(epochs=1, batch_size=4, optimiser=SGD(lr=0.1))
 class Two(Workers):
     """As on a machine with two cores; counts the bytes of answers."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **{**settings, "workers": 2})
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.options = dataclasses.replace(self.options, workers=2)
         self.bytes, take = 0, self.children.take
 
         def counted(rank: int) -> memoryview:
@@ -71,7 +73,7 @@ def test_processes_that_add_up_have_the_bits_of_the_loop(algorithm: Any) -> None
     want, got = (
         follow(each, each.init(), subject.cohorts)
         for kind in (Loop, Two)
-        for each in [kind(subject.population(), subject.algorithm, partial_sums=2, judges_trained=True)]
+        for each in [kind(subject.population(), subject.algorithm, Options(partial_sums=2, judges_trained=True))]
     )
     assert want.right == got.right
     got.engine.close()
@@ -86,7 +88,7 @@ def test_parts_agree_to_rounding_and_are_seen_in_the_bits() -> None:
     subject = Subject.of(FedAvg, {"mlp": MODELS["mlp"]})
     ends = {}
     for parts in (None, 1, 2, 3):
-        engine = Loop(subject.population(), subject.algorithm, partial_sums=parts)
+        engine = Loop(subject.population(), subject.algorithm, Options(partial_sums=parts))
         ends[parts] = torch.cat([t.flatten() for t in tree.leaves(engine.round(engine.init(), range(6), 0))])
     assert torch.equal(ends[None], ends[1])
     for parts in (2, 3):
@@ -97,7 +99,7 @@ def test_parts_agree_to_rounding_and_are_seen_in_the_bits() -> None:
 def test_parts_are_cut_before_anybody_is_lost() -> None:
     """Of seven clients two are lost: the parts are those of seven, as where the two vanish on their way."""
     engine = Loop(
-        population(mlp), FedAvg(local=LOCAL), partial_sums=3, faults=lambda t, e, k: "lost" if k < 2 else None
+        population(mlp), FedAvg(local=LOCAL), Options(partial_sums=3, faults=lambda t, e, k: "lost" if k < 2 else None)
     )
     asked: list[Any] = []
     answers = engine.answers
@@ -111,7 +113,7 @@ def test_sums_travel_in_the_place_of_uploads() -> None:
     """Ten uploads of a model in float32, or two sums in float64."""
     came = {}
     for parts in (None, 2):
-        engine = Two(population(lambda: mlp(20_000)), FedAvg(local=LOCAL), partial_sums=parts)
+        engine = Two(population(lambda: mlp(20_000)), FedAvg(local=LOCAL), Options(partial_sums=parts))
         engine.round(engine.init(), range(10), 0)
         engine.close()
         came[parts] = engine.bytes
@@ -141,8 +143,8 @@ class Flawed(nn.Module):
 def test_who_is_refused_is_in_no_sum(flaw: str) -> None:
     loop, engine = (
         kind(
-            population(lambda: Flawed(flaw)), Scaffold(local=LOCAL), partial_sums=2, on_nonfinite="refuse",
-            norm_bound=50.0,
+            population(lambda: Flawed(flaw)), Scaffold(local=LOCAL), Options(partial_sums=2, on_nonfinite="refuse",
+            norm_bound=50.0),
         )
         for kind in (Loop, Two)
     )  # fmt: skip
@@ -157,7 +159,7 @@ def test_who_is_refused_is_in_no_sum(flaw: str) -> None:
 def test_a_client_that_fails_is_named() -> None:
     found = []
     for kind in (Loop, Two):
-        engine = kind(population(lambda: Flawed("fails")), FedAvg(local=LOCAL), partial_sums=1)
+        engine = kind(population(lambda: Flawed("fails")), FedAvg(local=LOCAL), Options(partial_sums=1))
         with pytest.raises(ClientError, match="a batch of three") as caught:
             engine.round(engine.init(), range(10), 0)
         engine.close()
@@ -182,14 +184,14 @@ class Slow(nn.Module):
 
 @pytest.mark.slow
 def test_a_part_that_is_late_is_lost_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Two(population(Slow), FedAvg(local=LOCAL), partial_sums=5, deadline=1.0)
+    engine = Two(population(Slow), FedAvg(local=LOCAL), Options(partial_sums=5, deadline=1.0))
     server = engine.round(engine.init(), range(10), 0)
     lost = {f.client: f.reason for f in engine.traffic.failed}
     engine.close()
     assert lost.keys() >= {2, 3}  # two clients a part; on a busy machine others may be late
     assert all((k ^ 1) in lost for k in lost)
     monkeypatch.setattr(Slow, "quick", True)
-    loop = Loop(population(Slow), FedAvg(local=LOCAL), partial_sums=5, faults=lambda t, e, k: lost.get(k))
+    loop = Loop(population(Slow), FedAvg(local=LOCAL), Options(partial_sums=5, faults=lambda t, e, k: lost.get(k)))
     same(loop.round(loop.init(), range(10), 0), server, "the loop that loses the same")
 
 
@@ -205,7 +207,7 @@ def test_the_record_says_in_how_many_parts_and_replays(tmp_path: Path) -> None:
 
 
 def test_algorithms_that_need_every_upload() -> None:
-    engine = Loop(Subject.of(KTpFL).population(), Subject.of(KTpFL).algorithm, partial_sums=2)
+    engine = Loop(Subject.of(KTpFL).population(), Subject.of(KTpFL).algorithm, Options(partial_sums=2))
     with pytest.raises(
         SettingError, match=r"partial_sums = 2 is for uploads of which only the mean is used, and KTpFL"
     ):
@@ -222,7 +224,7 @@ def test_algorithms_that_need_every_upload() -> None:
 )
 def test_what_does_not_go_together(kind: Any, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
-        kind(population(mlp), FedAvg(local=LOCAL), partial_sums=2, **settings)
+        kind(population(mlp), FedAvg(local=LOCAL), Options(partial_sums=2, **settings))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +246,7 @@ def test_a_client_with_nothing_left_to_learn_has_a_loss_too() -> None:
     models = {"net": Model(mlp, name="net")}
     losses = []
     for kind in (Loop, Two):
-        engine = kind(Population(data, models, task=Easy()), FedAvg(local=LOCAL), partial_sums=2)
+        engine = kind(Population(data, models, task=Easy()), FedAvg(local=LOCAL), Options(partial_sums=2))
         engine.round(engine.init(), range(4), 0)
         engine.close()
         losses.append(engine.traffic.losses)

@@ -12,6 +12,7 @@ import torch
 
 from fedloom.algorithms import PFedSD
 from fedloom.core.errors import EngineWarning
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
@@ -53,7 +54,7 @@ def compared(engine: Processes) -> dict[tuple[int, int], str]:
         server = engine.round(server, range(6), t)
         lost.update({(t, f.client): f.reason for f in engine.traffic.failed})
         rounds.append(server)
-    loop = Loop(engine.population, engine.algorithm, faults=lambda t, e, k: lost.get((t, k)))
+    loop = Loop(engine.population, engine.algorithm, Options(faults=lambda t, e, k: lost.get((t, k))))
     want = loop.init()
     for t in range(3):
         want = loop.round(want, range(6), t)
@@ -68,7 +69,7 @@ def compared(engine: Processes) -> dict[tuple[int, int], str]:
 def test_what_does_not_count_changes_nothing(harm: str) -> None:
     plan = lambda t, e, k: harm if t == 1 and k in (1, 4) else None  # noqa: E731
     settings: Any = {"deadline": 0.3, "norm_bound": BOUND, "on_nonfinite": "refuse"}
-    engine = tampered(Here, plan)(population(mlp), PFedSD(local=LOCAL), **settings)
+    engine = tampered(Here, plan)(population(mlp), PFedSD(local=LOCAL), Options(**settings))
     if harm == "corrupted":  # each time that it is asked
         with pytest.warns(EngineWarning, match=ASKED_AGAIN), pytest.raises(Exception, match="asked 3 times in vain"):
             compared(engine)
@@ -103,7 +104,7 @@ def test_a_damaged_answer_is_asked_for_again() -> None:
 def test_a_damaged_answer_of_a_stack_is_asked_for_again() -> None:
     engine = tampered(Here, once({(1, 2): "corrupted"}))(population(mlp), PFedSD(local=LOCAL))
     engine.together, engine.runtime.stacked = 2, True
-    stack = Stacked(engine.population, engine.algorithm, chunk=2)
+    stack = Stacked(engine.population, engine.algorithm, Options(chunk=2))
     first = engine.round(engine.init(), (0, 3, 4), 0)  # so that some have a state and some have none
     same(stack.round(stack.init(), (0, 3, 4), 0), first, "the bits of a stack")
     with pytest.warns(EngineWarning, match="clients 2, 3 are asked again: the message was damaged"):
@@ -114,7 +115,7 @@ def test_a_damaged_answer_of_a_stack_is_asked_for_again() -> None:
 
 def test_a_stack_that_is_late_is_lost_whole() -> None:
     plan = lambda t, e, k: "lost" if k == 2 else None  # noqa: E731
-    engine = tampered(Here, plan)(population(mlp), PFedSD(local=LOCAL), deadline=0.2)
+    engine = tampered(Here, plan)(population(mlp), PFedSD(local=LOCAL), Options(deadline=0.2))
     engine.together, engine.runtime.stacked = 2, True
     engine.round(engine.init(), range(6), 0)
     assert {2, 3} <= {f.client for f in engine.traffic.failed}
@@ -140,7 +141,7 @@ def test_workers_are_tampered_with_alike() -> None:
     harms = {(1, 0): "duplicated", (1, 3): "reordered", (1, 5): "corrupted", (2, 1): "malicious", (2, 3): "absurd"}
     kind = tampered(Workers, once(harms))
     people = population(mlp)
-    engine = kind(people, PFedSD(local=LOCAL), workers=2, norm_bound=BOUND, on_nonfinite="refuse")
+    engine = kind(people, PFedSD(local=LOCAL), Options(workers=2, norm_bound=BOUND, on_nonfinite="refuse"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with warnings.catch_warnings(record=True) as caught:

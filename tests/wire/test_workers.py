@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -20,6 +21,7 @@ from fedloom.algorithms import FedAvg, FedNTD, KTpFL, PFedSD, Scaffold
 from fedloom.core.errors import ClientError, EngineWarning, SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.testing.compare import same
@@ -46,8 +48,9 @@ class One(Workers):
 
     made: ClassVar[list[Child]] = []
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **{**settings, "workers": 1})
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.options = dataclasses.replace(self.options, workers=1)
 
 
 class Two(Workers):
@@ -55,8 +58,9 @@ class Two(Workers):
 
     made: ClassVar[list[Child]] = []
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **{**settings, "workers": 2})
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.options = dataclasses.replace(self.options, workers=2)
 
     def _fork(self) -> int:
         number = super()._fork()
@@ -161,7 +165,7 @@ class Sleepy(nn.Module):
 def test_who_is_late_is_left_out(tmp_path: Path) -> None:
     asleep = tmp_path / "asleep"
     people = population(lambda: Sleepy(asleep))
-    engine, loop = Two(people, PFedSD(local=LOCAL), deadline=0.3), Loop(people, PFedSD(local=LOCAL))
+    engine, loop = Two(people, PFedSD(local=LOCAL), Options(deadline=0.3)), Loop(people, PFedSD(local=LOCAL))
     before = engine.init()
     asleep.touch()
     begun = time.monotonic()
@@ -171,7 +175,7 @@ def test_who_is_late_is_left_out(tmp_path: Path) -> None:
     assert not engine.children
     assert not dict(engine.states)
     asleep.unlink()
-    engine.deadline = None
+    engine.options = Options()
     same(loop.round(before, (0, 2, 5), 1), engine.round(before, (0, 2, 5), 1), "the next round has what it should")
     engine.close()
 

@@ -74,7 +74,8 @@ class Past:
         self.wrote = History.read(self.files.path).metrics
         # whom the run did not wait for is lost again, and everybody else is waited for
         engine = self.coordinator.engine
-        engine.deadline, engine.faults = None, lost_again(self.wrote, engine.faults)
+        o = engine.options
+        engine.options = replace(o, deadline=None, faults=lost_again(self.wrote, o.faults))
 
     def replay(self, round: int) -> Replay:
         """As `Job.replay`."""

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from fedloom.coordinator.job import Plan
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.engines.engine import Engine
+from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
 from fedloom.engines.norms import LEAST, Norms
 from fedloom.engines.population import pooled
@@ -72,23 +73,19 @@ class Coordinator:
             form = fixed.get("compilation") or choose_compilation(
                 kind, trained, algorithm.local, self.cohort_size, settings.rounds
             )
+        named = {f.name for f in fields(Options)} & {f.name for f in fields(settings)}
+        options = Options(**{name: getattr(settings, name) for name in named - {"compilation"}}, compilation=form)
         self.engine: Engine = kind(
             trained,
             algorithm,
-            compilation=form,
-            bf16=settings.bf16,
-            chunk=settings.chunk,
-            chunks=fixed.get("chunks"),
-            workers=settings.workers,
-            deadline=settings.deadline,
-            # what is in one place is not lost on the way
-            faults=None if algorithm.pooled or job.faults is None else _InWords(job.faults),
-            on_nonfinite=settings.on_nonfinite,
-            norm_bound=settings.norm_bound,
-            median_bound=settings.median_bound,
-            partial_sums=settings.partial_sums,
-            counts_states=settings.stateless,
-            judges_trained=settings.per_client and not algorithm.pooled,
+            replace(
+                options,
+                chunks=fixed.get("chunks"),
+                # what is in one place is not lost on the way
+                faults=None if algorithm.pooled or job.faults is None else _InWords(job.faults),
+                counts_states=settings.stateless,
+                judges_trained=settings.per_client and not algorithm.pooled,
+            ),
         )
         if isinstance(self.engine, Devices):
             self.engine.fleet = job.fleet
@@ -207,7 +204,7 @@ class Coordinator:
         clients, declined = self.accepting(t)
         clock.lap("sample")
         received = {}
-        if self.engine.judges_trained:
+        if self.engine.options.judges_trained:
             received = self.evaluation.received(self._server, clients, max(0, t - 1))
             clock.lap("look")
         server = self.engine.round(self._server, clients, t)
@@ -219,7 +216,7 @@ class Coordinator:
         record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge))
         self._server, self._round = server, done
         each: Record = {}
-        if self.engine.judges_trained:
+        if self.engine.options.judges_trained:
             each["trained"], means = self.evaluation.of_trained(received, self.engine.traffic.after)
             record.update(means)
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:

@@ -160,9 +160,9 @@ class AskedCohort:
         self.engine.to_judge[name] = predict
 
     def gather(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Replies[Any]:
-        if self.engine.partial_sums is not None:
+        if self.engine.options.partial_sums is not None:
             raise SettingError(
-                f"partial_sums = {self.engine.partial_sums} is for uploads of which only the mean is used, and "
+                f"partial_sums = {self.engine.options.partial_sums} is for uploads of which only the mean is used, and "
                 f"{type(self.engine.algorithm).__name__} needs each: leave partial_sums out"
             )
         values: dict[int, Any] = {}
@@ -193,7 +193,7 @@ class AskedCohort:
 
     def _parts(self) -> list[tuple[int, ...]]:
         """Whose uploads are added up together; a function of who was asked, whoever answers."""
-        count = self.engine.partial_sums
+        count = self.engine.options.partial_sums
         if count is None:
             return []
         cut = [np.array_split(sorted(group.clients), count) for group in self.groups]
@@ -225,20 +225,20 @@ class AskedCohort:
         send = self._sender(scatter)
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         engine.traffic.asked.update(self.clients)
-        call = Call(name, broadcast, self.round, number, rate, "all" if engine.judges_trained else None)
+        call = Call(name, broadcast, self.round, number, rate, "all" if engine.options.judges_trained else None)
         groups, accepted, lost = self.groups, list[int](), dict[int, str]()
         try:
             for group in groups:
                 order, kind = sorted(group.clients), f"{name} {number} {group.architecture}"
-                if engine.faults is not None:
-                    reasons = {k: engine.faults(self.round, number, k) for k in order}
+                if engine.options.faults is not None:
+                    reasons = {k: engine.options.faults(self.round, number, k) for k in order}
                     lost.update({k: why for k, why in reasons.items() if why is not None})
                     order = [k for k in order if reasons[k] is None]
                 engine.lost = lost
                 asked = [tuple(k for k in part if k in order) for part in parts]
                 call = replace(call, sums=tuple(part for part in asked if part))
                 for request, states, answer, norms, middle in self._measured(call, order, send, kind):
-                    if engine.counts_states:
+                    if engine.options.counts_states:
                         self._note_states(request, states, answer)
                     engine.states.offer(request.clients, states, (self.round, number))
                     bad = self._refused(request, states, answer, norms, middle)
@@ -247,7 +247,7 @@ class AskedCohort:
                     lost.update(bad)
                     good = [i for i, k in enumerate(request.clients) if k not in bad]
                     there = [request.clients[i] for i in good]
-                    if norms is not None and engine.median_bound is not None:
+                    if norms is not None and engine.options.median_bound is not None:
                         engine.norms.add(kind, norms[good].tolist())
                     if len(groups) == 1:
                         engine.states.accept(there)
@@ -275,13 +275,13 @@ class AskedCohort:
         """
         engine = self.engine
         answers = engine.answers(call, clients, send) if clients else ()
-        if engine.norm_bound is None and engine.median_bound is None:
+        if engine.options.norm_bound is None and engine.options.median_bound is None:
             yield from ((*found, None, None) for found in answers)
             return
         middle = engine.norms.median(kind)
         measured: Iterator[tuple[Request, Any, Answer, Tensor | None]]
         measured = ((*found, _norms(*found)) for found in answers)
-        if engine.median_bound is not None and middle is None:
+        if engine.options.median_bound is not None and middle is None:
             together = list(measured)
             finite = [norms[norms.isfinite()].tolist() for *_, norms in together if norms is not None]
             middle, measured = median(itertools.chain.from_iterable(finite)), iter(together)
@@ -293,14 +293,14 @@ class AskedCohort:
         """Clients whose answers hold numbers that cannot be, and why."""
         engine, summed, large = self.engine, answer.summed, dict[int, str]()
         wrong = not_finite(request, states, answer) if summed is None else summed.wrong
-        bad = refused(request, wrong, stop=engine.on_nonfinite == "stop")
+        bad = refused(request, wrong, stop=engine.options.on_nonfinite == "stop")
         if summed is not None:
             large.update(summed.large)
         elif norms is not None:
-            if engine.norm_bound is not None:
-                large = too_large(request, norms, engine.norm_bound)
-            if engine.median_bound is not None and middle is not None:
-                large = beyond(request.clients, norms, engine.median_bound, middle) | large
+            if engine.options.norm_bound is not None:
+                large = too_large(request, norms, engine.options.norm_bound)
+            if engine.options.median_bound is not None and middle is not None:
+                large = beyond(request.clients, norms, engine.options.median_bound, middle) | large
         return large | bad
 
     def _name(self, fn: Callable[..., Any]) -> str:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -15,13 +15,13 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
 from fedloom.core.errors import NobodyAnswered, NonFiniteError, SettingError, StackingError
-from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
+from fedloom.core.fold.execution import Execution, Programs, executing
 from fedloom.core.model import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Weights
 from fedloom.engines.accounting import Bill
 from fedloom.engines.cohort import AskedCohort, Exchange, Traffic
-from fedloom.engines.faults import Faults
+from fedloom.engines.engine_options import DEFAULTS, Options
 from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
 from fedloom.engines.message import GIVEN, JUDGING, Answer, Call, HeldOut, Judged, Request, Seen
 from fedloom.engines.norms import Norms
@@ -37,15 +37,8 @@ Send = Callable[[Sequence[int]], tuple[Any, ...]]  # clients -> what is sent to 
 class Engine(ABC):
     """Runs the clients of a population; knows no algorithm by name.
 
-    Clients' states are in `states`, at the server; requests carry them. `chunk`: how many clients are computed at a
-    time (stack); `chunks`: by architecture, as `fixed` has told it of a run that goes on. `workers`: how many processes
-    compute them, `deadline`: the seconds that clients in other processes have for an exchange. `faults`: simulated loss
-    of clients. `counts_states`: whether clients' states travel with the messages, and are counted. `judges_trained`:
-    whether what a client has trained is judged where it was trained. `on_nonfinite`: "stop" raises NonFiniteError,
-    "refuse" treats the client as failed and leaves its state as it was; the same for the server's own state.
-    `norm_bound`: of an upload, in multiples of the norm of what its client was sent; a larger one is refused.
-    `median_bound`: the same in multiples of the median of such uploads (`norms`).
-    `partial_sums`: in how many sums uploads are added up before these are; processes send sums then, and no uploads.
+    Clients' states are in `states`, at the server; requests carry them. `options`: how clients are computed, and which
+    of their answers are taken.
     """
 
     name: str
@@ -57,20 +50,8 @@ class Engine(ABC):
         self,
         population: Population,
         algorithm: Algorithm[Any, Any],
+        options: Options = DEFAULTS,
         *,
-        compilation: Compilation = "none",
-        bf16: bool = False,
-        chunk: int | None = None,
-        chunks: Mapping[str, int] | None = None,
-        workers: int | None = None,
-        deadline: float | None = None,
-        faults: Faults | None = None,
-        on_nonfinite: Literal["stop", "refuse"] = "stop",
-        norm_bound: float | None = None,
-        median_bound: float | None = None,
-        partial_sums: int | None = None,
-        counts_states: bool = False,
-        judges_trained: bool = False,
         programs: Programs | None = None,
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
@@ -82,28 +63,17 @@ class Engine(ABC):
                 f"{type(algorithm).__name__} needs validation examples on its clients, got none: hold some out with "
                 "federate(..., val_fraction=0.2), or data.val_fraction (--val-fraction 0.2)"
             )
-        for name, count in (("chunk", chunk), ("workers", workers)):
-            if count is not None and count < 1:
-                raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")
-        if partial_sums is not None and (self.elsewhere or counts_states):
-            what = (
-                "devices answer each for itself" if self.elsewhere else "stateless clients are asked for their states"
-            )
-            raise SettingError(f"partial_sums = {partial_sums} cannot be, because {what}: leave one of them out")
-        if partial_sums is not None and median_bound is not None:
-            raise SettingError(
-                f"median_bound = {median_bound:g} looks at each upload, and partial_sums = {partial_sums} sends sums: "
-                "leave one of them out, or take norm_bound"
-            )
         self.population, self.algorithm = population, algorithm
-        self.partial_sums = partial_sums
-        self.compilation, self.bf16, self.chunk, self.chunks_given = compilation, bf16, chunk, chunks
-        self.workers, self.deadline, self.faults, self.on_nonfinite = workers, deadline, faults, on_nonfinite
-        self.norm_bound, self.counts_states, self.judges_trained = norm_bound, counts_states, judges_trained
-        self.median_bound, self.norms = median_bound, Norms()
+        self.options = o = options
+        if o.partial_sums is not None and self.elsewhere:
+            raise SettingError(
+                f"partial_sums = {o.partial_sums} cannot be, because devices answer each for itself: leave one of them "
+                "out"
+            )
+        self.norms = Norms()
         self._bills: dict[str, Bill] = {}
         self.runtime = Runtime(
-            population, algorithm, stacked=self.stacked, compilation=compilation, bf16=bf16, programs=programs
+            population, algorithm, stacked=self.stacked, compilation=o.compilation, bf16=o.bf16, programs=programs
         )
         self.states = ClientStore()  # a client never asked occupies nothing
         self.watch: Callable[[Exchange], None] | None = None  # sees every exchange of a replayed round
@@ -176,25 +146,21 @@ class Engine(ABC):
         """What is chosen once for a run because results depend on it in the last bit."""
         rows: dict[str, Any] = {"rows": [*self.keys.rows]} if self.keys.rows else {}
         rows |= {"pools": [*self.keys.pools]} if self.keys.pools else {}
-        rows |= {"partial_sums": self.partial_sums} if self.partial_sums else {}
-        return {"engine": self.name, "compilation": self.compilation, "bf16": self.bf16, **rows}
+        o = self.options
+        rows |= {"partial_sums": o.partial_sums} if o.partial_sums else {}
+        return {"engine": self.name, "compilation": o.compilation, "bf16": o.bf16, **rows}
 
-    def variant(self, algorithm: Algorithm[Any, Any]) -> Engine:
-        """The same engine for another algorithm, with no states yet; traced steps are shared."""
-        return type(self)(
-            self.population, algorithm, compilation=self.compilation, bf16=self.bf16, chunk=self.chunk,
-            chunks=self.chunks_given, workers=self.workers, deadline=self.deadline, faults=self.faults,
-            on_nonfinite=self.on_nonfinite, norm_bound=self.norm_bound, median_bound=self.median_bound,
-            partial_sums=self.partial_sums,
-            counts_states=self.counts_states, judges_trained=self.judges_trained, programs=self.runtime.programs,
-        )  # fmt: skip
+    def variant(self, algorithm: Algorithm[Any, Any], options: Options | None = None) -> Engine:
+        """Make the same engine for another algorithm or with other options, with no states; traced steps are shared."""
+        return type(self)(self.population, algorithm, options or self.options, programs=self.runtime.programs)
 
     def open(self) -> None:  # noqa: B027  # most need nobody
         """From now on ask processes that were launched for this run; without it, clients are computed here."""
 
     def decliners(self, round: int, clients: Sequence[int]) -> dict[int, str]:
         """Those of some clients who would not take part in a round, and why."""
-        reasons = {} if self.faults is None else {k: self.faults(round, 0, k) for k in clients}
+        faults = self.options.faults
+        reasons = {} if faults is None else {k: faults(round, 0, k) for k in clients}
         return {k: why for k, why in reasons.items() if why == "declined"}
 
     def refused(self, clients: Mapping[int, str], round: int) -> None:  # noqa: B027  # the record of the round says it
@@ -333,7 +299,7 @@ class Engine(ABC):
                 self.traffic.server_losses[name] = float(losses[-1].double().mean())
             return after
         batch, what = problem
-        if self.on_nonfinite == "stop":
+        if self.options.on_nonfinite == "stop":
             raise NonFiniteError(what + REMEDY, client=None, round=cohort.round + 1, batch=batch)
         self.traffic.server_refused[name] = at_batch(what, batch)
         return before

@@ -32,9 +32,9 @@ class Stacked(Engine):
 
         Unless given: 8 models each (weights, gradients, momenta, copies) in half the GPU's free memory, or in 2 GiB.
         """
-        if self.chunks_given is not None:
-            return dict(self.chunks_given)
+        if self.options.chunks is not None:
+            return dict(self.options.chunks)
         p = self.population
         budget = torch.cuda.mem_get_info(p.device)[0] // 2 if p.device.type == "cuda" else 2 << 30
         sizes = {name: model.num_params * torch.finfo(p.dtype).bits // 8 for name, model in p.models.items()}
-        return {name: self.chunk or max(1, budget // (8 * size)) for name, size in sizes.items()}
+        return {name: self.options.chunk or max(1, budget // (8 * size)) for name, size in sizes.items()}

@@ -13,6 +13,7 @@ from fedloom.algorithms.fedavg import FedAvg
 from fedloom.core import tree
 from fedloom.core.model import Model
 from fedloom.engines.engine import Engine
+from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
@@ -148,7 +149,7 @@ def others_data_stay_theirs(subject: Subject) -> str | None:
         recording = {Loop: RecordingLoop, Stacked: RecordingStacked}[kind]
         seen = []
         for p in (clean, poisoned):
-            engine = recording(p, subject.algorithm, on_nonfinite="refuse")
+            engine = recording(p, subject.algorithm, Options(on_nonfinite="refuse"))
             engine.round(engine.init(), everyone[0], 0)
             seen.append({e: (state, upload) for e, k, state, upload in engine.log if k == mine and e == 0})
         same(seen[0], seen[1], what)
@@ -254,7 +255,7 @@ def _from_round_1(
 ) -> Trail:
     """Rounds 1, 2, ... of an engine that begins with what its usual run saved after round 0."""
     whole = subject.run(kind)
-    engine = kind(subject.population(), subject.algorithm, faults=faults)
+    engine = kind(subject.population(), subject.algorithm, Options(faults=faults))
     start = decode(encode(whole.servers[1]), engine.init())
     for k, state in whole.states[1].items():
         engine.states[k] = decode(encode(state), tree.zeros_like(state))

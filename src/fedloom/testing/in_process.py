@@ -99,8 +99,8 @@ def alone(population: Population, client: int) -> Population:
 class Keeping(Devices):
     """Every client is a device in this process, which keeps its state in a folder of its own."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self.folder = Path(tempfile.mkdtemp(prefix="fedloom-devices-"))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.controllers: dict[int, Controller] = {}
@@ -121,9 +121,11 @@ class Keeping(Devices):
         """The device of a client, as it begins with what is in a folder."""
         assert self.fleet is not None
         name = self.fleet.names[client]
-        runtime = Runtime(alone(self.population, client), self.algorithm, compilation=self.compilation, bf16=self.bf16)
+        runtime = Runtime(
+            alone(self.population, client), self.algorithm, compilation=self.options.compilation, bf16=self.options.bf16
+        )
         where = folder or self.folder / str(client)
-        models = None if self.counts_states else ModelManager(where, runtime.fresh(0))
+        models = None if self.options.counts_states else ModelManager(where, runtime.fresh(0))
         return Controller(name, self.fleet.tokens[name], runtime, models)
 
     def all_states(self) -> dict[int, Any]:

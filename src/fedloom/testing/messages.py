@@ -26,8 +26,8 @@ class Messages(Engine):
     name = "messages"
     limit = LIMIT
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self.child: Child | None = None
         self.rehearsals = Rehearsals(self.population, self.algorithm)
         self.sent = 0
@@ -67,7 +67,10 @@ class Messages(Engine):
             mine = self.population
         else:
             mine = dataclasses.replace(self.population, federation=dataclasses.replace(federation, test=None))
-        return Service(Runtime(mine, self.algorithm, compilation=self.compilation, bf16=self.bf16), limit=self.limit)
+        return Service(
+            Runtime(mine, self.algorithm, compilation=self.options.compilation, bf16=self.options.bf16),
+            limit=self.limit,
+        )
 
     def close(self) -> None:
         if self.child is not None:

@@ -24,6 +24,7 @@ from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Federation, Partition
 from fedloom.engines.engine import Engine, Send
+from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
 from fedloom.engines.loop import Loop
 from fedloom.engines.message import Answer, Call, Request, Rows
@@ -211,10 +212,7 @@ class Subject:
         engine = kind(
             population,
             algorithm or self.algorithm,
-            compilation=compilation,
-            chunk=chunk,
-            faults=faults,
-            on_nonfinite="refuse" if refuse else "stop",
+            Options(compilation=compilation, chunk=chunk, faults=faults, on_nonfinite="refuse" if refuse else "stop"),
         )
         trail = follow(engine, engine.init(), self.cohorts if cohorts is None else cohorts)
         if judged:
@@ -328,8 +326,8 @@ class Padded(Population):
 class Recorder(Engine):
     """Notes (exchange, client, state, upload) of every answer."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self.log: list[tuple[int | str, int, Any, Any]] = []
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:

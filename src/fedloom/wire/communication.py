@@ -34,6 +34,7 @@ FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires b
 CLOSED = b""  # a message and its answer: nothing more is asked
 LARGEST = 16 << 30  # bytes of a message, unless said otherwise
 PATIENCE = 5.0  # seconds that an end waits for a rank
+PARTING = 0.1  # seconds between the last message and the end, or the other side may lose what it has not read yet
 MEETING = timedelta(seconds=60)  # that two ranks have to connect once both have said that they are there
 LOOK = 0.05  # seconds between two looks for ranks that have come
 _PLACE = "RANK (0 of the server, then 1, 2, ...), WORLD_SIZE (how many), MASTER_ADDR and MASTER_PORT (of the server)"
@@ -190,6 +191,7 @@ class GlooManager(Carried):
         self._posts: list[threading.Thread] = []  # of these, those that send
         self._meeting: list[threading.Thread] = []  # and those that connect
         self._ending = threading.Event()
+        self._sent = -PARTING  # when the last message was sent
         if rank:
             self._meet(0, self.store.add("arrivals", 1))
             self._due[0].release()  # the next message comes while this one is answered
@@ -253,6 +255,7 @@ class GlooManager(Carried):
         with contextlib.suppress(EOFError):
             while (message := self._out[rank].get()) is not None:
                 self._send(rank, message)
+                self._sent = time.monotonic()
             return
         self._lost(rank)
 
@@ -269,6 +272,7 @@ class GlooManager(Carried):
         for messages in self._out.values():
             messages.put(None)
         _join(self._posts)
+        time.sleep(max(0.0, self._sent + PARTING - time.monotonic()))
         for rank, due in self._due.items():
             self._part(rank)
             due.release()

@@ -56,8 +56,8 @@ class Devices(Engine):
     elsewhere = True
     fleet: Fleet | None = None
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self.rehearsals = Rehearsals(self.population, self.algorithm)
         self.limit = LIMIT
         self._numbers = itertools.count(1)
@@ -106,7 +106,7 @@ class Devices(Engine):
     @property
     def _stays(self) -> bool:
         """Whether states stay with the devices."""
-        return self._has_states and not self.counts_states
+        return self._has_states and not self.options.counts_states
 
     def _version(self, client: int) -> Version | None:
         if not self._stays or client not in self.states:
@@ -141,12 +141,12 @@ class Devices(Engine):
         messages = {}
         for k, request in requests.items():
             name, number, round = fleet.names[k], self._sent[k], request.call.round
-            own = self.stack([k]) if self.counts_states and made is not None else None
+            own = self.stack([k]) if self.options.counts_states and made is not None else None
             durable = round if self.durable is None else self.durable
             beside = {"to": name, "durable": durable, "held": self._digest(k)}
             clients[name] = k
             messages[name] = sealed(request_bytes(request, number, (number, made), own, **beside), fleet.tokens[name])
-        for name, answer in fleet.ask(messages, self.deadline):
+        for name, answer in fleet.ask(messages, self.options.deadline):
             yield clients[name], answer
 
     def _size(self, request: Request) -> int:
@@ -183,7 +183,7 @@ class Devices(Engine):
         """(new state or where it is held, answer) of bytes that may be anybody's."""
         message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
         message.head["warnings"] = []  # the words of a device are for its own log
-        travels = self.counts_states and request.call.exchange != JUDGING
+        travels = self.options.counts_states and request.call.exchange != JUDGING
         if ("state" in message.parts) != travels:
             raise CodecError("a state comes with the answer to a request that brought one, and only then")
         states, answer = answer_of(message, request)

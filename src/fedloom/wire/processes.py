@@ -48,8 +48,8 @@ class Processes(Engine):
     together = 1
     ahead = 0  # requests that a process is sent beside the one that it works on
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self._calls, self._numbers = itertools.count(), itertools.count()
         self._holds: dict[int, int] = {}  # the number of the newest broadcast that a process has
         # What processes have not answered, by its number, the oldest first; None: nobody waits for it any more.
@@ -91,7 +91,8 @@ class Processes(Engine):
         left = sorted(shares, key=lambda share: (sizes[list(share)].sum(), -share[0]))
         tries = dict.fromkeys(shares, 0)
         found: list[Found] = []
-        end = None if call.exchange == JUDGING or self.deadline is None else time.monotonic() + self.deadline
+        deadline = self.options.deadline
+        end = None if call.exchange == JUDGING or deadline is None else time.monotonic() + deadline
         try:
             while left or found or self._at_work:
                 while left and (process := self._next(free, len(left))) is not None:
@@ -115,7 +116,7 @@ class Processes(Engine):
                         left.append(asked.clients)
                 if end is not None and not ready and time.monotonic() >= end:
                     late = [request.clients for each in self._at_work.values() for request in each]
-                    reason = f"{NOT_WITHIN} {self.deadline:g} s"
+                    reason = f"{NOT_WITHIN} {deadline:g} s"
                     self.lost.update(dict.fromkeys(itertools.chain.from_iterable([*late, *left]), reason))
                     break
         finally:  # what is still computed belongs to nobody

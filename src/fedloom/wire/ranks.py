@@ -12,7 +12,10 @@ from typing import Any, ClassVar
 
 import torch
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import RankError, SettingError
+from fedloom.engines.engine_options import DEFAULTS, Options
+from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.storage import codec
 from fedloom.wire.communication import CLOSED, LOOK, CommunicationManager, Transport, communication
@@ -37,11 +40,11 @@ class Ranks(Processes):
     transport: ClassVar[Transport]
     ahead = 1  # or a rank waits for rank 0, which waits for a core
 
-    def __init__(self, *args: Any, chunk: int | None = None, **settings: Any) -> None:
-        self.stacked, self.together = chunk is not None, chunk or 1
-        if self.stacked and settings.get("partial_sums") is not None:
+    def __init__(self, people: Population, algorithm: Algorithm[Any, Any], o: Options = DEFAULTS, **more: Any) -> None:
+        self.stacked, self.together = o.chunk is not None, o.chunk or 1
+        if self.stacked and o.partial_sums is not None:
             raise SettingError("partial_sums is for clients that are computed one by one: leave it out, or chunk")
-        super().__init__(*args, chunk=chunk, **settings)
+        super().__init__(people, algorithm, o, **more)
         self.ranks: list[int] | None = None  # those that are left, once the engine is open
         self._mine = ""  # which job this is, since it is open
         self._told: set[int] = set()  # who was told of it
@@ -95,7 +98,7 @@ class Ranks(Processes):
                 people, self.algorithm, stacked=asked["stacked"], compilation=asked["compilation"],
                 bf16=asked["bf16"], programs=self.runtime.programs,
             )  # fmt: skip
-            service = Service(runtime, trusted=True, norm_bound=self.norm_bound)
+            service = Service(runtime, trusted=True, norm_bound=self.options.norm_bound)
             with threads(1):
                 while message := manager.receive():
                     manager.answer(service(message))
@@ -150,7 +153,8 @@ class Ranks(Processes):
 
     def _tell(self) -> None:
         """Tell those that have come of this job."""
-        about = {"about": self._mine, "stacked": self.stacked, "compilation": self.compilation, "bf16": self.bf16}
+        o = self.options
+        about = {"about": self._mine, "stacked": self.stacked, "compilation": o.compilation, "bf16": o.bf16}
         for rank in self.wires.came():
             if rank not in self._told:
                 self._told.add(rank)

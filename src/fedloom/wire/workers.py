@@ -43,8 +43,8 @@ class Workers(Processes):
 
     name = "workers"
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self.children, self._made = Children(), itertools.count()
 
     @property
@@ -52,7 +52,7 @@ class Workers(Processes):
         return self.children
 
     def idle(self, count: int) -> list[int] | None:
-        count = min(self.workers or cores(), count)
+        count = min(self.options.workers or cores(), count)
         if count == 1:
             return None
         while len(self.children) < count:
@@ -72,7 +72,7 @@ class Workers(Processes):
     def _fork(self) -> int:
         self.population.prepare()  # made once, before there are several processes
         number = next(self._made)
-        self.children[number] = Child(Service(self.runtime, trusted=True, norm_bound=self.norm_bound))
+        self.children[number] = Child(Service(self.runtime, trusted=True, norm_bound=self.options.norm_bound))
         return number
 
     def _forget(self, process: int) -> None:

@@ -24,6 +24,7 @@ from fedloom.core.optimiser import SGD, Adam, Distill, Local
 from fedloom.core.task import Classification
 from fedloom.core.types import Weights, replace
 from fedloom.data import Normalise, by_lists, federate, from_arrays
+from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
@@ -222,7 +223,7 @@ def test_reweighting_begins_where_each_clients_training_has_come_so_far(compilat
     task, local = LDAM(s=8.0, drw=0.5), Local(epochs=1, batch_size=2, optimiser=SGD(lr=0.05))
     ends = []
     for engine, more in ((Loop, {}), (Stacked, {"compilation": compilation})):
-        made: Any = engine(clients(task), FedAvg(local=local), **more)
+        made: Any = engine(clients(task), FedAvg(local=local), Options(**more))
         sent: dict[int, Any] = {}
         made.watch = lambda exchange, sent=sent: sent.update({exchange.client: exchange.upload.value})
         made.round(made.init(), (0, 1, 2, 3), 0)

@@ -1,0 +1,66 @@
+"""How an engine computes clients and which of their answers it takes: one object, handed on whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fedloom.core.errors import SettingError
+from fedloom.core.fold.execution import Compilation
+from fedloom.engines.faults import Faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Hold the options of an engine. Fields that bear the name of a run's setting hold its value.
+
+    Raises:
+        SettingError: a value that no engine can take.
+    """
+
+    compilation: Compilation = "none"
+    """Run training step by step, or from a traced or compiled graph."""
+    bf16: bool = False
+    """Compute local training in mixed precision."""
+    chunk: int | None = None
+    """Clients that are computed at a time, in a stack; None: by memory."""
+    chunks: Mapping[str, int] | None = None
+    """The same by architecture, as `Engine.fixed` told it when the run began."""
+    workers: int | None = None
+    """Processes that compute clients; None: one for each core."""
+    deadline: float | None = None
+    """Seconds that clients in other processes have for an exchange."""
+    faults: Faults | None = None
+    """Simulated loss of clients."""
+    on_nonfinite: Literal["stop", "refuse"] = "stop"
+    """Raise NonFiniteError, or count the client as failed and keep its state; the same for the server's own state."""
+    norm_bound: float | None = None
+    """Refuse an upload whose norm is above so many times the norm of what its client was sent."""
+    median_bound: float | None = None
+    """Refuse an upload whose norm is above so many times the median norm of such uploads (`norms`)."""
+    partial_sums: int | None = None
+    """Sums into which uploads are added before these are; processes send sums then, and no uploads."""
+    counts_states: bool = False
+    """Let clients' states travel with the messages, and count their bytes."""
+    judges_trained: bool = False
+    """Judge what a client has trained where it was trained."""
+
+    def __post_init__(self) -> None:
+        for name in ("chunk", "workers"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise SettingError(f"{name} must be >= 1 or None (chosen for you), got {count}")
+        if self.partial_sums is not None and self.counts_states:
+            raise SettingError(
+                f"partial_sums = {self.partial_sums} cannot be, because stateless clients are asked for their states: "
+                "leave one of them out"
+            )
+        if self.partial_sums is not None and self.median_bound is not None:
+            raise SettingError(
+                f"median_bound = {self.median_bound:g} looks at each upload, and partial_sums = {self.partial_sums} "
+                "sends sums: leave one of them out, or take norm_bound"
+            )
+
+
+DEFAULTS = Options()
