@@ -1,34 +1,88 @@
-"""Make `fedloom/cli/index.json`, from which the command line answers without importing PyTorch.
+"""Make what the command line and editors know of settings without importing PyTorch, and the tables of a page.
 
     python scripts/make_index.py
 
-To be run where algorithms, models, tasks, partitions or settings have changed; `tests/cli/test_index.py` says when.
+`fedloom/cli/index.json` (algorithms, flags, defaults), `fedloom/cli/settings.schema.json` (by which editors complete
+and check settings files) and the tables of docs/settings.md are made from the declarations in the classes. Run it where
+these have changed; `tests/cli/test_index.py` says when.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import sys
-from dataclasses import is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic import TypeAdapter
+
 from fedloom.algorithms import ALGORITHMS
-from fedloom.core.choices import field_types
+from fedloom.coordinator.settings import RunSettings
+from fedloom.core.choices import field_types, settable, without_none
+from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
+from fedloom.core.setting import flag_of, sentences
 from fedloom.experiments import catalogue
-from fedloom.experiments.experiment import Experiment, flat
-from fedloom.experiments.parts import parts
+from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment, flat
+from fedloom.experiments.parts import OPTIMISERS, parts
 from fedloom.experiments.trials import MEASURES, VALIDATION
 from fedloom.models import MODELS
 
-TARGET = Path(__file__).parents[1] / "src/fedloom/cli/index.json"
+ROOT = Path(__file__).parents[1]
+INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
+PAGE = ROOT / "docs/settings.md"
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A setting as its class declares it."""
+
+    kind: Any  # its type, without bounds
+    default: Any
+    flag: str
+    value: str  # what stands for the value in the help
+    group: str  # of flags
+    sentence: str  # Markdown, with links from docs/
+
+
+def declared() -> Iterator[tuple[str, Declared]]:
+    """Yield all settings that have a place in a file, by their keys, in the order of docs/settings.md."""
+    plain, local = Experiment(), Local()
+    rate = local.optimiser.lr
+    sgd, adam = local.optimiser, Adam(lr=rate, weight_decay=1e-5)
+    for section, group, of in (
+        ("", "data and clients", [plain]),
+        ("data", "data and clients", [plain.data]),
+        ("clients", "data and clients", [plain.clients]),
+        ("local", "training", [local, sgd, adam]),
+        ("run", "", [plain.run]),
+    ):
+        for one in of:
+            kinds, said = field_types(type(one)), sentences(type(one))
+            for field in dataclasses.fields(one):
+                name, value = field.name, getattr(one, field.name)
+                if name not in said:
+                    continue
+                kind = kinds[name]
+                if isinstance(value, Optimiser):
+                    kind, value = Literal["sgd", "adam"], "sgd"
+                flag, metavar, own = flag_of(type(one), name)
+                key = f"{section}.{name}" if section else name
+                yield key, Declared(kind, value, flag, metavar, own or group, said[name])
+
+
+DECLARED = dict(declared())
 
 
 def index() -> dict[str, Any]:
-    """What the file holds."""
+    """Return what the command line knows."""
     return {
-        "algorithms": {name: _algorithm(name) for name in ALGORITHMS},
-        "settings": _settings(),
+        "algorithms": {name: _listed(name) for name in ALGORITHMS},
+        "settings": {key: _indexed(key, one) for key, one in DECLARED.items()},
         "partitions": catalogue.PARTITIONS,
         "models": list(MODELS),
         "tasks": list(catalogue.TASKS),
@@ -37,12 +91,46 @@ def index() -> dict[str, Any]:
     }
 
 
-def written(found: dict[str, Any]) -> str:
-    """The same as text."""
+def plain(sentence: str) -> str:
+    """Return a sentence without marks and links."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", sentence).replace("`", "")
+
+
+def page(text: str) -> str:
+    """Return docs/settings.md with the tables of its sections made anew."""
+    for section in ("", "data", "clients", "local", "run"):
+        rows = [_row(key, one) for key, one in DECLARED.items() if key.rpartition(".")[0] == section]
+        table = "\n".join(["| key | flag | type | default | meaning |", "|---|---|---|---|---|", *rows])
+        head = rf"^## {re.escape(f'`[{section}]`') if section else 'At the top'}.*\n\n"
+        text, count = re.subn(rf"({head})(?:\|.*\n)+", lambda m, t=table: f"{m[1]}{t}\n", text, flags=re.MULTILINE)
+        assert count == 1, section
+    return text
+
+
+def written(found: Schema) -> str:
+    """Return JSON as text."""
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
-def _algorithm(name: str) -> dict[str, str]:
+def made() -> dict[Path, str]:
+    """Return all files and what they must hold."""
+    return {INDEX: written(index()), SCHEMA: written(schema()), PAGE: page(PAGE.read_text(encoding="utf-8"))}
+
+
+# ---- the index
+
+
+def _indexed(key: str, one: Declared) -> dict[str, Any]:
+    """What the parser needs of a setting: its default, and its choices and flag if it has them."""
+    out: dict[str, Any] = {"default": one.default}
+    if get_origin(one.kind) is Literal:
+        out["choices"] = list(get_args(one.kind))
+    if one.flag:
+        out |= {"flag": one.flag, "value": one.value, "group": one.group}
+    return out | {"what": plain(one.sentence)}
+
+
+def _listed(name: str) -> dict[str, str]:
     """The first line of its file, and its settings with their defaults."""
     lines = (sys.modules[ALGORITHMS[name].__module__].__doc__ or "").strip().splitlines()
     settings = []
@@ -57,18 +145,117 @@ def _said(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _settings() -> dict[str, dict[str, Any]]:
-    """Default and, where a setting is one word of a few, choices of every setting that has a place in a file."""
-    plain = Experiment()
-    out: dict[str, dict[str, Any]] = {"start": {"default": plain.start}}
-    out |= {key: {"default": value} for key, value in flat(plain.described()).items()}
-    for section in ("data", "clients", "local", "run"):
-        for name, kind in field_types(type(getattr(plain, section))).items():
-            if get_origin(kind) is Literal:
-                out[f"{section}.{name}"]["choices"] = list(get_args(kind))
+# ---- the schema
+
+
+def schema() -> Schema:
+    """Return the schema of settings files: JSON Schema, draft 2020-12."""
+    defaults = flat(Experiment().described())
+    keys = {f"{section}.{name}": found for section, found in _sections().items() for name, found in found.items()}
+    for key, said in DECLARED.items():
+        keys.setdefault(key, {"type": "string"})["description"] = plain(said.sentence)
+    for key, value in defaults.items():
+        if key in keys:
+            keys[key]["default"] = value
+    top = {key: found for key, found in keys.items() if "." not in key}
+    top["algorithm"] = {**top["algorithm"], "anyOf": [{"enum": list(ALGORITHMS)}, {"pattern": ":"}]}
+    sections = {
+        name: _table({key.partition(".")[2]: found for key, found in keys.items() if key.startswith(f"{name}.")})
+        for name in _sections()
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Settings of a fedloom run",
+        "type": "object",
+        "properties": {"$schema": {"type": "string"}, **top, **sections, **{n: _algorithm(n) for n in ALGORITHMS}},
+        "additionalProperties": {"type": "object", "description": "settings of an algorithm of your own"},
+        "$defs": {"optimiser": _optimiser()},
+    }
+
+
+def _sections() -> dict[str, dict[str, Schema]]:
+    kinds = {"data": DataSettings, "clients": ClientSettings, "local": Local, "run": RunSettings}
+    return {name: _fields(kind) for name, kind in kinds.items()}
+
+
+def _algorithm(name: str) -> Schema:
+    """The table of an algorithm; what it trains beside local training is a table in it."""
+    kind, found = ALGORITHMS[name], {}
+    types, beneath = field_types(kind, bounds=True), sentences(kind)
+    for key, value in catalogue.hyper_parameters(name).items():
+        about = {"description": plain(beneath[key])} if key in beneath else {}
+        if dataclasses.is_dataclass(value):
+            found[key] = _table(_fields(type(value))) | about
+        elif settable(types[key]):
+            found[key] = _value(types[key]) | about | {"default": value}
+    said = (sys.modules[kind.__module__].__doc__ or "").strip().splitlines()[0]
+    return _table(found) | {"description": said}
+
+
+def _fields(kind: type) -> dict[str, Schema]:
+    """The settings of a class; those of an optimiser stand beside them."""
+    types, out = field_types(kind, bounds=True), {}
+    for field in dataclasses.fields(kind):
+        its = types[field.name]
+        if field.init and isinstance(its, type) and issubclass(its, Optimiser):
+            beside = [] if issubclass(kind, Optimiser) else [SGD, Adam]
+            for one in beside:
+                out |= {name: said for name, said in _fields(one).items() if name not in types}
+            words = [{"enum": [name for name, one in OPTIMISERS.items() if one in beside]}] if beside else []
+            out[field.name] = {"anyOf": [*words, {"$ref": "#/$defs/optimiser"}]}
+        elif field.init and settable(its):
+            out[field.name] = _value(its)
     return out
 
 
+def _optimiser() -> Schema:
+    """An optimiser as a table of its kind and its fields."""
+    every = {name: said for one in OPTIMISERS.values() for name, said in _fields(one).items()}
+    return _table({"kind": {"enum": list(OPTIMISERS)}, **every})
+
+
+def _value(kind: Any) -> Schema:
+    """One setting: pydantic's schema of its type; TOML has no null, and "none" is one."""
+    found = TypeAdapter(kind).json_schema()
+    if {"type": "null"} in found.get("anyOf", ()):
+        found["anyOf"].append({"const": "none"})
+    return found
+
+
+def _table(properties: Mapping[str, Schema]) -> Schema:
+    return {"type": "object", "properties": dict(properties), "additionalProperties": False}
+
+
+# ---- the page
+
+
+def _row(key: str, one: Declared) -> str:
+    flag = {"algorithm": "fedloom run NAME", "run.seed": "--seed"}.get(key, one.flag)
+    cells = [f"`{key}`", f"`{flag}`" if flag else "", _word(one.kind), _default(one.default), one.sentence]
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def _word(kind: Any) -> str:
+    """How the page writes a type."""
+    if without_none(kind) is not kind:
+        return f"{_word(without_none(kind))} or none"
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(f"`{k}`" for k in get_args(kind))
+    several = get_args(kind)
+    if ... in several:
+        return _word(several[0]).replace("one of", "some of")
+    if several:
+        return f"{len(several)} {_word(several[0])}s"
+    return {int: "integer", float: "number", bool: "true or false", str: "text"}[kind]
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"`{', '.join(map(str, value))}`"
+    return f"`{str(value).lower() if value is None or isinstance(value, bool) else value}`"
+
+
 if __name__ == "__main__":
-    TARGET.write_text(written(index()), encoding="utf-8")
-    print(TARGET)
+    for path, text in made().items():
+        path.write_text(text, encoding="utf-8")
+        print(path)

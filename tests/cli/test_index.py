@@ -1,14 +1,72 @@
-"""The index of algorithms and settings says what the classes say."""
+"""The index, the schema and the tables of docs/settings.md say what the classes declare."""
 
 from __future__ import annotations
 
+import argparse
 import runpy
+from dataclasses import dataclass
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "make_index.py"
+import pytest
+
+from fedloom.algorithms import ALGORITHMS
+from fedloom.cli.flags import add_settings
+from fedloom.core.setting import flag_of, sentences, setting
+from fedloom.experiments import catalogue
+from fedloom.experiments.experiment import Experiment, flat
+
+ROOT = Path(__file__).parents[2]
+MADE = runpy.run_path(str(ROOT / "scripts" / "make_index.py"))
 
 
-def test_the_index_is_what_the_classes_say() -> None:
-    make = runpy.run_path(str(SCRIPT))
-    said = make["TARGET"].read_text(encoding="utf-8")
-    assert said == make["written"](make["index"]()), "algorithms or settings have changed: python scripts/make_index.py"
+def test_what_is_made_of_declarations_is_up_to_date() -> None:
+    for path, text in MADE["made"]().items():
+        assert path.read_text(encoding="utf-8") == text, f"settings have changed: python scripts/make_index.py ({path})"
+
+
+def test_every_setting_is_declared_with_a_sentence_and_has_a_row_of_the_page() -> None:
+    keys = {key for key in flat(Experiment().described()) if not key.startswith("fedavg.")}
+    assert keys <= set(MADE["DECLARED"]) | {"algorithm"}
+    rows = {line.split("`")[1] for line in MADE["PAGE"].read_text(encoding="utf-8").splitlines() if line[:3] == "| `"}
+    assert rows >= set(MADE["DECLARED"])
+    assert all(one.sentence.endswith(".") for one in MADE["DECLARED"].values())
+
+
+def test_every_flag_is_that_of_a_setting() -> None:
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    flags = {action.dest: action.option_strings[-1] for action in parser._actions}
+    declared = {key: one.flag for key, one in MADE["DECLARED"].items() if one.flag}
+    assert declared.items() <= flags.items()
+    assert set(flags) - set(declared) == {"help", "settings", "set", "seeds", "out", "resume", "track"}
+    assert "0.9 is 90 %." in " ".join(parser.format_help().split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    size: int = setting(3, "--size N", "some")
+    """How
+    large."""
+    plain: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived(Base):
+    size: int = 4
+    other: bool = setting(False, "--other")
+    """Another one."""
+
+
+def test_a_declaration_is_inherited() -> None:
+    assert sentences(Derived) == {"size": "How large.", "other": "Another one."}
+    assert [flag_of(Derived, name) for name in ("size", "plain", "other")] == [
+        ("--size", "N", "some"), ("", "", ""), ("--other", "", ""),
+    ]  # fmt: skip
+    assert Derived().size == 4
+    assert Derived.other is False
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_setting_of_an_algorithm_has_a_sentence(name: str) -> None:
+    said = sentences(ALGORITHMS[name])
+    assert [key for key in catalogue.hyper_parameters(name) if not said.get(key, "").endswith(".")] == []

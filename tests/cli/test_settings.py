@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from commands import call, error, interrupted
-from fedloom import SGD, Adam, Examples, FedAvg, Local, RunSettings, federate, iid, run
+from fedloom import Examples, FedAvg, RunSettings, federate, iid, run
 from fedloom.cli import main as cli
-from fedloom.cli.flags import add_settings
 from fedloom.coordinator import History, Job
 from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import Experiment
@@ -547,63 +544,6 @@ def test_data_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     out = done(capsys, "data sources")
     assert "fashion_mnist_small" in out
     assert "partitions: iid, shards:S, dirichlet:ALPHA" in out
-
-
-# ---- docs/settings.md
-
-
-def _word(kind: Any) -> str:
-    """How the page writes a type."""
-    parts = [k for k in get_args(kind) if k is not type(None)]
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(f"`{k}`" for k in get_args(kind))
-    if get_origin(kind) is tuple and ... in parts:
-        return _word(parts[0]).replace("one of", "some of")
-    if get_origin(kind) is tuple:
-        return f"{len(parts)} {_word(parts[0])}s"
-    if parts:
-        return f"{_word(parts[0])} or none"
-    return {int: "integer", float: "number", bool: "true or false", str: "text"}[kind]
-
-
-def _known() -> dict[str, tuple[str, str]]:
-    """Every key of a settings file, with its type and default as the page writes them."""
-    hints, plain = get_type_hints(Experiment), Experiment()
-    out: dict[str, tuple[str, str]] = {}
-    for name in ("algorithm", "model", "task", "start"):
-        out[name] = _word(hints[name]), _default(getattr(plain, name))
-    local, sgd, adam = Local(), SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), Adam(lr=0.01, weight_decay=1e-5)
-    assert local.optimiser == sgd
-    out["local.optimiser"] = "one of `sgd`, `adam`", "`sgd`"
-    for section, table in (
-        *((name, getattr(plain, name)) for name in ("data", "clients", "run")),
-        *(("local", part) for part in (local, sgd, adam)),
-    ):
-        for name, kind in get_type_hints(type(table)).items():
-            if name != "optimiser":
-                out[f"{section}.{name}"] = _word(kind), _default(getattr(table, name))
-    return out
-
-
-def _default(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"`{', '.join(map(str, value))}`"
-    return f"`{str(value).lower() if value is None or isinstance(value, bool) else value}`"
-
-
-def test_the_page_lists_every_setting_with_its_flag_type_and_default() -> None:
-    parser = argparse.ArgumentParser()
-    add_settings(parser)
-    flags = {action.dest: action.option_strings[-1] for action in parser._actions}
-    flags["run.seed"] = flags["seeds"]
-    flags["algorithm"] = "fedloom run NAME"
-    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in row.split("|")] for row in re.findall(r"^\|(.*)\|$", page, re.MULTILINE)]
-    found = {
-        row[0].strip("`"): (row[1].strip("`"), row[2], row[3]) for row in rows if len(row) == 5 and row[0][0] == "`"
-    }
-    assert all(row[4] for row in rows if len(row) == 5)
-    assert found == {key: (flags.get(key, ""), *about) for key, about in _known().items()}
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from rich.console import Console
 from torch import nn
 
 import fedloom as fl
-from fedloom.coordinator.progress import Whole, progress
 from fedloom.core.errors import SettingError
+from fedloom.display.progress import Whole, progress
 
 
 def federation() -> fl.Federation:
@@ -37,7 +37,7 @@ def looking(monkeypatch: pytest.MonkeyPatch, **how: Any) -> io.StringIO:
     def console(**_: Any) -> Console:
         return Console(file=seen, width=80, color_system=None, **how)
 
-    monkeypatch.setattr("fedloom.coordinator.progress.Console", console)
+    monkeypatch.setattr("fedloom.display.progress.Console", console)
     return seen
 
 
@@ -91,14 +91,17 @@ def test_a_notebook_shows_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(Figure(**how).add_subplot())
         return made[0].figure, made[0]
 
-    monkeypatch.setattr("fedloom.coordinator.history.Console", lambda: Console(force_jupyter=True))
+    monkeypatch.setattr("fedloom.display.lines.Console", lambda: Console(force_jupyter=True))
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", SimpleNamespace(subplots=subplots))
     monkeypatch.setattr("matplotlib.pyplot", sys.modules["matplotlib.pyplot"], raising=False)
     assert [run(progress=False).plot()] == made
 
 
-def rounds_done(count: int) -> fl.History:
-    return fl.History(algorithm="A", metrics=[{"round": r} for r in range(count + 1)])
+def test_the_newest_number_is_that_of_the_global_model_if_there_is_one() -> None:
+    rounds = [{"round": 0}, {"round": 1, "global_accuracy": 0.3333, "personal_accuracy": 0.5}]
+    assert fl.History(algorithm="A", metrics=rounds).newest() == "global 0.3333"
+    assert fl.History(algorithm="A", metrics=[{"round": 1, "personal_accuracy": 0.5}]).newest() == "personal 0.5000"
+    assert fl.History(algorithm="A", metrics=rounds[:1]).newest() == "personal -"
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -111,9 +114,9 @@ def test_several_runs_have_a_number_and_a_time_of_all(terminal: bool) -> None:
 
     whole = Whole([2, 4], clock=clock)
     for name, rounds in (("fedavg", 2), ("fedntd", 4)):
-        with progress(console, name, rounds, whole=whole, every=30.0, clock=clock) as on_round:
+        with progress(console, name, rounds, whole=whole, every=30.0, clock=clock) as show:
             now += 40 if name == "fedavg" else 100
-            on_round(rounds_done(1))
+            show(1, "global 0.5")
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert re.search("0:00:40 left.*; run 1 of 2, 0:03:20 for all", text)
     assert re.search("0:05:00 left.*; run 2 of 2, 0:03:30 for all", text)
@@ -127,18 +130,18 @@ def test_time_left_is_that_of_the_rounds_computed_now(terminal: bool) -> None:
     """
     console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
     now = 1000.0
-    with progress(console, "fedavg", 40, every=30.0, clock=lambda: now) as on_round:
+    with progress(console, "fedavg", 40, every=30.0, clock=lambda: now) as show:
         for done in (31, 32):
             now += 60
-            on_round(rounds_done(done))
+            show(done, "global 0.5")
     assert "0:08:00 left" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("width", [60, 79, 80])
 def test_the_line_fits_a_narrow_terminal(width: int) -> None:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    with progress(console, "fedavg", 100) as on_round:
-        on_round(fl.History(algorithm="A", metrics=[{"round": 0}, {"round": 1, "global_accuracy": 0.3333}]))
+    with progress(console, "fedavg", 100) as show:
+        show(1, "global 0.3333")
     frames = console.file.getvalue()  # type: ignore[attr-defined]
     assert "global 0.3333" in frames
     assert "…" not in frames

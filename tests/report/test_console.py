@@ -12,7 +12,9 @@ from rich.console import Console
 
 from fedloom import ALGORITHMS
 from fedloom.coordinator import History
-from fedloom.report import comparison_table, progress, readings_table
+from fedloom.coordinator.history import showing
+from fedloom.display.progress import progress
+from fedloom.report import comparison_table, readings_table
 from fedloom.report.comparison import headline
 from fedloom.report.grouping import read_methods
 
@@ -183,9 +185,9 @@ def test_labels_are_not_markup() -> None:
 
 def test_progress_shows_round_accuracy_and_time_left() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-    with progress(console, "centralised", 100) as on_round:
+    with progress(console, "centralised", 100) as show:
         for rounds in (1, 2, 100):
-            on_round(history(rounds=rounds, global_accuracy=0.5 + rounds / 1000))
+            showing(show)(history(rounds=rounds, global_accuracy=0.5 + rounds / 1000))
     frames = console.file.getvalue()  # type: ignore[attr-defined]
     lines = [line for line in frames.replace("\r", "\n").splitlines() if "centralised" in line]
     assert any("100/100" in line and "0:00:00 left" in line and "global 0.6000" in line for line in lines)
@@ -196,8 +198,8 @@ def test_progress_follows_personal_models_where_there_is_no_global_one() -> None
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     local_only = history(personal_accuracy=0.25)
     del local_only.metrics[0]["global_accuracy"]
-    with progress(console, "local_only", 2) as on_round:
-        on_round(local_only)
+    with progress(console, "local_only", 2) as show:
+        showing(show)(local_only)
     assert "personal 0.2500" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -208,10 +210,10 @@ def test_a_log_file_gets_a_line_now_and_then() -> None:
     def clock() -> float:
         return now
 
-    with progress(console, "fedavg", 5, every=30.0, clock=clock) as on_round:
+    with progress(console, "fedavg", 5, every=30.0, clock=clock) as show:
         for done, seconds in enumerate((10.0, 31.0, 40.0, 62.0, 3000.0), 1):
             now = seconds
-            on_round(history(rounds=done, global_accuracy=done / 10))
+            showing(show)(history(rounds=done, global_accuracy=done / 10))
     assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
         "fedavg: round 2 of 5, global 0.2000, 0:00:46 left",
         "fedavg: round 4 of 5, global 0.4000, 0:00:16 left",

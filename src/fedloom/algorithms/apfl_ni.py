@@ -83,25 +83,31 @@ Measured = tuple[Weighted[Weights], Annotated[Weighted[Tensor], "control"], Anno
 
 @dataclass(frozen=True, kw_only=True)
 class APFLNi(Algorithm[Server, Own]):
-    """`mu` >= 0: weight of the pull; 0: importance is neither measured nor sent. `lam` in [0, 1]: what is left of F
-    when it is measured anew. `z`: the last round, from 0, in which nothing is decomposed. `decomposition`: how r_k and
-    W_k begin. `estimator` of importance: the square of a client's mean gradient, or the mean of the squares `per_batch`
-    or `per_sample`. `window` losses are a plateau where their mean is below `delta_mu` and their standard deviation
-    below `delta_sigma`, in the unit of the task's loss.
-    """
+    """Decompose weights into a shared and a personal part, and consolidate the shared one."""
 
     mu: NonNegative = 1.0
+    """Weight of the consolidation; 0: importance is neither measured nor sent."""
     lam: Annotated[float, Ge(0), Le(1)] = 1.0
+    """Share of F that remains when importance is measured anew."""
     z: WholeNumber = 2
+    """Last round, from 0, without decomposition."""
     decomposition: Literal["function_preserving", "paper_literal", "mask_one", "zero_personal", "third"] = (
         "function_preserving"
     )
+    """How r_k and W_k begin."""
     estimator: Literal["client_grad_sq", "per_batch", "per_sample"] = "client_grad_sq"
+    """Estimator of importance: the square of a client's mean gradient, or the mean of squares `per_batch` or
+    `per_sample`."""
     forced_rounds: tuple[int, ...] = (0, 1, 2)
+    """Rounds, from 0, in which importance is measured whatever the losses."""
     window: Count = 5
+    """Losses by which a plateau is recognised."""
     delta_mu: Positive = 1.0
+    """Largest mean of these losses on a plateau, in the unit of the task's loss."""
     delta_sigma: Positive = 0.5
+    """Largest standard deviation of these losses on a plateau."""
     window_loss: Literal["participants_before", "global_all_clients"] = "participants_before"
+    """Loss that is watched: of the participants before training, or of the global model over all clients."""
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Server:
         if not units(model):

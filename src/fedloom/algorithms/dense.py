@@ -71,15 +71,20 @@ class Synthesis:
 
 @dataclass(frozen=True, kw_only=True)
 class DENSE(Generates):
-    """`T_G`, `lambda1`, `lambda2`, `schedule`: see above; `Generates` and `OneShot` for the others."""
+    """Distil the ensemble of uploads with the images of a generator, which is trained against the student."""
 
     synthesis: Distill = field(
         default_factory=lambda: Distill(batch_size=256, optimiser=Adam(lr=1e-3, betas=(0.5, 0.999)))
     )
+    """Batch size and optimiser of the generator."""
     schedule: Literal["pool", "paper"] = "pool"
+    """Order of an epoch of the server: `pool` as the authors' code, `paper` as Algorithm 1."""
     T_G: Count = 30
+    """Steps of the generator in each epoch."""
     lambda1: NonNegative = 1.0
+    """Weight of L_BN."""
     lambda2: NonNegative = 0.5
+    """Weight of L_div."""
 
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         if self.lambda1:

@@ -58,13 +58,18 @@ from fedloom.data import Federation
 
 @dataclass(frozen=True, kw_only=True)
 class FedADI(OneShot):
-    """`steps`: on a batch. `alpha_f`, `alpha_tv`, `alpha_c`: see above; `OneShot` for the others."""
+    """Distil the ensemble of uploads with images that are inverted from it."""
 
     synthesis: Distill = field(default_factory=lambda: Distill(batch_size=256, optimiser=Adam(lr=0.05)))
+    """Batch size and optimiser of the images."""
     steps: Count = 2000
+    """Steps on a batch of images."""
     alpha_f: NonNegative = 10.0
+    """Weight of R, the distance to the running statistics."""
     alpha_tv: NonNegative = 2.5e-5
+    """Weight of the total variation."""
     alpha_c: NonNegative = 10.0
+    """Weight of the competition with the student."""
 
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         if self.alpha_f:

@@ -54,21 +54,29 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class FedDAFL(Generates):
-    """`steps`: of an epoch. `oh`, `ie`, `a`: weights, see above; `Generates` and `OneShot` for the others.
+    """Distil the ensemble of uploads with the images of a generator that chooses no class.
 
-    Both networks see the batches of `synthesis`; of `distill` the optimiser counts.
+    Both networks are trained on the batches of `synthesis`.
     """
 
     synthesis: Distill = field(default_factory=lambda: Distill(batch_size=1024, optimiser=Adam(lr=0.02)))
+    """Batch size and optimiser of the generator."""
     distill: Distill = field(
         default_factory=lambda: Distill(batch_size=1024, optimiser=SGD(lr=0.1, momentum=0.9, weight_decay=5e-4))
     )
+    """Optimiser of the student."""
     T: Positive = 1.0
+    """Temperature of the distillation."""
     nz: Count = 1000
+    """Values of a noise vector."""
     steps: Count = 120
+    """Steps in each epoch."""
     oh: NonNegative = 0.05
+    """Weight of L_oh."""
     ie: NonNegative = 5.0
+    """Weight of L_ie."""
     a: NonNegative = 0.01
+    """Weight of L_a."""
 
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         bare = [name for name, model in models.items() if not model.offers("features")]

@@ -44,11 +44,14 @@ from fedloom.core.types import BatchLoss, Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class FedAlign(Algorithm[Weights, tuple[()]]):
-    """`mu` >= 0: weight of the alignment. `width` in (0, 1): share of the channels of the slim stage."""
+    """Align the Lipschitz constant of the last stage with that of a slim version of it."""
 
     mu: NonNegative = 0.45
+    """Weight of the alignment."""
     width: Annotated[float, Gt(0), Lt(1)] = 0.25
+    """Share of the channels of the slim stage."""
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 

@@ -30,13 +30,14 @@ from fedloom.core.types import BatchLoss, Weights, replace
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgFT(FedAvg):
-    """`ft_epochs`: passes over the client's examples; None: as in a round. `ft_lr`: rate; None: that of the round.
-    `ft_part`: what is trained, `all` layers or the `head`, the last one. See `Averaging` for the other settings.
-    """
+    """Average models, and judge each client by the mean after fine-tuning."""
 
     ft_epochs: Count | None = None
+    """Passes over the client's examples; none: as in a round."""
     ft_lr: Positive | None = None
+    """Learning rate; none: that of the round."""
     ft_part: Literal["all", "head"] = "all"
+    """Trained layers: `all`, or the `head`, which is the last one."""
 
     personal_trains: ClassVar[bool] = True
 

@@ -36,11 +36,14 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgM(Algorithm[Server, tuple[()]]):
-    """`momentum` in [0, 1): of the server. `server_lr` > 0: its step. `aggregation`: by `samples` or `uniform`."""
+    """Average models with momentum on the server."""
 
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
+    """Momentum of the server."""
     server_lr: Positive = 1.0
+    """Step of the server."""
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"momentum": 0, "server_lr": 1}
 

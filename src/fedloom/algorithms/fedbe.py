@@ -44,19 +44,24 @@ from fedloom.core.types import BatchLoss, Params, Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class FedBE(Algorithm[Weights, tuple[()]]):
-    """`num_sampled` >= 0, `spread` >= 0, `T` > 0, `steps` >= 0, `swa_start` >= 0, `swa_every` >= 1: see above.
-
-    `distill`: batch size and optimiser of the server. `aggregation`: mean weighted by `samples`, or `uniform`.
-    """
+    """Distil an ensemble of models around the mean into one."""
 
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
     distill: Distill = field(default_factory=lambda: Distill(batch_size=128, optimiser=SGD(lr=1e-3, momentum=0.9)))
+    """Batch size and optimiser of the server."""
     steps: WholeNumber = 800
+    """Steps of the server in each round."""
     num_sampled: WholeNumber = 10
+    """Models that are sampled for the ensemble."""
     spread: NonNegative = 0.1
+    """Factor on the standard deviation of the sampled models."""
     T: Positive = 0.5
+    """Temperature that sharpens the ensemble's prediction."""
     swa_start: WholeNumber = 500
+    """Steps before models enter the mean."""
     swa_every: Count = 25
+    """Steps between models that enter the mean."""
 
     needs_public: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0}

@@ -55,13 +55,14 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class FedCurv(Algorithm[Server, Report]):
-    """`lam` >= 0: weight of the penalty. `fisher_size` >= 1: a client stops measuring F once it has seen more examples.
-    `aggregation`: of the models.
-    """
+    """Hold local weights near what other clients have learnt, by their Fisher information."""
 
     lam: NonNegative = 1.0
+    """Weight of the penalty."""
     fisher_size: Count = 500
+    """Examples after which a client stops to measure F."""
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 

@@ -39,10 +39,12 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class FedCurvNi(Algorithm[Server, tuple[()]]):
-    """`mu` >= 0: weight of the penalty. `aggregation`: of the models and of F."""
+    """Hold local weights near the last global model, by the mean Fisher information."""
 
     mu: NonNegative = 1.0
+    """Weight of the penalty."""
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 

@@ -60,20 +60,26 @@ Scheme = Literal["avg_logits", "avg_probs", "avg_losses"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedDF(Algorithm[dict[str, Weights], Any]):
-    """`steps` >= 0: of the server, each round. `T` > 0: temperature. The others: see above.
-
-    `distill`: batch size and optimiser of the server.
-    """
+    """Distil the ensemble of the cohort's models into their mean, on public examples."""
 
     distill: Distill = field(default_factory=lambda: Distill(batch_size=128, optimiser=Adam(lr=1e-3, clip=5.0)))
+    """Batch size and optimiser of the server."""
     steps: WholeNumber = 200
+    """Steps of the server in each round; with `validation` at most."""
     T: Positive = 1.0
+    """Temperature of the distillation."""
     scheme: Scheme = "avg_logits"
+    """Target: the mean of the teachers' logits, or of their losses."""
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
     student: str | None = None
+    """Architecture that alone is distilled, from random weights; none: each that the cohort has, from its mean."""
     validation: WholeNumber = 0
+    """Public examples with labels that choose the best student; 0: none."""
     every: Count = 100
+    """Steps between validations."""
     patience: Count = 1000
+    """Steps without a better student after which the round ends."""
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True

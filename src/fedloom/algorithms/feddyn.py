@@ -37,9 +37,10 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class FedDyn(Algorithm[Server, Params]):
-    """`alpha` > 0: weight of the regularisation."""
+    """Regularise local training dynamically, so that the optima of clients and server agree."""
 
     alpha: Positive = 0.1
+    """Weight of the regularisation."""
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)

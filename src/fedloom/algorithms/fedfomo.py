@@ -55,14 +55,16 @@ class FomoClient:
 
 @dataclass(frozen=True, kw_only=True)
 class FedFomo(Algorithm[Tensor, FomoClient]):
-    """`M` >= 1: models of others that a client is sent; 4 and its own are the paper's five. `epsilon`, `decay` >= 0:
-    exploration in round 0, and what it loses in each. `norm`: distance of two models.
-    """
+    """Send each client models of others, which it weighs by its validation loss."""
 
     M: Count = 4
+    """Models of others that a client is sent; 4 and its own are the paper's five."""
     epsilon: NonNegative = 0.3
+    """Exploration in round 0."""
     decay: NonNegative = 0.05
+    """What exploration loses in each round."""
     norm: Norm = "euclid"
+    """Distance of two models."""
 
     needs_val: ClassVar[bool] = True
 

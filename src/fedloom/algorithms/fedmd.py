@@ -55,15 +55,16 @@ class FedMDClient:
 
 @dataclass(frozen=True, kw_only=True)
 class FedMD(Algorithm[tuple[()], FedMDClient]):
-    """`distill`: how public examples are learnt, in phase 0 (but for its epochs) and in `digest`. `num_public`: P of a
-    round, all where there are fewer. `public_epochs`: of phase 0 on all public examples, with labels.
-    `private_passes`: local trainings (each of E epochs) that follow there.
-    """
+    """Let clients learn the mean of their predictions on public examples."""
 
     distill: Digest = field(default_factory=lambda: Digest(epochs=1, batch_size=128, optimiser=Adam(lr=1e-3)))
+    """Passes, batch size and optimiser on public examples; of phase 0 all but the passes."""
     num_public: Count = 5000
+    """Public examples of a round, P; all where there are fewer."""
     public_epochs: WholeNumber = 20
+    """Passes over all public examples with labels in phase 0."""
     private_passes: WholeNumber = 2
+    """Local trainings (each of E epochs) that follow in phase 0."""
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True

@@ -49,16 +49,20 @@ from fedloom.data import Federation
 
 @dataclass(frozen=True, kw_only=True)
 class FedMeta(Algorithm[Weights, tuple[()]]):
-    """`alpha` > 0: rate of the inner steps, `inner_steps` of them. `beta` > 0: rate of the server. `order` of the
-    gradient. `support` in (0, 1): the share of a client's examples to adapt on.
-    """
+    """Learn an initialisation from which a client adapts in a few steps."""
 
     alpha: Positive = 0.01
+    """Learning rate of the inner steps."""
     beta: Positive = 0.01
+    """Learning rate of the server."""
     inner_steps: Count = 1
+    """Number of inner steps."""
     order: Literal["second", "first"] = "second"
+    """Order of the meta-gradient."""
     support: Annotated[float, Gt(0), Lt(1)] = 0.8
+    """Share of a client's examples to adapt on."""
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     own_steps: ClassVar[bool] = True
     personal_trains: ClassVar[bool] = True

@@ -32,10 +32,12 @@ from fedloom.core.types import Params, Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class FedNova(Algorithm[Weights, Params]):
-    """`aggregation`: p_k by number of `samples`, or `uniform`. `variance_reduction`: `none`, `released` (see above)."""
+    """Normalise what clients send by their number of steps."""
 
     aggregation: Aggregation = "samples"
+    """p_k: by the number of `samples`, or `uniform`."""
     variance_reduction: Literal["none", "released"] = "none"
+    """`none`, or that of the FedNTD authors' code (`released`)."""
 
     sums_gradients = True  # who has no a_k is refused
 

@@ -32,10 +32,12 @@ from fedloom.core.types import BatchLoss, Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class FedNTD(Averaging[Weights]):
-    """`beta` >= 0: weight of the distillation. `tau` > 0: its temperature."""
+    """Distil the not-true logits of the received model in local training."""
 
     beta: NonNegative = 1.0
+    """Weight of the distillation."""
     tau: Positive = 1.0
+    """Temperature of the distillation."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 

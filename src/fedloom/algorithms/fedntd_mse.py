@@ -32,10 +32,12 @@ from fedloom.core.types import BatchLoss, Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class FedNTDMSE(Averaging[Weights]):
-    """`beta` >= 0: weight of the squared distance. `reduction`: `mean` or `class_sum`, see above."""
+    """Hold the not-true logits to those of the received model by their squared distance."""
 
     beta: NonNegative = 0.05
+    """Weight of the squared distance."""
     reduction: Literal["mean", "class_sum"] = "mean"
+    """Reduction of the squares over the classes: `mean`, or their sum (`class_sum`)."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 

@@ -26,11 +26,11 @@ from fedloom.core.types import Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class FedPer(Averaging[Weights]):
-    """`personal_layers`: the tensors that stay, as glob patterns of their names, or `last:N` for the last N layers,
-    separated by spaces. See `Averaging` for the other settings; `shared` follows from this one.
-    """
+    """Share all layers but the personal ones."""
 
     personal_layers: str = "last:1"
+    """Tensors that stay with each client: glob patterns of their names, or `last:N` for the last N layers, separated by
+    spaces."""
     shared: str = field(init=False, default="*")
 
     neutral: ClassVar[Mapping[str, Any]] = {"personal_layers": ""}

@@ -38,13 +38,14 @@ from fedloom.core.types import BatchLoss, Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(Averaging[Weights]):
-    """`mu` >= 0: weight of the proximal term. `drop_percent` in [0, 1): the share of slow clients, whose `stragglers`'
-    work is `partial` or `dropped`.
-    """
+    """Hold the local model near the received one by a proximal term."""
 
     mu: NonNegative = 0.1
+    """Weight of the proximal term."""
     drop_percent: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Share of clients that are slow."""
     stragglers: Literal["partial", "dropped"] = "partial"
+    """Work of slow clients: `partial`, or `dropped`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0, "drop_percent": 0}
 

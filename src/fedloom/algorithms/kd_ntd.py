@@ -33,11 +33,14 @@ from fedloom.core.types import BatchLoss, Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class KDNTD(Averaging[Weights]):
-    """`lam` in [0, 1]: 0 is KD, 1 NTD. `beta` >= 0: weight of the distillation. `tau` > 0: its temperature."""
+    """Mix ordinary and not-true distillation of the received model."""
 
     lam: Annotated[float, Ge(0), Le(1)] = 0.5
+    """Share of NTD: 0 is KD, 1 FedNTD."""
     beta: NonNegative = 1.0
+    """Weight of the distillation."""
     tau: Positive = 1.0
+    """Temperature of the distillation."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 

@@ -38,15 +38,19 @@ LOGGED = 100  # clients up to which C, N x N numbers, is in every round's record
 
 @dataclass(frozen=True, kw_only=True)
 class KTpFL(Transfer[Tensor]):
-    """`lam`, `rho`, `eta3`, `coefficient_steps`: of eq. 7, with `eta3` * `rho` < 1. See `Transfer` for the others.
+    """Transfer knowledge between clients by learnt coefficients.
 
     The record of a round has C as `server_coefficients`, row by row, where there are at most 100 clients.
     """
 
     lam: NonNegative = 1.0
+    """Weight of the distillation in eq. 7."""
     rho: NonNegative = 0.7
+    """Pull of the coefficients to uniform mixing in eq. 7; `eta3` * `rho` < 1."""
     eta3: NonNegative = 0.1
+    """Learning rate of the coefficients in eq. 7."""
     coefficient_steps: Count = 1
+    """Steps of eq. 7 in each round."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -37,11 +37,14 @@ from fedloom.core.types import Params, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class KTpFLWeights(Algorithm[tuple[()], Weights]):
-    """`lam`, `rho`, `eta3`: of eq. 7, with `eta3` * `rho` < 1."""
+    """Mix models of one architecture by learnt coefficients."""
 
     lam: NonNegative = 1.0
+    """Weight of the distance in eq. 7."""
     rho: NonNegative = 0.7
+    """Pull of the coefficients to uniform mixing in eq. 7; `eta3` * `rho` < 1."""
     eta3: NonNegative = 0.1
+    """Learning rate of the coefficients in eq. 7."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

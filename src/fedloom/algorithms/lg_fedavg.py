@@ -38,14 +38,14 @@ from fedloom.core.types import Maybe, Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class LGFedAvg(Averaging[Maybe[Weights]]):
-    """`global_modules`: the tensors that are shared, as glob patterns of their names, or `last:N` for the last N
-    layers, separated by spaces. `pretrain_rounds`: rounds of FedAvg before. See `Averaging` for the other settings;
-    `shared` is `global_modules`.
-    """
+    """Share the layers near the output, and keep representations local."""
 
     aggregation: Aggregation = "uniform"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
     global_modules: str = "last:2"
+    """Tensors that are shared: glob patterns of their names, or `last:N` for the last N layers, separated by spaces."""
     pretrain_rounds: WholeNumber = 0
+    """Rounds of FedAvg before."""
     shared: str = field(init=False, default="*")
 
     neutral: ClassVar[Mapping[str, Any]] = {"global_modules": "*", "pretrain_rounds": 0}

@@ -19,9 +19,10 @@ from fedloom.core.types import Weights
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOnly(Algorithm[tuple[()], Weights]):
-    """No federation at all. `schedule`: who trains in a round, its `cohort` or everybody in `every_round`."""
+    """Train each client alone, without federation."""
 
     schedule: Literal["cohort", "every_round"] = "cohort"
+    """Clients that train in a round: its `cohort`, or everybody (`every_round`)."""
 
     @property
     def asks_everyone(self) -> bool:

@@ -38,15 +38,18 @@ from fedloom.core.types import BatchLoss, Maybe, Weighted, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class MOON(Algorithm[Weights, Maybe[Weights]]):
-    """`mu` >= 0: weight of the contrastive term. `tau` > 0: its temperature. `feature`: name of the network's method
-    or layer that returns z. `aggregation`, `previous`: see above.
-    """
+    """Contrast features with those of the global and of the previous local model."""
 
     mu: NonNegative = 1.0
+    """Weight of the contrastive term."""
     tau: Positive = 0.5
+    """Temperature of the contrastive term."""
     feature: str = "features"
+    """Method or layer of the network that returns z."""
     previous: Literal["initial", "received", "random"] = "initial"
+    """Last model of a client that never took part: `initial`, `received`, or `random`."""
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 

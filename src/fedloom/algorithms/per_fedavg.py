@@ -55,14 +55,16 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class PerFedAvg(Averaging[Weights]):
-    """`alpha` > 0: rate of the adaptation. `beta` > 0: rate of w. `form`: `fo`, of first order, or `hf`, with Hessians
-    as differences of gradients, `delta` > 0 apart. See `Averaging` for the other settings.
-    """
+    """Learn a model that one step of a client adapts."""
 
     alpha: Positive = 0.01
+    """Learning rate of the adaptation."""
     beta: Positive = 0.01
+    """Learning rate of w."""
     form: Literal["fo", "hf"] = "fo"
+    """`fo`, of first order, or `hf`, with Hessians as differences of gradients."""
     delta: Positive = 1e-3
+    """Step of these differences."""
 
     own_steps: ClassVar[bool] = True
     personal_trains: ClassVar[bool] = True

@@ -44,17 +44,22 @@ from fedloom.core.types import Maybe, Params, Weighted, Weights, replace
 
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(Algorithm[Weights, Maybe[Weights]]):
-    """`lam` > 0: pull of theta and w_k to each other. `K`: steps of theta on a batch, of rate `alpha_p` > 0. `eta` > 0:
-    rate of w_k. `mu2` >= 0: weight decay of theta. `beta` > 0: how far the server goes towards the clients' mean.
-    """
+    """Train personal models that a Moreau envelope holds near the client's global one."""
 
     lam: Positive = 15.0
+    """Pull of theta and w_k to each other."""
     K: Count = 5
+    """Steps of theta on a batch."""
     alpha_p: Positive = 0.09
+    """Learning rate of theta."""
     eta: Positive = 0.005
+    """Learning rate of w_k."""
     mu2: NonNegative = 0.001
+    """Weight decay of theta."""
     beta: Positive = 1.0
+    """Step of the server towards the clients' mean."""
     aggregation: Aggregation = "uniform"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     own_steps: ClassVar[bool] = True
 

@@ -53,21 +53,20 @@ class Noted(Kept[Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfDistilled(KeepsModel):
-    """Abstract, to stand before an algorithm that averages: its local loss gains the term of (4).
-
-    `lam` >= 0: weight of the distillation. `T` > 0: its temperature. `teacher_max_age`: a client whose v_k is older, in
-    rounds, trains without (that of the round before is 1 old); None: never. `kd_warmup_rounds`: the weight grows from 0
-    in round 0 to `lam` over so many rounds; 0: at once. `teacher_store`: v_k teaches, or the `soft_predictions` that it
-    made of the client's training examples at the end of training: no teacher pass at the start of a round, one at its
-    end, and a table of logits beside v_k, by which the client still predicts. It has a row for each example of the
-    largest client, since clients' states must have one shape.
-    """
+    """Add the distillation of (4) to the local loss of an algorithm that averages (abstract, a mixin)."""
 
     lam: NonNegative = 1.0
+    """Weight of the distillation."""
     T: Positive = 1.0
+    """Temperature of the distillation."""
     teacher_max_age: WholeNumber | None = None
+    """Age of v_k, in rounds, beyond which a client trains without it (of the round before: 1); none: no limit."""
     kd_warmup_rounds: WholeNumber = 0
+    """Rounds over which the weight grows from 0 to `lam`; 0: none."""
     teacher_store: Literal["model", "soft_predictions"] = "model"
+    """Teacher: v_k as a `model`, or the `soft_predictions` that it made of the client's examples at the end of
+    training. These save the teacher's pass at the start of a round, and cost one at its end and a table of logits
+    beside v_k, with a row for each example of the largest client."""
 
     table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `suited`
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
@@ -156,9 +155,10 @@ class SelfDistilled(KeepsModel):
 
 @dataclass(frozen=True, kw_only=True)
 class PFedSD(SelfDistilled, FedAvg):
-    """FedAvg's round with the term in the local loss: see `SelfDistilled` and `Averaging` for the settings."""
+    """Average models; each client distils its own last model. See `SelfDistilled` and `Averaging` for the settings."""
 
     aggregation: Aggregation = "uniform"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
 
 @functools.cache

@@ -37,11 +37,15 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(Algorithm[Server, Params]):
-    """`server_lr` > 0: the server's step. `aggregation`, `divisor`: see above."""
+    """Correct local steps by control variates."""
 
     server_lr: Positive = 1.0
+    """Step of the server."""
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
     divisor: Literal["adaptive", "steps"] = "adaptive"
+    """A, by which control variates are divided: the steps that momentum amounts to (`adaptive`), or the number of
+    `steps`."""
 
     sums_gradients = True  # by l. 12, c_i is the mean of the gradients along the way
 

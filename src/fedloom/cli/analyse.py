@@ -15,7 +15,7 @@ from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError, StorageError
 from fedloom.core.naming import meant
-from fedloom.core.terminal import table
+from fedloom.display.terminal import table
 from fedloom.experiments.words import coerce
 from fedloom.storage.output import below
 

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from fedloom.cli.options import experiments
 from fedloom.cli.train import of_one
 from fedloom.core.errors import SettingError
-from fedloom.core.terminal import table
 from fedloom.data.download import DOWNLOADS, download
 from fedloom.data.sources import SOURCES
+from fedloom.display.terminal import table
 from fedloom.experiments import catalogue
 from fedloom.report import FederationTable, draw_federation
 from fedloom.report.style import FIGURES, drawing, rendered

@@ -7,7 +7,7 @@ import argparse
 from rich.console import Console
 
 from fedloom.cli.train import introduce, train
-from fedloom.core.terminal import table
+from fedloom.display.terminal import table
 from fedloom.papers.reproduction import demonstration
 from fedloom.report import comparison_table
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedloom.cli.index import INDEX
-from fedloom.core.terminal import table
+from fedloom.display.terminal import table
 
 
 def show(args: argparse.Namespace, console: Console) -> int:

@@ -55,7 +55,7 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
         except SettingError as error:
             where = "" if args.settings is None else f"{args.settings}: "
             raise SettingError(f"{where}{error}") from None
-        flags = {key: getattr(args, key, None) for flags in FLAGS.values() for _, key, _, _ in flags}
+        flags = {key: getattr(args, key, None) for key in FLAGS}
         flags = {key: value for key, value in flags.items() if value is not None}
         out.append(experiment.with_all(flags | pairs(args.set, catalogue.label(name), labels)))
     return out

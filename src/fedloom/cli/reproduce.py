@@ -12,7 +12,7 @@ from fedloom.cli.options import named, seed_list
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
-from fedloom.core.terminal import table
+from fedloom.display.terminal import table
 from fedloom.experiments.experiment import DataSettings
 from fedloom.experiments.words import coerce
 from fedloom.papers import Study, find, recipes, study, tables

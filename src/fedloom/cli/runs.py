@@ -11,7 +11,7 @@ from rich.console import Console
 from fedloom.cli.options import opened
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import SettingError
-from fedloom.core.terminal import table
+from fedloom.display.terminal import table
 from fedloom.evaluate import classify
 from fedloom.experiments.export import export as write_model
 from fedloom.report import summary, write_report

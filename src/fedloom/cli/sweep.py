@@ -15,11 +15,11 @@ from fedloom.cli.train import introduce, train
 from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
-from fedloom.core.terminal import table
+from fedloom.display.progress import Whole
+from fedloom.display.terminal import table
 from fedloom.experiments.search import is_range
 from fedloom.experiments.trackers import tracker
 from fedloom.experiments.trials import LAST, Sweep, Trial
-from fedloom.report import Whole
 
 _SHOWN = 20  # trials in the table; all of them are in sweep.csv
 _SHOWN_MEASURES = ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth")

@@ -12,14 +12,16 @@ from rich.console import Console, ConsoleRenderable
 
 from fedloom.cli.options import experiments, opened, pairs, seeds, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
+from fedloom.coordinator.history import showing
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation
+from fedloom.display.progress import Whole, progress
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
-from fedloom.report import Whole, comparison_table, progress, readings_table, summary
+from fedloom.report import comparison_table, readings_table, summary
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
 from fedloom.report.problems import grouped, titled
@@ -171,7 +173,7 @@ def train(
         console.print(text, markup=False, soft_wrap=True)
 
     with ExitStack() as stack:
-        watchers = [stack.enter_context(progress(console, name, job.settings.rounds, whole=whole))]
+        watchers = [showing(stack.enter_context(progress(console, name, job.settings.rounds, whole=whole)))]
         watchers += [] if on_round is None else [on_round]
         for text in trackers:
             watchers.append(stack.enter_context(track(tracker(_own_folder(text, name)), dict(job.described or {}))))

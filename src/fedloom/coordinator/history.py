@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from fedloom.coordinator import reading
 from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import meant
+from fedloom.display.lines import lines
 from fedloom.storage import files
 
 if TYPE_CHECKING:
@@ -150,27 +150,11 @@ class History:
         Raises:
             SettingError: no round has measured a number, or matplotlib is not installed.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise SettingError("a figure needs matplotlib: pip install 'fedloom[report]'") from None
         shown = names or tuple(name for name in _ACCURACIES if self._values(name))
         for name in shown or ("global_accuracy",):
             if not self._values(name):
                 raise self._unmeasured(name)
-        axes = ax
-        if axes is None and Console().is_jupyter:
-            from matplotlib import pyplot
-
-            _, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
-        elif axes is None:
-            axes = Figure(figsize=(6.4, 3.6), layout="constrained").add_subplot()
-        for name in shown:
-            rounds, values = zip(*self._values(name), strict=True)
-            axes.plot(rounds, values, label=f"{self.algorithm}: {name.replace('_', ' ')}")
-        axes.set_xlabel("round")
-        axes.legend(frameon=False)
-        return axes
+        return lines({f"{self.algorithm}: {name.replace('_', ' ')}": self._values(name) for name in shown}, ax)
 
     def _unmeasured(self, name: str) -> SettingError:
         """That a number was never measured, and which were."""
@@ -178,6 +162,12 @@ class History:
         return SettingError(
             f"no round has measured {name!r}{meant(name, known)}; measured: {', '.join(known) or 'nothing'}"
         )
+
+    def newest(self) -> str:
+        """Tell in words the number that says best how the run is doing: "global 0.8312", "personal -" before any."""
+        name = "global" if len(self.series("global_accuracy")) else "personal"
+        value = self.last(f"{name}_accuracy")
+        return f"{name} {'-' if math.isnan(value) else f'{value:.4f}'}"
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.metrics)
@@ -355,3 +345,8 @@ def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> lis
             found.append(folder)
             below.clear()
     return sorted(found, key=lambda path: reading.natural(str(path.relative_to(directory))))
+
+
+def showing(show: Callable[[int, str], None]) -> Callable[[History], None]:
+    """Make an `on_round` of what shows a number of rounds and the newest number in words."""
+    return lambda history: show(len(history.metrics) - 1, history.newest())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from fedloom.algorithms.fedavg_ft import FedAvgFT
+from fedloom.core.averaging import Averaging
 from fedloom.core.choices import check, check_choices
+from fedloom.core.client import Client
+from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError
+from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import Seen
@@ -102,6 +105,19 @@ def no_training_rows(federation: Federation, new: Sequence[int]) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _FineTuned(Averaging[Any]):
+    """Judge a client by the global model after the training of one round on its own examples, used once."""
+
+    personal_trains: ClassVar[bool] = True
+
+    def round(self, server: Weights, cohort: Cohort) -> Weights:
+        return server
+
+    def personal(self, client: Client[Any], sent: Weights) -> Weights:
+        return self.train(client, sent)
+
+
 def judge_new(
     engine: Engine, server: dict[str, Any], new: NewClients, round: int
 ) -> tuple[dict[str, dict[int, Seen]], dict[int, str]]:
@@ -117,7 +133,7 @@ def judge_new(
     if "global" in new.judged_by and everywhere:
         out["global"] = engine.look_at(weights, ids, round)
     if "fine_tuned" in new.judged_by and everywhere:
-        with closing(engine.variant(FedAvgFT(local=algorithm.local))) as tuned:
+        with closing(engine.variant(_FineTuned(local=algorithm.local))) as tuned:
             out["fine_tuned"] = tuned.look(weights, ids, round)
     if "personalised" in new.judged_by and algorithm.personalises:
         if new.joined(round):
@@ -132,9 +148,9 @@ def _after_one(
 ) -> tuple[dict[int, Seen], dict[int, str]]:
     """How good personal models are after one participation in `round`, of which nothing stays; and who was refused."""
     before = set(engine.states)
-    with closing(engine.variant(engine.algorithm)) as shadow:
-        shadow.states, shadow.faults, shadow.on_nonfinite = engine.states, None, "refuse"
-        shadow.judges_trained, shadow.norms = False, engine.norms.copied()
+    options = replace(engine.options, faults=None, on_nonfinite="refuse", judges_trained=False)
+    with closing(engine.variant(engine.algorithm, options)) as shadow:
+        shadow.states, shadow.norms = engine.states, engine.norms.copied()
         try:
             shadow.round(server, ids, round)
             refused = {failure.client: failure.reason for failure in shadow.traffic.failed}

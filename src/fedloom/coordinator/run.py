@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedloom.coordinator.directory import RunDirectory, check_free
-from fedloom.coordinator.history import History
+from fedloom.coordinator.history import History, showing
 from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
 from fedloom.coordinator.past import Past, Replay
 from fedloom.coordinator.plausible import check_batches_of_one, check_plausible
-from fedloom.coordinator.progress import watched
 from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.coordinator.settings import RunSettings
@@ -27,6 +26,7 @@ from fedloom.core.errors import SettingError, enough_memory
 from fedloom.core.task import Classification, Task
 from fedloom.core.types import Weights
 from fedloom.data import Federation
+from fedloom.display.progress import watched
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
 from fedloom.wire.communication import only_computes
@@ -234,7 +234,7 @@ def run(
     with watched(type(algorithm).__name__, settings.rounds, progress) as shown:
 
         def each(history: History) -> None:
-            for watcher in (shown, on_round):
+            for watcher in (None if shown is None else showing(shown), on_round):
                 if watcher is not None:
                     watcher(history)
 

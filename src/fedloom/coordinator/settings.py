@@ -12,6 +12,7 @@ from fedloom.coordinator.choose import CompilationName, EngineName
 from fedloom.coordinator.history import lower_is_better
 from fedloom.core.choices import Count, Known, Positive, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
+from fedloom.core.setting import setting
 
 Monitor = Literal["global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy"]
 
@@ -22,78 +23,80 @@ _DEVICES = "device must be 'cpu', 'cuda' or 'cuda:0', ..."
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Known):
-    """How a run is run; the same for every algorithm of a comparison.
+    """Set how a run is run; the same for every algorithm of a comparison.
 
-    `rounds`: at most so many. `cohort_size`: clients asked per round. `seed`: of everything random but the partition.
-
-    `spares`: clients drawn beyond the cohort, who take the places of those that decline; without them a round that is
-    declined is smaller.
-
-    `monitor`: the measure that may end a run early: `target` is the value to reach, `patience` how many measurements
-    in a row may pass without a better one; None: neither. Losses and forgetting are better when lower.
-
-    `eval_every`: rounds between judgements of personal models (the last round always is one); the global model is
-    evaluated after every round. `panel`: how many clients are judged.
-
-    `per_client`: write down each client's numbers in clients.jsonl: examples, right answers and losses of its personal
-    and of the global model, on its held-out and its training examples, and accuracy before and after local training. It
-    costs a pass over these examples for each model.
-
-    `checkpoint_every`: rounds between checkpoints of a run with a directory (the last round always is one). The first,
-    the last two and every `keep_every`-th are kept. `state_memory_mib`: clients' states beyond so many MiB go to disk.
-
-    `stateless`: devices keep nothing between rounds, so the server keeps each client's state and sends it with the
-    request. Results are the same bits; bytes count the states that travel, as `personal`.
-
-    `workers`: processes of the engine "workers"; None: one for each core. Results do not depend on it.
-
-    `deadline`: seconds that the clients of an exchange have to answer, where they are in other processes or elsewhere;
-    who has not answered by then is left out of the round, and named in its record. None: as long as it takes.
-
-    `engine`, `compilation`, `chunk` (clients stacked at a time; given, ranks stack as well), `bf16` (automatic mixed
-    precision in local training), `device`, `dtype`, `threads` (of PyTorch, for this run; None leaves them as they are):
-    results may differ with them in the last bits. `on_nonfinite`: at a loss, an upload or a server state that is NaN or
-    infinite, "stop" or go on ("refuse"): without that client, with the server state before.
-
-    `norm_bound`: an upload whose norm is more than so many times the norm of what its client was sent (or than so many,
-    where that is below 1) is refused: its client is lost to the round. None: any that is finite is taken.
-
-    `median_bound`: an upload whose norm is more than so many times the median norm of those of the same kind that were
-    accepted in the last five rounds is refused, in the first round by the median of its own cohort; a median is of at
-    least three. None: none is measured.
-
-    `partial_sums`: a cohort is cut into so many parts, in the order of its clients; the uploads of each are added up,
-    and then the sums. Ranks and workers send one sum for each part and no uploads. The number of parts is in the
-    results, in the last bits, and how many compute them is not. None: uploads are added one after the other.
+    `engine`, `compilation`, `chunk`, `bf16`, `device`, `dtype` and `threads` may change results in the last bits.
     """
 
-    rounds: Count = 30
-    cohort_size: Count = 10
+    rounds: Count = setting(30, "--rounds N", "training")
+    """Maximum number of rounds."""
+    cohort_size: Count = setting(10, "--cohort K", "training")
+    """Clients selected in each round."""
     spares: WholeNumber = 0
+    """Clients drawn beyond the cohort, who replace those that [decline](devices.md#who-is-asked); without them such a
+    round is smaller."""
     seed: WholeNumber = 0
-    monitor: Monitor = "global_accuracy"
-    target: float | None = None
-    patience: Count | None = None
-    eval_every: Count = 1
+    """Seed of everything random but the partition (`data.partition_seed`). `--seed 0,1,2` starts one run for each."""
+    monitor: Monitor = setting("global_accuracy", "--monitor NAME", "training")
+    """Measure that `target` and `patience` watch ([stop conditions](runs.md#stop-early)). Losses and forgetting are
+    better when lower."""
+    target: float | None = setting(None, "--target X", "training")
+    """Value of the monitored measure at which the run stops. Accuracies are shares: 0.9 is 90 %."""
+    patience: Count | None = setting(None, "--patience N", "training")
+    """Measurements without an improvement after which the run stops."""
+    eval_every: Count = setting(1, "--eval-every N", "results")
+    """Rounds between evaluations of the personal models; the last round always has one. The global model is evaluated
+    after every round."""
     panel: Count = 1000
-    per_client: bool = False
-    checkpoint_every: Count = 1
+    """Maximum number of clients whose personal models are evaluated."""
+    per_client: bool = setting(False, "--per-client", "results")
+    """Write the numbers of [each client](runs.md#each-client) to `clients.jsonl`: examples, right answers and losses of
+    the personal and the global model, before and after local training. It costs a pass over these examples for each
+    model."""
+    checkpoint_every: Count = setting(1, "--checkpoint-every N", "results")
+    """Rounds between [checkpoints](runs.md#checkpoints); the last round always has one. The first and the last two are
+    kept."""
     keep_every: Count = 10
-    state_memory_mib: Annotated[float, Ge(1)] | None = None
+    """Checkpoints of every N-th round are kept for good."""
+    state_memory_mib: Annotated[float, Ge(1)] | None = setting(None, "--state-memory MIB", "engine")
+    """MiB of client states held in memory; the rest [goes to disk](runs.md#memory); none: all in memory."""
     stateless: bool = False
-    engine: EngineName = "auto"
-    workers: Processes | None = None
-    deadline: Positive | None = None
-    compilation: CompilationName = "auto"
-    chunk: Count | None = None
-    bf16: bool = False
-    device: str = "cpu"
-    dtype: Literal["float32", "float64"] = "float32"
-    threads: Processes | None = None
-    on_nonfinite: Literal["stop", "refuse"] = "stop"
+    """Keep client states on the server and send them with each request; [bytes](runs.md#bytes) count them. Results are
+    the same bits."""
+    engine: EngineName = setting("auto", "--engine", "engine")
+    """How clients are computed: [engines](guide.md#engines), [ranks](ranks.md), [devices](devices.md)."""
+    workers: Processes | None = setting(None, "--workers N", "engine")
+    """Processes of the engine `workers`; none: one for each core. Results do not depend on it."""
+    deadline: Positive | None = setting(None, "--deadline S", "engine")
+    """Seconds that clients in other processes have for an exchange; a client that is later [is left out of the
+    round](ranks.md#deadline) and named in its record; none: no limit."""
+    compilation: CompilationName = setting("auto", "--compilation", "engine")
+    """How the training step is executed: step by step, from a traced or from a compiled graph ([the rule of
+    auto](design.md#the-fold))."""
+    chunk: Count | None = setting(None, "--chunk K", "engine")
+    """Clients stacked at a time; none: by memory. With it, ranks [stack as well](ranks.md)."""
+    bf16: bool = setting(False, "--bf16", "engine")
+    """Mixed precision (bfloat16) in local training."""
+    device: str = setting("cpu", "--device NAME", "engine")
+    """PyTorch device: `cpu`, `cuda`, `cuda:1`."""
+    dtype: Literal["float32", "float64"] = setting("float32", "--dtype", "engine")
+    """Type of weights and activations."""
+    threads: Processes | None = setting(None, "--threads N", "engine")
+    """Threads of PyTorch; none: as many as PyTorch chooses."""
+    on_nonfinite: Literal["stop", "refuse"] = setting("stop", "--on-nonfinite", "training")
+    """At a loss, an upload or a server state that is NaN or infinite: stop, or continue without that client (with the
+    previous server state)."""
     norm_bound: Positive | None = None
+    """Maximum norm of an upload in multiples of the norm of what its client was sent (or of 1, where that is below 1);
+    a larger upload [is rejected](runs.md#clients-that-do-not-answer); none: no bound."""
     median_bound: Positive | None = None
+    """Maximum norm of an upload in multiples of the median norm of uploads of its kind, accepted in the last five
+    rounds (in the first round, of its own cohort; of at least three); a larger one [is
+    rejected](runs.md#clients-that-do-not-answer); none: no bound. `fedloom serve` uses 5 unless told otherwise."""
     partial_sums: Count | None = None
+    """Parts into which a cohort is cut, in the order of its clients; the uploads of each part are summed, then the
+    sums. Ranks and workers [send sums alone](ranks.md#partial-sums). Results depend on the number of parts in the
+    last bits; none: uploads are summed one by one."""
 
     def __post_init__(self) -> None:
         check_choices(self)

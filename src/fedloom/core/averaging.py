@@ -24,21 +24,20 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Algorithm[Weights, S]):
-    """Abstract: the global model, of which a part may be the clients' own.
+    """Average the global model, of which a part may stay with the clients (abstract).
 
-    `aggregation`: mean weighted by number of `samples`, or `uniform`. `buffers` (BatchNorm statistics): `average` them
-    like parameters, keep the `server`'s, which are those of the initial model for ever, or leave them `local` to each
-    client, while the server's stay as they began. `shared`: which tensors are shared, as
-    glob patterns of their names or of their layers', or `last:N` for those of the last N layers, separated by spaces;
-    one that starts with ! takes back. `* !last:1` leaves the last layer to each client, `* !body.1` the layer body.1.
-
-    The server sends `down(server)`; a client starts from `received`, and `answer` is what it keeps, `own(trained)`,
-    and what it sends, `up(trained)`. It is judged by `received`.
+    The server sends `down(server)`; a client starts from `received`, keeps `own(trained)` and sends `up(trained)`. It
+    is judged by `received`.
     """
 
     aggregation: Aggregation = "samples"
+    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
     buffers: Literal["average", "server", "local"] = "average"
+    """BatchNorm statistics: `average` them like parameters, keep the `server`'s (those of the initial model), or leave
+    them `local` to each client."""
     shared: str = "*"
+    """Tensors that are shared: glob patterns of their names or of their layers', or `last:N` for the last N layers,
+    separated by spaces; a pattern that begins with ! takes back. `* !last:1` leaves the last layer to each client."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

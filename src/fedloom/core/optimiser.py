@@ -16,6 +16,7 @@ from torch.optim.sgd import sgd
 from fedloom.core import tree
 from fedloom.core.choices import Count, Known, NonNegative, Positive, check_choices
 from fedloom.core.errors import SettingError
+from fedloom.core.setting import setting
 
 T = TypeVar("T")
 Beta = Annotated[float, Ge(0), Lt(1)]
@@ -23,10 +24,12 @@ Beta = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Optimiser(Known, ABC):
-    """`lr`: learning rate (of round 0). `clip`: the gradient's global norm is clipped to it; None: never."""
+    """Take steps along gradients."""
 
-    lr: Positive
+    lr: Positive = setting(flag="--lr RATE")
+    """Learning rate of round 0."""
     clip: Positive | None = None
+    """Maximum norm of the gradient over all parameters; a longer one is scaled down to it."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -79,9 +82,12 @@ class SGD(Optimiser):
     """
 
     lr: Positive = 0.01
-    momentum: Beta = 0.0
-    weight_decay: NonNegative = 0.0
+    momentum: Beta = setting(0.0, "--momentum M")
+    """Momentum of `sgd`."""
+    weight_decay: NonNegative = setting(0.0, "--weight-decay W")
+    """L2 penalty that is added to the gradient."""
     nesterov: bool = False
+    """Nesterov momentum of `sgd`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,8 +148,11 @@ class Adam(Optimiser):
 
     lr: Positive = 1e-3
     betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay rates of the moments of `adam`: `--set local.betas=0.8,0.9`, in a file `[0.8, 0.9]`."""
     eps: float = 1e-8
-    weight_decay: NonNegative = 0.0
+    """Term of `adam` that is added to the denominator."""
+    weight_decay: NonNegative = setting(0.0, "--weight-decay W")
+    """L2 penalty that is added to the gradient."""
 
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
         count = torch.zeros(params[0].shape[:lead], dtype=torch.float64, device=params[0].device)
@@ -212,18 +221,22 @@ class Digest:
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Known):
-    """What every client does locally, shared by all algorithms of a comparison.
+    """Set the local training of every client, shared by all algorithms of a comparison.
 
-    `epochs`: passes over its examples, each freshly shuffled, the last short batch kept. `steps`: if given, exactly
-    that many batches instead of `epochs` passes. `decay`: the rate of round t (from 0) is optimiser.lr * decay**t.
-    A new optimiser state for every client in every round.
+    Each client has a new optimiser state in every round.
     """
 
-    epochs: Count = 5
-    batch_size: Count = 50
-    optimiser: Optimiser = SGD(lr=0.01, momentum=0.9, weight_decay=1e-5)
-    decay: Annotated[float, Gt(0), Le(1)] = 1.0
+    epochs: Count = setting(5, "--epochs N")
+    """Passes of a client over its examples in each round, each freshly shuffled."""
+    batch_size: Count = setting(50, "--batch-size N")
+    """Examples of a batch. The last, shorter batch of an epoch is kept; a size beyond the largest client means full
+    batches."""
+    optimiser: Optimiser = setting(SGD(lr=0.01, momentum=0.9, weight_decay=1e-5), "--optimiser NAME")
+    """Optimiser of local training, `sgd` or `adam`. Another one keeps `lr`, `clip` and `weight_decay`."""
+    decay: Annotated[float, Gt(0), Le(1)] = setting(1.0, "--decay F")
+    """The learning rate of round t, from 0, is `lr * decay**t`."""
     steps: Count | None = None
+    """Number of batches in each round, instead of epochs."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimiser, Optimiser):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fedloom.coordinator.history import History
-
+Show = Callable[[int, str], None]  # rounds that are done, the newest number in words
 _WIDE = 80  # columns
 
 
@@ -64,8 +62,8 @@ def progress(
     whole: Whole | None = None,
     every: float = 30.0,
     clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Callable[[History], None]]:
-    """A live line: round, accuracy, time left, of several runs also that of all. Yields the `on_round` of `run`.
+) -> Iterator[Show]:
+    """Show a live line: round, newest number, time left, of several runs also that of all.
 
     Where there is no terminal (a log file), a line of text every `every` seconds of `clock` instead.
     """
@@ -88,34 +86,33 @@ def progress(
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(escape(label), total=rounds, left="-", seen=whole.said(0))
 
-        def show(history: History) -> None:
-            done = _another(history, pace, whole)
-            seen = f"{_newest(history)}{_and(whole.said(done))}"
+        def show(done: int, newest: str) -> None:
+            _another(pace, whole)
+            seen = f"{newest}{_and(whole.said(done))}"
             bar.update(task, completed=done, left=pace.left(rounds - done), seen=seen)
 
         yield show
 
 
-def watched(label: str, rounds: int, wanted: bool | None) -> AbstractContextManager[Callable[[History], None] | None]:
+def watched(label: str, rounds: int, wanted: bool | None) -> AbstractContextManager[Show | None]:
     """`progress` of a run from Python; `wanted` None: where a person looks, on a terminal or in a notebook."""
     console = Console(stderr=True)
     looks = console.is_terminal or console.is_jupyter
     return progress(console, label, rounds) if (looks if wanted is None else wanted) else nullcontext()
 
 
-def _lines(
-    console: Console, label: str, rounds: int, whole: Whole, pace: _Pace, every: float
-) -> Callable[[History], None]:
+def _lines(console: Console, label: str, rounds: int, whole: Whole, pace: _Pace, every: float) -> Show:
     shown = pace.start
     line: Any = None  # of a notebook's cell
 
-    def show(history: History) -> None:
+    def show(done: int, newest: str) -> None:
         nonlocal shown, line
-        now, done = pace.clock(), _another(history, pace, whole)
+        now = pace.clock()
+        _another(pace, whole)
         if now - shown >= every and (done < rounds or console.is_jupyter):
             shown = now
             left, said = pace.left(rounds - done), _and(whole.said(done))
-            text = f"{label}: round {done} of {rounds}, {_newest(history)}, {left} left{said}"
+            text = f"{label}: round {done} of {rounds}, {newest}, {left} left{said}"
             if console.is_jupyter:
                 from IPython.display import display
 
@@ -129,22 +126,14 @@ def _lines(
     return show
 
 
-def _another(history: History, *paces: _Pace) -> int:
-    """Counts a round that this process has computed; how many the run has with it."""
+def _another(*paces: _Pace) -> None:
+    """Count a round that this process has computed."""
     for pace in paces:
         pace.computed += 1
-    return len(history.metrics) - 1
 
 
 def _and(said: str) -> str:
     return f"; {said}" if said else ""
-
-
-def _newest(history: History) -> str:
-    """The number that tells best how a run is doing."""
-    name = "global" if len(history.series("global_accuracy")) else "personal"
-    value = history.last(f"{name}_accuracy")
-    return f"{name} {'-' if math.isnan(value) else f'{value:.4f}'}"
 
 
 def _duration(seconds: float) -> str:

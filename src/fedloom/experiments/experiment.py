@@ -26,6 +26,7 @@ from fedloom.core.errors import FedloomError, SettingError, SettingWarning
 from fedloom.core.model import Model, packaged
 from fedloom.core.naming import is_python_name, meant, source_file
 from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.setting import setting
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
@@ -43,39 +44,43 @@ Share = Annotated[float, Ge(0), Lt(1)]  # of examples: 0.2 is one in five
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """What clients hold.
+    """Set what clients hold."""
 
-    Attributes:
-        source: where the examples come from, as docs/data.md lists it.
-        merge: whether clients get the source's test examples too; then there is no global test set.
-        classes: the source's first so many classes alone, such as the letters a to j; 0: all.
-        examples: so many at random are distributed, each class in its share; 0: all.
-        normalise: what makes network inputs of stored values, as docs/data.md says; `source`: what the source brings.
-        partition: who gets which of them, likewise.
-        clients: how many; natural partitions and lists of rows bring their own number.
-        partition_seed: of the partition, of `examples` and of what is held out; None: the seed of the run.
-        test_fraction: of each client's examples, held out to judge it.
-        val_fraction: of the others, held out to choose between settings.
-        public: training examples taken out first, which all have.
-        public_source: where public examples come from instead, as `source`: so many of its training examples; 0: all.
-        public_labels: whether the labels of public examples are known too.
-        augment: what is done to training images, as docs/data.md lists it.
-    """
-
-    source: str = catalogue.DATA
+    source: str = setting(catalogue.DATA, "--data SOURCE")
+    """[Data](data.md#sources): a name of `fedloom data sources`, `NAME:FOLDER` for original files, `FILE.npz` with
+    x_train, y_train, x_test, y_test, `FILE.csv?label=y&prepare=standard` for [tables](data.md#tables),
+    `huggingface:NAME`, or your own as `module:name`."""
     merge: bool = False
+    """Give clients the test examples of the source too; there is no global test set then."""
     classes: WholeNumber = 0
+    """Use the first N classes of the source alone, such as the letters a to j; 0: all."""
     examples: WholeNumber = 0
+    """Distribute N random examples, with the class shares of the source, drawn by `data.partition_seed`; 0: all."""
     normalise: str = "source"
-    partition: str = "shards:2"
-    clients: Count = 100
-    partition_seed: WholeNumber | None = None
-    test_fraction: Share = 0.2
-    val_fraction: Share = 0.0
-    public: WholeNumber = 0
+    """Network inputs are (value - mean) / std: [`MEANS/STDS`](data.md#examples) by channel; `places`: each place of an
+    example standardised by itself; `source`: the source's own."""
+    partition: str = setting("shards:2", "--partition P")
+    """[Partition](data.md#partitions) of the examples over the clients."""
+    clients: Count = setting(100, "--clients N")
+    """Number of clients; `natural` and `lists:FILE.json` bring their own."""
+    partition_seed: WholeNumber | None = setting(None, "--partition-seed N")
+    """Seed of the partition, of `data.examples` and of the held-out split; none: `run.seed`. Set it, and the seeds of a
+    run share one partition."""
+    test_fraction: Share = setting(0.2, "--test-fraction F")
+    """Share of each client's examples held out to evaluate its personal model; 0: none."""
+    val_fraction: Share = setting(0.0, "--val-fraction F")
+    """Share of the remaining examples held out to choose between settings by `val_accuracy`."""
+    public: WholeNumber = setting(0, "--public N")
+    """Training examples taken out first, without labels and known to all (`kt_pfl` needs some)."""
     public_source: str | None = None
+    """Other data whose training examples are public instead, named as in `data.source`: `data.public` random ones, 0:
+    all. Images of the same shape."""
     public_labels: bool = False
-    augment: str = "none"
+    """Give public examples their labels, as `fedmd` and the validation of `feddf` need them; they are of the clients'
+    classes."""
+    augment: str = setting("none", "--augment A")
+    """Augmentation of training images: `crop:PIXELS`, `crop:PIXELS:reflect`, `flip`, `cutout:PIXELS`, separated by
+    commas."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -83,25 +88,23 @@ class DataSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """Who is asked, and who does not answer.
+    """Set which clients are selected, and which do not answer."""
 
-    Attributes:
-        sampler: who is asked, by a name that `fedloom.experiments.samplers.sampler` takes.
-        declined: probability, for each request, that a client refuses (`fedloom.Unreliable`).
-        lost: probability that it vanishes.
-        late: probability that it answers too late.
-        new: clients that are held out from training: how many, the last ones, or which, as `list:3,7`.
-        joins: the round, from 1, from which on new clients may be asked; None: never.
-        new_judged_by: how new clients are judged in the end (`fedloom.NewClients`).
-    """
-
-    sampler: str = "uniform"
-    declined: float = 0.0
-    lost: float = 0.0
-    late: float = 0.0
-    new: str | None = None
-    joins: int | None = None
+    sampler: str = setting("uniform", "--sampler S")
+    """[Sampling of the cohort](runs.md#who-is-asked): `uniform`, `by_size`, `by_round`, `available:SHARE:PERIOD`,
+    `list:0,1;2,3`; each with `+arriving:FIRST:PER_ROUND`."""
+    declined: float = setting(0.0, "--declined P")
+    """Probability that a client declines when a round asks it first."""
+    lost: float = setting(0.0, "--lost P")
+    """Probability that a client drops out, at any exchange."""
+    late: float = setting(0.0, "--late P")
+    """Probability that a client answers too late, at any [exchange](runs.md#clients-that-do-not-answer)."""
+    new: str | None = setting(None, "--new N")
+    """[Clients held out from training](runs.md#new-clients) and evaluated at the end: the last N, or `list:3,7`."""
+    joins: int | None = setting(None, "--joins ROUND")
+    """Round, from 1, from which on new clients may be selected; none: never."""
     new_judged_by: tuple[Way, ...] = WAYS
+    """How new clients are evaluated after the last round."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -122,24 +125,30 @@ class ClientSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One run in words.
+    """Describe one run in words: the algorithm, model, task and start, and a table of settings for each section.
 
     Attributes:
-        algorithm: its name, or your own as `module:Class`.
-        model: one architecture or several, with commas.
-        task: what models learn.
-        start: a file of weights to start from (`fedloom.load_weights`).
         data: what clients hold.
-        clients: who is asked, and who does not answer.
+        clients: which clients are selected, and which do not answer.
         local: the local training of every client.
         run: rounds, engine, seed, what is measured and kept.
         settings: hyper-parameters, by the label of their algorithm.
     """
 
     algorithm: str = "fedavg"
-    model: str = "lenet"
-    task: str = "classification"
-    start: str | None = None
+    """Name of `fedloom algorithms`, or your own as `module:Class`; the command line must name one if the file does not.
+    """
+    model: str = setting("lenet", "--model NAME")
+    """[Model by name](data.md#federations) or `module:name`; several, separated by commas, are given to the clients in
+    turn."""
+    task: str = setting("classification", "--task NAME")
+    """`classification` (cross-entropy), `hinge` (labels 0 and 1, a model with one output such as `svm`), `svm` and
+    `svm_mean` (hinge loss summed or averaged over a batch, and a ridge on the weights), [`ldam` and
+    `ldam_drw`](dense.md#ldam) (margins by each client's label counts, for models whose logits are scaled cosines),
+    or `module:name`."""
+    start: str | None = setting(None, "--start FILE")
+    """Weights to start from: a `.safetensors` or [`.pt` file](export.md#files-from-outside)."""
+
     data: DataSettings = field(default_factory=DataSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
     local: Local = field(default_factory=Local)

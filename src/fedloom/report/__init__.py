@@ -1,6 +1,5 @@
-"""What a person looks at: a report of runs, tables and progress on a terminal."""
+"""What a person looks at: a report of runs, and tables on a terminal."""
 
-from fedloom.coordinator.progress import Whole, progress
 from fedloom.report.console import comparison_table, readings_table
 from fedloom.report.heterogeneity import FederationTable, Heterogeneity, draw_federation, heterogeneity
 from fedloom.report.several_seeds import Summary, summary
@@ -10,11 +9,9 @@ __all__ = [
     "FederationTable",
     "Heterogeneity",
     "Summary",
-    "Whole",
     "comparison_table",
     "draw_federation",
     "heterogeneity",
-    "progress",
     "readings_table",
     "summary",
     "write_report",

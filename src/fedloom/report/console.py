@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedloom.coordinator import History
 from fedloom.coordinator.history import newest
-from fedloom.core.terminal import table
+from fedloom.display.terminal import table
 from fedloom.report.methods import evaluation_seconds, training_seconds
 from fedloom.report.number_table import Table, two_lines
 

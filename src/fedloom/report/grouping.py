@@ -14,7 +14,6 @@ from fedloom.report.methods import Method, Run, free_in_a_method
 from fedloom.report.order import ordered_runs
 from fedloom.report.printable import printable
 from fedloom.report.problems import grouped, numbered, titled
-from fedloom.report.style import looks
 
 # of names of settings that every method has
 _OF_ALL = ("model", "start", "local.", "run.", "hyper_parameters.local.", "data.", "federation.")
@@ -79,7 +78,7 @@ def methods_of(runs: Sequence[Run], called: Sequence[str] | None = None) -> list
         for texts, of in zip(labels, groups, strict=True)
         for text, group in zip(texts, of, strict=True)
     }
-    numbers = dict(zip(names, looks(list(names.values())), strict=True))
+    numbers = {text: number for number, text in enumerate(names)}
     return [
         Method(text + _mark(group), numbers[text], tuple(group), problem)
         for problem, texts, of in zip(titled(problems), labels, groups, strict=True)

@@ -173,7 +173,10 @@ def is_local_only(algorithm: str) -> bool:
 
 @dataclass(frozen=True)
 class Method:
-    """Runs that differ in their seed only, on one problem. `number` chooses colour and line style; `looks` gives it."""
+    """Runs that differ in their seed only, on one problem.
+
+    `number`: its place in the comparison, by which it has colour and line style.
+    """
 
     label: str
     number: int

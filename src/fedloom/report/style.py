@@ -1,10 +1,8 @@
-"""How figures look: one colour per method everywhere, and the same bytes for the same numbers."""
+"""How figures look: one colour per method on a page, by its place there, and the same bytes for the same numbers."""
 
 from __future__ import annotations
 
-import hashlib
 import io
-import itertools
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +13,6 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.algorithms import ALGORITHMS
 from fedloom.core.errors import SettingError
 
 if TYPE_CHECKING:
@@ -30,14 +27,10 @@ COLOURS = (
     "#004BC3", "#2D7878", "#C38769", "#784B78", "#1E78F0", "#A569C3", "#FF5A78", "#966987", "#783C2D", "#96784B",
     "#B42D5A", "#1E9600", "#3C96F0", "#695A00", "#B44B00", "#0F694B", "#004B87", "#A50F78", "#D269E1", "#962DA5",
 )  # fmt: skip
+SOLID = 10  # lines that colours alone tell apart
 DASHES: tuple[Any, ...] = (
     "-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (10, 1.6)),
 )  # fmt: skip
-# the methods that papers compare most have the clearest colours, and solid lines
-_COMPARED = (
-    "fedavg", "fedprox", "scaffold", "pfedsd", "fedntd", "moon", "local_only", "fednova", "fedcurv", "fedper",
-)  # fmt: skip
-_OWN = {name.replace("_", ""): i for i, name in enumerate((*_COMPARED, *sorted({*ALGORITHMS} - {*_COMPARED})))}
 _SVG = "{http://www.w3.org/2000/svg}"
 ElementTree.register_namespace("", _SVG[1:-1])
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
@@ -106,43 +99,14 @@ def canvas(size: tuple[float, float] = HALF) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def looks(names: Sequence[str]) -> list[int]:
-    """Numbers for `colour` and `dashes`, different ones, of methods that are compared: by their names, in any order.
-
-    An algorithm of this package has its own colour in every comparison. Names may be those of runs: fednova-released,
-    mine/fedntd/seed-1. Of several methods of an algorithm, the first by name has it; they and others get colours by a
-    hash of their names, or the next that are free.
-    """
-    places = [_place(name) for name in names]
-    order = sorted(range(len(names)), key=lambda i: names[i])
-    found: dict[int, int] = {}
-    for i in order:
-        if (place := places[i]) is not None and place not in found.values():
-            found[i] = place
-    rare = len(COLOURS) - len(_COMPARED)
-    for i in order:
-        if i not in found:
-            start = int.from_bytes(hashlib.blake2b(names[i].encode("utf-8", "replace"), digest_size=8).digest()) % rare
-            turn = [len(_COMPARED) + (start + k) % rare for k in range(rare)] + list(range(len(_COMPARED)))
-            laps = (lap * len(COLOURS) + n for lap in itertools.count() for n in turn)
-            found[i] = next(n for n in laps if n not in found.values())
-    return [found[i] for i in range(len(names))]
-
-
-def _place(name: str) -> int | None:
-    """The number of the algorithm that a method's name names first; None where it names none."""
-    words = (word.replace("_", "") for word in re.split(r"[^a-z0-9_]+", name.lower()))
-    return next((_OWN[word] for word in words if word in _OWN), None)
-
-
 def colour(number: int) -> str:
-    """The colour of a method."""
+    """Give the colour of the method at this place of a comparison, counted from 0."""
     return COLOURS[number % len(COLOURS)]
 
 
 def dashes(number: int) -> Any:
-    """The line style of a method."""
-    return DASHES[number // len(_COMPARED) % len(DASHES)]
+    """Give its line style: solid for the first ten, the next one for every ten that follow."""
+    return DASHES[number // SOLID % len(DASHES)]
 
 
 def ink(number: int | None) -> str:

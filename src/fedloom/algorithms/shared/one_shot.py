@@ -108,20 +108,20 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class OneShot(Algorithm[Server, tuple[()]]):
-    """Abstract: everybody uploads a model once, and then the server teaches a student alone, an epoch each round.
-
-    `synthesis`: batch size and optimiser by which examples are made. `distill`: those of the student, whose momentum
-    lasts from epoch to epoch. `T` > 0: temperature of distillation. `student`: which of the run's architectures it has;
-    None: that of the first client. `epochs`: of the server after each round of uploads, where there are several (a run
-    of 3 (1 + epochs) rounds has three); clients whose architecture is the student's then start from the student. None:
-    there is one, in the first round (where nobody answers, in the next one).
-    """
+    """Teach a student on the server, an epoch in each round, after one round of uploads (abstract)."""
 
     synthesis: Distill
+    """Batch size and optimiser of the examples that are made."""
     distill: Distill = field(default_factory=lambda: Distill(batch_size=256, optimiser=SGD(lr=0.01, momentum=0.9)))
+    """Batch size and optimiser of the student; its momentum lasts from epoch to epoch."""
     T: Positive = 20.0
+    """Temperature of the distillation."""
     student: str | None = None
+    """Architecture of the student, one of the run's; none: that of the first client."""
     epochs: Count | None = None
+    """Epochs of the server after each round of uploads, where there are several (a run of 3 (1 + epochs) rounds has
+    three); clients of the student's architecture then start from the student. None: one round of uploads, the first
+    (or the next, where nobody answers)."""
 
     mixed: ClassVar[bool] = True
     about: ClassVar[About]  # of an instance that is `suited`
@@ -282,15 +282,15 @@ class OneShot(Algorithm[Server, tuple[()]]):
 
 @dataclass(frozen=True, kw_only=True)
 class Generates(OneShot):
-    """Abstract: the examples are made by a `generator` of noise of `nz` values.
-
-    `generator`: what makes its network, as module:name; it takes `nz`, `ngf` (its width), and the `channels` and `size`
-    of the data's images, and makes values in [0, 1].
-    """
+    """Make examples by a generator (abstract)."""
 
     generator: str = "fedloom.models:DenseGenerator"
+    """Maker of the generator's network, as module:name; it takes `nz`, `ngf`, and the `channels` and `size` of the
+    images, and makes values in [0, 1]."""
     nz: Count = 256
+    """Values of a noise vector."""
     ngf: Count = 64
+    """Width of the generator."""
 
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         made = super().suited(federation, models)

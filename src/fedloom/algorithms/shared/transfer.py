@@ -31,18 +31,18 @@ PUBLIC = 1  # folded into a client's key for batches of public examples: dropout
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer(Algorithm[V, Weights]):
-    """Abstract: a round in which clients teach each other; a client keeps its model, and is judged by it.
+    """Let clients teach each other; a client keeps its model, and is judged by it (abstract).
 
     A client trains on its own examples and sends s_n = softmax(z_n / tau) on P public ones (`collect`); the server
     mixes these for each, p_n = sum_m C[n, m] s_m, and the client distils p_n (`teach`).
-
-    `num_public`: P of a round, all where there are fewer. `tau`: temperature. `distill`: how the public examples are
-    learnt.
     """
 
     distill: Digest = field(default_factory=lambda: Digest(epochs=1, batch_size=256, optimiser=SGD(lr=0.02)))
+    """Passes, batch size and optimiser on public examples."""
     num_public: Count = 3000
+    """Public examples of a round, P; all where there are fewer."""
     tau: Positive = 1.0
+    """Temperature of the predictions."""
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True

@@ -15,7 +15,7 @@ from fedloom.analyses.panels import panels, title
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
 from fedloom.papers.reproduction.results import Result, read
-from fedloom.report.style import colour, dashes, drawing, looks
+from fedloom.report.style import colour, dashes, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,7 +99,7 @@ def _curves(found: Sequence[Result]) -> tuple[dict[str, list[str]], Curves]:
 def draw(columns: dict[str, list[str]], curves: Curves) -> Figure:
     """A panel for each data set: a line for each method over its columns."""
     methods = list(dict.fromkeys(method for lines in curves.values() for method in lines))
-    number = dict(zip(methods, looks(methods), strict=True))
+    number = {method: place for place, method in enumerate(methods)}
     with drawing():
         figure, axes = panels(len(columns))
         for ax, (data, lines) in zip(axes, curves.items(), strict=True):

@@ -1,0 +1,47 @@
+"""Measured numbers over rounds as lines of a figure, for a script or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from fedloom.core.errors import SettingError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SIZE = (6.4, 3.6)  # inches
+
+
+def lines(series: Mapping[str, Sequence[tuple[int, float]]], ax: Axes | None = None) -> Axes:
+    """Draw numbers over rounds.
+
+    Args:
+        series: (round, number) of each line, by what the legend calls it.
+        ax: where to draw; without it, axes of a new figure, which a notebook shows.
+
+    Returns:
+        The axes.
+
+    Raises:
+        SettingError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SettingError("a figure needs matplotlib: pip install 'fedloom[report]'") from None
+    axes = ax
+    if axes is None and Console().is_jupyter:
+        from matplotlib import pyplot
+
+        _, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
+    elif axes is None:
+        axes = Figure(figsize=SIZE, layout="constrained").add_subplot()
+    for name, points in series.items():
+        rounds, values = zip(*points, strict=True)
+        axes.plot(rounds, values, label=name)
+    axes.set_xlabel("round")
+    axes.legend(frameon=False)
+    return axes
