@@ -1,10 +1,10 @@
-"""Make what the command line and editors know of settings without importing PyTorch, and the tables of a page.
+"""Make what the command line and editors know of settings without importing PyTorch, and tables of the docs.
 
     python scripts/make_index.py
 
-`fedloom/cli/index.json` (algorithms, flags, defaults), `fedloom/cli/settings.schema.json` (by which editors complete
-and check settings files) and the tables of docs/settings.md are made from the declarations in the classes. Run it where
-these have changed; `tests/cli/test_index.py` says when.
+Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
+`fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md
+and that of measures in docs/guide.md. Run it where these have changed; `tests/cli/test_index.py` says when.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.choices import field_types, settable, without_none
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.setting import flag_of, sentences
+from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment, flat
 from fedloom.experiments.parts import OPTIMISERS, parts
-from fedloom.experiments.trials import MEASURES, VALIDATION
 from fedloom.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
-PAGE = ROOT / "docs/settings.md"
+PAGE, GUIDE = ROOT / "docs/settings.md", ROOT / "docs/guide.md"
 Schema = dict[str, Any]
 
 
@@ -86,7 +86,7 @@ def index() -> dict[str, Any]:
         "partitions": catalogue.PARTITIONS,
         "models": list(MODELS),
         "tasks": list(catalogue.TASKS),
-        "measures": list(MEASURES),
+        "measures": TUNABLE,
         "validation": VALIDATION,
     }
 
@@ -107,6 +107,14 @@ def page(text: str) -> str:
     return text
 
 
+def guide(text: str) -> str:
+    """Return docs/guide.md with its table of measures made anew."""
+    rows = [f"| `{m.name}` | {m.unit} | {m.better} | {m.meaning} |\n" for m in MEASURES.values()]
+    head = "| measure | unit | better | meaning |\n|---|---|---|---|\n"
+    before, after = text.split(head)
+    return before + head + "".join(rows) + after[after.index("\n\n") + 1 :]
+
+
 def written(found: Schema) -> str:
     """Return JSON as text."""
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
@@ -114,7 +122,9 @@ def written(found: Schema) -> str:
 
 def made() -> dict[Path, str]:
     """Return all files and what they must hold."""
-    return {INDEX: written(index()), SCHEMA: written(schema()), PAGE: page(PAGE.read_text(encoding="utf-8"))}
+    pages = {PAGE: page, GUIDE: guide}
+    texts = {path: make(path.read_text(encoding="utf-8")) for path, make in pages.items()}
+    return {INDEX: written(index()), SCHEMA: written(schema()), **texts}
 
 
 # ---- the index

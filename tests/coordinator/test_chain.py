@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -336,10 +337,24 @@ def test_an_older_index_that_was_sealed_anew_is_found_by_the_next(done: Path) ->
 
 
 @pytest.mark.slow
-def test_a_newest_index_that_was_sealed_anew_has_another_root(done: Path) -> None:
+def test_a_newest_index_that_was_sealed_anew_and_names_an_older_state_is_refused(done: Path) -> None:
+    seal_anew(done / NEWEST, drop_client)
+    message = r"clients/0.*\.safetensors is a later state of client \d than its index names: that was changed"
+    assert [re.search(message, problem) is not None for problem in verify(done).problems] == [True]
+    refused(done, f"the checkpoint of round 6 is damaged: .*{message}; the one before")
+
+
+@pytest.mark.slow
+def test_what_was_changed_everywhere_and_sealed_anew_has_another_root(done: Path) -> None:
     """Nothing in the directory tells; whoever has written the root down knows."""
     root = verify(done).root
     seal_anew(done / NEWEST, drop_client)
+    for index in sorted((done / "checkpoints").glob("*.json"))[:-1]:
+        index.unlink()
+    index = content(done / NEWEST)
+    for path in (done / "checkpoints").rglob("*.safetensors"):
+        if path.name not in {name for name, _ in (index["server"], *index["clients"].values())}:
+            path.unlink()
     assert verify(done).whole
     assert verify(done).root != root
 

@@ -17,9 +17,10 @@ import pytest
 from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError, SettingWarning
+from fedloom.evaluate.measure import TUNABLE, VALIDATION
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, read_settings
-from fedloom.experiments.trials import LAST, MEASURES, TEST_MEASURES, Sweep, Trial
+from fedloom.experiments.trials import LAST, Sweep, Trial
 
 LR = {"local.lr": [0.01, 0.1, 0.5]}
 
@@ -236,7 +237,7 @@ def test_losses_are_best_when_low_and_equals_go_to_the_first(base: Experiment, t
     assert [t.number for t in sweep.ranked(trials)] == [1, 2, 0]
 
 
-@pytest.mark.parametrize("by", TEST_MEASURES)
+@pytest.mark.parametrize("by", sorted({*TUNABLE} - {VALIDATION, "train_loss"}))
 def test_a_choice_by_test_data_is_warned_of(by: str, base: Experiment) -> None:
     with pytest.warns(
         SettingWarning, match=f"{by} is measured on test data: selecting by it reports too good a number"
@@ -263,7 +264,7 @@ def test_a_real_sweep_writes_runs_a_table_and_the_best_settings(base: Experiment
         assert trial.score == pytest.approx(statistics.mean(tails)) == float(row["score"])
         assert float(row["score_std"]) == trial.std == pytest.approx(statistics.stdev(tails))
         assert (row["trial"], row["status"]) == (trial.name, "done")
-        assert {name for name in MEASURES if row[name]} == set(trial.measures) == set(MEASURES)
+        assert {name for name in TUNABLE if row[name]} == set(trial.measures) == set(TUNABLE)
     best = read_settings(tmp_path / "s/best.json")
     assert Experiment.of(best) == Experiment.of(sweep.ranked(trials)[0].experiment.described())
     assert Experiment.of(best).job().run().metrics == History.read(tmp_path / "s/trial-001/seed-0").metrics

@@ -158,7 +158,7 @@ def test_curves_are_of_one_size(comparison: Path) -> None:
         ElementTree.parse(figures / f"{n}.svg").getroot() for n in ("global_accuracy", "forgetting")
     )
     assert accuracy.get("viewBox") == forgetting.get("viewBox")
-    assert "forgetting F (points)" in (figures / "forgetting.svg").read_text(encoding="utf-8")
+    assert "forgetting (points)" in (figures / "forgetting.svg").read_text(encoding="utf-8")
 
 
 def test_the_summary_says_what_ran(comparison: Path) -> None:

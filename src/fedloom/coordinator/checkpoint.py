@@ -274,9 +274,25 @@ class Checkpoints:
         return {self.folder / checkpoint.server.name: checkpoint.server, **clients}
 
     def verify(self, checkpoint: Checkpoint) -> None:
-        """Raise DamageError if a state is missing or damaged, StorageError if it cannot be read."""
+        """Raise DamageError if a state is missing, damaged or not the newest, StorageError if it cannot be read."""
         for path, file in self.states(checkpoint).items():
             files.read(path.parent, file)
+        self.check_newest(checkpoint)
+
+    def check_newest(self, checkpoint: Checkpoint) -> None:
+        """Raise DamageError if there is a later state of a client than a checkpoint names, made before it."""
+        for client, name in self._newest(checkpoint.round).items() if checkpoint.proved else ():
+            named = checkpoint.clients.get(client)
+            if named is None or named.name < name:  # an index that was changed and sealed anew
+                raise DamageError(
+                    f"{self.clients / name} is a later state of client {client} than its index names: that was changed"
+                )
+
+    def _newest(self, round: int) -> dict[int, str]:
+        """Return the file of each client's newest state that a round up to this one made."""
+        found = sorted(name for name in files.names(self.clients) if name.endswith(".safetensors"))
+        matches = [(name, match) for name in found if (match := _CLIENT.fullmatch(name))]
+        return {int(name.partition("-")[0]): name for name, match in matches if int(match[1]) <= round}
 
     def unnamed(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[Path, int]]:
         """Files of states that none of some checkpoints names, each with the round that made it.
@@ -340,15 +356,11 @@ class Checkpoints:
         engine.spare(f.name for c in kept.values() for f in c.clients.values())
 
     def _meant(self, round: int) -> set[Path]:
-        """What an index names; a damaged one may have named the newest state of each client by then."""
+        """What an index names, or named before it was damaged or changed: the newest state of each client by then."""
+        found = {self.folder / _server(round), *(self.clients / name for name in self._newest(round).values())}
         with suppress(DamageError):
-            return set(self.states(self.read(round)))
-        found = {self.folder / _server(round)}
-        by_client: dict[str, Path] = {}
-        for name in sorted(files.names(self.clients)):
-            if (match := _CLIENT.fullmatch(name)) and int(match[1]) <= round:
-                by_client[name.partition("-")[0]] = self.clients / name
-        return found | set(by_client.values())
+            found |= set(self.states(self.read(round)))
+        return found
 
     def going(self, newest: int) -> Iterator[Checkpoint]:
         """Checkpoints before the newest that a killed process was deleting."""

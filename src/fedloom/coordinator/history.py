@@ -18,6 +18,7 @@ from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import meant
 from fedloom.display.lines import lines
+from fedloom.evaluate.measure import lower_is_better
 from fedloom.storage import files
 
 if TYPE_CHECKING:
@@ -292,11 +293,6 @@ def newest(rounds: int) -> int:
     The last tenth, and at least 10 rounds where these are at most half of all; 1: there is nothing to take a mean of.
     """
     return max(1, rounds // 10, min(10, rounds // 2))
-
-
-def lower_is_better(metric: str) -> bool:
-    """Whether a measured number is good when it is low."""
-    return metric.endswith(("loss", "_std")) or metric in ("forgetting", "drop")
 
 
 class _Rows:

@@ -10,27 +10,12 @@ from typing import Any, get_args
 
 from fedloom.coordinator.choose import EngineName
 from fedloom.core.errors import SettingError
+from fedloom.evaluate.measure import MEASURES
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, MOST, Object, parse, short
 
 _THREADS = 4096
 _SEAL = b'"digest": "'
-_ACCURACIES = (
-    "global_accuracy",
-    "in_local_accuracy",
-    "out_local_accuracy",
-    "personal_accuracy",
-    "personal_worst_tenth",
-    "personal_accuracy_by_samples",
-    "global_on_clients",
-    "global_on_clients_by_samples",
-    "better_than_global",
-    "received_accuracy",
-    "trained_accuracy",
-    *(f"new_{way}_accuracy{mean}" for way in ("global", "fine_tuned", "personalised") for mean in ("", "_by_samples")),
-    "val_accuracy",
-)
-_NUMBERS = ("train_loss", "server_loss", "global_loss", "forgetting", "personal_std", "drop")
 
 
 def metrics(folder: Path) -> list[Object]:
@@ -92,11 +77,12 @@ def _metrics_check() -> Callable[[Object], None]:
     classes: set[int] = set()
 
     def check(record: Object) -> None:
-        for name in _ACCURACIES:
-            _need(_share(record.get(name)), name, "a number in 0..1 or null", record.get(name))
-        for name in _NUMBERS:
+        for name, measure in MEASURES.items():
             value = record.get(name)
-            _need(value is None or _number(value), name, "a number or null", value)
+            if measure.unit == "%":
+                _need(_share(value), name, "a number in 0..1 or null", value)
+            else:
+                _need(_number_or_none(value), name, "a number or null", value)
         for name in (n for n in record if n.startswith("bytes_")):
             _need(_count(record.get(name, 0)), name, "an integer >= 0", record.get(name))
         clients = record.get("clients", [])

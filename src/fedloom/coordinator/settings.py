@@ -9,10 +9,10 @@ import torch
 from annotated_types import Ge, Le
 
 from fedloom.coordinator.choose import CompilationName, EngineName
-from fedloom.coordinator.history import lower_is_better
 from fedloom.core.choices import Count, Known, Positive, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import setting
+from fedloom.evaluate.measure import lower_is_better
 
 Monitor = Literal["global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy"]
 

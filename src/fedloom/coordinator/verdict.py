@@ -93,6 +93,8 @@ def _check(run: RunDirectory, manifest: Mapping[str, Any], found: Verdict) -> No
     found.checkpoints = len(checkpoints)
     if checkpoints:
         found.round = checkpoints[-1].round
+        with found.attempt():
+            run.checkpoints.check_newest(checkpoints[-1])
         _check_chain(run, manifest, checkpoints, found)
         _check_logs(run, checkpoints, manifest["run"]["checkpoint_every"], found)
         _check_unnamed(run, checkpoints, found)

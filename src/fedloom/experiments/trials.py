@@ -17,11 +17,12 @@ from typing import Any, Protocol
 from fedloom.coordinator import reading
 from fedloom.coordinator.directory import check_free
 from fedloom.coordinator.facts import plain
-from fedloom.coordinator.history import History, lower_is_better
+from fedloom.coordinator.history import History
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.core.naming import meant
+from fedloom.evaluate.measure import TUNABLE, VALIDATION, lower_is_better
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
 from fedloom.experiments.problem import of_problem
@@ -30,18 +31,6 @@ from fedloom.storage import files
 from fedloom.storage.output import as_csv
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
-VALIDATION = "val_accuracy"
-TEST_MEASURES = (
-    "global_accuracy",
-    "global_loss",
-    "forgetting",
-    "in_local_accuracy",
-    "out_local_accuracy",
-    "personal_accuracy",
-    "personal_std",
-    "personal_worst_tenth",
-)
-MEASURES = (VALIDATION, "train_loss", *TEST_MEASURES)
 
 _MOST = 10_000  # trials
 
@@ -115,9 +104,9 @@ class Sweep:
         object.__setattr__(self, "space", self._named())
         if not seeds or len(set(seeds)) < len(seeds):
             raise SettingError(f"a sweep needs at least one seed, each once, got {list(seeds)}")
-        if self.by not in MEASURES:
+        if self.by not in TUNABLE:
             raise SettingError(
-                f"a sweep chooses by one of {', '.join(MEASURES)}, got {self.by!r}{meant(self.by, MEASURES)}"
+                f"a sweep chooses by one of {', '.join(TUNABLE)}, got {self.by!r}{meant(self.by, TUNABLE)}"
             )
         if self.search is not None and not 1 <= self.search <= _MOST:
             raise SettingError(f"search must be in 1..{_MOST:,} trials, got {self.search:,}")
@@ -127,7 +116,7 @@ class Sweep:
                     f"{VALIDATION} is measured on validation examples, and data.val_fraction is 0: hold some out with "
                     "data.val_fraction (--val-fraction 0.2)"
                 )
-        if self.by in TEST_MEASURES:
+        if self.by not in (VALIDATION, "train_loss"):
             warn(
                 f"{self.by} is measured on test data: selecting by it reports too good a number; hold out validation "
                 f"examples (data.val_fraction) and select by {VALIDATION}",
@@ -327,9 +316,9 @@ class Sweep:
             )
 
     def _table(self, trials: Sequence[Trial]) -> str:
-        rows: list[list[Any]] = [["trial", "status", *self.space, "score", "score_std", *MEASURES]]
+        rows: list[list[Any]] = [["trial", "status", *self.space, "score", "score_std", *TUNABLE]]
         for t in trials:
-            measures = [t.measures.get(name) for name in MEASURES]
+            measures = [t.measures.get(name) for name in TUNABLE]
             rows.append([t.name, t.status, *(t.settings[key] for key in self.space), t.score, t.std, *measures])
         return as_csv(rows)
 
@@ -344,7 +333,7 @@ class Sweep:
                 found.append(self._ended(history))
             except (ClientError, _UnmeasuredError) as error:
                 return replace(trial, status=f"failed: seed {experiment.run.seed}: {error}")
-        common = [name for name in MEASURES if all(name in measures for measures in found)]
+        common = [name for name in TUNABLE if all(name in measures for measures in found)]
         scores = [measures[self.by] for measures in found]
         return replace(
             trial,
@@ -369,7 +358,7 @@ class Sweep:
             raise _UnmeasuredError(
                 f"{self.by} is not known at the end of this run: it was not measured or is not finite"
             )
-        values = {name: [m[name] for m in rounds if m.get(name) is not None] for name in MEASURES}
+        values = {name: [m[name] for m in rounds if m.get(name) is not None] for name in TUNABLE}
         return {name: statistics.fmean(v) for name, v in values.items() if v}
 
 

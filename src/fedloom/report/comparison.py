@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.coordinator.history import newest
+from fedloom.evaluate.measure import MEASURES
 from fedloom.report.grouping import differences
 from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_local_only, training_seconds
 from fedloom.report.number_table import Column, Table, amount, percent, signed, whole
@@ -23,15 +24,11 @@ def headline(methods: Sequence[Method]) -> Table:
     """Where each method ended and what it cost: mean over its finished runs."""
     many = newest(min(run.rounds for m in methods for run in m.counted))
     measured = [
-        Column("global_accuracy", "global", percent, "high", "accuracy, %"),
-        Column("personal_accuracy", "personal", percent, "high", "accuracy, %"),
-        Column("personal_worst_tenth", "worst tenth", percent, "high", "accuracy, %"),
+        *(_column(name, "accuracy, %") for name in ("global_accuracy", "personal_accuracy", "personal_worst_tenth")),
         Column(f"global_accuracy_last_{many}", f"global, mean of last {many}", percent, "high", "accuracy, %"),
         Column("forgetting", "forgetting, points", percent, "low"),
-        Column("new_global_accuracy", "global model", percent, "high", "new clients, %"),
-        Column("new_fine_tuned_accuracy", "fine-tuned", percent, "high", "new clients, %"),
-        Column("new_personalised_accuracy", "personalised", percent, "high", "new clients, %"),
-        Column("better_than_global", "than with the global model", percent, "high", "clients better off, %"),
+        *(_column(f"new_{way}_accuracy", "new clients, %") for way in ("global", "fine_tuned", "personalised")),
+        _column("better_than_global", "clients better off, %"),
     ]
     cells: list[list[Any]] = []
     for m in methods:
@@ -57,6 +54,11 @@ def headline(methods: Sequence[Method]) -> Table:
     ]
     rows = [[row[i] for i in kept] for row in cells]
     return Table("summary", [columns[i] for i in kept], rows, [m.number for m in methods])
+
+
+def _column(name: str, group: str) -> Column:
+    """Make the column of a measure below a heading that it shares with others."""
+    return Column(name, MEASURES[name].label, percent, MEASURES[name].better, group)
 
 
 def alone(run: Run, methods: Sequence[Method]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.trials import LAST
 from fedloom.report.comparison import total_seconds
 from fedloom.report.figures import MOST_BANDS, class_accuracy
@@ -17,62 +18,17 @@ from fedloom.report.number_table import amount, percent, signed, whole
 from fedloom.report.printable import class_names, part, printable
 from fedloom.report.problems import UNKNOWN, by_problem
 from fedloom.report.several_seeds import paired
-from fedloom.report.sweeps import CHOSEN_BY, Swept
-
-CURVES = {  # heading, label of the axis, caption
-    "global_accuracy": ("Global accuracy", "accuracy (%)", "The global model on the global test set. "),
-    "personal_accuracy": (
-        "Personal accuracy",
-        "accuracy (%)",
-        "Mean over clients of each one's own model on its own held-out examples. ",
-    ),
-    "train_loss": (
-        "Training loss",
-        "loss",
-        "Mean over the clients of a round and the batches of their local training. Extra terms of an algorithm count, "
-        "so it compares rounds rather than methods.",
-    ),
-    "global_loss": (
-        "Test loss",
-        "loss",
-        "The global model on the global test set. Where it rises while accuracy holds, wrong answers become surer.",
-    ),
-    "forgetting": (
-        "Forgetting",
-        "forgetting F (points)",
-        "Drop of a class from its best earlier round, mean over classes. Lower is better.",
-    ),
-    "in_local_accuracy": (
-        "In-local accuracy",
-        "accuracy (%)",
-        "The global model on the classes that the round's clients hold.",
-    ),
-    "out_local_accuracy": (
-        "Out-local accuracy",
-        "accuracy (%)",
-        "The global model on the classes that the round's clients do not hold: what their training must not destroy.",
-    ),
-    "personal_worst_tenth": (
-        "The worst tenth",
-        "accuracy (%)",
-        "Mean over the tenth of clients that are served worst. ",
-    ),
-    "personal_std": (
-        "Spread over clients",
-        "points",
-        "Standard deviation of personal accuracy over clients. Lower is more even.",
-    ),
-}
+from fedloom.report.sweeps import Swept
 
 _MOST_NAMED = 3  # problems in a title
-SERIES = {  # in the figure of a single run: label, explanation
-    "global_accuracy": ("global", "the global model on the global test set"),
-    "personal_accuracy": ("personal", "mean over clients of each one's own model on its own held-out examples"),
-    "personal_worst_tenth": ("worst tenth", "the same over the tenth that it serves worst"),
-    "in_local_accuracy": ("in-local", "the global model on the classes that the round's clients hold"),
-    "out_local_accuracy": ("out-local", "the global model on the others"),
-    "val_accuracy": ("validation", "on validation examples"),
-}
+SERIES = (  # in the figure of a single run
+    "global_accuracy",
+    "personal_accuracy",
+    "personal_worst_tenth",
+    "in_local_accuracy",
+    "out_local_accuracy",
+    "val_accuracy",
+)
 
 
 def title(methods: Sequence[Method]) -> str:
@@ -121,12 +77,8 @@ def introduction(methods: Sequence[Method]) -> str:
 
 def findings(methods: Sequence[Method]) -> Iterator[str]:
     """The headline numbers in sentences, and how far to trust them."""
-    for name, what, high, unit in (
-        ("global_accuracy", "Global accuracy", True, "%"),
-        ("forgetting", "Forgetting", False, "points"),
-        ("personal_accuracy", "Personal accuracy", True, "%"),
-        ("personal_worst_tenth", "Of the worst-served tenth of clients, personal accuracy", True, "%"),
-    ):
+    for name in ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth"):
+        what, high, unit = MEASURES[name].title, MEASURES[name].better == "high", MEASURES[name].unit
         found = [(m, s) for m in methods if (s := m.last(name)) is not None]
         if not found:
             continue
@@ -166,10 +118,10 @@ def chosen(sweep: Swept) -> str:
     """Which trial is best, by what, and what it is ahead of; or why none is."""
     if sweep.problems:
         return (
-            f"{len(sweep.trials)} trials by {CHOSEN_BY[sweep.by]} (mean of the last {LAST}). They differ in "
-            f"{', '.join(sweep.problems)}, which makes each another problem: none of them is the best."
+            f"{len(sweep.trials)} trials by {MEASURES[sweep.by].title.lower()} (mean of the last {LAST}). They differ "
+            f"in {', '.join(sweep.problems)}, which makes each another problem: none of them is the best."
         )
-    (best, second, *_), what = sweep.trials, CHOSEN_BY[sweep.by]
+    (best, second, *_), what = sweep.trials, MEASURES[sweep.by].title.lower()
     caution = "" if sweep.by == "val_accuracy" else " This was chosen by test examples, which is optimistic."
     return (
         f"Best of {len(sweep.trials)} by {what} (mean of the last {LAST}): {best.method.label}, "

@@ -17,6 +17,7 @@ from rich.text import Text
 from fedloom.coordinator.history import History, newest
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import meant
+from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.catalogue import label
 from fedloom.report.console import fitted
 from fedloom.report.grouping import methods_of, read_methods, remarks_on
@@ -34,7 +35,7 @@ WAYS = {  # a field of Readings: what it is
     "mean": "mean over rounds",
 }
 DIFFERENCES = "differences"
-_KINDS = {"global_accuracy": "global", "personal_accuracy": "personal"}
+_KINDS = {name: MEASURES[name].label for name in ("global_accuracy", "personal_accuracy")}
 _T = (  # 97.5 % quantile of Student's t with 1, 2, ... degrees of freedom
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),

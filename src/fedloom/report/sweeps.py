@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.problem import of_problem
 from fedloom.experiments.trials import at_end
 from fedloom.report.grouping import differences
@@ -13,11 +14,7 @@ from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import Column, Table, percent
 
 _FEWEST = 3  # trials
-CHOSEN_BY = {  # the first that all trials have measured
-    "val_accuracy": "validation accuracy",
-    "global_accuracy": "global accuracy",
-    "personal_accuracy": "personal accuracy",
-}
+CHOSEN_BY = ("val_accuracy", "global_accuracy", "personal_accuracy")  # the first that all trials have measured
 
 
 class Trial(NamedTuple):
@@ -29,7 +26,7 @@ class Trial(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """Trials of an algorithm, best first. `by`: which number their results are, a key of `CHOSEN_BY`.
+    """Trials of an algorithm, best first. `by`: which number their results are, one of `CHOSEN_BY`.
 
     `problems`: the settings among those that vary by which a trial is on another problem; then none is the best, and
     trials are in the order of their settings.
@@ -50,7 +47,7 @@ class Swept(NamedTuple):
         settings = [Column(name, short(name)) for name in self.names]
         columns = [Column("trial", "trial"), *settings]
         best: Literal["high"] | None = None if self.problems else "high"
-        columns += [Column(name, f"{CHOSEN_BY[name]}, %", percent, best) for name in measured]
+        columns += [Column(name, f"{MEASURES[name].title.lower()}, %", percent, best) for name in measured]
         rows = [
             [t.method.label, *t.settings.values(), *(_result(t.method, name) for name in measured)] for t in self.trials
         ]

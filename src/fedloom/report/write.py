@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedloom.core.errors import SettingError
+from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
 from fedloom.report.grouping import read_methods
@@ -18,7 +19,7 @@ from fedloom.report.methods import Method
 from fedloom.report.printable import class_names, client_names
 from fedloom.report.problems import by_problem
 from fedloom.report.several_seeds import Summary, partitions, readings, renamed, seeds
-from fedloom.report.sweeps import CHOSEN_BY, sweeps
+from fedloom.report.sweeps import sweeps
 from fedloom.storage.output import below, publish
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _sweeps(page: Page, methods: Sequence[Method]) -> None:
         page.table(sweep.table(place), f"Trials, {order}the mean of the last {LAST} measurements{spread}.")
         drawn = []
         for name in sweep.names:
-            caption = f"{CHOSEN_BY[sweep.by].capitalize()} by {name}: a dot per trial{spread}."
+            caption = f"{MEASURES[sweep.by].title} by {name}: a dot per trial{spread}."
             if len(sweep.names) > 1:
                 caption += " Lines join trials that have all other settings alike."
             drawn.append(
@@ -159,7 +160,7 @@ def _targets(page: Page, methods: Sequence[Method]) -> None:
         if table is None:
             continue
         shown = True
-        page.heading(sentences.CURVES[metric][0])
+        page.heading(MEASURES[metric].title)
         dash = " A dash: not every run got there." if any(None in row for row in table.rows) else ""
         page.table(
             table,
@@ -175,15 +176,17 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
     if len(methods) > 1:
         _grid(page, methods, ["global_accuracy", "personal_accuracy", "train_loss", "global_loss"])
         return
-    series = {name: label for name, (label, _) in sentences.SERIES.items()}
+    series = {name: MEASURES[name].label for name in sentences.SERIES}
     figure = figures.together(methods[0], series, "accuracy (%)")
     if figure is None:
         page.missing("Accuracies are not shown: none was measured.")
     else:
         meanings = [
-            f"{label.capitalize()}: {text}" for n, (label, text) in sentences.SERIES.items() if methods[0].curve(n)
+            f"{label.capitalize()}: {MEASURES[name].meaning}"
+            for name, label in series.items()
+            if methods[0].curve(name)
         ]
-        caption = f"{'; '.join(meanings)}.{sentences.band(methods)}"
+        caption = f"{' '.join(meanings)}{sentences.band(methods)}"
         names = dict(enumerate(series.values()))
         page.grid(page.figure(figure, "accuracy", "Accuracy", caption, wide=True, names=names, digits=1))
     _grid(page, methods, ["train_loss", "global_loss"])
@@ -192,7 +195,7 @@ def _curves(page: Page, methods: Sequence[Method]) -> None:
 def _cost(page: Page, methods: Sequence[Method]) -> None:
     page.section("cost", "Accuracy for what it costs")
     metric = "global_accuracy" if any(m.has("global_accuracy") for m in methods) else "personal_accuracy"
-    name, label, _ = sentences.CURVES[metric]
+    name, label = MEASURES[metric].title, MEASURES[metric].axis
     runs = [run for m in methods for run in m.counted]
     drawn = []
     for x, measured, heading, cost in (
@@ -320,15 +323,16 @@ def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, beside
     """Figures of numbers over rounds, `beside` others, or a line about why there is none."""
     drawn, missing = list(beside), []
     for name in names:
-        heading, ylabel, caption = sentences.CURVES[name]
-        figure = figures.curves(methods, name, ylabel, percent=not name.endswith("loss"))
+        measure, loss = MEASURES[name], MEASURES[name].unit == "loss"
+        heading, caption = measure.title, measure.caption
+        figure = figures.curves(methods, name, measure.axis, percent=not loss)
         if figure is None:
             missing.append(f"{heading} is not shown: no run has measured it.")
             continue
         if name in _ENDS and len(methods) > 1:
-            caption += sentences.ending(methods, name)
+            caption += f" {sentences.ending(methods, name)}"
         caption = caption.rstrip() + sentences.absent(methods, name) + sentences.band(methods)
-        drawn.append(page.figure(figure, name, heading, caption, digits=3 if name.endswith("loss") else 1))
+        drawn.append(page.figure(figure, name, heading, caption, digits=3 if loss else 1))
     page.grid(*drawn)
     for sentence in missing:
         page.missing(sentence)
