@@ -537,17 +537,24 @@ PARTS = {
 
 
 def beside(other: str, words: Sequence[str], times: int = 5) -> None:
-    """The first number of each line, as the median of runs with the source `other` and with this one, in turn."""
+    """Print the first number of each line, as the median of runs with the source `other` and with this one, in turn.
+
+    A source with a benchmarks/run.py beside it is measured by that, since this one may ask for what came later.
+    """
     sources = {"before": other, "after": str(Path(fl.__file__).parents[1])}
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(times):
         for which, source in sources.items():
-            command = [sys.executable, __file__, *words]
+            own = Path(source).parent / "benchmarks" / "run.py"
+            command = [sys.executable, str(own if own.exists() else __file__), *words]
             environment = {**os.environ, "PYTHONPATH": source}
             printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            for row in printed.stdout.splitlines():
+            rows = [row for row in printed.stdout.splitlines() if len(row) > 74]
+            if not rows:
+                sys.exit(f"nothing was measured {which}: {' '.join(command)}\n{printed.stderr}")
+            for row in rows:
                 name, value = re.sub(r" \(first .*? s\)", "", row[:74]).strip(), row[74:].split()
-                if len(row) > 74 and value and re.fullmatch(r"[0-9.]+x?", value[0]):
+                if value and re.fullmatch(r"[0-9.]+x?", value[0]):
                     numbers = found.setdefault(name, {which: [] for which in sources})[which]
                     numbers.append(float(value[0].rstrip("x")))
     print(f"{'medians':74s} {'before':>10s} {'after':>10s} {'change':>8s}")

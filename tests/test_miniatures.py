@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from conftest import golden
-from fedloom import RunSettings, verify
-from fedloom import run as fedloom_run
+from fedloom import RunSettings, run as fedloom_run, verify
 from fedloom.algorithms import FedMeta
 from fedloom.coordinator.directory import RunDirectory, identity
 from fedloom.core import tree

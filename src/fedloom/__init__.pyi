@@ -1,214 +1,116 @@
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge as Ge, Gt as Gt, Le as Le, Lt as Lt
 
 from fedloom.algorithms import (
-    ALGORITHMS,
-    DENSE,
-    KDNTD,
-    MOON,
-    APFLNi,
-    Centralised,
-    FedADI,
-    FedAlign,
-    FedAvg,
-    FedAvgFT,
-    FedAvgM,
-    FedAvgStored,
-    FedBE,
-    FedCurv,
-    FedCurvNi,
-    FedDAFL,
-    FedDF,
-    FedDyn,
-    FedFomo,
-    FedMD,
-    FedMDKT,
-    FedMeta,
-    FedNova,
-    FedNTD,
-    FedNTDMSE,
-    FedPer,
-    FedProx,
-    KTpFL,
-    KTpFLWeights,
-    LGFedAvg,
-    LocalOnly,
-    PerFedAvg,
-    PFedDF,
-    PFedMe,
-    PFedSD,
-    Scaffold,
-    SimPFL,
-    TopKPFL,
+    ALGORITHMS as ALGORITHMS,
+    DENSE as DENSE,
+    KDNTD as KDNTD,
+    MOON as MOON,
+    APFLNi as APFLNi,
+    Centralised as Centralised,
+    FedADI as FedADI,
+    FedAlign as FedAlign,
+    FedAvg as FedAvg,
+    FedAvgFT as FedAvgFT,
+    FedAvgM as FedAvgM,
+    FedAvgStored as FedAvgStored,
+    FedBE as FedBE,
+    FedCurv as FedCurv,
+    FedCurvNi as FedCurvNi,
+    FedDAFL as FedDAFL,
+    FedDF as FedDF,
+    FedDyn as FedDyn,
+    FedFomo as FedFomo,
+    FedMD as FedMD,
+    FedMDKT as FedMDKT,
+    FedMeta as FedMeta,
+    FedNova as FedNova,
+    FedNTD as FedNTD,
+    FedNTDMSE as FedNTDMSE,
+    FedPer as FedPer,
+    FedProx as FedProx,
+    KTpFL as KTpFL,
+    KTpFLWeights as KTpFLWeights,
+    LGFedAvg as LGFedAvg,
+    LocalOnly as LocalOnly,
+    PerFedAvg as PerFedAvg,
+    PFedDF as PFedDF,
+    PFedMe as PFedMe,
+    PFedSD as PFedSD,
+    Scaffold as Scaffold,
+    SimPFL as SimPFL,
+    TopKPFL as TopKPFL,
 )
-from fedloom.algorithms.pfedsd import self_distilled
-from fedloom.algorithms.shared.ldam import LDAM
+from fedloom.algorithms.pfedsd import self_distilled as self_distilled
+from fedloom.algorithms.shared.ldam import LDAM as LDAM
 from fedloom.coordinator import (
-    Arriving,
-    Available,
-    BySize,
-    FixedList,
-    History,
-    Job,
-    NewClients,
-    RunSettings,
-    SeededByRound,
-    Uniform,
-    run,
-    verify,
+    Arriving as Arriving,
+    Available as Available,
+    BySize as BySize,
+    FixedList as FixedList,
+    History as History,
+    Job as Job,
+    NewClients as NewClients,
+    RunSettings as RunSettings,
+    SeededByRound as SeededByRound,
+    Uniform as Uniform,
+    run as run,
+    verify as verify,
 )
-from fedloom.core import tree
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.augment import Augment
-from fedloom.core.averaging import Averaging
-from fedloom.core.batches import Batch, Batches
-from fedloom.core.choices import Count, NonNegative, Positive, WholeNumber
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort, Reduction, Replies
-from fedloom.core.fold import fold, minimise
-from fedloom.core.losses import task_loss
-from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Cosine, Digest, Distill, Local
-from fedloom.core.task import SVM, Classification, Hinge, Task
-from fedloom.core.types import Arithmetic, BatchLoss, Maybe, Params, Weighted, Weights, state
+from fedloom.core import tree as tree
+from fedloom.core.algorithm import Algorithm as Algorithm
+from fedloom.core.augment import Augment as Augment
+from fedloom.core.averaging import Averaging as Averaging
+from fedloom.core.batches import Batch as Batch, Batches as Batches
+from fedloom.core.choices import (
+    Count as Count,
+    NonNegative as NonNegative,
+    Positive as Positive,
+    WholeNumber as WholeNumber,
+)
+from fedloom.core.client import Client as Client, on_client as on_client
+from fedloom.core.cohort import Cohort as Cohort, Reduction as Reduction, Replies as Replies
+from fedloom.core.fold import fold as fold, minimise as minimise
+from fedloom.core.losses import task_loss as task_loss
+from fedloom.core.model import Model as Model
+from fedloom.core.optimiser import (
+    SGD as SGD,
+    Adam as Adam,
+    Cosine as Cosine,
+    Digest as Digest,
+    Distill as Distill,
+    Local as Local,
+)
+from fedloom.core.task import SVM as SVM, Classification as Classification, Hinge as Hinge, Task as Task
+from fedloom.core.types import (
+    Arithmetic as Arithmetic,
+    BatchLoss as BatchLoss,
+    Maybe as Maybe,
+    Params as Params,
+    Weighted as Weighted,
+    Weights as Weights,
+    state as state,
+)
 from fedloom.data import (
-    Dataset,
-    Examples,
-    Federation,
-    Partition,
-    dirichlet,
-    fashion_mnist_small,
-    federate,
-    from_arrays,
-    from_frame,
-    from_torch,
-    iid,
-    read_csv,
-    shards,
+    Dataset as Dataset,
+    Examples as Examples,
+    Federation as Federation,
+    Partition as Partition,
+    dirichlet as dirichlet,
+    fashion_mnist_small as fashion_mnist_small,
+    federate as federate,
+    from_arrays as from_arrays,
+    from_frame as from_frame,
+    from_torch as from_torch,
+    iid as iid,
+    read_csv as read_csv,
+    shards as shards,
 )
-from fedloom.engines.faults import Unreliable
-from fedloom.experiments.experiment import Experiment
-from fedloom.experiments.export import export, module
-from fedloom.experiments.trackers import Tracker, track, tracker
-from fedloom.experiments.trials import Sweep
-from fedloom.experiments.weights_file import load_weights
-from fedloom.report import summary
+from fedloom.engines.faults import Unreliable as Unreliable
+from fedloom.experiments.experiment import Experiment as Experiment
+from fedloom.experiments.export import export as export, module as module
+from fedloom.experiments.trackers import Tracker as Tracker, track as track, tracker as tracker
+from fedloom.experiments.trials import Sweep as Sweep
+from fedloom.experiments.weights_file import load_weights as load_weights
+from fedloom.report import summary as summary
 
 __version__: str
-
-__all__ = [
-    "ALGORITHMS",
-    "DENSE",
-    "KDNTD",
-    "LDAM",
-    "MOON",
-    "SGD",
-    "SVM",
-    "APFLNi",
-    "Adam",
-    "Algorithm",
-    "Arithmetic",
-    "Arriving",
-    "Augment",
-    "Available",
-    "Averaging",
-    "Batch",
-    "BatchLoss",
-    "Batches",
-    "BySize",
-    "Centralised",
-    "Classification",
-    "Client",
-    "Cohort",
-    "Cosine",
-    "Count",
-    "Dataset",
-    "Digest",
-    "Distill",
-    "Examples",
-    "Experiment",
-    "FedADI",
-    "FedAlign",
-    "FedAvg",
-    "FedAvgFT",
-    "FedAvgM",
-    "FedAvgStored",
-    "FedBE",
-    "FedCurv",
-    "FedCurvNi",
-    "FedDAFL",
-    "FedDF",
-    "FedDyn",
-    "FedFomo",
-    "FedMD",
-    "FedMDKT",
-    "FedMeta",
-    "FedNTD",
-    "FedNTDMSE",
-    "FedNova",
-    "FedPer",
-    "FedProx",
-    "Federation",
-    "FixedList",
-    "Ge",
-    "Gt",
-    "Hinge",
-    "History",
-    "Job",
-    "KTpFL",
-    "KTpFLWeights",
-    "LGFedAvg",
-    "Le",
-    "Local",
-    "LocalOnly",
-    "Lt",
-    "Maybe",
-    "Model",
-    "NewClients",
-    "NonNegative",
-    "PFedDF",
-    "PFedMe",
-    "PFedSD",
-    "Params",
-    "Partition",
-    "PerFedAvg",
-    "Positive",
-    "Reduction",
-    "Replies",
-    "RunSettings",
-    "Scaffold",
-    "SeededByRound",
-    "SimPFL",
-    "Sweep",
-    "Task",
-    "TopKPFL",
-    "Tracker",
-    "Uniform",
-    "Unreliable",
-    "Weighted",
-    "Weights",
-    "WholeNumber",
-    "dirichlet",
-    "export",
-    "fashion_mnist_small",
-    "federate",
-    "fold",
-    "from_arrays",
-    "from_frame",
-    "from_torch",
-    "iid",
-    "load_weights",
-    "minimise",
-    "module",
-    "on_client",
-    "read_csv",
-    "run",
-    "self_distilled",
-    "shards",
-    "state",
-    "summary",
-    "task_loss",
-    "track",
-    "tracker",
-    "tree",
-    "verify",
-]

@@ -24,8 +24,7 @@ from fedloom.core.fisher import fisher
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.task import SVM
-from fedloom.core.types import Params, Weights
-from fedloom.core.types import replace as with_fields
+from fedloom.core.types import Params, Weights, replace as with_fields
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop

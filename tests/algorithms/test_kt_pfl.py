@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from spoken import LOCAL as SPOKEN
-from spoken import after_a_round, taught, whole
+from spoken import LOCAL as SPOKEN, after_a_round, taught, whole
 from torch import nn
 from torch.func import grad
 
@@ -287,9 +286,7 @@ def test_coefficients_find_two_groups(rho: float, tau: float, least: float, most
 
 def test_the_record_has_the_coefficients(tmp_path: Any) -> None:
     import fedloom as fl
-    from tiny import LOCAL as TINY_LOCAL
-    from tiny import examples as clouds
-    from tiny import federation, linear
+    from tiny import LOCAL as TINY_LOCAL, examples as clouds, federation, linear
 
     people = federation(public=clouds(24, seed=5))
     settings = fl.RunSettings(rounds=2, cohort_size=3, engine="loop", threads=1)

@@ -12,13 +12,13 @@ from fedloom.analyses import (
     class_accuracy,
     consistency,
     landscape_hessian,
+    local_accuracy as local_accuracy_analysis,
     local_epochs,
     panels,
     personalised,
     tsne,
     weight_divergence,
 )
-from fedloom.analyses import local_accuracy as local_accuracy_analysis
 from fedloom.analyses.measures import correlation, local_accuracy
 from fedloom.report.style import drawing
 

@@ -18,8 +18,7 @@ import pytest
 from test_resume import everything, interrupted, same_end
 
 from fedloom import FedAvg, PFedSD, RunSettings, run, verify
-from fedloom.coordinator import History, Job, check_free, reading
-from fedloom.coordinator import directory as directory_module
+from fedloom.coordinator import History, Job, check_free, directory as directory_module, reading
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import DamageError, FedloomError, SettingError, StorageError, StorageWarning
 from fedloom.storage import files

@@ -26,8 +26,7 @@ from fedloom import (
 )
 from fedloom.core.random import derive
 from fedloom.data import by_lists
-from tiny import LOCAL, examples, linear
-from tiny import federation as clouds
+from tiny import LOCAL, examples, federation as clouds, linear
 
 # Accuracy of each class after rounds 0 to 4, in quarters. Class 0 is at its best in the first round, class 1 before
 # training began, class 2 in the second, class 3 in the last.

@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch, Batches, padded, plan
 from fedloom.core.fold import fold
 from fedloom.core.optimiser import Local
 from fedloom.core.types import replace
-from small import batches_of as batches_of_clients
-from small import clients_of
+from small import batches_of as batches_of_clients, clients_of
 
 sizes_of = st.lists(st.integers(0, 30), min_size=1, max_size=5)
 

@@ -24,8 +24,7 @@ from fedloom.core.losses import task_loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.random import uniform
-from fedloom.core.types import Params, Weights
-from fedloom.core.types import replace as changed
+from fedloom.core.types import Params, Weights, replace as changed
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from conftest import golden as read
 from fedloom.data import Partition, by_lists, dirichlet, iid, pooled, shards, split

@@ -16,8 +16,7 @@ from fedloom import Job, RunSettings, run
 from fedloom.algorithms import FedAvg, PFedSD, Scaffold
 from fedloom.cli.serve import check_devices
 from fedloom.coordinator.directory import RunDirectory, identity
-from fedloom.coordinator.reading import sealed as sealed_document
-from fedloom.coordinator.reading import unsealed as unsealed_document
+from fedloom.coordinator.reading import sealed as sealed_document, unsealed as unsealed_document
 from fedloom.coordinator.verdict import verify
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, FedloomError, RefusedError, SettingError, StorageError

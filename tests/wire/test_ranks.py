@@ -23,11 +23,9 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
-from fedloom.wire import communication
-from fedloom.wire import ranks as wire_ranks
+from fedloom.wire import communication, ranks as wire_ranks
 from fedloom.wire.communication import CLOSED
-from fedloom.wire.ranks import _LOCAL as LOCAL_NUMBERS
-from fedloom.wire.ranks import HEAD, Gloo, Ranks, own_device
+from fedloom.wire.ranks import _LOCAL as LOCAL_NUMBERS, HEAD, Gloo, Ranks, own_device
 from fedloom.wire.service import Service
 from tiny import LOCAL, federation, mlp, population
 

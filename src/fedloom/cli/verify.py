@@ -8,8 +8,7 @@ import re
 from rich.console import Console
 
 from fedloom.coordinator.history import runs_below
-from fedloom.coordinator.verdict import Verdict, root_of
-from fedloom.coordinator.verdict import verify as check
+from fedloom.coordinator.verdict import Verdict, root_of, verify as check
 from fedloom.core.errors import SettingError
 from fedloom.storage.output import printable
 

@@ -13,8 +13,7 @@ import torch
 
 from fedloom.data.constants import CLASSES, NORMALISE
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
-from fedloom.data.folders import cinic10
-from fedloom.data.folders import images as image_folder
+from fedloom.data.folders import cinic10, images as image_folder
 from fedloom.data.formats import Bytes, check_labels, find_files, read_idx, read_pickle, read_records
 from fedloom.data.leaf import femnist, leaf
 from fedloom.data.matlab import svhn, vehicle, whole_vehicle

@@ -21,8 +21,7 @@ import numpy.typing as npt
 from fedloom.data import formats
 from fedloom.data.examples import Dataset, from_arrays
 from fedloom.data.formats import FormatError, refuse
-from fedloom.data.partition import pooled
-from fedloom.data.partition import split as hold_out
+from fedloom.data.partition import pooled, split as hold_out
 from fedloom.data.preparation import MISSING, Preparation, spelt
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -293,25 +294,61 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
         raise SettingError(f"{error}; what columns are is said as {form}") from error
 
 
-# form, types and defaults of what stands behind the name
-_PARTITIONS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
-    "iid": ("iid", (), ()),
-    "shards": ("shards:S", (int,), (2,)),
-    "dirichlet": ("dirichlet:ALPHA", (float,), (0.1,)),
-    "plain_dirichlet": ("plain_dirichlet:ALPHA", (float,), (0.1,)),
-    "balanced_dirichlet": ("balanced_dirichlet:BETA", (float,), (0.1,)),
-    "pathological": ("pathological:S", (int,), (2,)),
-    "lognormal": ("lognormal:SIGMA:S:LEAST", (float, int, int), (2.0, 2, 5)),
-    "lognormal_sizes": (
+@dataclass(frozen=True)
+class _Partition:
+    """Declare a partition that has a name: its form, and types and defaults of what stands behind the name."""
+
+    form: str
+    make: Callable[..., Partition]  # (dataset, number of clients, seed, *what stands behind the name)
+    kinds: tuple[Any, ...] = ()
+    defaults: tuple[Any, ...] = ()
+
+
+def _by_labels(make: Callable[..., Partition], **more: Any) -> Callable[..., Partition]:
+    """Make a partition by the labels of the training examples."""
+    return lambda data, clients, seed, *given: make(data.train.y, clients, *given, seed=seed, **more)
+
+
+def _natural(data: Dataset, clients: int, seed: int) -> Partition:
+    if data.owners is None:
+        raise SettingError(
+            f"partition natural needs data with natural clients, and {data.train.name} has none; "
+            f"use another: {PARTITIONS}"
+        )
+    return natural(data.owners, data.train.owners)
+
+
+def _disjoint_sizes(data: Dataset, clients: int, seed: int, per_client: int, kind: str) -> Partition:
+    rows = lognormal_sizes(data.train.y, clients, seed, per_client)
+    return Partition.from_lists(rows, f"lognormal sizes s={per_client}", seed)
+
+
+_PARTITIONS = {
+    "iid": _Partition("iid", _by_labels(iid)),
+    "shards": _Partition("shards:S", _by_labels(shards), (int,), (2,)),
+    "dirichlet": _Partition("dirichlet:ALPHA", _by_labels(dirichlet), (float,), (0.1,)),
+    "plain_dirichlet": _Partition(
+        "plain_dirichlet:ALPHA", _by_labels(dirichlet, min_size=2, capped=False), (float,), (0.1,)
+    ),
+    "balanced_dirichlet": _Partition("balanced_dirichlet:BETA", _by_labels(balanced_dirichlet), (float,), (0.1,)),
+    "pathological": _Partition("pathological:S", _by_labels(pathological), (int,), (2,)),
+    "lognormal": _Partition(
+        "lognormal:SIGMA:S:LEAST",
+        lambda data, clients, seed, *given: lognormal(data.train.y, clients, seed, *given),
+        (float, int, int),
+        (2.0, 2, 5),
+    ),
+    "lognormal_sizes": _Partition(
         "lognormal_sizes:S:disjoint|overlapping",
+        _disjoint_sizes,
         (int, Literal["disjoint", "overlapping"]),
         (3, "disjoint"),
     ),
-    "label_blocks": ("label_blocks:S", (int,), (2,)),
-    "natural": ("natural", (), ()),
-    "lists": ("lists:FILE.json", (str,), ("",)),
+    "label_blocks": _Partition("label_blocks:S", _by_labels(label_blocks), (int,), (2,)),
+    "natural": _Partition("natural", _natural),
+    "lists": _Partition("lists:FILE.json", lambda data, clients, seed, path: by_lists(_lists(path)), (str,), ("",)),
 }
-PARTITIONS = ", ".join(form for form, _, _ in _PARTITIONS.values())
+PARTITIONS = ", ".join(kind.form for kind in _PARTITIONS.values())
 
 
 def handed_out(text: str, dataset: Dataset, num_clients: int, seed: int) -> tuple[Dataset, Partition]:
@@ -331,41 +368,18 @@ def _parameters(text: str) -> list[Any]:
     name, colon, rest = text.partition(":")
     if name not in _PARTITIONS:
         raise SettingError(f"unknown partition {text!r}{meant(name, _PARTITIONS)}; there are {PARTITIONS}")
-    form, kinds, defaults = _PARTITIONS[name]
-    if not kinds and colon:
+    found = _PARTITIONS[name]
+    if not found.kinds and colon:
         raise SettingError(f"partition {name} takes no value, got {text!r}; there are {PARTITIONS}")
-    given = rest.split(":", len(kinds) - 1) if rest else []
-    read = [coerce(value, kind, f"partition {form}") for value, kind in zip(given, kinds, strict=False)]
-    return [*read, *defaults[len(read) :]]
+    given = rest.split(":", len(found.kinds) - 1) if rest else []
+    read = [coerce(value, kind, f"partition {found.form}") for value, kind in zip(given, found.kinds, strict=False)]
+    return [*read, *found.defaults[len(read) :]]
 
 
 def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Partition:
     """A partition by name; `natural` has as many clients as the data have owners, `lists:FILE.json` as lists."""
-    given, name, y = _parameters(text), text.partition(":")[0], dataset.train.y
-    parameter: Any = given[0] if given else None
-    if name == "natural":
-        if dataset.owners is None:
-            raise SettingError(
-                f"partition natural needs data with natural clients, and {dataset.train.name} has none; "
-                f"use another: {PARTITIONS}"
-            )
-        return natural(dataset.owners, dataset.train.owners)
-    if name == "lists":
-        return by_lists(_lists(parameter))
-    makers: dict[str, Callable[[], Partition]] = {
-        "iid": lambda: iid(y, num_clients, seed),
-        "shards": lambda: shards(y, num_clients, parameter, seed),
-        "dirichlet": lambda: dirichlet(y, num_clients, parameter, seed),
-        "plain_dirichlet": lambda: dirichlet(y, num_clients, parameter, seed, min_size=2, capped=False),
-        "balanced_dirichlet": lambda: balanced_dirichlet(y, num_clients, parameter, seed),
-        "pathological": lambda: pathological(y, num_clients, parameter, seed),
-        "lognormal": lambda: lognormal(y, num_clients, seed, *given),
-        "lognormal_sizes": lambda: Partition.from_lists(
-            lognormal_sizes(y, num_clients, seed, parameter), f"lognormal sizes s={parameter}", seed
-        ),
-        "label_blocks": lambda: label_blocks(y, num_clients, parameter, seed),
-    }
-    return makers[name]()
+    given = _parameters(text)
+    return _PARTITIONS[text.partition(":")[0]].make(dataset, num_clients, seed, *given)
 
 
 def _lists(path: str) -> list[list[int]]:

@@ -18,8 +18,7 @@ from fedloom.coordinator import RunSettings
 from fedloom.core.optimiser import SGD, Local
 from fedloom.experiments.experiment import DataSettings, Experiment
 from fedloom.papers.dense.published import ABOUT, NOTES, TABLES, cells
-from fedloom.papers.reproduction.recipe import Beginning, Recipe
-from fedloom.papers.reproduction.recipe import Method as Row
+from fedloom.papers.reproduction.recipe import Beginning, Method as Row, Recipe
 
 PARTITION_SEED = 1  # of the README's run, for every seed of a run
 EPOCHS = 200  # of the server

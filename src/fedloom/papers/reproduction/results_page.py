@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fedloom.papers.reproduction.recipe import LEAST_STD, UNKNOWN_STD, Recipe
 from fedloom.papers.reproduction.results import Result, orderings, read
-from fedloom.storage.output import as_csv as table
-from fedloom.storage.output import publish
+from fedloom.storage.output import as_csv as table, publish
 
 Remarks = Callable[[Sequence[Result]], list[str]]
 
