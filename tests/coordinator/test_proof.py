@@ -6,12 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_chain import JOB, NEWEST, _job, as_format_1, content, everything
+from test_chain import JOB, NEWEST, _job, as_format_1, everything
 from test_resume import interrupted
 
 from fedloom import History, verify
 from fedloom.analyses.analysed_run import AnalysedRun
-from fedloom.coordinator import proof, reading
 from fedloom.coordinator.checkpoint import Checkpoints
 from fedloom.core.errors import DamageError
 from fedloom.report import summary, write_report
@@ -91,19 +90,6 @@ def test_a_run_without_its_checkpoints_is_marked(done: Path) -> None:
     shutil.rmtree(done / "checkpoints")
     assert History.read(done).unproved == "no checkpoint proves its logs"
     assert AnalysedRun.of(done).logged_accuracy().remarks == ["Unproved: no checkpoint proves its logs."]
-
-
-@pytest.mark.slow
-def test_logs_of_a_copy_are_proved_by_its_manifest(done: Path) -> None:
-    manifest = content(done / "manifest.json")
-    logs = {name: [proof.files.digest((done / name).read_bytes())] for name in ("metrics.jsonl", "timing.jsonl")}
-    manifest["documents"] |= logs
-    (done / "manifest.json").write_bytes(reading.sealed(manifest, indent=2))
-    shutil.rmtree(done / "checkpoints")
-    assert History.read(done).unproved == ""
-    replace(done / "metrics.jsonl", last_accuracy(done), b'"global_accuracy": 0.999')
-    with pytest.raises(DamageError, match=r"metrics\.jsonl is not what manifest\.json has the digest of"):
-        History.read(done)
 
 
 @pytest.mark.slow

@@ -138,7 +138,7 @@ def fomo_weights(gain: Tensor, away: Tensor) -> Tensor:
 
 
 def mixed(base: Weights, models: Sequence[Weights], w: Tensor) -> Weights:
-    """base + sum_n w^_n (theta_n - base), with the positive w_n alone; base where there is none."""
+    """Base + sum_n w^_n (theta_n - base), with the positive w_n alone; base where there is none."""
     kept = w.clamp(min=0.0)
     total, start = kept.sum(), base
     for share, model in zip(kept / torch.where(total > 0, total, 1.0), models, strict=True):

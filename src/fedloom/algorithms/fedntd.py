@@ -58,7 +58,7 @@ class FedNTD(Averaging[Weights]):
         return self.answer(client, w_k)
 
     def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
-        """beta * tau^2 * KL(q~_global || q~_local), [] (10, 11)."""
+        """Beta * tau^2 * KL(q~_global || q~_local), [] (10, 11)."""
         q, teacher = not_true(logits, batch.y), not_true(batch.teacher, batch.y)
         return self.beta * batch.mean(distillation(q, teacher, self.tau))
 

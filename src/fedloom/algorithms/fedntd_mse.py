@@ -58,7 +58,7 @@ class FedNTDMSE(Averaging[Weights]):
         return self.answer(client, w_k)
 
     def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
-        """beta * MSE over the not-true classes, []."""
+        """Beta * MSE over the not-true classes, []."""
         squares = (not_true(logits, batch.y) - not_true(batch.teacher, batch.y)).square()
         others = squares.shape[-1] if self.reduction == "mean" else 1
         return self.beta * batch.mean(squares.sum(-1) / others)

@@ -76,7 +76,7 @@ class KTpFL(Transfer[Tensor]):
 
 
 def coefficient_loss(c: Tensor, soft: Tensor, share: Tensor, lam: float, rho: float, prior: float) -> Tensor:
-    """lam * sum_n share_n * mean_x KL(p_n || s_n) + rho * ||C - prior||^2 (eq. 4).
+    """Lam * sum_n share_n * mean_x KL(p_n || s_n) + rho * ||C - prior||^2 (eq. 4).
 
     `c`: [N, N]; `soft`: [N, P, C]; `share`: D_n / D, [N]; `prior`: 1 / N.
     """

@@ -123,5 +123,5 @@ def whole_steps(batches: Batches, each: int) -> Batches:
 
 
 def choose(first: Tensor, a: Params, b: Params) -> Params:
-    """a if `first`, [] bool, else b; no branch."""
+    """A if `first`, [] bool, else b; no branch."""
     return Maybe(present=first, value=a).otherwise(b)

@@ -44,7 +44,9 @@ MAX_COMPILED = 20_000  # parameters of a model, above which compiled matrix prod
 
 
 def choose(name: EngineName, population: Population, local: Local, cohort_size: int) -> tuple[type[Engine], str]:
-    """The engine and why. The rule of "auto", first line that holds:
+    """Return the engine, and why.
+
+    The rule of "auto", the first line that holds:
 
     1. convolutions or recurrent layers on a CPU: workers (`vmap` makes convolutions grouped ones and has no rule for
        recurrent layers: slower than one client after the other); loop where the cohort has fewer than 4 clients,
@@ -96,7 +98,9 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
 def choose_compilation(
     kind: type[Engine], population: Population, local: Local, cohort_size: int, rounds: int
 ) -> Compilation:
-    """What becomes of the training step in a run of so many rounds. The rule of "auto", first line that holds:
+    """Return how the training step is executed in a run of so many rounds.
+
+    The rule of "auto", the first line that holds:
 
     1. a GPU, or recurrent layers: none;
     2. fewer than 100 steps of the run for each graph it needs: none. Steps are the lock-steps of a stack, or those of

@@ -1,4 +1,4 @@
-"""Whether the logs of a run are those that its newest checkpoint, or the manifest of a copy, has the digests of."""
+"""Whether the logs of a run are those that its newest checkpoint has the digests of."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unproved(folder: Path, last: int) -> str:
     checkpoints.identity = identity(manifest)
     newest = _newest(checkpoints)
     if newest is None:
-        return "" if last < 1 or "metrics.jsonl" in named else "no checkpoint proves its logs"
+        return "" if last < 1 else "no checkpoint proves its logs"
     if not newest.proved:
         return "its checkpoints are of an earlier format, which proves no logs"
     for name, prefix in newest.logs.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.coordinator import reading
-from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, identity
+from fedloom.coordinator.checkpoint import LOGS, Checkpoint, identity
 from fedloom.coordinator.directory import RunDirectory, left_by_a_kill
 from fedloom.core.errors import DamageError, StorageError
 from fedloom.storage import files
@@ -50,7 +50,7 @@ def verify(directory: str | os.PathLike[str]) -> Verdict:
     """Check the chain of a run: manifest, documents, indexes of checkpoints, states, logs. Nothing is run or written.
 
     Indexes must be those that later ones name, and the file of weights that a run started from, if it is here, what it
-    was. A run that was killed at any moment is whole; so is a copy by `fedloom reproduce --export`. Of a run of an
+    was. A run that was killed at any moment is whole. Of a run of an
     earlier format only the states have digests; a note says so.
     """
     run = RunDirectory(directory)
@@ -98,19 +98,15 @@ def _check(run: RunDirectory, manifest: Mapping[str, Any], found: Verdict) -> No
         _check_chain(run, manifest, checkpoints, found)
         _check_logs(run, checkpoints, manifest["run"]["checkpoint_every"], found)
         _check_unnamed(run, checkpoints, found)
-    elif manifest["format"] == 1 or set(LOGS) <= set(manifest["documents"]):
-        found.notes.append("a copy without checkpoints, which cannot go on")
-        for name in _logs_of_a_copy(run):
+    elif manifest["format"] == 1:
+        found.notes.append("without checkpoints, so it cannot go on")
+        for name in LOGS:
             with found.attempt():
                 _read(run.path / name)
     else:
         found.notes.append("killed before its first checkpoint")
         with found.attempt():
             run.check_beginning()
-
-
-def _logs_of_a_copy(run: RunDirectory) -> Sequence[str]:
-    return run.logs if files.there(run.path / PER_CLIENT) else LOGS
 
 
 def _root(run: RunDirectory, found: Verdict) -> str:
@@ -120,7 +116,7 @@ def _root(run: RunDirectory, found: Verdict) -> str:
         starts = [files.load(run.path / name)[: prefix.size] for name, prefix in newest.logs.items()]
         parts += [newest.digest, *map(files.digest, starts)]
     else:
-        there = [run.path / name for name in _logs_of_a_copy(run) if files.there(run.path / name)]
+        there = [run.path / name for name in LOGS if files.there(run.path / name)]
         parts += map(files.digest_of, there)
     return files.digest(" ".join(parts).encode())
 

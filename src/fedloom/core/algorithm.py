@@ -88,7 +88,8 @@ class Algorithm(Known, ABC, Generic[V, S]):
     @property
     def fewest_logits(self) -> int:
         """With fewer for each example, what it compares of two models' answers is the same whatever they say: a softmax
-        over one logit is 1. Such a job is refused."""
+        over one logit is 1. Such a job is refused.
+        """
         return 1
 
     @property

@@ -31,7 +31,7 @@ class Replies(Generic[T]):
 
     @property
     def ids(self) -> Tensor:
-        """[K] int64"""
+        """Clients that answered, [K] int64."""
         return self.cohort.ids
 
     @property

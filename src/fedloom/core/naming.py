@@ -17,7 +17,7 @@ from fedloom.core.errors import SettingError
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'x'?)", or nothing where no known word is close. PerAvg is close to per_fedavg."""
+    """Return " (did you mean 'x'?)", or "" where no known word is close. PerAvg is close to per_fedavg."""
     bare = {plain(name): name for name in known}
     close = difflib.get_close_matches(plain(word), bare, n=1, cutoff=0.7)
     close = close or [name for name in bare if len(word) > 2 and name.startswith(plain(word))]

@@ -166,7 +166,7 @@ class RecordMoments(TorchFunctionMode):
 def _normalised(
     x: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x normalised by its real rows (`mask` None: all); their mean and biased variance, detached; how many they are."""
+    """X normalised by its real rows (`mask` None: all); their mean and biased variance, detached; how many they are."""
     given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of bf16 inputs in float32
     weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
     spatial = x[0, 0].numel()

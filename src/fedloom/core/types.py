@@ -157,7 +157,7 @@ class Weights(Arithmetic):
         return Weights(params={**self.params, **other.params}, buffers={**self.buffers, **other.buffers})
 
     def towards(self, other: Weights, rate: float) -> Weights:
-        """params + rate * (those of `other` - params), at rate 1 those of `other` to the last bit; its buffers."""
+        """Params + rate * (those of `other` - params), at rate 1 those of `other` to the last bit; its buffers."""
         moved = other.params if rate == 1.0 else self.params + rate * (other.params - self.params)
         return Weights(params=moved, buffers=other.buffers)
 

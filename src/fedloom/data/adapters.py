@@ -21,7 +21,7 @@ _TRIED = 16  # items read twice: a flip that half of the items get is missed onc
 
 
 class MapStyle(Protocol):
-    """What PyTorch calls a map-style data set."""
+    """Data set that PyTorch calls map-style."""
 
     def __getitem__(self, index: int, /) -> Any: ...
 
@@ -168,7 +168,7 @@ def from_huggingface(
 
 
 def _called(examples: Examples, names: Any) -> Examples:
-    """The same with the names of its classes, where another library has one for each."""
+    """Return the examples with names of their classes, where another library has one for each."""
     listed = isinstance(names, list | tuple) and len(names) == examples.num_classes
     return replace(examples, classes=tuple(map(str, names))) if listed else examples
 
@@ -209,7 +209,7 @@ def _collect(pairs: Iterable[tuple[int, Any, Any]], count: int) -> tuple[npt.NDA
 
 
 def _class_number(label: Any) -> int:
-    """A label as an integer, which may be stored as 3.0."""
+    """Return a label as an integer; it may be stored as 3.0."""
     if hasattr(label, "__index__"):
         with suppress(TypeError):  # tensors and arrays of floating point have it as well
             return operator.index(label)

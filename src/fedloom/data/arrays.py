@@ -59,7 +59,10 @@ def read_npz(path: str | os.PathLike[str], *, every_class: bool = True) -> Datas
 
 
 def _labels(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Class labels (N,) of an array in a file, which says what to save instead where it holds something else."""
+    """Return the class labels (N,) of an array in a file.
+
+    Where the array holds something else, the error says what to save instead.
+    """
     rule = f"{name} must hold class labels (N,), whole numbers from 0"
     if array.dtype.kind in "US":
         remedy = "save numpy.unique(names, return_inverse=True)[1] of y_train and y_test together"
@@ -113,7 +116,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]
 
 
 def _member(path: Path, name: str, archive: zipfile.ZipFile, used: int) -> npt.NDArray[Any]:
-    """An array; `used`: bytes that those before it have taken, since the limit is of all together."""
+    """Read an array; `used`: bytes that the arrays before it have taken, since the limit is for all together."""
     info = archive.getinfo(f"{name}.npy")
     room = path.stat().st_size
     if info.compress_type != zipfile.ZIP_STORED:

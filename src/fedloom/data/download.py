@@ -18,7 +18,7 @@ class DownloadError(OSError):
 
 
 class Bar(Protocol):
-    """What is told of a file's bytes as they come: pooch's progress bar, which tqdm's is one of."""
+    """Progress bar that is told of a file's bytes as they come, as pooch uses it; tqdm's is one."""
 
     total: float
 
@@ -151,7 +151,7 @@ def download(name: str, folder: str | os.PathLike[str], *, progress: Callable[[s
 
 
 def _fetched(remote: Remote, folder: Path, progress: Callable[[str], Bar] | None) -> Path:
-    """The file of the published content, fetched if it is not there."""
+    """Return the file of the published content, fetched if it is not there."""
     import pooch  # with what it needs a tenth of a second, and few commands fetch anything
 
     pooch.get_logger().setLevel("WARNING")  # the bar says the rest

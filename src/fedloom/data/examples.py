@@ -210,7 +210,7 @@ class Examples:
 
 
 class Dataset(NamedTuple):
-    """What a source of data holds.
+    """Data that a source holds.
 
     Attributes:
         train: N examples to distribute over clients.
@@ -369,7 +369,7 @@ def missing_classes(y: npt.NDArray[np.integer]) -> str:
 
 
 def _integer_remedy(y: Tensor) -> str | None:
-    """How to make integers of floating point targets that are class numbers or one-hot rows; None of others."""
+    """Return how to make integers of floating point targets that are class numbers or one-hot rows; None for others."""
     if whole_numbers(y) is None:
         return None
     if y.shape[1:].numel() == 1:

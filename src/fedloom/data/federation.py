@@ -93,14 +93,14 @@ class Federation:
         return f"Federation({self.train!r}, {self.partition!r}{'; '.join(['', *self._beside()])})"
 
     def _beside(self) -> list[str]:
-        """What there is beside the examples to train on."""
+        """Return the sizes of the examples beside those to train on, in words."""
         held = {"local test": self.local_test, "local validation": self.local_val}
         others = {"test": self.test, "public": self.public}
         sizes = {n: p.sizes.sum() for n, p in held.items() if p} | {n: len(e) for n, e in others.items() if e}
         return [f"{size:,} {name}" for name, size in sizes.items()]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: who holds which classes, of the first clients."""
+        """Return what a notebook shows: which classes each of the first clients holds."""
         said = f"<p>{escape(repr(self))}</p>"
         if self.train.y.is_floating_point():
             return said
@@ -231,7 +231,7 @@ def _check_kinds(train: object, partition: object, test: object, public: object)
 
 
 def _set_aside(partition: Partition, held_out: npt.NDArray[np.bool_], length: int) -> tuple[Partition, Partition]:
-    """Training rows and held-out rows of the clients that have training rows."""
+    """Return the training rows and the held-out rows of the clients that have training rows."""
     if held_out.dtype != np.bool_ or held_out.shape != (length,):
         raise ValueError(
             f"held_out must be a boolean for each of the {length} training examples, got {held_out.dtype} of shape "

@@ -68,7 +68,7 @@ def images(folder: Path) -> Dataset:
 
 
 def _list(folder: Path, part: str) -> dict[str, list[Path]]:
-    """The image files below `folder/part`, by class, both sorted by name."""
+    """Return the image files below `folder/part`, by class; classes and files are sorted by name."""
     root = folder / part
     check_link(root, folder)
     if not root.is_dir():
@@ -90,7 +90,10 @@ def _list(folder: Path, part: str) -> dict[str, list[Path]]:
 
 
 def _entries(root: Path, folder: Path) -> list[os.DirEntry[str]]:
-    """What a folder holds, sorted by name; names that begin with a dot are left out, links out of `root` refused."""
+    """Return what a folder holds, sorted by name.
+
+    Names that begin with a dot are left out. Links out of `root` are refused.
+    """
     with os.scandir(folder) as found:
         entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
     for entry in entries:
@@ -105,7 +108,9 @@ def _items(classes: Mapping[str, list[Path]], names: Sequence[str]) -> list[tupl
 def _read(
     items: Sequence[tuple[Path, int]], total: int, shape: tuple[int, ...] | None, colour: bool = False
 ) -> tuple[Bytes, npt.NDArray[np.int64]]:
-    """Images (N, C, H, W) and labels. All have `shape`, or that of the first; with `colour`, grey ones become RGB.
+    """Read images (N, C, H, W) and labels.
+
+    All images have `shape`, or that of the first. With `colour`, grey ones become RGB.
 
     `total`: how many there are in all parts, which must have room together.
     """

@@ -92,7 +92,7 @@ def check_labels(
 
 
 def memory() -> int:
-    """Bytes of memory that data may take: half of the machine's or of its container's, at most 16 GiB."""
+    """Return the bytes of memory that data may take: half of the machine's or of its container's, at most 16 GiB."""
     sizes = [2 * _LARGEST]
     with suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -183,7 +183,7 @@ def read_whole(path: Path) -> bytes:
 
 @dataclass(slots=True)
 class _Made:
-    """What a pickled call of NumPy stands for: its function, its arguments, and the state that follows."""
+    """Pickled call of NumPy: its function, its arguments, and the state that follows."""
 
     function: str
     args: object
@@ -214,7 +214,7 @@ _MAX_STEPS = 2**18  # the largest published file takes 210,000
 
 
 def _unpickle(path: Path, data: bytes) -> object:
-    """The value of a pickle of text, small integers, lists, tuples and arrays in a dictionary with text as keys.
+    """Return the value of a pickle of text, small integers, lists, tuples and arrays in a dictionary with text as keys.
 
     Nothing is run, hashed or followed into its depth: what a file may hold is far less than what a pickle can.
     """

@@ -41,7 +41,10 @@ def femnist(folder: Path) -> Dataset:
 def _users(
     folder: Path, width: int | None, num_classes: int | None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_], Names]:
-    """Values, labels, owners and whether held out, of all rows, those to train on first; what owners are called."""
+    """Return values, labels, owners and whether held out, of all rows, and the names of the owners.
+
+    Rows to train on come first.
+    """
     place = next((p for p in (folder / "data", folder) if (p / "train").is_dir()), folder)
     check_link(place, folder)
     numbers: dict[str, int] = {}
@@ -128,5 +131,5 @@ def _rows(path: Path, user: str, count: object, data: Any, num_classes: int | No
 
 
 def _is_whole(label: object) -> bool:
-    """Whether a label is a whole number, which FedProx's generator and others write as 3.0."""
+    """Return whether a label is a whole number, which FedProx's generator and others write as 3.0."""
     return type(label) is int or (type(label) is float and label.is_integer())

@@ -245,7 +245,7 @@ def _standard(x: Array) -> Array:
 
 
 def _column(path: Path, name: str, values: Array | list[Array] | None) -> npt.NDArray[np.int64]:
-    """The whole numbers of an (N, 1) array of any class."""
+    """Return the whole numbers of an (N, 1) array of any class."""
     if not isinstance(values, np.ndarray) or values.ndim != 2 or values.shape[1] != 1:
         refuse(path, f"{name} must be an array (N, 1)", _what(values))
     # Not through astype alone: NaN and fractions would pass.

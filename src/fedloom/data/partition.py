@@ -391,7 +391,7 @@ def _frozen(values: npt.ArrayLike, what: str) -> IntArray:
 
 
 def _first_repeated(indices: IntArray) -> int | None:
-    """The smallest row that is there more than once. `indices`: not negative."""
+    """Return the smallest row that is there more than once, None if none is. `indices`: not negative."""
     if len(indices) and indices.max() < 8 * len(indices):  # marking is far cheaper than sorting
         seen = np.zeros(int(indices.max()) + 1, np.bool_)
         seen[indices] = True
@@ -403,12 +403,12 @@ def _first_repeated(indices: IntArray) -> int | None:
 
 
 def _starts(sizes: IntArray) -> IntArray:
-    """Where each client's rows start, and where the last one's end, (N + 1,)."""
+    """Return where each client's rows start, and where the last one's end, (N + 1,)."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 
 def _covering(classes: IntArray, partition: Partition) -> IntArray:
-    """`classes`, if there is one for every row of the partition."""
+    """Return `classes`, if there is one for every row of the partition."""
     if len(partition.indices) and partition.indices.max() >= len(classes):
         raise ValueError(
             f"labels must cover every row of the partition, got {len(classes)} labels for row "

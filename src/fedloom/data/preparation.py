@@ -15,7 +15,7 @@ _MOST_NAMED = 20  # categories of a column that facts name
 
 
 def spelt(value: Any) -> str:
-    """A value of a data frame as a table would have it: 3.0, which pandas makes of 3 beside a gap, is 3."""
+    """Return a value of a data frame as a table would have it: 3.0, which pandas makes of 3 beside a gap, is 3."""
     whole = isinstance(value, float) and value.is_integer()
     return str(int(value) if whole or isinstance(value, bool | np.bool_) else value).strip()
 
@@ -38,7 +38,7 @@ class Preparation:
 
     @classmethod
     def of(cls, frame: Any, prepare: Any, read: Mapping[str, Any]) -> Preparation:
-        """`prepare`: "standard", or a transformer.
+        """Make a preparation that is not fitted yet; `prepare`: "standard", or a transformer.
 
         "standard": numbers lose their mean and are divided by their deviation, gaps are the median; words become one
         column of 0 and 1 for each, a gap is a word of its own, and a word that no training example has is all 0.
@@ -71,17 +71,17 @@ class Preparation:
         return cls(frame, ColumnTransformer(each, verbose_feature_names_out=False), read)
 
     def select(self, rows: npt.NDArray[np.int64]) -> Preparation:
-        """The same of some rows (n,), in that order."""
+        """Return the same of some rows (n,), in that order."""
         return Preparation(self.frame.iloc[rows], self.transformer, self.read, self.facts)
 
     def joined(self, other: Preparation) -> Preparation:
-        """The same with the rows of `other` behind its own."""
+        """Return the same with the rows of `other` after its own."""
         import pandas as pd
 
         return Preparation(pd.concat([self.frame, other.frame]), self.transformer, self.read, self.facts)
 
     def fitted(self, rows: npt.NDArray[np.int64], y: npt.NDArray[Any]) -> Preparation:
-        """The same with a transformer that was fitted on `rows` and their labels `y[rows]` alone.
+        """Return the same with a transformer that was fitted on `rows` and their labels `y[rows]` alone.
 
         Raises:
             ValueError: the transformer does not take the columns.
@@ -99,7 +99,7 @@ class Preparation:
         return Preparation(self.frame, made, self.read, facts)
 
     def features(self, other: Preparation | None = None) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
-        """Features (N, D) of these columns, or of those of `other`, and their names."""
+        """Return features (N, D) of these columns, or of those of `other`, and their names."""
         made = self.transformer.transform((other or self).frame)
         x = made.toarray() if hasattr(made, "toarray") else made
         try:
@@ -109,7 +109,9 @@ class Preparation:
         return np.ascontiguousarray(x, np.float32), names
 
     def new_rows(self, frame: Any) -> npt.NDArray[np.float32]:
-        """Features (N, D) of other rows, as the fitted transformer makes them: what a trained model predicts from.
+        """Return features (N, D) of other rows, as the fitted transformer makes them.
+
+        A trained model predicts from these features.
 
         `frame`: a pandas DataFrame with the columns that were features, in any order; others are left out. What meant
         a gap in the table (`gaps` of `read_csv`) means one here.
@@ -151,7 +153,7 @@ class Preparation:
 
 
 def _described(made: Any, frame: Any) -> dict[str, str] | str:
-    """What became of each column, for somebody who reads the manifest."""
+    """Describe what became of each column, for somebody who reads the manifest."""
     named = getattr(made, "named_transformers_", {})
     if set(named) != {"numbers", "words"}:  # somebody's own
         return " ".join(repr(made).split())

@@ -193,7 +193,7 @@ def lognormal(
 def lognormal_sizes(
     labels: npt.ArrayLike | Tensor, num_clients: int, seed: int, classes_per_client: int = 3, overlapping: bool = False
 ) -> list[IntArray]:
-    """Rows of clients whose sizes are lognormal, each with equally many examples of neighbouring classes.
+    """Return the rows of clients whose sizes are lognormal, each with equally many examples of neighbouring classes.
 
     FedProx's FEMNIST. Client u has the classes u, ..., u + s - 1, modulo C, and of each a share 1 / s of a draw from
     lognormal(4, 1) + 5, rounded down, at least 2. Rows of a class go out in the order of the data set. `overlapping`:

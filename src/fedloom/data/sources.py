@@ -124,7 +124,7 @@ def _idx_pair(
 
 
 def _letters_aj(letters: Dataset) -> Dataset:
-    """The first ten classes, white on black turned into black on white."""
+    """Return the first ten classes, white on black turned into black on white."""
 
     def of(part: Examples) -> Examples:
         return replace(part, normalise=Normalise((-1.0,), (1.0,), -1 / 255), name="emnist_letters_aj")
@@ -173,7 +173,7 @@ def _cifar(
 
 
 def _grey(colours: Dataset) -> Dataset:
-    """The images in grey: 0.299 R + 0.587 G + 0.114 B, rounded."""
+    """Return the images in grey: 0.299 R + 0.587 G + 0.114 B, rounded."""
 
     def of(part: Examples) -> Examples:
         luma = sum(c * part.x[:, i].int() for i, c in enumerate((299, 587, 114)))

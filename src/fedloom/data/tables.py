@@ -151,12 +151,12 @@ def from_frame(
 
 
 def _texts(names: Sequence[Any]) -> list[str]:
-    """Names of columns as text; a single one is a list of it."""
+    """Return the names of columns as text; a single name becomes a list of it."""
     return [str(name) for name in ([names] if isinstance(names, str | int) else names)]
 
 
 def number(values: Iterable[Hashable]) -> npt.NDArray[np.int64]:
-    """Number values from 0 in the order of their first appearance."""
+    """Return a number for each value, from 0 in the order of their first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int64)
 
@@ -242,7 +242,7 @@ def _frame(read: _Read) -> Any:
 def _roles(
     named: Sequence[str | None], drop: Sequence[str], categories: Sequence[str]
 ) -> tuple[list[str], list[str], list[str]]:
-    """The columns of each role, of which every column has one; a single name is a list of it."""
+    """Return the columns of each role; a column has one role, and a single name becomes a list of it."""
     roles = [[name for name in named if name is not None]]
     roles += [[names] if isinstance(names, str) else list(names) for names in (drop, categories)]
     every = [name for names in roles for name in names]
@@ -255,7 +255,10 @@ def _roles(
 
 
 def _twice(names: Sequence[str]) -> str | None:
-    """The first name that stands there more than once; in linear time, since tables of genes have 20,000 columns."""
+    """Return the first name that is there more than once.
+
+    This takes linear time, since tables of genes have 20,000 columns.
+    """
     counts = Counter(names)
     return next((name for name in names if counts[name] > 1), None)
 
@@ -357,7 +360,10 @@ class _Text:
 
     @classmethod
     def recognised(cls, path: Path, others: Sequence[str], features: Sequence[str]) -> _Text:
-        """The encoding that the bytes have; the separator by which the header has these names, or most names."""
+        """Recognise the encoding that the bytes have, and the separator.
+
+        It is the separator by which the header has these names, or most names.
+        """
         if (size := path.stat().st_size) > formats.LIMIT:
             refuse(path, f"the file must be at most {formats.LIMIT} bytes", size, "use a .npz file")
         encoding = _encoding(path)
@@ -368,7 +374,7 @@ class _Text:
         return cls(path, encoding, found, headers[found])
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Line numbers, and cells without the spaces around them."""
+        """Yield line numbers, and cells without the spaces around them."""
         try:
             with self.path.open(newline="", encoding=self.encoding) as file:
                 reader = csv.reader(file, delimiter=self.separator, strict=True)
@@ -385,7 +391,10 @@ class _Text:
             refuse(self.path, "the file must be a table as text", error, "write it again as CSV in UTF-8")
 
     def number(self, cell: str) -> float:
-        """The number in a cell. Python also reads 1_000, and digits of other scripts."""
+        """Return the number in a cell.
+
+        Python also reads 1_000 and digits of other scripts, which are rejected here.
+        """
         if "_" in cell or not cell.isascii():
             raise ValueError(cell)
         if self.separator == ";" and _DECIMAL_COMMA.fullmatch(cell):
@@ -418,7 +427,10 @@ def _header(path: Path, encoding: str, separator: str) -> tuple[str, ...]:
 
 
 def _read(text: _Text, as_words: set[str], dropped: set[str]) -> _Read:
-    """Columns of numbers in one pass, without holding their text; those that turn out to be words in another."""
+    """Read columns of numbers in one pass, without holding their text.
+
+    Columns that turn out to be words are read in another pass.
+    """
     others = as_words | dropped
     features = [i for i, name in enumerate(text.header) if name not in others]
     words: dict[str, list[str]] = {name: [] for name in text.header if name in as_words}
@@ -460,7 +472,10 @@ def _read(text: _Text, as_words: set[str], dropped: set[str]) -> _Read:
 
 
 def _ungrouped(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], str] | None:
-    """The numbers in a column where marks part thousands, and a cell that shows it; None: none does, or not all fit."""
+    """Return the numbers in a column where marks part thousands, and a cell that shows it.
+
+    It is None where no cell shows it, or not all cells fit.
+    """
     filled = set(cells) - MISSING
     for form, mark, point in _GROUPED:
         shown = [cell for cell in filled if cell.count(mark) > 1 or (mark in cell and point in cell)]
@@ -471,7 +486,10 @@ def _ungrouped(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], str] | No
 
 
 def _number_or_note(text: _Text, cell: str, met: list[Any], row: int) -> float:
-    """The number in a cell, NaN where there is none; `met` are the row of the first word, it, and how many."""
+    """Return the number in a cell, NaN where there is none.
+
+    `met` holds the row of the first word, that word, and the number of words.
+    """
     if cell in MISSING:
         return np.nan
     try:
@@ -508,7 +526,7 @@ def _check_gaps(path: Path, read: _Read, column: str, cells: Sequence[str]) -> N
 
 
 def _classes(path: Path, column: str, cells: Sequence[str]) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    """Labels, and what the classes are called."""
+    """Return the labels, and what the classes are called."""
     if all(_INTEGER.fullmatch(cell) or _WHOLE.fullmatch(cell) for cell in cells):  # 3.0, as columns with gaps are saved
         cells = [_WHOLE.sub(r"\1", cell) for cell in cells]
     spellings: dict[int, str] = {}

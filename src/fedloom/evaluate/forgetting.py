@@ -18,6 +18,7 @@ def forgetting(
 
     Args:
         per_class: accuracies of the global model by round and class, [T, C], after rounds 1..T (not before training).
+        convention: the rounds whose best counts, `earlier` or `all`.
     """
     history = np.asarray(per_class, np.float64)
     if history.ndim != 2 or len(history) == 0:

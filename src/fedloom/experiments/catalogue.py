@@ -80,12 +80,12 @@ _NOT_HERE = {
 
 
 def label(name: str) -> str:
-    """The name under which an algorithm's settings and results stand: without the module of one from outside."""
+    """Return the name of an algorithm's settings and results: its own, without the module of one from outside."""
     return name.rpartition(":")[2]
 
 
 def kind(name: str) -> type[Algorithm[Any, Any]]:
-    """The class of an algorithm by name, or by `module:Class`."""
+    """Return the class of an algorithm, by its name or by `module:Class`."""
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     if name == "apfl":
@@ -121,7 +121,7 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
 
 
 def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[Any, Any]:
-    """An algorithm by name, with settings as typed or as in a file (`{"beta": "0.5"}`, `{"distill.lr": 0.01}`).
+    """Make an algorithm by name, with settings as typed or as in a file (`{"beta": "0.5"}`, `{"distill.lr": 0.01}`).
 
     Raises:
         SettingError: a setting is unknown or of another type, or has neither a value nor a default.
@@ -154,12 +154,12 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
 
 
 def lacking(name: str, settings: Mapping[str, Any]) -> list[str]:
-    """An algorithm's settings that have neither a default nor a value in `settings`."""
+    """Return the names of an algorithm's settings that have neither a default nor a value in `settings`."""
     return [key for key in _own(name) if key not in settings and key not in hyper_parameters(name)]
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
-    """An algorithm's own settings that have a default, and these."""
+    """Return an algorithm's own settings that have a default, with their defaults."""
     out: dict[str, Any] = {}
     for key, field in _own(name).items():
         if field.default is not dataclasses.MISSING:
@@ -174,7 +174,7 @@ def _own(name: str) -> dict[str, dataclasses.Field[Any]]:
 
 
 def written(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
-    """An algorithm's own settings as a settings file has them: all that words can set."""
+    """Return an algorithm's own settings as a settings file has them: all that words can set."""
     out: dict[str, Any] = {}
     derived = {field.name for field in dataclasses.fields(algorithm) if not field.init}
     for key, its in field_types(type(algorithm)).items():
@@ -190,7 +190,9 @@ def written(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
 
 
 def data(source: str, *, whole: bool = False) -> Dataset:
-    """What a source holds; `whole`: no random test rows are drawn of a table without `split`.
+    """Return the data set that a source names.
+
+    `whole`: no random test rows are drawn from a table without `split`.
 
     | written | is |
     |---|---|
@@ -238,12 +240,12 @@ def data(source: str, *, whole: bool = False) -> Dataset:
 
 
 def is_own_data(source: str) -> bool:
-    """Whether a source is somebody's module:name, and not a data set of a registry."""
+    """Return whether a source is somebody's own module:name, and not a data set of a registry."""
     return is_python_name(source) and source.partition(":")[0] not in (*SOURCES, "huggingface")
 
 
 def is_table(source: str) -> bool:
-    """Whether a source is a table in a text file."""
+    """Return whether a source is a table in a text file."""
     return source.partition("?")[0].endswith((".csv", ".tsv"))
 
 
@@ -259,7 +261,7 @@ def _published(name: str, folder: str) -> Dataset:
 
 
 def _unknown_module(name: str) -> bool:
-    """Whether no module here has a name, which then is that of a data set, misspelt."""
+    """Return whether no module here has this name, which is then the misspelt name of a data set."""
     return not Path(f"{name.partition('.')[0]}.py").exists() and find_spec(name.partition(".")[0]) is None
 
 
@@ -267,7 +269,7 @@ _ARGUMENTS = {"label": str, "client": str, "split": str, "prepare": str, "drop":
 
 
 def _table(path: str, written: str | None, whole: bool) -> Dataset:
-    """A table, with the arguments that stand behind its path."""
+    """Read a table, with the arguments that follow its path."""
     form = f"{path}?label=y&client=c&split=s&drop=a,b&categories=d&gaps=none&prepare=standard"
     given: dict[str, Any] = {}
     for pair in [] if written is None else written.split("&"):
@@ -352,7 +354,7 @@ PARTITIONS = ", ".join(kind.form for kind in _PARTITIONS.values())
 
 
 def handed_out(text: str, dataset: Dataset, num_clients: int, seed: int) -> tuple[Dataset, Partition]:
-    """The data and a partition of them; where clients share examples, each has a copy of its own."""
+    """Return the data and a partition of them; where clients share examples, each has a copy of its own."""
     name, *values = text.split(":")
     if name != "lognormal_sizes" or "overlapping" not in values:
         return dataset, partition(text, dataset, num_clients, seed)
@@ -364,7 +366,7 @@ def handed_out(text: str, dataset: Dataset, num_clients: int, seed: int) -> tupl
 
 
 def _parameters(text: str) -> list[Any]:
-    """What stands behind a partition's name, or its defaults."""
+    """Return the values that follow a partition's name, with defaults for those that are missing."""
     name, colon, rest = text.partition(":")
     if name not in _PARTITIONS:
         raise SettingError(f"unknown partition {text!r}{meant(name, _PARTITIONS)}; there are {PARTITIONS}")
@@ -377,7 +379,10 @@ def _parameters(text: str) -> list[Any]:
 
 
 def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Partition:
-    """A partition by name; `natural` has as many clients as the data have owners, `lists:FILE.json` as lists."""
+    """Make a partition by name.
+
+    `natural` has as many clients as the data have owners, `lists:FILE.json` as many as the file has lists.
+    """
     given = _parameters(text)
     return _PARTITIONS[text.partition(":")[0]].make(dataset, num_clients, seed, *given)
 
@@ -397,7 +402,10 @@ def _lists(path: str) -> list[list[int]]:
 
 
 def augment(text: str, train: Examples) -> Examples:
-    """The same examples, changed at random while training: `none`, or parts as in `crop:4:reflect,flip,cutout:16`."""
+    """Return the same examples, changed at random while training.
+
+    `text`: `none`, or parts as in `crop:4:reflect,flip,cutout:16`.
+    """
     if text == "none":
         return train
     settings: dict[str, Any] = {"crop": 0, "flip": False, "cutout": 0}
@@ -420,7 +428,7 @@ def augment(text: str, train: Examples) -> Examples:
 
 
 def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples]:
-    """(the others, `count` random training examples to be public)."""
+    """Take out `count` random training examples to be public, and return (the others, these)."""
     train = dataset.train
     free = np.arange(len(train)) if dataset.held_out is None else np.flatnonzero(~dataset.held_out)
     if not 0 < count < len(free):
@@ -430,7 +438,7 @@ def take_out(dataset: Dataset, count: int, seed: int) -> tuple[Dataset, Examples
 
 
 def public(source: str, like: Examples, count: int, seed: int) -> Examples:
-    """`count` random training examples of other data (0: all), which networks are to see as those of `like`."""
+    """Return `count` random training examples of other data (0: all), which networks are to see as those of `like`."""
     found = data(source, whole=True).train
     if like.preparation is not None or found.preparation is not None:
         raise SettingError(
@@ -449,13 +457,16 @@ def public(source: str, like: Examples, count: int, seed: int) -> Examples:
 
 
 def public_of_server(source: str, like: Examples, count: int, seed: int, normalised: str) -> Examples:
-    """The same where the clients' examples are elsewhere: networks see them as the source or `normalised` says."""
+    """Return public examples where the clients' examples are elsewhere.
+
+    It is the same as `public`, but networks see the examples as the source or `normalised` says.
+    """
     own = normalise(normalised, data(source, whole=True)).train.normalise
     return public(source, dataclasses.replace(like, normalise=own), count, seed)
 
 
 def cut(dataset: Dataset, count: int, seed: int) -> Dataset:
-    """The same with `count` random training examples, in their order, whose classes have the shares that all have."""
+    """Return the data with `count` random training examples, in their order; classes keep their shares."""
     y, available = dataset.train.y, len(dataset.train)
     if not 0 < count <= available:
         raise SettingError(f"data.examples takes 1 to {available} of the training examples, got {count}")
@@ -466,7 +477,7 @@ def cut(dataset: Dataset, count: int, seed: int) -> Dataset:
 
 
 def first_classes(dataset: Dataset, count: int) -> Dataset:
-    """The same with the examples of the first `count` classes alone, such as the letters a to j, and no other class."""
+    """Return the data with the first `count` classes alone, such as the letters a to j, and no other class."""
     C = dataset.train.num_classes
     if not 1 < count <= C or dataset.train.y.is_floating_point():
         raise SettingError(f"data.classes takes 2 to {C} of the {C} classes of {dataset.train.name}, got {count}")
@@ -474,10 +485,10 @@ def first_classes(dataset: Dataset, count: int) -> Dataset:
 
 
 def numbered(dataset: Dataset, count: int, names: Sequence[str] = ()) -> Dataset:
-    """The same with its classes numbered as on all devices, some of which may have no example here.
+    """Return the data with classes numbered as on all devices; some classes may have no example here.
 
-    `count`: data.classes, 0 for the classes that it has. Where labels are numbers, label v is class v. Where they are
-    words, all classes are named here, unless `names` says what devices call them.
+    `count`: data.classes, 0 for the classes that the data have. Where labels are numbers, label v is class v. Where
+    they are words, all classes are named here, unless `names` says what devices call them.
     """
     train = dataset.train
     named = train.classes or (class_numbers(train.num_classes) if train.columns else ())
@@ -496,7 +507,7 @@ def numbered(dataset: Dataset, count: int, names: Sequence[str] = ()) -> Dataset
 
 
 def _called(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """The same with classes of these names, in this order, which those that it has are among."""
+    """Return the data with classes of these names, in this order; its own classes must be among them."""
     train, places = dataset.train, {name: k for k, name in enumerate(names)}
     own = train.classes or class_numbers(train.num_classes)
     if unknown := [name for name in own if name not in places]:
@@ -515,7 +526,10 @@ def _called(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
 
 def normalise(text: str, dataset: Dataset) -> Dataset:
-    """The same with other network inputs: `source`, `places`, or means and standard deviations as in `0.5/0.5`."""
+    """Return the data with other network inputs.
+
+    `text`: `source`, `places`, or means and standard deviations as in `0.5/0.5`.
+    """
     if text == "source":
         return dataset
     if text == "places":
@@ -539,7 +553,7 @@ def normalise(text: str, dataset: Dataset) -> Dataset:
 
 
 def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
-    """Builders of the architectures in a comma-separated list; your own as `module:name`."""
+    """Return builders of the architectures in a comma-separated list, by name; your own as `module:name`."""
     out: dict[str, Callable[[], nn.Module]] = {}
     for name in names.split(","):
         if name in out or label(name) in out:
@@ -560,8 +574,10 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
 
 
 def task(text: str) -> Task:
-    """`classification` (cross-entropy), `hinge`, `svm` or `svm_mean` (hinge and ridge), `ldam` or `ldam_drw` (margins
-    by label counts), or a `module:name`.
+    """Return a task by name.
+
+    It is `classification` (cross-entropy), `hinge`, `svm` or `svm_mean` (hinge and ridge), `ldam` or `ldam_drw`
+    (margins by label counts), or a `module:name`.
     """
     if text in TASKS:
         return TASKS[text]()

@@ -113,7 +113,7 @@ class ClientSettings:
         self.newcomers()
 
     def newcomers(self) -> NewClients | None:
-        """Who is new, None if nobody is."""
+        """Return the new clients, None if there are none."""
         if self.new is None:
             return None
         listed = self.new.removeprefix("list:")
@@ -165,13 +165,13 @@ class Experiment:
 
     @staticmethod
     def knows(key: str) -> bool:
-        """Whether a key is in a place for settings that are no algorithm's."""
+        """Return whether a key is in a place for settings that belong to no algorithm."""
         section, dot, _ = key.partition(".")
         return section in _SECTIONS if dot else section in _TOP
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Experiment:
-        """The experiment that nested mappings describe, as a settings file or a settings.json has them.
+        """Make the experiment that nested mappings describe, as a settings file or a settings.json has them.
 
         Raises:
             SettingError: a key is unknown or its value of another type; names the key and what it might mean.
@@ -190,7 +190,7 @@ class Experiment:
 
     @classmethod
     def from_directory(cls, directory: str | Path, *, allow_code: bool = False) -> Experiment:
-        """The experiment that was run in a directory.
+        """Return the experiment that was run in a directory.
 
         `allow_code`: whether code that its settings name may be imported, as module:name; `code_of` says which.
 
@@ -209,12 +209,12 @@ class Experiment:
 
     @classmethod
     def code_of(cls, directory: str | Path) -> tuple[str, ...]:
-        """The code that the settings of the run in a directory name, each with its file. Nothing is imported."""
+        """Return the code that the settings of the run in a directory name, each with its file; nothing is imported."""
         return _with_files(named_code(cls._described_in(directory)))
 
     @staticmethod
     def _described_in(directory: str | Path) -> dict[str, Any]:
-        """What `from_directory` makes an experiment of."""
+        """Return the settings from which `from_directory` makes an experiment."""
         if not (Path(directory) / "settings.json").exists():
             if below := runs_below(directory) if Path(directory).is_dir() else []:
                 raise SettingError(
@@ -231,7 +231,7 @@ class Experiment:
         return described
 
     def changed(self, key: str, value: Any) -> Experiment:
-        """The experiment with one setting changed: `model`, `local.lr`, `fedntd.beta`; values may be text.
+        """Return the experiment with one setting changed: `model`, `local.lr`, `fedntd.beta`; values may be text.
 
         Raises:
             SettingError: there is no such setting, or the value is of another type.
@@ -239,7 +239,7 @@ class Experiment:
         return self.with_all({key: value})
 
     def with_all(self, given: Mapping[str, Any]) -> Experiment:
-        """The experiment with several settings changed at once, in any order; `algorithm` is changed first."""
+        """Return the experiment with several settings changed at once, in any order; `algorithm` is changed first."""
         out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
         for key, value in given.items():
             section, dot, name = key.partition(".")
@@ -271,7 +271,7 @@ class Experiment:
         return out
 
     def described(self) -> dict[str, Any]:
-        """The experiment as nested mappings, which `of` takes, with every setting written out."""
+        """Return the experiment as nested mappings, which `of` takes, with every setting written out."""
         out: dict[str, Any] = {name: getattr(self, name) for name in _TOP if getattr(self, name) is not None}
         out |= {name: parts(getattr(self, name)) for name in _SECTIONS}
         own = catalogue.label(self.algorithm)
@@ -280,7 +280,7 @@ class Experiment:
         return out
 
     def dataset(self) -> tuple[Dataset, Examples | None]:
-        """The data, and the public examples, None where there are none."""
+        """Return the data and the public examples, None where there are none."""
         d, seed = self.data, self.partition_seed
         found = catalogue.data(d.source)
         found = found.merged() if d.merge else found
@@ -293,7 +293,7 @@ class Experiment:
         return catalogue.take_out(found, d.public, seed) if d.public else (found, None)
 
     def federation(self, found: tuple[Dataset, Examples | None] | None = None) -> Federation:
-        """Who holds what; the same for all experiments with equal `data` and partition seed.
+        """Return the federation, which is the same for all experiments with equal `data` and partition seed.
 
         `found`: what `self.dataset()` gave, if it is there.
         """
@@ -344,8 +344,9 @@ class Experiment:
             )
 
     def _test_of_server(self, registry: Registry) -> Examples | None:
-        """What a server judges the global model on, with the classes of its devices: all examples of a source without
-        test examples.
+        """Return the examples on which a server evaluates the global model, with the classes of its devices.
+
+        A source without test examples gives all its examples.
         """
         if not registry.test:
             return None
@@ -364,7 +365,7 @@ class Experiment:
         return self.run.seed if self.data.partition_seed is None else self.data.partition_seed
 
     def models(self, train: Examples) -> dict[str, Model]:
-        """The architectures, by name."""
+        """Return the architectures, by name."""
         made = {name: Model(make, name=name) for name, make in catalogue.models(self.model, train).items()}
         if self.start is None:
             return made
@@ -373,7 +374,10 @@ class Experiment:
         return {n: Model(module(m, load_weights(self.start, m)), name=n) for n, m in made.items()}
 
     def job(self, federation: Federation | None = None) -> Job:
-        """Everything that determines the run, made. `federation`: what `self.federation()` gave, if it is there."""
+        """Make the job, which is everything that determines the run.
+
+        `federation`: what `self.federation()` gave, if it is there.
+        """
         own = self.settings.get(catalogue.label(self.algorithm), {})
         algorithm = catalogue.algorithm(self.algorithm, self.local, own)
         if algorithm.needs_public and not self.data.public and self.data.public_source is None:
@@ -404,8 +408,10 @@ _WHO_HOLDS = {"partition", "clients", "partition_seed", "test_fraction", "val_fr
 
 
 def _arrays(d: DataSettings, seed: int) -> tuple[object, ...]:
-    """What `Experiment.dataset` makes its arrays of: every setting but those that say who holds which of the rows. One
-    that is forgotten here costs the time to make the same arrays twice, and never gives those of other settings.
+    """Return the settings from which `Experiment.dataset` makes its arrays.
+
+    They are all except those that say who holds which of the rows. Forgetting to leave one out costs the time to make
+    the same arrays twice; it never gives the arrays of other settings.
     """
     drawn = seed if d.public or d.examples else None
     return (*(getattr(d, f.name) for f in dataclasses.fields(d) if f.name not in _WHO_HOLDS), drawn)
@@ -419,7 +425,7 @@ class Federations:
         self._made: dict[tuple[object, ...], Federation] = {}
 
     def of(self, experiment: Experiment) -> Federation:
-        """What `experiment.federation()` gives, shared between experiments with the same data."""
+        """Return what `experiment.federation()` gives, shared between experiments with the same data."""
         d, seed = experiment.data, experiment.partition_seed
         if d.source.startswith("devices:"):  # no examples to share
             return experiment.federation()
@@ -431,7 +437,7 @@ class Federations:
         return self._made[d, seed]
 
     def job(self, experiment: Experiment) -> Job:
-        """What `experiment.job()` gives, on a federation that is shared."""
+        """Return what `experiment.job()` gives, on a federation that is shared."""
         return experiment.job(self.of(experiment))
 
 
@@ -445,7 +451,7 @@ _LONG_KEY = re.compile(rf"""(?<![\w\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_DE
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """What a settings file says: TOML (.toml), or JSON (.json) such as the settings.json of a run.
+    """Read a settings file: TOML (.toml), or JSON (.json) such as the settings.json of a run.
 
     Raises:
         SettingError: the file is missing, of another kind, too long, or not well-formed; names the place.
@@ -479,7 +485,7 @@ def _toml(data: bytes) -> dict[str, Any]:
 
 
 def _quietly(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm[Any, Any]:
-    """Made only to be looked at: whoever runs it is warned then."""
+    """Make an algorithm only to look at it, without warnings; whoever runs it is warned then."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingWarning)
         return catalogue.algorithm(name, local, settings)
@@ -499,7 +505,7 @@ _REGISTRIES: dict[str, Mapping[str, Any]] = {"algorithm": ALGORITHMS, "model": M
 
 
 def _code_at(key: str, value: Any) -> Iterator[str]:
-    """The code that one setting names, by its key in a settings file."""
+    """Yield the code that one setting names, by its key in a settings file."""
     section = key.partition(".")[0]
     if isinstance(value, (list, tuple)):
         for one in value:
@@ -525,7 +531,7 @@ def _with_files(code: list[str]) -> tuple[str, ...]:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with keys like `local.lr`.
+    """Return nested mappings as one mapping with keys like `local.lr`.
 
     Raises:
         SettingError: they are nested too deeply.

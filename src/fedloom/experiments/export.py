@@ -44,6 +44,9 @@ def export(
     [B, *example] to an output `logits` [B, C], for any B.
 
     Args:
+        model: the architecture of the network.
+        weights: its weights, which must fit `model`.
+        path: the file to write.
         format: without it, by suffix: .safetensors, .pt or .pth (state_dict), .onnx.
         example: shape of one input, without the batch axis; ONNX needs it.
         input_dtype: of the ONNX input; without it, that of the weights. uint8 needs `normalise`.
@@ -92,7 +95,7 @@ def export(
 
 
 def module(model: Model, weights: Weights) -> nn.Module:
-    """The network as a plain `nn.Module` in evaluation mode on the CPU, with a copy of these weights.
+    """Return the network as a plain `nn.Module` in evaluation mode on the CPU, with a copy of these weights.
 
     For PyTorch code outside fedloom, and to start another run: a module that is passed to `run` keeps its weights.
 
@@ -128,7 +131,7 @@ def module(model: Model, weights: Weights) -> nn.Module:
 
 
 def file_format(path: Path, format: Format | None = None) -> Format:
-    """The format that is named, or else that of the file's suffix.
+    """Return the format that is named, or else that of the file's suffix.
 
     Raises:
         SettingError: there is no such format.
@@ -145,7 +148,7 @@ def file_format(path: Path, format: Format | None = None) -> Format:
 
 
 def tensors_of(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a network under the name that `Weights` has it by: the first of its names."""
+    """Yield every tensor of a network under the name that it has in `Weights`: the first of its names."""
     yield from network.named_parameters()
     yield from network.named_buffers()
 
@@ -160,5 +163,5 @@ def _described(t: Tensor) -> str:
 
 
 def some_of(items: list[str]) -> str:
-    """Some names for a message: the first four, and how many more there are."""
+    """Return some names for a message: the first four, and how many more there are."""
     return ", ".join(items[:4]) + (f" and {len(items) - 4} more" if len(items) > 4 else "")

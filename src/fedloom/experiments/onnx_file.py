@@ -37,7 +37,7 @@ def as_onnx(
     normalise: Normalise | None,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """A network as an ONNX file: from an input `x` [B, *example] to `logits` [B, C], for any B.
+    """Return a network as an ONNX file: from an input `x` [B, *example] to `logits` [B, C], for any B.
 
     Raises:
         SettingError: a package is missing, a setting contradicts the weights, or PyTorch cannot write the network.

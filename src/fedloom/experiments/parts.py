@@ -21,7 +21,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam, "cosine": Co
 
 
 def parts(whole: Any) -> dict[str, Any]:
-    """Every part that words can set, by name."""
+    """Return every part that words can set, by name."""
     out: dict[str, Any] = {}
     if isinstance(whole, Optimiser):
         if not (word := _word(whole)):
@@ -39,7 +39,9 @@ def parts(whole: Any) -> dict[str, Any]:
 
 
 def with_parts(whole: P, owner: str, given: Mapping[str, Any]) -> P:
-    """With some parts changed at once; values may be text. Another optimiser keeps what it has in common with the last.
+    """Return `whole` with some parts changed at once; values may be text.
+
+    An optimiser of another kind keeps what it has in common with the last.
 
     Raises:
         SettingError: there is no such part, or a value is of another type or out of range; says what there is.
@@ -76,7 +78,10 @@ def with_parts(whole: P, owner: str, given: Mapping[str, Any]) -> P:
 
 
 def _optimiser(before: Optimiser, owner: str, given: Mapping[str, Any]) -> Optimiser:
-    """An optimiser by its kind and its fields, as far as they are given; those of one within it begin with its name."""
+    """Return the optimiser with its kind and its fields changed, as far as they are given.
+
+    Fields of an optimiser within it begin with its name.
+    """
     after = _of_kind(before, owner, given)
     known, within = _fields(after), dict[str, dict[str, Any]]()
     values: dict[str, Any] = {}
@@ -100,7 +105,10 @@ def _optimiser(before: Optimiser, owner: str, given: Mapping[str, Any]) -> Optim
 def _of_kind(
     before: Optimiser, owner: str, given: Mapping[str, Any], kinds: Sequence[str] = tuple(OPTIMISERS)
 ) -> Optimiser:
-    """An optimiser of the kind that is given, with what it has in common with the last; a schedule is of the last."""
+    """Return an optimiser of the kind that is given, with what it has in common with the last.
+
+    A schedule is a schedule of the last optimiser.
+    """
     if "kind" not in given:
         return before
     name = coerce(given["kind"], Literal[tuple(kinds)], owner)
@@ -125,6 +133,6 @@ def _is_table(value: Any) -> bool:
 
 
 def _fields(whole: Any) -> dict[str, Any]:
-    """The types of the fields that can be given."""
+    """Return the types of the fields that can be given."""
     kinds = field_types(type(whole))
     return {field.name: kinds[field.name] for field in dataclasses.fields(whole) if field.init}

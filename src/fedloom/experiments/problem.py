@@ -9,10 +9,10 @@ _SECTIONS = frozenset({"data", "clients", "task", "federation", "sampler", "faul
 
 
 def of_problem(name: str) -> bool:
-    """Whether a setting, by its full name, belongs to the problem.
+    """Return whether a setting, by its full name, belongs to the problem.
 
-    That are the data, who holds and who is asked for them, the task, and whose models are judged. All else is the
-    method: networks, rates, rounds, and the algorithm's own settings.
+    The problem is the data, who holds them and who is selected, the task, and whose models are evaluated. All else is
+    the method: networks, rates, rounds, and the algorithm's own settings.
     """
     if name in _METHOD or name.rpartition(".")[2] in _DRAWN:
         return False

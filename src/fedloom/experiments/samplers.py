@@ -12,9 +12,9 @@ from fedloom.core.naming import meant
 
 
 def sampler(text: str, seed: int) -> DeviceSampler:
-    """A sampler by name: `uniform`, `by_round`, `by_size`, `available:SHARE:PERIOD` or `list:0,1,2;3,4,5`.
+    """Make a sampler by name: `uniform`, `by_round`, `by_size`, `available:SHARE:PERIOD` or `list:0,1,2;3,4,5`.
 
-    Behind each, `+arriving:FIRST:PER_ROUND` lets clients join late. `seed`: of those that draw with one.
+    After each, `+arriving:FIRST:PER_ROUND` lets clients join late. `seed`: of the samplers that draw with one.
 
     Raises:
         SettingError: there is no such sampler, or a value is missing, malformed or out of range.

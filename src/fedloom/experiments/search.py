@@ -11,7 +11,7 @@ RANGES = "log:LOW:HIGH, uniform:LOW:HIGH or int:LOW:HIGH"
 
 
 def is_range(values: object) -> TypeGuard[str]:
-    """Whether values are written as a range to pick from, not listed."""
+    """Return whether values are written as a range to pick from, not listed."""
     return isinstance(values, str) and values.partition(":")[0] in ("log", "uniform", "int")
 
 
@@ -37,18 +37,18 @@ class Search:
         self._study = optuna.create_study(direction="maximize" if maximise else "minimize", sampler=sampler)
 
     def pick(self) -> dict[str, Any]:
-        """The settings to try next; what they give is told before another is picked."""
+        """Return the settings to try next; `learn` is told what they give before the next call."""
         self._trial = self._study.ask(self._distributions)
         lists = {key: values for key, values in self._space.items() if not is_range(values)}
         return {key: lists[key][at] if key in lists else at for key, at in self._trial.params.items()}
 
     def learn(self, score: float | None) -> None:
-        """What the settings picked last gave; None: the trial failed."""
+        """Take the score of the settings picked last; None: the trial failed."""
         self._study.tell(self._trial, score, state=self._failed if score is None else None)
 
 
 def ends(key: str, text: str) -> tuple[float, float]:
-    """Both ends of a range, of the type that is picked.
+    """Return both ends of a range, of the type that is picked.
 
     Raises:
         SettingError: the text is no range.

@@ -20,7 +20,7 @@ Status = Literal["finished", "failed"]
 
 
 class Tracker(Protocol):
-    """Where measurements go. One tracker takes one run: `start` once, `log` after each round, `finish` once."""
+    """Destination of measurements. One tracker takes one run: `start` once, `log` after each round, `finish` once."""
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Open the run. `settings`: how it was asked for, as in settings.json."""
@@ -125,7 +125,7 @@ _TRACKERS: dict[str, tuple[Callable[[str], Tracker], str]] = {
 
 
 def tracker(text: str) -> Tracker:
-    """The tracker that a text names: "tensorboard:DIR", "wandb:PROJECT" or "mlflow:EXPERIMENT".
+    """Make the tracker that a text names: "tensorboard:DIR", "wandb:PROJECT" or "mlflow:EXPERIMENT".
 
     Raises:
         SettingError: there is no such tracker, or its package is missing; names the extra.
@@ -187,7 +187,10 @@ class Tracking:
         self._attempt(self.tracker.finish, "finished" if kind is None else "failed")
 
     def _attempt(self, send: Callable[..., None], *values: Any) -> None:
-        """A lost network costs the curves there, not the run here: after the first failure nothing more is sent."""
+        """Call the tracker, and only warn if it fails: a lost network costs the curves there, not the run here.
+
+        After the first failure no further round is sent.
+        """
         try:
             send(*values)
         except Exception as error:
@@ -201,7 +204,10 @@ class Tracking:
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """The numbers of a record by name; `class_accuracy` becomes class_accuracy/0 and so on, other nested ones go."""
+    """Return the numbers of a record by name.
+
+    `class_accuracy` becomes class_accuracy/0 and so on; other nested values are left out.
+    """
     out = {
         name: float(value)
         for name, value in record.items()
@@ -221,7 +227,7 @@ def _import(module: str, extra: str) -> Any:
 
 
 def _title(settings: Mapping[str, Any]) -> str | None:
-    """What a run is called at the tracker; None leaves it to the tracker."""
+    """Return the name of a run at the tracker; None leaves it to the tracker."""
     run = settings.get("run")
     seed = run.get("seed") if isinstance(run, Mapping) else None
     algorithm = settings.get("algorithm")
@@ -229,7 +235,7 @@ def _title(settings: Mapping[str, Any]) -> str | None:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Settings of settings as local.lr and so on."""
+    """Yield each setting and its value as text, those of settings as local.lr and so on."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

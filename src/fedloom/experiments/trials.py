@@ -69,7 +69,7 @@ class Trial:
 
 
 class Train(Protocol):
-    """What runs a job; the command line adds a progress bar."""
+    """Function that runs a job; the command line adds a progress bar."""
 
     def __call__(self, name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History: ...
 
@@ -125,12 +125,12 @@ class Sweep:
 
     @property
     def count(self) -> int:
-        """How many trials there are."""
+        """Number of trials."""
         return len(self.trials) if self.search is None else self.search
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is varied by which a trial is on another problem, such as the partition: none is the best then."""
+        """Varied settings that change the problem, such as the partition; where there are any, no trial is the best."""
         return tuple(key for key in self.space if of_problem(key))
 
     @cached_property
@@ -199,7 +199,10 @@ class Sweep:
         return trials
 
     def ranked(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those that have a score, best first, of equals the first tried; on several problems, as they were tried."""
+        """Return the trials that have a score, best first; of equals, the one tried first comes first.
+
+        On several problems they come in the order in which they were tried.
+        """
         if self.problems:
             return [t for t in trials if t.score is not None]
         sign = 1.0 if lower_is_better(self.by) else -1.0
@@ -209,7 +212,7 @@ class Sweep:
     # ---- which trials
 
     def _named(self) -> dict[str, Sequence[Any] | str]:
-        """The space by full names of settings."""
+        """Return the space by full names of settings."""
         own, known = label(self.base.algorithm), flat(self.base.described())
         out: dict[str, Sequence[Any] | str] = {}
         for given, values in self.space.items():
@@ -246,7 +249,7 @@ class Sweep:
         return Trial(number, plain({key: described.get(key) for key in picked}), experiment)
 
     def _picked(self, number: int, picked: Mapping[str, Any], federations: Federations) -> Trial:
-        """A trial of a search, whose values were checked one by one; it has failed where they do not fit together."""
+        """Make a trial of a search; it has failed where its values, each checked before, do not fit together."""
         try:
             trial = self._trial(number, picked)
             self._check(trial, federations)
@@ -255,7 +258,7 @@ class Sweep:
         return trial
 
     def _runs(self, trial: Trial) -> dict[str, Experiment]:
-        """The experiment for each seed, by the place of its run."""
+        """Return the experiment for each seed, by the place of its run."""
         return {f"{trial.name}/seed-{s}": trial.experiment.changed("run.seed", s) for s in self.seeds or ()}
 
     def _check(self, trial: Trial, federations: Federations) -> None:
@@ -352,7 +355,7 @@ class Sweep:
             )
 
     def _ended(self, history: History) -> dict[str, float]:
-        """Each measure where a run ended: its mean over the last rounds that have the measure to choose by."""
+        """Return each measure at the end of a run: its mean over the last rounds that have the measure to choose by."""
         rounds = [m for m in history.metrics if m["round"] > 0 and self.by in m][-LAST:]
         if not rounds or rounds[-1][self.by] is None:
             raise _UnmeasuredError(
@@ -363,8 +366,9 @@ class Sweep:
 
 
 def at_end(history: History, name: str) -> float | None:
-    """A number where a run ended, as a sweep reads it: its mean over the last rounds that have it, but not of what was
-    measured before training; None where there is none.
+    """Return a number at the end of a run, as a sweep reads it: its mean over the last rounds that have it.
+
+    What was measured before training is left out. It is None where no round has the number.
     """
     values = [m[name] for m in history.metrics if m["round"] > 0 and m.get(name) is not None][-LAST:]
     return statistics.fmean(values) if values else None

@@ -18,7 +18,7 @@ from fedloom.experiments.export import file_format, some_of, tensors_of
 
 
 def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dtype = torch.float32) -> Weights:
-    """The weights in a safetensors or state_dict file (.pt, .pth), for a warm start of `model`.
+    """Read the weights in a safetensors or state_dict file (.pt, .pth), for a warm start of `model`.
 
     Nothing in the file is executed. Names and shapes are compared with the model's before a tensor is copied. Floating
     point tensors become `dtype`; others must have the model's type. Parameters must be finite, buffers not NaN.

@@ -10,7 +10,7 @@ from fedloom.core.errors import SettingError
 
 
 def coerce(value: Any, kind: Any, key: str) -> Any:
-    """A value of this type, from text (a flag) or from a value that a settings file has typed already.
+    """Return a value of this type, from text (a flag) or from a value that a settings file has typed already.
 
     Raises:
         SettingError: it is of another type; names the key, the value and what would be right.

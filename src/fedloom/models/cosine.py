@@ -42,6 +42,6 @@ class CosineHead(nn.Linear):
 
 
 def with_cosines(network: FeatureClassifier, s: float = 30.0) -> FeatureClassifier:
-    """The network itself, its classifier a new `CosineHead` of the same size."""
+    """Replace the classifier by a new `CosineHead` of the same size, and return the network itself."""
     network.classifier = CosineHead(network.classifier.in_features, network.classifier.out_features, s)
     return network

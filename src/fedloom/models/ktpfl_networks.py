@@ -19,7 +19,7 @@ class ThreeChannels(nn.Module):
 
 
 def for_grey(network: FeatureClassifier) -> FeatureClassifier:
-    """A network for three channels that takes grey images, which it repeats."""
+    """Make a network for three channels repeat grey images, so that it takes them, and return it."""
     network.body = nn.Sequential(ThreeChannels(), *network.body.children())
     return network
 

@@ -88,7 +88,7 @@ class MLP(FeatureClassifier):
 
 
 def convolutions(inputs: int, first: int, second: int, padding: int = 0, norm: bool = False) -> list[nn.Module]:
-    """Convolutions 5x5 to `first` and `second` channels, each followed by ReLU and max-pooling 2; then flat.
+    """Return convolutions 5x5 to `first` and `second` channels, each followed by ReLU and max-pooling 2; then flat.
 
     `norm`: BatchNorm after each convolution.
     """
@@ -100,7 +100,7 @@ def convolutions(inputs: int, first: int, second: int, padding: int = 0, norm: b
 
 
 def relu_and_pool() -> list[nn.Module]:
-    """ReLU and max-pooling 2, in the order that rectifies a quarter of the values: the same bits, gradients too.
+    """Return ReLU and max-pooling 2, in the order that rectifies a quarter of the values: the same bits, gradients too.
 
     The greatest of four is positive where any is, and then it is what ReLU leaves greatest; where none is, both orders
     give 0 and no gradient.
@@ -116,7 +116,7 @@ def check_size(network: nn.Module, image_size: int, least: int) -> None:
 
 
 def _side(image_size: int, padding: int = 0) -> int:
-    """Height and width in pixels behind `convolutions`."""
+    """Return the height and width in pixels after `convolutions`."""
     less = 4 - 2 * padding
     return ((image_size - less) // 2 - less) // 2
 

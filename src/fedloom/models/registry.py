@@ -56,7 +56,7 @@ def _cosine(make: Make) -> Make:
 
 
 def _coloured(make: Make) -> Make:
-    """A network for three channels, which repeats grey images on them."""
+    """Return a maker of networks for three channels, which repeat grey images on them."""
 
     def made(shape: Shape, num_classes: int) -> FeatureClassifier:
         grey = _channels(shape) == 1

@@ -167,15 +167,16 @@ class ResNet56(ResNet):
 
 
 def narrowed(channels: int, width: float) -> int:
-    """How many of the channels a slim pass uses: the nearest multiple of 8, the next where that loses more than 10 %
-    (the authors' `make_divisible`), at most all of them.
+    """Return the number of channels that a slim pass uses, at most all of them.
+
+    It is the nearest multiple of 8, or the next where that loses more than 10 % (the authors' `make_divisible`).
     """
     nearest = max(8, int(channels * width + 4) // 8 * 8)
     return min(channels, nearest + 8 if nearest < 0.9 * channels * width else nearest)
 
 
 def _basic(blocks: int) -> list[list[list[tuple[int, int, int]]]]:
-    """Four stages of basic blocks."""
+    """Return four stages of basic blocks."""
     return [
         [[(3, w, 2 if stage and not block else 1), (3, w, 1)] for block in range(blocks)]
         for stage, w in enumerate((64, 128, 256, 512))
@@ -193,7 +194,7 @@ def _normalisation(channels: int, norm: ResNetNorm) -> nn.Module:
 
 
 def _first_channels(convolution: nn.Module, norm: nn.Module | None, x: Tensor, width: float) -> Tensor:
-    """A convolution and its normalisation; with width < 1 only their first channels, on those that x has."""
+    """Apply a convolution and its normalisation; with width < 1 only their first channels, on those that x has."""
     assert isinstance(convolution, nn.Conv2d)
     assert isinstance(norm, nn.BatchNorm2d | nn.GroupNorm)
     if width == 1.0:

@@ -225,7 +225,7 @@ def _maybes(value: Tree) -> list[tuple[str, Maybe[Tree]]]:
 
 
 def _unshared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """safetensors refuses tensors that share storage."""
+    """Safetensors refuses tensors that share storage."""
     seen: set[int] = set()
     out = {}
     for name, t in tensors.items():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedloom.core.errors import SettingError
+from fedloom.coordinator import History
+from fedloom.core.errors import DamageError, SettingError
 from fedloom.papers import recipes
+from fedloom.papers.reproduction import kept
 from fedloom.papers.reproduction.copies import export
 from fedloom.papers.reproduction.results import FAILED
 from fedloom.papers.reproduction.results_page import write
@@ -26,10 +29,11 @@ def test_exports_are_exact_without_weights_and_without_folders(tmp_path: Path) -
     (place / "metrics.jsonl").write_bytes(all_of_it + b'{"round": 201, "glob')  # cut off by a kill
     (copy,) = export([recipe], tmp_path / "out", tmp_path / "to")
     assert copy == tmp_path / "to" / recipe.place / "seed-0"
-    assert sorted(p.name for p in copy.iterdir()) == ["manifest.json", "metrics.jsonl", "settings.json", "timing.jsonl"]
-    assert (copy / "metrics.jsonl").read_bytes() == all_of_it
-    assert json.loads((copy / "settings.json").read_text())["data"]["source"] == "cifar10"
-    assert "/some/where" not in "".join(p.read_text() for p in copy.iterdir())
+    assert [p.name for p in (tmp_path / "to").rglob("*") if p.is_file()] == [kept.NAME]
+    (one,) = copies(tmp_path / "to")
+    assert one.history.metrics == [json.loads(line) for line in all_of_it.splitlines()]
+    assert one.history.settings["data"]["source"] == "cifar10"
+    assert b"/some/where" not in gzip.decompress((tmp_path / "to/fedntd-table1" / kept.NAME).read_bytes())
     found = result(recipe, tmp_path / "to")
     assert (found.verdict, found.runs[0].resumable) == ("within noise", False)
     assert export([recipe], tmp_path / "out", tmp_path / "to") == []  # it is there
@@ -46,8 +50,8 @@ def test_each_client_is_in_the_last_round_of_a_copy_that_has_it(tmp_path: Path) 
     for t, line in enumerate(lines[:4]):  # the last round judged nobody
         line["personal_by_client"] = {"0": t / 10, "1": 0.5}
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (copy,) = export([recipe], tmp_path / "out", tmp_path / "to", rounds=4)
-    found = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    export([recipe], tmp_path / "out", tmp_path / "to", rounds=4)
+    found = [dict(record) for record in copies(tmp_path / "to")[0].history.metrics]
     assert [line.pop("personal_by_client", None) for line in found] == [None] * 3 + [{"0": 0.3, "1": 0.5}, None]
     assert found == [{k: v for k, v in line.items() if k != "personal_by_client"} for line in lines]
     assert export([recipe], tmp_path / "out", tmp_path / "to", rounds=4) == []  # it is there
@@ -75,12 +79,19 @@ def test_recipes_that_share_a_run_share_its_copy(tmp_path: Path) -> None:
         made(tmp_path / "out", r, 0, 50.0, rounds=rounds)
     copied = export(rows, tmp_path / "out", tmp_path / "to", rounds=41)
     assert copied == [r.folder(tmp_path / "to", 0) for r in rows[:3]]
-    assert json.loads((copied[1] / "settings.json").read_text())["data"]["public_source"] == "mnist"
-    assert json.loads((copied[0] / "settings.json").read_text())["data"]["public_source"] is None
+    public = {
+        one.place.partition("/")[2]: one.history.settings["data"]["public_source"] for one in copies(tmp_path / "to")
+    }
+    assert (public["feddf"], public["fedavg"]) == ("mnist", None)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def copies(to: Path) -> list[kept.Kept]:
+    return [one for table in sorted(p for p in to.iterdir() if p.is_dir()) for one in kept.read(table)]
+
+
+def bytes_of(to: Path) -> bytes:
+    (file,) = to.rglob(kept.NAME)
+    return file.read_bytes()
 
 
 def test_copies_follow_the_runs(tmp_path: Path) -> None:
@@ -88,7 +99,7 @@ def test_copies_follow_the_runs(tmp_path: Path) -> None:
     out, to = tmp_path / "out", tmp_path / "to"
     place = made(out, recipe, 0, 40.0)
     (copy,) = export([recipe], out, to)
-    before = files_of(copy)
+    before = bytes_of(to)
 
     # Measured anew, with more threads: the same run.
     (place / "timing.jsonl").write_text('{"round": 0, "seconds": {"evaluate": 9.0}}\n')
@@ -96,7 +107,7 @@ def test_copies_follow_the_runs(tmp_path: Path) -> None:
     settings["run"]["threads"] = 8
     (place / "settings.json").write_text(json.dumps(settings))
     assert export([recipe], out, to) == []
-    assert files_of(copy) == before
+    assert bytes_of(to) == before
 
     # Other numbers, other settings, a failure, and a failure that is no more: each is copied, once.
     lines = (place / "metrics.jsonl").read_text()
@@ -114,9 +125,10 @@ def test_copies_follow_the_runs(tmp_path: Path) -> None:
     for change in (renumber, reset, fail, (place / FAILED).unlink):
         change()
         assert export([recipe], out, to) == [copy], change
-        assert files_of(copy).keys() == files_of(place).keys()
-        assert (copy / "metrics.jsonl").read_bytes() == (place / "metrics.jsonl").read_bytes()
-        assert json.loads((copy / "settings.json").read_text())["local"] == settings["local"]
+        (one,) = copies(to)
+        assert one.history.metrics == History.read(place).metrics
+        assert one.history.settings["local"] == settings["local"]
+        assert (one.failed is not None) == (place / FAILED).exists()
         assert export([recipe], out, to) == [], change
 
 
@@ -127,9 +139,9 @@ def test_a_longer_run_replaces_its_copy_and_a_shorter_one_does_not(tmp_path: Pat
     place = made(tmp_path / "200", recipe, 0, 40.0)
     (copy,) = export([recipe], tmp_path / "40", to, rounds=40)
     assert export([recipe], tmp_path / "200", to) == [copy]
-    assert (copy / "metrics.jsonl").read_bytes() == (place / "metrics.jsonl").read_bytes()
+    assert copies(to)[0].history.metrics == History.read(place).metrics
     assert export([recipe], tmp_path / "40", to, rounds=40) == []  # its beginning
-    assert (copy / "metrics.jsonl").read_bytes() == (place / "metrics.jsonl").read_bytes()
+    assert copies(to)[0].history.metrics == History.read(place).metrics
 
 
 @pytest.mark.parametrize(
@@ -152,7 +164,7 @@ def test_a_longer_copy_with_other_numbers_is_not_lost(
     out, to = tmp_path / "out", tmp_path / "to"
     made(tmp_path / "long", recipe, 1, 40.0)
     (copy,) = export([recipe], tmp_path / "long", to)
-    before = files_of(copy)
+    before = bytes_of(to)
     made(out, recipe, 0, 40.0, rounds=40)
     place = made(out, recipe, 1, accuracy, rounds=40, **changes)
     if failed is not None:
@@ -163,5 +175,68 @@ def test_a_longer_copy_with_other_numbers_is_not_lost(
         "Delete the copy, or name another folder",
     ):
         export([recipe], out, to, rounds=40)
-    assert files_of(copy) == before
-    assert [p.name for p in copy.parent.iterdir()] == ["seed-1"]  # nothing is copied
+    assert bytes_of(to) == before  # nothing is copied
+
+
+def test_the_same_runs_give_the_same_bytes_in_any_order_and_come_back(tmp_path: Path) -> None:
+    metrics = [
+        {"round": 0, "global_accuracy": 0.1, "forgetting": None},
+        {
+            "round": 1,
+            "global_accuracy": 1 / 3,
+            "clients": [3, 1],
+            "failed": {"1": "lost"},
+            "class_accuracy": [0.5, None],
+        },
+        {"round": 2, "global_accuracy": 0.25, "clients": [2], "failed": {}, "class_accuracy": [0.25, 1.0]},
+    ]
+    history = History(
+        algorithm="FedAvg", metrics=metrics, settings={"algorithm": "fedavg"}, manifest={"algorithm": "FedAvg"}
+    )
+    runs = [
+        kept.Kept(f"c/{row}", seed, history, why)
+        for row, seed, why in (("b", 0, None), ("a", 1, "NaN"), ("a", 0, None))
+    ]
+    for name, order in (("one", runs), ("two", runs[::-1])):
+        kept.write(tmp_path / name, order)
+    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
+    found = kept.read(tmp_path / "one")
+    assert [(one.place, one.seed, one.failed) for one in found] == [
+        ("c/a", 0, None),
+        ("c/a", 1, "NaN"),
+        ("c/b", 0, None),
+    ]
+    without = [{k: v for k, v in record.items() if k != "clients" or record["round"] == 2} for record in metrics]
+    assert [list(map(sorted_items, one.history.metrics)) for one in found] == [list(map(sorted_items, without))] * 3
+    assert kept.read(tmp_path) == []
+
+
+def sorted_items(record: dict[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(record.items())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(b"0.25", b"0.95"),
+        lambda text: text.replace(b'"format": 1', b'"format": 2'),
+        lambda text: text[: len(text) // 2],
+        lambda text: b"",
+        None,
+    ],
+)
+def test_a_damaged_file_of_kept_runs_is_refused_by_name(change: Any, tmp_path: Path) -> None:
+    history = History(algorithm="A", metrics=[{"round": 0, "global_accuracy": 0.25}])
+    kept.write(tmp_path, [kept.Kept("c/r", 0, history, None)])
+    path = tmp_path / kept.NAME
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] if change is None else gzip.compress(change(gzip.decompress(data))))
+    with pytest.raises(DamageError, match=f"{path} is damaged: .*; bring back the file that was committed"):
+        kept.read(tmp_path)
+
+
+def test_a_kept_record_must_be_one_that_a_run_writes(tmp_path: Path) -> None:
+    history = History(algorithm="A", metrics=[{"round": 0, "global_accuracy": 25.0}])
+    kept.write(tmp_path, [kept.Kept("c/r", 0, history, None)])
+    with pytest.raises(DamageError, match=r"global_accuracy must be a number in 0\.\.1 or null, got 25\.0"):
+        kept.read(tmp_path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 
 from fedloom.papers import recipes, study, tables
+from fedloom.papers.reproduction import kept
 from fedloom.papers.reproduction.results_page import pages
 
 KEPT = Path(__file__).parents[3] / "docs" / "results"
@@ -15,7 +17,18 @@ KEPT_PAGES = sorted(KEPT.glob("*/*/results.md"))
 
 def test_every_kept_run_is_on_a_page() -> None:
     assert len(KEPT_PAGES) > 10
-    assert {run.parents[2] for run in KEPT.glob("*/*/*/*/seed-*")} == {page.parent for page in KEPT_PAGES}
+    assert {file.parent for file in KEPT.glob(f"*/*/{kept.NAME}")} == {page.parent for page in KEPT_PAGES}
+    assert not list(KEPT.rglob("metrics.jsonl"))
+
+
+@pytest.mark.slow
+def test_the_index_says_what_is_kept() -> None:
+    made = runpy.run_path(str(KEPT.parents[1] / "scripts" / "make_results.py"))
+    assert made["TARGET"].read_text(encoding="utf-8") == made["page"](), "python scripts/make_results.py"
+
+
+def test_kept_results_are_small() -> None:
+    assert sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file()) < 5_000_000
 
 
 @pytest.mark.slow

@@ -75,7 +75,9 @@ class Teachers:
 
 
 def in_one_stack(model: Model, device: torch.device) -> bool:
-    """Whether teachers of an architecture are computed in one stack. The rule, first line that holds:
+    """Return whether teachers of an architecture are computed in one stack.
+
+    The first line that holds:
 
     1. recurrent layers, for which `vmap` has no rule: one after another;
     2. a GPU: one stack;
@@ -261,9 +263,9 @@ class OneShot(Algorithm[Server, tuple[()]]):
         return dataclasses.replace(self.about.pixels, scale=1 / 255 if x.dtype == torch.uint8 else 1.0)
 
     def distilled(self, server: Server, teachers: Teachers, x: Tensor, key: int, augmented: bool = True) -> Server:
-        """After one pass of the student over examples x [n, ...], bytes or values in [0, 1], shuffled, with
+        """Pass the student once over examples x [n, ...], bytes or values in [0, 1], shuffled.
 
-        T^2 KL(softmax(D(x) / T) || softmax(f_S(x) / T)), mean over the batch.
+        It minimises T^2 KL(softmax(D(x) / T) || softmax(f_S(x) / T)), mean over the batch.
         """
         weight = tree.leaves(server.student.params)[0]
         steps = -(-len(x) // self.distill.batch_size)

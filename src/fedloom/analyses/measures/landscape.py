@@ -46,6 +46,10 @@ def perturbed(
     """Evaluate at w + sigma * epsilon, with the same `draws` directions epsilon at every strength.
 
     Args:
+        model: the network.
+        weights: w.
+        task: its loss is evaluated.
+        examples: on which.
         sigma: strengths, [S].
         relative: each tensor's noise has sigma times the norm of that tensor, so that layers of different scale are
             disturbed alike; else its values are Gaussian of standard deviation sigma.
@@ -69,7 +73,7 @@ def perturbed(
 def hessian_product(
     model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250
 ) -> Callable[[Tensor], Tensor]:
-    """v [d] -> H v [d]: the Hessian of the mean loss over all examples, in evaluation mode, never formed."""
+    """V [d] -> H v [d]: the Hessian of the mean loss over all examples, in evaluation mode, never formed."""
 
     def product(v: Tensor) -> Tensor:
         direction, total = unflat(v, weights.params), torch.zeros_like(v)
@@ -142,11 +146,15 @@ def plane(
     directions: Tensor,
     grid: npt.ArrayLike,
 ) -> Floats:
-    """Mean loss at w + grid[i] * directions[0] + grid[j] * directions[1], [n, n] with the FIRST direction along axis 0.
+    """Return the mean loss at w + grid[i] * directions[0] + grid[j] * directions[1], [n, n] with the FIRST direction along axis 0.
 
     To draw it over (x, y) = (first, second) direction, transpose it: rows of an image are its y.
 
     Args:
+        model: the network.
+        weights: w.
+        task: its loss is evaluated.
+        examples: on which.
         directions: [2, d], as of `hessian_eigen`.
         grid: [n].
     """

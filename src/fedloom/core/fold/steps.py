@@ -131,7 +131,7 @@ Step = Plain | Descent
 
 
 def vmap_trees(fn: Callable[..., Any], dims: Any) -> Callable[..., Any]:
-    """vmap whose first arguments are lists of stacked tensors and whose `dims` may hold trees."""
+    """Vmap whose first arguments are lists of stacked tensors and whose `dims` may hold trees."""
 
     def stacked(*args: Any) -> Any:
         flat, spec = tree.flatten(args)

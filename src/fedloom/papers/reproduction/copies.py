@@ -1,30 +1,28 @@
-"""Copies of runs without their weights, small enough to be committed beside the published numbers."""
+"""Put finished runs into the file of kept results, beside the published numbers."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from fedloom.coordinator import reading
 from fedloom.coordinator.history import Record
-from fedloom.core.errors import SettingError, StorageError
+from fedloom.core.errors import SettingError
+from fedloom.papers.reproduction import kept
 from fedloom.papers.reproduction.recipe import Recipe, differences
-from fedloom.papers.reproduction.results import FAILED, Run, runs
+from fedloom.papers.reproduction.results import Run, runs
 from fedloom.storage import files
 from fedloom.storage.output import below, publish
 
-EXPORTED = ("settings.json", "manifest.json", "metrics.jsonl", "timing.jsonl", FAILED)
-_BY_CLIENT = "personal_by_client"
+_FEDERATION = "federation.json"
 
 
 def export(
     recipes: Sequence[Recipe], out: Path, to: Path, rounds: int | None = None, evidence: Sequence[str] = ()
 ) -> list[Path]:
-    """Copy settings, facts and logs of finished and failed runs, without weights: small enough to be committed.
+    """Keep settings, facts and numbers of finished and failed runs (`kept`): small enough to be committed.
 
-    A copy counts as done when it is read, but cannot go on. Settings name the data without their folder, and only the
-    last round that has the accuracy of each client keeps it: with 1,000 clients the others are nine tenths of the log.
+    A copy counts as done when it is read, but cannot go on. Settings name the data without their folder.
     A copy stays where it begins with the run's numbers and ended alike, however long both took; it gives way to a run
     with other numbers and as many rounds, as of corrected code.
 
@@ -42,9 +40,10 @@ def export(
         SettingError: a copy has other numbers and more rounds than the run; nothing is copied then.
         StorageError: a file cannot be written.
     """
-    found: dict[Path, Run] = {}  # by the copy's folder, which recipes may share
+    found: dict[Path, tuple[Recipe, Run]] = {}  # by the copy's folder, which recipes may share
     replaced: set[Path] = set()  # where the copy is of another run
     beside: dict[Path, Path] = {}
+    files_beside = [name for name in evidence if name != _FEDERATION]
     for recipe in recipes:
         copies = runs(recipe, [to])
         for seed, run in runs(recipe, [out]).items():
@@ -52,7 +51,7 @@ def export(
             if run.failed is None and run.rounds < recipe.wanted(rounds):
                 continue
             folder = recipe.folder(to, seed)
-            beside |= {folder / name: run.folder / name for name in evidence if (run.folder / name).is_file()}
+            beside |= {folder / name: run.folder / name for name in files_beside if (run.folder / name).is_file()}
             difference = None if copy is None else _difference(run, copy)
             if copy is not None and copy.rounds >= run.rounds:
                 if difference is None:
@@ -62,20 +61,21 @@ def export(
                         f"{copy.folder} holds a copy of {copy.rounds} rounds, and {run.folder} a run of {run.rounds} "
                         f"that is not their beginning: {difference}. Delete the copy, or name another folder"
                     )
-            found[folder] = run
+            found[folder] = recipe, run
             if difference is not None:
                 replaced.add(folder)
-    for folder, run in found.items():
-        below(to, str(folder.relative_to(to)))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _copy(run, folder)
-            for name in evidence if folder in replaced else ():
-                (folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(f"cannot copy {run.folder} to {folder}: {error.strerror}") from error
+    for table in dict.fromkeys(recipe.place.partition("/")[0] for recipe, _ in found.values()):
+        below(to, table)
+        there = {(one.place, one.seed): one for one in kept.read(to / table)}
+        new = [
+            _kept(recipe, run, _FEDERATION in evidence)
+            for recipe, run in found.values()
+            if recipe.place.partition("/")[0] == table
+        ]
+        kept.write(to / table, {**there, **{(one.place, one.seed): one for one in new}}.values())
+    for folder in replaced:
+        for name in files_beside:
+            (folder / name).unlink(missing_ok=True)
     for target, source in beside.items():
         publish(to, str(target.relative_to(to)), files.load(source))
     return list(found)
@@ -98,35 +98,15 @@ def _ended(run: Run) -> str:
 
 
 def _without_clients(record: Record) -> Record:
-    return {name: value for name, value in record.items() if name != _BY_CLIENT}
+    return {name: value for name, value in record.items() if name not in kept.LAST}
 
 
-def _thinned(metrics: Sequence[Record]) -> bytes:
-    last = max((i for i, record in enumerate(metrics) if _BY_CLIENT in record), default=-1)
-    kept = [record if i == last else _without_clients(record) for i, record in enumerate(metrics)]
-    return "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept).encode()
-
-
-def _copy(run: Run, folder: Path) -> None:
-    found: dict[str, bytes] = {}
-    for name in EXPORTED:
-        path = run.folder / name
-        if not path.exists():
-            (folder / name).unlink(missing_ok=True)
-            continue
-        content = _thinned(run.history.metrics) if name == "metrics.jsonl" else path.read_bytes()
-        if name == "settings.json":
-            data = dict(run.history.settings.get("data", {}))
-            for place in ("source", "public_source"):
-                if data.get(place) is not None:
-                    data[place] = str(data[place]).partition(":")[0]
-            content = (json.dumps({**run.history.settings, "data": data}, indent=2) + "\n").encode()
-        if name.endswith(".jsonl"):
-            content = content[: content.rfind(b"\n") + 1]  # a run that was killed may have half a line
-        found[name] = content
-    if run.history.manifest.get("format") == 2:  # without checkpoints, the manifest proves the copy
-        digests = {name: [files.digest(content)] for name, content in found.items() if name != "manifest.json"}
-        facts = {name: value for name, value in run.history.manifest.items() if name != "digest"}
-        found["manifest.json"] = reading.sealed({**facts, "documents": digests}, indent=2)
-    for name, content in found.items():
-        files.write(folder, name, content)
+def _kept(recipe: Recipe, run: Run, federation: bool) -> kept.Kept:
+    """Return a run as it is kept, with who holds what if asked for: settings name the data without their folder."""
+    data = dict(run.history.settings.get("data", {}))
+    for place in ("source", "public_source"):
+        if data.get(place) is not None:
+            data[place] = str(data[place]).partition(":")[0]
+    known = run.history.federation if federation else {}
+    history = replace(run.history, settings={**run.history.settings, "data": data}, federation=known)
+    return kept.Kept(recipe.place.partition("/")[2], run.seed, history, run.failed)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import History, reading
+from fedloom.papers.reproduction import kept
 from fedloom.papers.reproduction.recipe import Recipe, noise
 
 FAILED = "failed.json"  # why a run ended early, beside its logs
@@ -87,18 +88,24 @@ def runs(recipe: Recipe, folders: Sequence[Path]) -> dict[int, Run]:
         }
         ranks = dict.fromkeys(out, (False, 0))
     for folder in folders:
-        places = [p for p in (folder / recipe.place).glob("seed-*") if p.name.removeprefix("seed-").isdecimal()]
-        for place in places:
-            why = reading.mapping(place / FAILED).get("why")
-            if not (place / "metrics.jsonl").is_file():
-                continue
-            run = Run(
-                int(place.name.removeprefix("seed-")), place, History.read(place), None if why is None else str(why)
-            )
+        for run in _standing(recipe, folder):
             rank = (not recipe.unasked(run.history.settings), run.rounds)
             if (folder == folders[0] or rank[0]) and (run.seed not in out or rank > ranks[run.seed]):
                 out[run.seed], ranks[run.seed] = run, rank
     return dict(sorted(out.items()))
+
+
+def _standing(recipe: Recipe, folder: Path) -> Iterator[Run]:
+    """Yield the runs of a recipe in a folder of results: those in directories of their own, and those that are kept."""
+    for place in (folder / recipe.place).glob("seed-*"):
+        if place.name.removeprefix("seed-").isdecimal() and (place / "metrics.jsonl").is_file():
+            why = reading.mapping(place / FAILED).get("why")
+            seed = int(place.name.removeprefix("seed-"))
+            yield Run(seed, place, History.read(place), None if why is None else str(why))
+    table, _, place_in_it = recipe.place.partition("/")
+    for one in kept.read(folder / table):
+        if one.place == place_in_it:
+            yield Run(one.seed, recipe.folder(folder, one.seed), one.history, one.failed)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from fedloom.coordinator import Job
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.experiments.experiment import DataSettings, Experiment, Federations
+from fedloom.papers.reproduction import kept
 from fedloom.papers.reproduction.recipe import Recipe
 from fedloom.papers.reproduction.results import FAILED, Run, runs
 from fedloom.storage import files
@@ -254,7 +255,7 @@ def check_known(known: Sequence[Path], recipes: Sequence[Recipe]) -> None:
     for folder in known:
         if not tables or any((folder / table).is_dir() for table in tables):
             continue
-        if next(folder.glob("*/*/*/seed-*"), None) is None:
+        if next(folder.glob("*/*/*/seed-*"), None) is None and next(folder.glob(f"*/{kept.NAME}"), None) is None:
             raise SettingError(
                 f"{folder} holds no results of {recipes[0].table}; name the folder that holds "
                 f"{' or '.join(f'{table}/' for table in tables)}"
