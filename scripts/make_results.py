@@ -18,9 +18,9 @@ KEPT = Path(__file__).parents[1] / "docs" / "results"
 TARGET = KEPT / "README.md"
 HEAD = """# Kept results
 
-No table of a paper has been reproduced whole. These are the runs that were made, most of them shorter than published or
-on less data; [papers](../papers.md) says what is known of each source. A cell is a method in a column of its table; what
-each came to is on the page of the table. The runs themselves, with settings and all numbers by round, are in
+No table of a paper has been reproduced whole. These are the runs that were made, most of them shorter than published
+or on less data; [papers](../papers.md) says what is known of each source. A cell is a method in a column of its table;
+what each came to is on the page of the table. The runs themselves, with settings and all numbers by round, are in
 `runs.jsonl.gz` beside it: `fedloom reproduce TABLE --known docs/results/PAPER` counts them as done.
 
 | paper | table | what | cells with runs | rounds (ours of published) | seeds | verdicts of cells |

@@ -344,6 +344,23 @@ def test_a_newest_index_that_was_sealed_anew_and_names_an_older_state_is_refused
 
 
 @pytest.mark.slow
+def test_a_newest_index_that_names_an_older_state_is_refused(done: Path) -> None:
+    """Of a client that took part in the round before the newest and in the newest."""
+
+    def older(index: dict[str, Any]) -> None:
+        for client, (name, _) in index["clients"].items():
+            states = sorted((done / "checkpoints/clients").glob(f"{int(client):08d}-*"))
+            if states[0].name < name:
+                index["clients"][client] = [states[0].name, files.digest(states[0].read_bytes())]
+                return
+        raise AssertionError("no client has an older state")
+
+    seal_anew(done / NEWEST, older)
+    refused(done, r"is a later state of client \d than its index names")
+    assert not verify(done).whole
+
+
+@pytest.mark.slow
 def test_what_was_changed_everywhere_and_sealed_anew_has_another_root(done: Path) -> None:
     """Nothing in the directory tells; whoever has written the root down knows."""
     root = verify(done).root

@@ -17,8 +17,7 @@ from rich.markup import escape
 
 from fedloom.cli.parser import parser
 from fedloom.core.errors import FedloomError, enough_memory
-from fedloom.core.naming import forbid_imports
-from fedloom.storage.output import printable
+from fedloom.core.naming import forbid_imports, printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:

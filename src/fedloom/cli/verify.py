@@ -10,7 +10,7 @@ from rich.console import Console
 from fedloom.coordinator.history import runs_below
 from fedloom.coordinator.verdict import Verdict, root_of, verify as check
 from fedloom.core.errors import SettingError
-from fedloom.storage.output import printable
+from fedloom.core.naming import printable
 
 
 def verify(args: argparse.Namespace, console: Console) -> int:

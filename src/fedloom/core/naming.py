@@ -16,6 +16,12 @@ from typing import Any
 from fedloom.core.errors import SettingError
 
 
+def printable(text: str, most: int = 120) -> str:
+    """Return text from a file, fit for a page: no control characters, no half characters, not endless."""
+    kept = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])
+    return kept if len(kept) <= most else kept[: most - 1] + "…"
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """Return " (did you mean 'x'?)", or "" where no known word is close. PerAvg is close to per_fedavg."""
     bare = {plain(name): name for name in known}

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedloom.storage.output import printable
+from fedloom.core.naming import printable
 
 __all__ = ["class_names", "client_names", "flat_settings", "part", "printable"]
 

@@ -12,12 +12,6 @@ from fedloom.core.errors import SettingError
 from fedloom.storage import files
 
 
-def printable(text: str, most: int = 120) -> str:
-    """Text from a file, fit for a page: no control characters, no half characters, not endless."""
-    kept = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])
-    return kept if len(kept) <= most else kept[: most - 1] + "…"
-
-
 def publish(folder: Path, name: str, data: bytes) -> Path:
     """Write folder/name once it is whole, with the folders in between, and return its path.
 

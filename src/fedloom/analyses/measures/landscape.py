@@ -146,8 +146,9 @@ def plane(
     directions: Tensor,
     grid: npt.ArrayLike,
 ) -> Floats:
-    """Return the mean loss at w + grid[i] * directions[0] + grid[j] * directions[1], [n, n] with the FIRST direction along axis 0.
+    """Return the mean loss at w + grid[i] * directions[0] + grid[j] * directions[1], [n, n].
 
+    The FIRST direction is along axis 0.
     To draw it over (x, y) = (first, second) direction, transpose it: rows of an image are its y.
 
     Args:
