@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Share of neurons that prefer the same class: global model received, local models, aggregated (section 5.1)."""
+    """Measure the share of neurons that prefer the same class in received, local, aggregated models (section 5.1)."""
     m = run.replayed()
     network, test = run.network, run.test
     start, after = (class_activations(network, w, test) for w in (m.start, m.after))
@@ -55,7 +55,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(rows: Sequence[Sequence[Any]], layers: Sequence[str]) -> Figure:
-    """Rows: layer, model, neurons, share, share of the living, ...; the aggregated model is the row of that name."""
+    """Draw rows: layer, model, neurons, share, share of the living, ...; the aggregated model is that of this name."""
     with drawing():
         figure, (axes,) = panels(1, (WIDE[0], 1.3 + 0.62 * len(layers)))
         for place, layer in enumerate(layers):

@@ -85,7 +85,7 @@ class ReplayedRound:
         return np.array([self._run.per_class(w) for w in self.trained])
 
     def own(self, i: int) -> Examples:
-        """The training examples of the i-th client."""
+        """Return the training examples of the i-th client."""
         return self._run.job.federation.train.select(self.rows[i])
 
 
@@ -131,7 +131,7 @@ class AnalysedRun:
 
     @cached_property
     def history(self) -> History:
-        """What the run has logged."""
+        """Log of the run."""
         return History.read(self.directory)
 
     @cached_property
@@ -186,11 +186,11 @@ class AnalysedRun:
 
     @property
     def task(self) -> Task:
-        """What the run's models learn, and how an answer is judged."""
+        """Task that the run's models learn, and how an answer is judged."""
         return self.job.population.task
 
     def held_out_accuracy(self, models: Mapping[int, Weights]) -> Floats:
-        """Accuracy of a model for each of K clients on what the client holds out, [K]; each holds something out."""
+        """Return the accuracy of a model for each of K clients on its held-out examples, [K]; each client has some."""
         population, federation = self.job.population, self.job.federation
         assert federation.local_test is not None  # else no client was judged
         return np.array(
@@ -221,16 +221,16 @@ class AnalysedRun:
         return found
 
     def per_class(self, weights: Weights) -> Floats:
-        """Accuracies of a model on the global test set by class, [C]."""
+        """Return the accuracies of a model on the global test set by class, [C]."""
         return classify(self.network, weights, self.task, self.test).per_class
 
     def replayed(self, number: int | None = None) -> ReplayedRound:
-        """A round computed again, kept while there is room; by default the one for analyses of one round.
+        """Compute a round again, and keep it while there is room; by default the one for analyses of one round.
 
-        That is the last one asked for, or else the last in which somebody trained.
+        The default is the last round asked for, or else the last in which somebody trained.
 
         Raises:
-            NobodyTrainedError: nobody did in this round, or, where none is named, in any.
+            NobodyTrainedError: nobody trained in this round or, where none is named, in any.
         """
         if number is None and not self.rounds:
             for t in range(self.last_round, 0, -1):
@@ -240,10 +240,10 @@ class AnalysedRun:
         return self._somebody_trained(self._computed(self.single_round if number is None else number))
 
     def replayed_rounds(self) -> Iterator[ReplayedRound]:
-        """The rounds for analyses of many, in rising order, without those in which nobody trained.
+        """Yield the rounds for analyses of many, in rising order, without those in which nobody trained.
 
         Raises:
-            NobodyTrainedError: a round that was named is one of these, or all of them are.
+            NobodyTrainedError: nobody trained in a round that was named, or in any of the rounds.
         """
         empty = True
         for t in self.curve_rounds:
@@ -258,14 +258,17 @@ class AnalysedRun:
             )
 
     def left_out(self, seen: Iterable[int]) -> list[str]:
-        """A sentence about the rounds that `replayed_rounds` has left out, given those that it gave."""
+        """Return a sentence about the rounds that `replayed_rounds` left out, given those that it gave.
+
+        The list is empty where it left out none.
+        """
         without = sorted(set(self.curve_rounds) - set(seen))
         if not without:
             return []
         return [f"Left out: no client with the model {self.model_name} trained in {_named(without)}."]
 
     def aggregated(self) -> tuple[int, Weights]:
-        """The last round, or the last one asked for, and the global model after it, whoever trained in it."""
+        """Return the last round, or the last one asked for, and the global model after it, whoever trained in it."""
         made = self._computed(self.single_round)
         return made.number, made.after
 
@@ -290,13 +293,13 @@ class AnalysedRun:
         return {}
 
     def logged_accuracy(self) -> LoggedAccuracy:
-        """The accuracies by class that the run has logged, after the rounds since training began.
+        """Return the accuracies by class that the run has logged, after the rounds since training began.
 
-        One round asked for: those until it, as if the run had ended there. Several: all until the last of them, of
-        which these are `shown`.
+        Where one round is asked for, the rounds end with it, as if the run had ended there. Where several are asked
+        for, all rounds until the last of them are returned, and those asked for are marked in `shown`.
 
         Raises:
-            SettingError: there are none, or one of several models is named, of whose mean they are.
+            SettingError: the run has logged none, or one of several models is named and the log holds their mean.
         """
         kept = [int(m["round"]) for m in self.history.metrics if m["round"] > 0 and m.get("class_accuracy") is not None]
         if not kept:
@@ -338,7 +341,7 @@ def _unknown(name: str, names: Iterable[str]) -> str:
 
 
 def _some(rounds: Sequence[int]) -> str:
-    """1, 2, 3; of many: 1, 2, 3, ... 50."""
+    """List rounds: 1, 2, 3; of many: 1, 2, 3, ... 50."""
     return ", ".join(map(str, rounds)) if len(rounds) <= 12 else f"{', '.join(map(str, rounds[:3]))}, ... {rounds[-1]}"
 
 

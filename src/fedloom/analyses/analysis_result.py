@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """What an analysis gives of a run.
+    """Result of an analysis of a run.
 
     Attributes:
         figure: a figure of matplotlib.
@@ -34,31 +34,34 @@ class AnalysisResult:
 
 
 def csv_table(name: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A table with every number in full, written as `name`.csv."""
+    """Return a table with every number in full, written as `name`.csv."""
     return Table(name, [Column(n, n) for n in names], [[finite(v) for v in row] for row in rows])
 
 
 def summary_table(
     title: str, columns: Mapping[str, Callable[[float], str] | None], rows: Sequence[Sequence[Any]]
 ) -> Table:
-    """A table for a terminal: columns by heading, and how each writes its numbers (None: text, or whole numbers)."""
+    """Return a table for a terminal.
+
+    `columns`: by heading, how each column writes its numbers; None for text, or whole numbers.
+    """
     made = [Column(heading, heading, show) for heading, show in columns.items()]
     return Table(title, made, [[finite(v) for v in row] for row in rows])
 
 
 def by_class(examples: Examples, which: str) -> str:
-    """How many examples there are, and of each class: "32 test examples, 14 to 18 of each class"."""
+    """Say how many examples there are, and of each class: "32 test examples, 14 to 18 of each class"."""
     counts = np.unique(examples.y.cpu().numpy(), return_counts=True)[1]
     span = f"{counts.min()}" + f" to {counts.max()}" * bool(counts.min() < counts.max())
     return f"{len(examples):,} {which} examples, {span} of each class"
 
 
 def ratio(value: float) -> str:
-    """Three decimals: 0.123."""
+    """Write a number with three decimals: 0.123."""
     return f"{value + 0.0:.3f}"
 
 
 def finite(value: Any) -> Any:
-    """A value as tables hold it: a number of Python's own, or None where it is not finite."""
+    """Return a value as tables hold it: a number of Python's own, or None where it is not finite."""
     plain = value.item() if hasattr(value, "item") else value
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Accuracy of the global model by class and round, and the same as shares of its sum (fig. 10)."""
+    """Measure accuracy of the global model by class and round, and the same as shares of its sum (fig. 10)."""
     log = run.logged_accuracy()
     rounds = [t for t, shown in zip(log.rounds, log.shown, strict=True) if shown]
     per_class = log.per_class[log.shown]
@@ -38,7 +38,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(rounds: Sequence[int], per_class: Floats, parts: Floats) -> Figure:
-    """Accuracy by class and round, and the rows as shares of their sum."""
+    """Draw accuracy by class and round, and the rows as shares of their sum."""
     import matplotlib
 
     shades = matplotlib.colormaps["YlGnBu"].with_extremes(bad="#d1d5db")

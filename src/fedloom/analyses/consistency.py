@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Cosine between the accuracies by class of neighbouring rounds (fig. 2b)."""
+    """Measure the cosine between the accuracies by class of neighbouring rounds (fig. 2b)."""
     log = run.logged_accuracy()
     if log.total == 1:
         raise SettingError("consistency compares rounds with the one before, and this run has one round only")
@@ -39,7 +39,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(rounds: Sequence[int], cosine: Floats) -> Figure:
-    """Cosine between neighbouring rounds, over rounds."""
+    """Draw the cosine between neighbouring rounds, over rounds."""
     with drawing():
         figure, (axes,) = panels(1, (WIDE[0] * 0.62, WIDE[1]))
         axes.axhline(1, color=FAINT, lw=0.8, ls=(0, (4, 3)))

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Forgetting F over rounds and by class, in both conventions and relative to the mean peak (eq. 5)."""
+    """Measure forgetting F over rounds and by class, in both conventions and relative to the mean peak (eq. 5)."""
     log = run.logged_accuracy()
     per_class = log.per_class
     rows = [
@@ -56,7 +56,10 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(curve: Floats, by_class: Floats) -> Figure:
-    """`curve`: round, F (t < T), F (t <= T), F / mean peak, accuracy, [T, 5]; `by_class`: F in the end, [C]."""
+    """Draw forgetting over rounds and by class.
+
+    `curve`: round, F (t < T), F (t <= T), F / mean peak, accuracy, [T, 5]; `by_class`: F in the end, [C].
+    """
     with drawing():
         figure, axes = panels(2)
         lines = ((1, "F, over earlier rounds (t < T)", 0, "-"), (2, "F, over all rounds (t ≤ T)", 5, (0, (4, 2))))

@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Gradient diversity of a round's clients at the global model that they receive (definition 2)."""
+    """Measure gradient diversity of a round's clients at the global model that they receive (definition 2)."""
     rows: list[list[Any]] = []
     for m in run.replayed_rounds():
         table = torch.stack([gradient(run.network, m.start, run.task, m.own(i)) for i in range(len(m.clients))])
@@ -49,7 +49,10 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(curve: Floats, clients: Sequence[int], between: Floats) -> Figure:
-    """`curve`: round, clients, diversity, mean norm, norm of the mean, [T, 5]; cosines between clients, [K, K]."""
+    """Draw gradient diversity over rounds, and cosines between clients, [K, K].
+
+    `curve`: round, clients, diversity, mean norm, norm of the mean, [T, 5].
+    """
     with drawing():
         figure, axes = panels(2)
         axes[0].plot(curve[:, 0], curve[:, 2], "o-", ms=4, color=colour(0))

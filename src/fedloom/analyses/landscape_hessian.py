@@ -26,7 +26,7 @@ _SIDE = 41  # points of the plane on a side, from -1 to 1
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Training loss over the plane of the two leading Hessian eigenvectors of the global model (fig. 14)."""
+    """Measure the training loss over the plane of the global model's two leading Hessian eigenvectors (fig. 14)."""
     run.require_classes("the Hessian of the loss")  # one that is 0 everywhere has no direction
     (number, model), train = run.aggregated(), run.job.federation.train
     some = balanced(train, max(1, _SMOOTH // train.num_classes))
@@ -53,9 +53,9 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(grid: Floats, loss: Floats, slopes: Floats, eigenvalues: Floats) -> Figure:
-    """The loss over the plane of two eigenvectors, `loss[i, j]` with i along the first, and both cuts through 0.
+    """Draw the loss over the plane of two eigenvectors, and both cuts through 0.
 
-    `slopes`: of the loss along both at the model, [2].
+    `loss[i, j]`: i along the first eigenvector, j along the second. `slopes`: of the loss along both at the model, [2].
     """
     with drawing():
         figure, axes = panels(2, (WIDE[0], 4.3))

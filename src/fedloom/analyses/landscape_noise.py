@@ -22,7 +22,7 @@ _SIGMAS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Loss and accuracy of the global model after a round under Gaussian noise (fig. 14)."""
+    """Measure loss and accuracy of the global model after a round under Gaussian noise (fig. 14)."""
     number, model = run.aggregated()
     test = balanced(run.test, max(1, 1000 // run.test.num_classes))
     found = {
@@ -51,7 +51,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(found: Mapping[str, Noise]) -> Figure:
-    """Loss and accuracy against the strength of noise, mean and range over draws, of each kind."""
+    """Draw loss and accuracy against the strength of noise, mean and range over draws, of each kind."""
     xlabels = {"relative": "noise, as a share of each tensor's norm", "absolute": "standard deviation of each weight"}
     with drawing():
         figure, axes = panels(len(found))

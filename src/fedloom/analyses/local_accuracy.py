@@ -24,7 +24,7 @@ _DOTS = (0, (1, 1.2))
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Accuracy on in-local and out-local distributions before and after local training (eq. 6 and 7; fig. 4 and 7)."""
+    """Measure in-local and out-local accuracy before and after local training (eq. 6 and 7; fig. 4 and 7)."""
     rows: list[list[Any]] = []
     means: list[dict[str, Any]] = []
     last: tuple[Sequence[int], LocalAccuracy, LocalAccuracy] | None = None
@@ -60,8 +60,9 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(clients: Sequence[int], before: LocalAccuracy, after: LocalAccuracy, curves: Mapping[str, Floats]) -> Figure:
-    """Left: the clients of the last round; right, where there are several, means by `round`, [T] each.
+    """Draw the clients of the last round and, where there are several rounds, means by `round`, [T] each.
 
+    The clients are on the left, the means on the right.
     Drawn of `curves`: {in,out}_{before_mean,after_mean,aggregated} and accuracy_aggregated.
     """
     rounds = curves["round"]

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """In-local and out-local accuracy after each local epoch of one round (fig. 6)."""
+    """Measure in-local and out-local accuracy after each local epoch of one round (fig. 6)."""
     m = run.replayed()
     found = [local_accuracy(m.counts, m.start_accuracy)]
     for trained in run.past.by_epoch(m.number):
@@ -40,7 +40,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(inside: Floats, outside: Floats) -> Figure:
-    """Means over clients and, faint, each client, by local epoch from 0 (before training), [E + 1, K] each."""
+    """Draw means over clients and, faint, each client, by local epoch from 0 (before training), [E + 1, K] each."""
     with drawing():
         figure, (axes,) = panels(1, (WIDE[0] * 0.62, WIDE[1]))
         epochs = np.arange(len(inside))

@@ -20,7 +20,7 @@ IN, OUT, WHOLE = 0, 1, 6  # colours of in-local, out-local and all classes
 
 
 def panels(count: int, size: tuple[float, float] = WIDE, **more: Any) -> tuple[Figure, list[Axes]]:
-    """Several axes beside each other; call within `drawing`."""
+    """Make several axes beside each other; call within `drawing`."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 

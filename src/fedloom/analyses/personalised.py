@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """What local training gives a client: its own training examples, and test examples of its classes (fig. 11, 12)."""
+    """Measure what local training gives a client on its training examples and test ones of its classes (fig. 11-12)."""
     m = run.replayed()
     rows: list[list[Any]] = []
     for i, (k, trained) in enumerate(zip(m.clients, m.trained, strict=True)):
@@ -45,7 +45,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(clients: Sequence[int], table: Floats) -> Figure:
-    """Own examples before and after, test examples of the client's classes before and after, [K, 4]."""
+    """Draw own examples before and after, test examples of the client's classes before and after, [K, 4]."""
     with drawing():
         figure, (axes,) = panels(1)
         names = ("own training examples", "test examples, own classes")

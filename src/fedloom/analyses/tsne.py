@@ -39,12 +39,12 @@ _MOST_NAMES = 21  # in a legend: a global model and ten of each of two runs
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """One t-SNE of the test features of the global and the local models of a round (fig. 19 to 21)."""
+    """Place test features of the global and the local models of a round in one plane by t-SNE (fig. 19 to 21)."""
     return joint_tsne({"client": run})
 
 
 def joint_tsne(runs: Mapping[str, AnalysedRun]) -> AnalysisResult:
-    """One t-SNE of the local models of several runs and of the one model that their clients received (fig. 19 to 21).
+    """Place local models of several runs, and the one model that their clients received, by one t-SNE (fig. 19 to 21).
 
     Args:
         runs: by a word that stands before the numbers of their clients. Up to 10 clients of each are taken.
@@ -89,7 +89,7 @@ def _same(a: Weights, b: Weights) -> bool:
 
 
 def _neighbours(points: Floats, labels: npt.NDArray[np.int64], k: int = 10) -> float:
-    """Mean share of a point's k nearest that have its label."""
+    """Return the mean share of a point's k nearest that have its label."""
     total, squares = 0, np.square(points).sum(1)
     for start in range(0, len(points), 500):
         rows = slice(start, start + 500)
@@ -101,7 +101,7 @@ def _neighbours(points: Floats, labels: npt.NDArray[np.int64], k: int = 10) -> f
 
 
 def draw(at: Floats, y: Ints, where: Ints, names: Sequence[str], runs: Sequence[str]) -> Figure:
-    """The same points twice: coloured by class, and by model.
+    """Draw the same points twice: coloured by class, and by model.
 
     `where`: the model of each point; `names` and `runs`: of the models. The first is the global one, of no run (""), in
     black. Each run has a shape of its own; lightness goes with it in turn, so that two runs differ in both.

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """How far local models move, against how unlike the client's classes are what the global model knows (fig. 8)."""
+    """Compare how far local models move with how unlike clients' classes are what the global model knows (fig. 8)."""
     rows: list[list[Any]] = []
     for m in run.replayed_rounds():
         for k, counts, trained in zip(m.clients, m.counts, m.trained, strict=True):
@@ -47,7 +47,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(table: Floats, found: Correlation) -> Figure:
-    """Round, client, L1 and L2 of the distributions' distance, L1 and L2 of the weights', [n, 6].
+    """Draw round, client, L1 and L2 of the distributions' distance, L1 and L2 of the weights', [n, 6].
 
     Clients without a distance of distributions, a NaN, are left out.
     """

@@ -33,7 +33,7 @@ STUDIES = (  # the name of each paper's folder
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
-    """What the room of one paper offers to `fedloom reproduce` and `fedloom analyse`.
+    """Tables, recipes and analyses that one paper offers to `fedloom reproduce` and `fedloom analyse`.
 
     Names of tables and analyses are the user's words for them, so no two studies share one.
 
@@ -53,12 +53,12 @@ class Study:
 
 
 def tables() -> dict[str, str]:
-    """What each published table is about, by its name, study after study."""
+    """Return what each published table is about, by its name, study after study."""
     return {name: about for study in _studies() for name, about in study.tables.items()}
 
 
 def study(table: str) -> Study:
-    """The study to which a table belongs.
+    """Return the study to which a table belongs.
 
     Raises:
         SettingError: there is no such table.
@@ -71,7 +71,9 @@ def study(table: str) -> Study:
 
 
 def recipes(table: str) -> list[Recipe]:
-    """A recipe for each cell of a published table; those that read the settings otherwise are marked as variants.
+    """Return a recipe for each cell of a published table.
+
+    Recipes that read the settings in another way are marked as variants.
 
     Raises:
         SettingError: there is no such table.
@@ -80,7 +82,7 @@ def recipes(table: str) -> list[Recipe]:
 
 
 def find(table: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Recipe]:
-    """The recipes of a table in some columns and rows; nothing named is everything but the variants.
+    """Return the recipes of a table in some columns and rows; nothing named is everything but the variants.
 
     Args:
         table: its name.
@@ -96,7 +98,7 @@ def find(table: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> l
 
 
 def analyses() -> dict[str, Analysis]:
-    """Every analysis by its name: those for any run, then those of each study."""
+    """Return every analysis by its name: those for any run, then those of each study."""
     from fedloom.analyses import ANALYSES
 
     return ANALYSES | {name: measure for study in _studies() for name, measure in study.analyses.items()}
@@ -109,5 +111,5 @@ def _studies() -> tuple[Study, ...]:
 
 @functools.cache
 def _recipes(study: Study) -> Mapping[str, Sequence[Recipe]]:
-    """Those of one study alone: all have thousands, and each checks its settings."""
+    """Return the recipes of one study alone: all studies have thousands, and each recipe checks its settings."""
     return study.recipes()

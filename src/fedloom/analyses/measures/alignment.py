@@ -21,11 +21,11 @@ Ints = npt.NDArray[np.int64]
 
 
 def class_activations(model: Model, weights: Weights, examples: Examples, batch_size: int = 250) -> dict[str, Floats]:
-    """h_c: mean activation of each neuron over the examples of each class, [neurons, C] by layer, in evaluation mode.
+    """Return h_c, the mean activation of each neuron over the examples of each class, [neurons, C] by layer.
 
-    Activations are taken after ReLU (or another non-linearity), before max-pooling whichever of the two comes first,
-    and bear the name of the layer before it; the second of one layer is "NAME (2)". A channel of a convolution is one
-    neuron: the mean over its pixels. NaN for a class without examples.
+    The network is in evaluation mode. Activations are taken after ReLU (or another non-linearity), before max-pooling
+    whichever of the two comes first, and bear the name of the layer before it; the second of one layer is "NAME (2)".
+    A channel of a convolution is one neuron: the mean over its pixels. NaN for a class without examples.
 
     Raises:
         ValueError: the network has no non-linearity of those that are known.
@@ -50,7 +50,7 @@ def class_activations(model: Model, weights: Weights, examples: Examples, batch_
 
 
 def preference(means: Floats) -> Ints:
-    """argmax_c h_c of each neuron, [neurons, C] -> [neurons]; the lowest of equal classes.
+    """Return argmax_c h_c of each neuron, [neurons, C] -> [neurons]; the lowest of equal classes.
 
     A dead neuron, whose means are all zero, has no preference; as the naive argmax, it gets class 0 here.
     """
@@ -58,7 +58,7 @@ def preference(means: Floats) -> Ints:
 
 
 def dead(means: Floats) -> npt.NDArray[np.bool_]:
-    """Which neurons are silent on every example, [neurons, C] -> [neurons]."""
+    """Return whether each neuron is silent on every example, [neurons, C] -> [neurons]."""
     return np.asarray((np.where(np.isfinite(means), means, 0.0) == 0).all(1))
 
 

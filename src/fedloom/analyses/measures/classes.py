@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def shares(counts: npt.ArrayLike) -> Floats:
-    """Class distributions p of clients, [..., C], from their examples by class (FedNTD, eq. 6).
+    """Return the class distributions p of clients, [..., C], from their examples by class (FedNTD, eq. 6).
 
     Raises:
         ValueError: a client has no examples.
@@ -31,12 +31,12 @@ def shares(counts: npt.ArrayLike) -> Floats:
 
 
 def complement(share: Floats) -> Floats:
-    """Out-local distributions (1 - p_c) / (C - 1), [..., C] (FedNTD, eq. 7)."""
+    """Return the out-local distributions (1 - p_c) / (C - 1), [..., C] (FedNTD, eq. 7)."""
     return np.asarray((1.0 - share) / (share.shape[-1] - 1))
 
 
 def normalised_rows(per_class: npt.ArrayLike) -> Floats:
-    """Accuracies by class as shares of their sum, [..., C] (FedNTD, fig. 10; A-hat of fig. 8).
+    """Return accuracies by class as shares of their sum, [..., C] (FedNTD, fig. 10; A-hat of fig. 8).
 
     NaN for a class without test examples. A row without a right answer becomes uniform over the others.
     """
@@ -48,7 +48,7 @@ def normalised_rows(per_class: npt.ArrayLike) -> Floats:
 
 
 def consistency(per_class: npt.ArrayLike) -> Floats:
-    """Cosine between the accuracies by class of neighbouring rounds, [T, C] -> [T - 1] (FedNTD, fig. 2b).
+    """Return the cosine between the accuracies by class of neighbouring rounds, [T, C] -> [T - 1] (FedNTD, fig. 2b).
 
     Near 1 where what the global model knows stays the same. NaN where one of the two rows is zero.
     """
@@ -73,20 +73,23 @@ class LocalAccuracy:
     sizes: Ints  # [K], examples of each client
 
     def mean(self) -> tuple[float, float]:
-        """In-local and out-local accuracy, mean over clients."""
+        """Return in-local and out-local accuracy, mean over clients."""
         return finite_mean(self.inside), finite_mean(self.outside)
 
     def std(self) -> tuple[float, float]:
-        """Standard deviation of in-local and out-local accuracy over clients, unbiased; NaN for fewer than two."""
+        """Return the standard deviation of in-local and out-local accuracy over clients.
+
+        It is unbiased, and NaN for fewer than two clients.
+        """
         return finite_std(self.inside), finite_std(self.outside)
 
     def weighted(self) -> tuple[float, float]:
-        """In-local and out-local accuracy, mean over clients weighted by their number of examples."""
+        """Return in-local and out-local accuracy, mean over clients weighted by their number of examples."""
         return finite_mean(self.inside, self.sizes), finite_mean(self.outside, self.sizes)
 
 
 def local_accuracy(counts: npt.ArrayLike, per_class: npt.ArrayLike) -> LocalAccuracy:
-    """In- and out-local accuracy of K clients (FedNTD, eq. 6 and 7).
+    """Return in- and out-local accuracy of K clients (FedNTD, eq. 6 and 7).
 
     Args:
         counts: examples of each client by class, [K, C].
@@ -103,14 +106,17 @@ def local_accuracy(counts: npt.ArrayLike, per_class: npt.ArrayLike) -> LocalAccu
 
 
 def pooled_accuracy(counts: npt.ArrayLike, per_class: npt.ArrayLike) -> tuple[float, float]:
-    """In- and out-local accuracy of an aggregated model, [C], on the pooled examples of its round's clients, [K, C]."""
+    """Return in- and out-local accuracy of an aggregated model on the pooled examples of its round's clients.
+
+    `per_class`: the model's accuracies by class, [C]. `counts`: examples of each client by class, [K, C].
+    """
     found = local_accuracy(np.asarray(counts, np.int64).sum(0, keepdims=True), per_class)
     return float(found.inside[0]), float(found.outside[0])
 
 
 @dataclass(frozen=True)
 class Personalised:
-    """What one client gets from a model (FedNTD, fig. 11 and 12)."""
+    """Accuracies that one client gets from a model (FedNTD, fig. 11 and 12)."""
 
     own: float  # accuracy on its own training examples
     test: float  # on test examples with its class distribution: sum_c p_c a_c, the exact expectation
@@ -123,7 +129,7 @@ def personalised(model: Model, weights: Weights, task: Task, own: Examples, per_
 
 
 def finite_mean(values: Floats, weights: npt.ArrayLike | None = None) -> float:
-    """Mean of the finite ones among numbers [N]; NaN where none is."""
+    """Return the mean of the finite ones among numbers [N]; NaN where there is none."""
     finite = np.isfinite(values)
     if not finite.any():
         return float("nan")
@@ -131,6 +137,6 @@ def finite_mean(values: Floats, weights: npt.ArrayLike | None = None) -> float:
 
 
 def finite_std(values: Floats) -> float:
-    """Standard deviation of the finite ones among numbers [N], unbiased; NaN for fewer than two."""
+    """Return the unbiased standard deviation of the finite ones among numbers [N]; NaN for fewer than two."""
     finite = values[np.isfinite(values)]
     return float(finite.std(ddof=1)) if len(finite) > 1 else float("nan")

@@ -23,13 +23,15 @@ class Distance:
 
 
 def weight_divergence(start: Weights, trained: Weights) -> Distance:
-    """||w^t - w_k|| over all trained parameters; buffers of BatchNorm are left out."""
+    """Return ||w^t - w_k|| over all trained parameters; buffers of BatchNorm are left out."""
     moved = (flat(trained.params) - flat(start.params)).double()
     return Distance(l1=float(moved.abs().sum()), l2=float(moved.square().sum().sqrt()))
 
 
 def distribution_distance(per_class: npt.ArrayLike, share: npt.ArrayLike) -> Distance:
-    """||A-hat - p|| between a model's accuracies as shares of their sum, and a client's class distribution, [C] each.
+    """Return ||A-hat - p||.
+
+    A-hat: a model's accuracies as shares of their sum; p: a client's class distribution; [C] each.
 
     Classes without test examples are left out of both, which sum to 1 over the others. NaN for a client that has no
     other classes.
@@ -43,7 +45,7 @@ def distribution_distance(per_class: npt.ArrayLike, share: npt.ArrayLike) -> Dis
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of two measured numbers over n pairs of finite numbers; NaN where one of them does not vary."""
+    """Correlation of two measured numbers over n pairs of finite numbers; NaN where one of them does not vary."""
 
     pearson: float
     spearman: float
@@ -51,7 +53,7 @@ class Correlation:
 
 
 def correlation(x: npt.ArrayLike, y: npt.ArrayLike) -> Correlation:
-    """Pearson's and Spearman's coefficients of pairs, [N] and [N]; pairs with a NaN are left out."""
+    """Return Pearson's and Spearman's coefficients of pairs, [N] and [N]; pairs with a NaN are left out."""
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if a.shape != b.shape or a.ndim != 1:
         raise ValueError(f"a correlation needs pairs, [n] and [n], got shapes {a.shape} and {b.shape}")
@@ -69,7 +71,7 @@ def _pearson(a: Floats, b: Floats) -> float:
 
 
 def _ranks(values: Floats) -> Floats:
-    """From 1; equal values share the mean of theirs."""
+    """Rank values from 1; equal values share the mean of their ranks."""
     _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     return np.asarray((last - (count - 1) / 2)[inverse])

@@ -22,17 +22,17 @@ Ints = npt.NDArray[np.int64]
 
 
 def features(model: Model, weights: Weights, examples: Examples) -> Floats:
-    """What the last layer gets for each example, in evaluation mode, [N, D]."""
+    """Return the input of the last layer for each example, in evaluation mode, [N, D]."""
     return np.asarray(_in_batches(model, weights, examples, model.features).double().cpu().numpy())
 
 
 def logits(model: Model, weights: Weights, examples: Examples) -> Tensor:
-    """What the model answers for each example, in evaluation mode, [N, C]."""
+    """Return the model's logits for each example, in evaluation mode, [N, C]."""
     return _in_batches(model, weights, examples, model)
 
 
 def _in_batches(model: Model, weights: Weights, examples: Examples, of: Callable[[Weights, Tensor], Tensor]) -> Tensor:
-    """A function of all examples, in the batches that the network is evaluated in."""
+    """Apply a function to all examples, in the batches that the network is evaluated in."""
     like, batch_size = next(iter(weights.params.values())), model.evaluation_batch(250)
     out = []
     with torch.no_grad():
@@ -43,12 +43,15 @@ def _in_batches(model: Model, weights: Weights, examples: Examples, of: Callable
 
 
 def balanced(examples: Examples, per_class: int) -> Examples:
-    """The same examples of each class every time, `per_class` of each or all that there are."""
+    """Return the same examples of each class every time: `per_class` of each, or all that there are."""
     return examples.select(balanced_rows(examples.y.cpu().numpy(), per_class))
 
 
 def balanced_rows(y: npt.ArrayLike, per_class: int, seed: int = 0) -> Ints:
-    """Positions of `per_class` examples of each class (all of a class that has fewer), drawn once, in stored order."""
+    """Return the positions of `per_class` examples of each class, drawn once, in stored order.
+
+    A class that has fewer gives all its examples.
+    """
     labels = np.asarray(y)
     rng = generator(seed, "balanced")
     chosen = [rng.permutation(np.flatnonzero(labels == c))[:per_class] for c in np.unique(labels)]
@@ -56,7 +59,7 @@ def balanced_rows(y: npt.ArrayLike, per_class: int, seed: int = 0) -> Ints:
 
 
 def tsne(points: npt.ArrayLike, seed: int = 0, perplexity: float = 30.0) -> Floats:
-    """Features [N, D] in the plane, [N, 2], by t-SNE from a PCA start; the same for the same seed.
+    """Place features [N, D] in the plane, [N, 2], by t-SNE from a PCA start; the same for the same seed.
 
     Positions have no unit, and distances between far groups no meaning.
 
@@ -76,7 +79,7 @@ def tsne(points: npt.ArrayLike, seed: int = 0, perplexity: float = 30.0) -> Floa
 
 
 def sklearn(module: str) -> Any:
-    """A module of scikit-learn, which comes with `fedloom[analysis]`.
+    """Import a module of scikit-learn, which comes with `fedloom[analysis]`.
 
     Raises:
         SettingError: it is not installed.

@@ -18,12 +18,12 @@ Loss = Callable[[Params], Tensor]
 
 
 def flat(params: Params) -> Tensor:
-    """All trained tensors as one vector [d], in the order of their names' appearance."""
+    """Return all trained tensors as one vector [d], in the order in which their names appear."""
     return torch.cat([t.reshape(-1) for t in params.values()])
 
 
 def unflat(vector: Tensor, like: Params) -> Params:
-    """Tensors with the names and shapes of others from one vector [d]: the inverse of `flat`."""
+    """Return tensors with the names and shapes of others from one vector [d]: the inverse of `flat`."""
     parts = torch.split(vector, [t.numel() for t in like.values()])
     return Params({name: part.view_as(t) for part, (name, t) in zip(parts, like.items(), strict=True)})
 
@@ -31,7 +31,7 @@ def unflat(vector: Tensor, like: Params) -> Params:
 def losses(
     model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250
 ) -> Iterator[tuple[float, Loss]]:
-    """Each batch's share of the examples and its loss as a function of the parameters, in evaluation mode.
+    """Yield each batch's share of the examples and its loss as a function of the parameters, in evaluation mode.
 
     The loss over all examples is the sum of share times loss. Nothing is augmented.
 
@@ -55,7 +55,7 @@ def losses(
 
 
 def gradient(model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250) -> Tensor:
-    """The gradient of the mean loss over all examples at these weights, in evaluation mode, [d]."""
+    """Return the gradient of the mean loss over all examples at these weights, in evaluation mode, [d]."""
     total = torch.zeros_like(flat(weights.params))
     for share, loss in losses(model, weights, task, examples, batch_size):
         found, _ = grad_and_value(loss)(weights.params)

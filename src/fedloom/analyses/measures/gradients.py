@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def gradient_diversity(gradients: Tensor | npt.ArrayLike) -> float:
-    """Lambda = mean_k ||g_k||^2 / ||mean_k g_k||^2 of K gradients [K, d] (FedNTD, eq. 8).
+    """Return Lambda = mean_k ||g_k||^2 / ||mean_k g_k||^2 of K gradients [K, d] (FedNTD, eq. 8).
 
     At least 1, and 1 only where all agree; infinite where their mean is zero, NaN where one of them is not finite.
     """
@@ -34,7 +34,9 @@ def gradient_diversity(gradients: Tensor | npt.ArrayLike) -> float:
 def class_gradients(
     model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250
 ) -> tuple[Tensor, Tensor]:
-    """g_c: the gradient of the mean loss over the examples of each class that has some, [C', d], and those classes.
+    """Return the gradients g_c by class, [C', d], and the C' classes that have examples.
+
+    g_c is the gradient of the mean loss over the examples of class c.
 
     Raises:
         ValueError: the model normalises by the batch in evaluation too: among their own class alone, examples would
@@ -53,13 +55,13 @@ def class_gradients(
 
 
 def gram(gradients: Tensor) -> Floats:
-    """Inner products of C gradients, [C, d] -> [C, C]; the identity (scaled) is what proposition 1 assumes."""
+    """Return the inner products of C gradients, [C, d] -> [C, C]; proposition 1 assumes the identity (scaled)."""
     table = gradients.double()
     return np.asarray((table @ table.T).cpu().numpy())
 
 
 def cosines(gram: Floats) -> Floats:
-    """Cosines between gradients from their Gram matrix, [C, C]; NaN beside a gradient that is zero."""
+    """Return the cosines between gradients from their Gram matrix, [C, C]; NaN beside a gradient that is zero."""
     norms = np.sqrt(np.diag(gram))
     product = norms[:, None] * norms
     return np.asarray(gram / np.where(product > 0, product, np.nan))

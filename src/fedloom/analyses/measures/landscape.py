@@ -73,7 +73,10 @@ def perturbed(
 def hessian_product(
     model: Model, weights: Weights, task: Task, examples: Examples, batch_size: int = 250
 ) -> Callable[[Tensor], Tensor]:
-    """V [d] -> H v [d]: the Hessian of the mean loss over all examples, in evaluation mode, never formed."""
+    """Return the function v [d] -> H v [d], in evaluation mode.
+
+    H is the Hessian of the mean loss over all examples, and is never formed.
+    """
 
     def product(v: Tensor) -> Tensor:
         direction, total = unflat(v, weights.params), torch.zeros_like(v)
@@ -104,7 +107,7 @@ def hessian_eigen(
     seed: int = 0,
     batch_size: int = 250,
 ) -> Eigen:
-    """The k eigenvalues of largest magnitude, and their vectors, by Lanczos iteration (scipy's `eigsh`).
+    """Return the k eigenvalues of largest magnitude, and their vectors, by Lanczos iteration (scipy's `eigsh`).
 
     Largest magnitude, as power iteration finds them: a negative one among them is a direction in which the loss bends
     down. `tolerance`: relative, of the eigenvalues. Memory: some 20 vectors of the model's size.

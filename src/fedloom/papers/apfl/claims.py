@@ -12,7 +12,7 @@ FORCED = 3  # the rounds, from 1, in which importance is always measured
 
 
 def remarks(results: Sequence[Result]) -> list[str]:
-    """How the claims came out in the results of one column, in sentences; nothing of what was not run."""
+    """Say how the claims came out in the results of one column, in sentences; nothing of what was not run."""
     rows = {r.recipe.row: r for r in results if r.accuracy is not None}
     out = []
     beside = [(row, "fedavg") for row in rows if row != "fedavg"] + [("apfl_ni", "decomposition")]
@@ -35,7 +35,7 @@ def remarks(results: Sequence[Result]) -> list[str]:
 
 
 def _gain(r: Result, other: Result) -> str:
-    """How far a method is above another one, in the mean over rounds and in the best round.
+    """Say how far a method is above another one, in the mean over rounds and in the best round.
 
     The published gain of APFL over FedAvg stands beside that of runs with the published settings.
     """
@@ -48,12 +48,12 @@ def _gain(r: Result, other: Result) -> str:
 
 
 def _of_more(r: Result) -> str:
-    """What is to be said behind a published number where our runs have fewer rounds."""
+    """Say over how many rounds a published number is, where our runs have fewer."""
     return f" over {r.recipe.rounds} rounds, here {r.rounds}" if r.rounds < r.recipe.rounds else ""
 
 
 def _swept(results: Sequence[Result]) -> str:
-    """What accuracy does as lambda rises, and what is published, where that is of the same settings."""
+    """Say what accuracy does as lambda rises, and what is published, where that is of the same settings."""
     ours = [r.accuracy for r in results if r.accuracy is not None]
     published = [r.recipe.accuracy for r in results if r.recipe.accuracy is not None and not r.changed]
     there = len(published) == len(results)
@@ -67,7 +67,7 @@ def _rises(accuracies: Sequence[float]) -> str:
 
 
 def measured(run: Run, rounds: int) -> list[int] | None:
-    """The rounds, from 1, in which importance was measured; None of a run that knows none."""
+    """Return the rounds, from 1, in which importance was measured; None where the run has not logged it."""
     told = [m for m in run.history.metrics if 1 <= m["round"] <= rounds and "server_measured" in m]
     return [m["round"] for m in told if m["server_measured"]] if told else None
 

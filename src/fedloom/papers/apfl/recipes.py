@@ -96,13 +96,13 @@ GAINS = {"vehicle": 5.41, "mnist": 6.01, "letters": 30.42, "cifar10": 10.26}
 
 
 def apfl(images: Images, **own: Any) -> Method:
-    """APFL as the paper has it, but for what is given."""
+    """Return APFL with the paper's settings, except for those that are given."""
     mu_sigma = dict(zip(("delta_mu", "delta_sigma"), images.plateau, strict=True))
     return Method("apfl_ni", {"mu": 1.0, "lam": 1.0, "window_loss": "global_all_clients", **mu_sigma, **own})
 
 
 def methods(name: str) -> dict[str, Method]:
-    """The rows of the comparison on a data set."""
+    """Return the rows of the comparison on a data set."""
     images, data = DATA[name], name.partition("-")[0]
     best = data in ("vehicle", "cifar10")  # where it is published above the reference too
     centralised = Method(
@@ -134,7 +134,7 @@ def methods(name: str) -> dict[str, Method]:
 
 
 def recipes() -> dict[str, list[Recipe]]:
-    """The recipes of each table; tables that share a cell share its runs."""
+    """Return the recipes of each table; tables that share a cell share its runs."""
     made = {
         "apfl-comparison": [r for name in DATA for r in _rows("apfl-comparison", name, name, methods(name))],
         "apfl-lambda": list(_lambda()),
@@ -186,7 +186,7 @@ def _ewc() -> Iterator[Recipe]:
 def _rows(
     table: str, column: str, name: str, rows: dict[str, Method], changes: dict[str, Any] | None = None
 ) -> Iterator[Recipe]:
-    """The recipes of a column, whose runs stand where those with the same settings do."""
+    """Yield the recipes of a column; `recipes` places the runs of equal settings in one folder."""
     images = DATA[name]
     experiment = Experiment(
         model=images.model,
@@ -220,7 +220,10 @@ def _rows(
 
 
 def _published(name: str, row: str, asked: Experiment) -> float | None:
-    """The printed mean accuracy of a row, FedAvg's as it follows from the printed gain; None where neither says it."""
+    """Return the printed mean accuracy of a row; None where none is printed.
+
+    That of FedAvg follows from the printed gain.
+    """
     table, lr = TABLE_2.get((name, asked.local.epochs)), asked.local.optimiser.lr
     if table is None or lr != DATA[name].lr:
         return None

@@ -39,7 +39,7 @@ class Order(NamedTuple):
 
 
 def required(folders: Sequence[Path], rounds: int | None = None) -> list[Order]:
-    """A verdict on every order that is required, of runs below some folders.
+    """Return a verdict on every order that is required, from the runs below some folders.
 
     Not required, since independent re-runs contradict it: DENSE above FedDF, and FedDF below Fed-DAFL below Fed-ADI.
 
@@ -51,7 +51,10 @@ def required(folders: Sequence[Path], rounds: int | None = None) -> list[Order]:
 
 
 def remarks(results: Sequence[Result]) -> list[str]:
-    """How the required orders came out in the results of one column, a sentence for each claim; nothing of no run."""
+    """Say how the required orders came out in the results of one column, a sentence for each claim.
+
+    Orders that were not run, or cannot be compared, are left out.
+    """
     out, found = [], [o for o in _orders(results) if o.verdict in (HOLDS, BROKEN)]
     for claim in dict.fromkeys(o.claim for o in found):
         mine = [o for o in found if o.claim == claim]
@@ -107,12 +110,12 @@ def _judged(claim: str, high: Result, low: Result) -> Order:
 
 
 def _row(name: str) -> str:
-    """The row of TABLE COLUMN ROW."""
+    """Return the row of TABLE COLUMN ROW."""
     return name.rpartition(" ")[2]
 
 
 def page(folders: Sequence[Path], rounds: int | None = None) -> str:
-    """The verdicts as Markdown: each claim with how often it holds, and the numbers of what was run."""
+    """Return the verdicts as Markdown: each claim with how often it holds, and the numbers of what was run."""
     found, lines = required(folders, rounds), ["# Orders that DENSE must show", ""]
     for claim in dict.fromkeys(o.claim for o in found):
         mine = [o for o in found if o.claim == claim]

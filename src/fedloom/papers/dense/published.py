@@ -103,7 +103,7 @@ class Cell(NamedTuple):
 
 
 def cells(table: str) -> Iterator[Cell]:
-    """Every cell of a published table, column after column in each of its parts."""
+    """Yield every cell of a published table, column after column in each of its parts."""
     for part in TABLES[table].strip().split("\n\n"):
         first, *lines = part.strip().splitlines()
         rows = [line.split(None, 1) for line in lines]

@@ -87,13 +87,13 @@ class Method(Row):
 
 
 def dense(model: str, **own: Any) -> dict[str, Any]:
-    """DENSE's settings, with no L_BN where no network has BatchNorm."""
+    """Return DENSE's settings, with no L_BN where no network has BatchNorm."""
     bare = all(name.startswith("dense_cnn") and "mnist" not in name for name in model.split(","))
     return {"T_G": 30, "lambda1": 0.0 if bare else 1.0, "lambda2": 0.5, "T": 20.0, "schedule": "pool", **own}
 
 
 def methods(data: str, model: str, clients: int = 5) -> dict[str, Method]:
-    """The rows of a column of Table 1, or of the table of numbers of clients."""
+    """Return the rows of a column of Table 1, or of the table of numbers of clients."""
     bare = not dense(model)["lambda1"]
     images, ensemble = DATA[data], "accuracy of the mean of the clients' logits, right after the upload"
     public = images.public.get("data.public_source", "10,000 training images")
@@ -120,7 +120,10 @@ def methods(data: str, model: str, clients: int = 5) -> dict[str, Method]:
 
 
 def dafl(data: str) -> dict[str, Any]:
-    """Fed-DAFL's settings: those of DAFL's code for MNIST, CIFAR-10 and -100; SVHN as CIFAR-10, Tiny as CIFAR-100."""
+    """Return Fed-DAFL's settings: those of DAFL's code for MNIST, CIFAR-10 and CIFAR-100.
+
+    SVHN has those of CIFAR-10, Tiny those of CIFAR-100.
+    """
     if data in ("mnist", "fmnist"):
         adam = {"distill.optimiser": "adam", "distill.lr": 2e-3, "distill.weight_decay": 0.0}
         sizes = {"nz": 100, "synthesis.batch_size": 512, "synthesis.lr": 0.2, "distill.batch_size": 512}
@@ -129,7 +132,10 @@ def dafl(data: str) -> dict[str, Any]:
 
 
 def recipes() -> dict[str, list[Recipe]]:
-    """The recipes of each table; tables that share a cell share its runs, and rows with the same clients these."""
+    """Return the recipes of each table.
+
+    Tables that share a cell share its runs, and rows with the same clients share the round of uploads.
+    """
     places, uploads = dict[str, str](), dict[str, Beginning]()
     made = {table: _published(table) for table in TABLES}
     made |= {
@@ -152,14 +158,14 @@ def recipes() -> dict[str, list[Recipe]]:
 
 
 def _upload(recipe: Recipe) -> Beginning:
-    """The round of uploads of a recipe."""
+    """Return the round of uploads of a recipe."""
     e, task = recipe.experiment, f"-{recipe.experiment.task}"
     made = dataclasses.replace(e, algorithm="dense", settings={"dense": dense(e.model)}).changed("run.rounds", 1)
     return Beginning(f"{recipe.table}/{recipe.column}/uploads{task.removesuffix('-classification')}", made, SHAPES)
 
 
 def _apart_from_rounds(experiment: Experiment) -> str:
-    """A text that is equal where two experiments are, but for their rounds: one run serves both.
+    """Return a text that is equal for two experiments that differ in nothing but rounds: one run serves both.
 
     The ensemble is judged in the first round of DENSE's run, and a run of five rounds of uploads begins as that of one.
     """
@@ -202,7 +208,7 @@ def _published(table: str) -> Iterator[Recipe]:
 
 
 def _heterogeneous() -> Iterator[Recipe]:
-    """ResNet-18, CNN1, CNN2, WRN-16-1 and WRN-40-1; one-shot FedAvg cannot average them."""
+    """Yield recipes of ResNet-18, CNN1, CNN2, WRN-16-1 and WRN-40-1; one-shot FedAvg cannot average them."""
     lost = "published at these alphas, in words: DENSE is best; the numbers are lost"
     rate = "the released script trains all clients at 0.001, which is set for the first and never set back; here 0.01"
     for alpha in ALPHAS:
@@ -222,7 +228,7 @@ def _heterogeneous() -> Iterator[Recipe]:
 
 
 def _ldam() -> Iterator[Recipe]:
-    """DENSE of clients that train with margins, beside DENSE."""
+    """Yield recipes of DENSE with clients that train with margins, beside DENSE."""
     published = "published at these alphas, in words: LDAM helps where labels are highly skewed; its networks are lost"
     ours = "ours: the published comparison is on CIFAR-10 and SVHN"
     drw = "whether LDAM was published with deferred reweighting is not said: no order"
@@ -243,7 +249,7 @@ def _ldam() -> Iterator[Recipe]:
 
 
 def _rounds() -> Iterator[Recipe]:
-    """Several rounds of uploads, each followed by the server's epochs."""
+    """Yield recipes of several rounds of uploads, each followed by the server's epochs."""
     lost = (
         "published in words: more rounds are better, best at 5; local epochs of a round are a weak recollection (10), "
         "clients start from the student, pool and noise are new in each round (ours)"
@@ -258,7 +264,7 @@ def _rounds() -> Iterator[Recipe]:
 
 
 def _ablation() -> Iterator[Recipe]:
-    """DENSE and what is left without its terms; networks with BatchNorm, since the others have no L_BN."""
+    """Yield recipes of DENSE, whole and without its terms; networks with BatchNorm, since the others have no L_BN."""
     lost = "published in words: each term helps; data, alphas and numbers are lost"
     without: dict[str, dict[str, Any]] = {
         "dense": {},

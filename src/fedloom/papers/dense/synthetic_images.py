@@ -28,7 +28,7 @@ MOST = 20  # classes that are shown
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Images that the server made, by class, with what the ensemble takes them for, and their balance (DENSE)."""
+    """Show the images that the server made, by class, what the ensemble takes them for, and their balance (DENSE)."""
     algorithm = run.job.algorithm
     if not isinstance(algorithm, OneShot):
         raise SettingError(
@@ -81,7 +81,10 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 def draw(
     images: Bytes, wanted: Ints, said: Ints, counts: dict[str, Ints], rounds: Sequence[int], agree: Sequence[float]
 ) -> Figure:
-    """Left: images [n, C, H, W] of an epoch by the class they were made for; right: balance by class, agreement."""
+    """Draw the images of an epoch by the class they were made for, and their balance.
+
+    Left: images [n, C, H, W]; right: balance by class, agreement.
+    """
     shown = np.unique(wanted)[:MOST]
     with drawing():
         height = max(WIDE[1], 0.42 * len(shown) + 0.8)
@@ -106,7 +109,7 @@ def draw(
 
 
 def _grid(axes: Axes, images: Bytes, wanted: Ints, said: Ints, shown: Ints) -> None:
-    """A row of images for each class, and below each what the ensemble takes it for where that is another."""
+    """Draw a row of images for each class, and below each what the ensemble takes it for where that is another."""
     _, channels, height, width = images.shape
     gap = max(3, height // 4)
     canvas = np.full((len(shown) * (height + gap), EACH * (width + 2), 3), 255, np.uint8)

@@ -25,7 +25,7 @@ _CLASSES = 6  # shown on the circle: more colours cannot be told apart
 
 
 def to_circle(points: npt.ArrayLike) -> Floats:
-    """Points [N, 2] moved onto the unit circle; the zero vector, which has no direction, stays.
+    """Move points [N, 2] onto the unit circle; the zero vector, which has no direction, stays.
 
     Raises:
         ValueError: these are no points in the plane.
@@ -40,14 +40,14 @@ def to_circle(points: npt.ArrayLike) -> Floats:
 
 
 def angles(points: npt.ArrayLike) -> Floats:
-    """atan2(y, x) of points [N, 2] other than zero, in (-pi, pi]."""
+    """Return atan2(y, x) of points [N, 2] other than zero, in (-pi, pi]."""
     table = to_circle(points)
     table = table[np.abs(table).max(1) > 0]
     return np.asarray(np.arctan2(table[:, 1], table[:, 0]))
 
 
 def angle_density(angle: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
-    """Gaussian density of angles [N] that goes around the circle, at the angles `at` [M]; it integrates to 1.
+    """Return the Gaussian density of angles [N] around the circle, at the angles `at` [M]; it integrates to 1.
 
     The bandwidth is Scott's n^(-1/5) times the circular standard deviation sqrt(-2 log R), which is taken as that of
     uniform angles, pi / sqrt(3), where it is larger.
@@ -68,7 +68,7 @@ def angle_density(angle: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
 
 
 def plane_density(points: npt.ArrayLike, at: npt.ArrayLike, blur: float = 0.0) -> Floats | None:
-    """Gaussian kernel density (Scott's rule) of points [N, 2] at places [M, 2]; None where points lie on a line.
+    """Return the Gaussian kernel density (Scott's rule) of points at places, [M]; None where points lie on a line.
 
     Args:
         points: [N, 2].
@@ -89,12 +89,12 @@ def plane_density(points: npt.ArrayLike, at: npt.ArrayLike, blur: float = 0.0) -
 
 
 def _gaussians(points: Floats, at: Floats) -> Floats:
-    """The mean of Gaussians of width 1 around points [N, D] at places [M, D]; it integrates to 1."""
+    """Return the mean of Gaussians of width 1 around points [N, D] at places [M, D]; it integrates to 1."""
     return np.asarray(np.exp(sklearn("neighbors").KernelDensity(bandwidth=1.0).fit(points).score_samples(at)))
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Features of two units on the unit circle: global model, three local ones, aggregated (fig. 18)."""
+    """Place features of two units on the unit circle: global model, three local ones, aggregated (fig. 18)."""
     m = run.replayed()
     test = balanced(run.test, 200)
     y = test.y.cpu().numpy()
@@ -139,7 +139,7 @@ def draw(
     grid: Floats,
     counts: Mapping[str, Ints],
 ) -> Figure:
-    """For each model its features in the plane, shaded by density, and the density of their angle by class.
+    """Draw for each model its features in the plane, shaded by density, and the density of their angle by class.
 
     `counts`: examples by class of the clients, by the names of their models.
     """
@@ -185,7 +185,7 @@ def draw(
 
 
 def _holds(counts: Ints | None) -> str:
-    """What stands below the name of a client's model."""
+    """Return what stands below the name of a client's model: its classes, or their number where there are many."""
     held = [] if counts is None else np.flatnonzero(counts).tolist()
     listed = f"holds {', '.join(map(str, held))}" if len(held) <= 4 else f"holds {len(held)} classes"
     return f"\n{listed}" if held else ""

@@ -25,7 +25,9 @@ _PER_CLASS = 200  # training examples of each class for its gradient
 
 
 def diversity_at(share: Floats, betas: npt.ArrayLike, gram: Floats | None = None) -> Floats:
-    """Lambda(beta) where client k's gradient is sum_c (p_c + beta * (1 - p_c) / (C - 1)) g_c, [B] (FedNTD, eq. 9).
+    """Return Lambda(beta), [B], where clients' gradients mix those of classes (FedNTD, eq. 9).
+
+    Client k's gradient is sum_c (p_c + beta * (1 - p_c) / (C - 1)) g_c.
 
     Args:
         share: class distributions p of K clients, [K, C].
@@ -61,18 +63,18 @@ class ClosedForm:
         return 2 * self.C**2 * self.V / (self.C - 1) ** 2
 
     def at(self, betas: npt.ArrayLike) -> Floats:
-        """Gradient diversity Lambda at each beta, [B]."""
+        """Return gradient diversity Lambda at each beta, [B]."""
         b, C = np.asarray(betas, np.float64), self.C
         return np.asarray(1 + C * self.V * ((C - 1 - b) / ((C - 1) * (1 + b))) ** 2)
 
     def slope(self, betas: npt.ArrayLike) -> Floats:
-        """The derivative of gradient diversity by beta, [B]."""
+        """Return the derivative of gradient diversity by beta, [B]."""
         b = np.asarray(betas, np.float64)
         return np.asarray(-self.M * (self.C / (1 + b) - 1) / (1 + b) ** 2)
 
 
 def closed_form(share: Floats) -> ClosedForm:
-    """Proposition 1's closed form for clients with class distributions p, [K, C]."""
+    """Return proposition 1's closed form for clients with class distributions p, [K, C]."""
     C = share.shape[1]
     if C < 2:
         raise ValueError(f"proposition 1 needs at least two classes, got {C}")
@@ -80,7 +82,7 @@ def closed_form(share: Floats) -> ClosedForm:
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Diversity against beta: closed form, orthogonal class gradients, and the measured ones with their Gram matrix."""
+    """Measure diversity by beta: closed form, orthogonal class gradients, and measured ones with their Gram matrix."""
     m, train = run.replayed(), run.job.federation.train
     chosen = balanced(train, _PER_CLASS)
     found, there = class_gradients(run.network, m.start, run.task, chosen)
@@ -117,7 +119,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(betas: Floats, curves: Floats, classes: Sequence[int], between: Floats) -> Figure:
-    """Diversity by beta: closed form, orthogonal, measured, [B, 3]; cosines between class gradients, [C, C]."""
+    """Draw diversity by beta: closed form, orthogonal, measured, [B, 3]; cosines between class gradients, [C, C]."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     with drawing():

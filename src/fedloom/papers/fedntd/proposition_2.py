@@ -86,13 +86,13 @@ def kl_parts(local: Tensor, received: Tensor, y: Tensor, temperature: float = 1.
 
 
 def _log_rest(logits: Tensor, own: Tensor) -> Tensor:
-    """log(1 - q(y)) without cancellation, [N]."""
+    """Return log(1 - q(y)) without cancellation, [N]."""
     others = logits.masked_fill(own, -torch.inf)
     return others.logsumexp(1) - logits.logsumexp(1)
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Distillation on each client's examples after training, in its true and not-true parts (proposition 2)."""
+    """Measure distillation on each client's examples after training, in its true and not-true parts (proposition 2)."""
     run.require_classes("proposition 2")
     m = run.replayed()
     parts: list[Parts] = []
@@ -137,7 +137,9 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(clients: Sequence[int], table: Floats, by_class: Floats) -> Figure:
-    """`table` [K, 8]: full, true, not true, ...; `by_class`: true and not-true part, mean over clients, [2, C].
+    """Draw distillation by client and by class.
+
+    `table` [K, 8]: full, true, not true, ...; `by_class`: true and not-true part, mean over clients, [2, C].
 
     The NTD loss is far smaller than KL: it has a panel and a scale of its own.
     """

@@ -22,14 +22,14 @@ Floats = npt.NDArray[np.float64]
 
 
 def mean_optimum(share: npt.ArrayLike, optima: npt.ArrayLike) -> Floats:
-    """w_p = sum_c p_c w_c, [..., d]: where the bound of proposition 3 is least. `optima`: the w_c, [C, d]."""
+    """Return w_p = sum_c p_c w_c, [..., d]: where the bound of proposition 3 is least. `optima`: the w_c, [C, d]."""
     return np.asarray(np.asarray(share, np.float64) @ np.asarray(optima, np.float64))
 
 
 def smooth_bound(
     w: npt.ArrayLike, share: npt.ArrayLike, optima: npt.ArrayLike, least: npt.ArrayLike, smoothness: float
 ) -> float:
-    """sum_c p_c L_c(w_c) + lambda/2 sum_c p_c ||w - w_c||^2, which L(w) = sum_c p_c L_c(w) never exceeds.
+    """Return sum_c p_c L_c(w_c) + lambda/2 sum_c p_c ||w - w_c||^2, which L(w) = sum_c p_c L_c(w) never exceeds.
 
     Args:
         w: [d].
@@ -43,7 +43,7 @@ def smooth_bound(
 
 
 def expected_distance(share: npt.ArrayLike, clients: npt.ArrayLike, optima: npt.ArrayLike) -> float:
-    """E ||w_p' - w_p|| over clients p' [K, C], from a model at w_p (FedNTD, proposition 3).
+    """Return E ||w_p' - w_p|| over clients p' [K, C], from a model at w_p (FedNTD, proposition 3).
 
     The proposition: for a family of clients that does not change when classes are permuted, it is least where p is
     uniform. That assumes optima w_c that no permutation changes either (equidistant ones). Without it, it is
@@ -54,7 +54,7 @@ def expected_distance(share: npt.ArrayLike, clients: npt.ArrayLike, optima: npt.
 
 
 def relabelled(clients: npt.ArrayLike) -> Floats:
-    """Clients p [K, C] and all their rotations of the classes, [K * C, C]: a family that no rotation changes."""
+    """Return clients p [K, C] in all rotations of the classes, [K * C, C]: a family that no rotation changes."""
     table = np.asarray(clients, np.float64)
     return np.concatenate([np.roll(table, shift, axis=1) for shift in range(table.shape[1])])
 
@@ -71,7 +71,7 @@ COUNTEREXAMPLE = Family(clients=np.eye(3), optima=np.array([[0.0], [0.0], [1.0]]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Expected distance to clients' optima as p leaves uniform, with its assumption and without (proposition 3)."""
+    """Compute expected distance to clients' optima as p leaves uniform, with and without assumption (proposition 3)."""
     run.require_classes("proposition 3")
     m = run.replayed()
     steps = np.linspace(0, 1, 41)
@@ -112,7 +112,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def draw(steps: Floats, lines: Mapping[str, Floats], wrong: Floats) -> Figure:
-    """E ||w_p' - w_p|| from uniform p (0) to other p (1): with the assumption, and the counterexample."""
+    """Draw E ||w_p' - w_p|| from uniform p (0) to other p (1): with the assumption, and the counterexample."""
     with drawing():
         figure, axes = panels(2, sharex=True)
         for i, (name, line) in enumerate(lines.items()):

@@ -84,7 +84,7 @@ class Cell(NamedTuple):
 
 
 def cells(table: str) -> Iterator[Cell]:
-    """Every cell of a table, column after column in each of its parts."""
+    """Yield every cell of a table, column after column in each of its parts."""
     for part in TABLES[table]:
         first, *lines = part.strip().splitlines()
         rows = [line.split(None, 1) for line in lines]
@@ -99,7 +99,7 @@ def cells(table: str) -> Iterator[Cell]:
 
 
 def recipes() -> dict[str, list[Recipe]]:
-    """The recipes of each table: one for each cell, and behind it those of its other readings."""
+    """Return the recipes of each table: one for each cell, and behind it those of its other readings."""
     out: dict[str, list[Recipe]] = {}
     first: dict[str, tuple[str, float | None]] = {}  # where an experiment is run, and its std
     stds = {(c.row, c.column): c.std for c in cells("fedntd-table7")}

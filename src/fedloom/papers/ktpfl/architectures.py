@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Accuracy of the personal models by architecture, after each round."""
+    """Measure the accuracy of the personal models by architecture, after each round."""
     rounds, found = by_architecture(run.history)
     if not rounds:
         raise SettingError(f"the run in {run.directory} has judged no personal model by client: analyse another run")
@@ -38,7 +38,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def by_architecture(history: History) -> tuple[list[int], dict[str, list[tuple[int, float, float]]]]:
-    """Rounds that judged clients, and by model for each of these: how many clients, mean and least accuracy.
+    """Return the rounds that judged clients, and by model how many clients, mean and least accuracy in each.
 
     Clients have the run's models in turn, as every run in words gives them.
     """
@@ -57,7 +57,7 @@ def by_architecture(history: History) -> tuple[list[int], dict[str, list[tuple[i
 
 
 def draw(rounds: list[int], found: Mapping[str, list[tuple[int, float, float]]]) -> Figure:
-    """A line for each model."""
+    """Draw a line for each model."""
     with drawing():
         figure, (axes,) = panels(1, (WIDE[0] * 0.62, WIDE[1]))
         for i, (name, line) in enumerate(found.items()):

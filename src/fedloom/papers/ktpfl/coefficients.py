@@ -25,7 +25,7 @@ LOGGED = "server_coefficients"  # in the record of a round
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """KT-pFL's coefficients over rounds, and how much of each client's lies on those with the same classes."""
+    """Measure KT-pFL's coefficients over rounds, and how much of each client's lies on those with the same classes."""
     rounds, c = logged(run.history)
     if not rounds:
         raise SettingError(
@@ -53,28 +53,28 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def logged(history: History) -> tuple[list[int], Floats]:
-    """The rounds whose coefficients a run has logged, and these, [T, N, N], row = student."""
+    """Return the rounds whose coefficients a run has logged, and the coefficients, [T, N, N], row = student."""
     found = [(int(m["round"]), m[LOGGED]) for m in history.metrics if m.get(LOGGED) is not None]
     n = round(len(found[0][1]) ** 0.5) if found else 0
     return [t for t, _ in found], np.array([c for _, c in found], np.float64).reshape(len(found), n, n)
 
 
 def groups(history: History) -> Ints:
-    """The group of each client, [N]: clients that train on the same classes are in one."""
+    """Return the group of each client, [N]: clients that train on the same classes are in one."""
     classes = [tuple(count > 0 for count in counts) for counts in history.federation["train"]]
     names = list(dict.fromkeys(classes))
     return np.array([names.index(held) for held in classes], np.int64)
 
 
 def inside(c: Floats, group: Ints) -> Floats:
-    """How much of each row of `c` [T, N, N] lies on clients of the row's own group, itself included, [T, N]."""
+    """Return how much of each row of `c` [T, N, N] lies on clients of the row's own group, itself included, [T, N]."""
     together = group[:, None] == group[None, :]
     found: Floats = (c * together).sum(2) / c.sum(2)
     return found
 
 
 def sentence(history: History) -> str:
-    """How far the coefficients of a run have gone from uniform mixing, which is FedMD."""
+    """Say how far the coefficients of a run have gone from uniform mixing, which is FedMD."""
     rounds, c = logged(history)
     group = groups(history)
     n, count = len(group), int(group.max()) + 1
@@ -91,7 +91,7 @@ def sentence(history: History) -> str:
 
 
 def draw(rounds: Sequence[int], c: Floats, own: Floats, mass: Floats, group: Ints) -> Figure:
-    """The matrix after the first and the last round, clients in the order of their groups, and masses by round."""
+    """Draw the matrix after the first and the last round, clients in the order of their groups, and masses by round."""
     order = np.argsort(group, kind="stable")
     with drawing():
         figure, axes = panels(3)

@@ -30,7 +30,7 @@ TABLE = "distillation"
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Accuracy of clients after local training and after distillation, in one round (KT-pFL and its kin)."""
+    """Measure accuracy of clients after local training and after distillation, in one round (KT-pFL and its kin)."""
     job, number = run.job, run.single_round
     if not isinstance(job.algorithm, Transfer):
         raise SettingError(
@@ -59,7 +59,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def sentence(number: int, before: Floats, after: Floats) -> str:
-    """Both means in words."""
+    """State both means in words."""
     return (
         f"in round {number} clients have {100 * float(before.mean()):.2f} % after local training and "
         f"{100 * float(after.mean()):.2f} % after distillation, which {int((after > before).sum())} of {len(after)} "
@@ -68,7 +68,7 @@ def sentence(number: int, before: Floats, after: Floats) -> str:
 
 
 def told(run: Run) -> str | None:
-    """The sentence of a run that was analysed, None where it was not.
+    """Return the sentence of a run that was analysed, None where it was not.
 
     Raises:
         SettingError: the file is not what the analysis wrote.
@@ -81,7 +81,7 @@ def told(run: Run) -> str | None:
 
 
 def draw(clients: Sequence[int], before: Floats, after: Floats) -> Figure:
-    """Each client's model as it was trained (ring) and as distillation left it (dot)."""
+    """Draw each client's model as it was trained (ring) and as distillation left it (dot)."""
     with drawing():
         figure, (axes,) = panels(1, (WIDE[0] * 0.62, WIDE[1]))
         moves(axes, clients, {"": (before, after)})

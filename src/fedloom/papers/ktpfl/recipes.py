@@ -42,7 +42,7 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the experiments of a table are, and how a client trains and distils.
+    """Size of the experiments of a table, and settings with which a client trains and distils.
 
     `pool`: public images to draw from; 0: all. `steps`: of FedDF's server, for each architecture, each round.
     """
@@ -87,7 +87,7 @@ _FEDDF = "judged by the fused model of each client's architecture; no validation
 
 
 def methods(scale: Scale, lr: float) -> dict[str, Method]:
-    """The rows of a column: KT-pFL, what the paper compares it with, and local training alone."""
+    """Return the rows of a column: KT-pFL, what the paper compares it with, and local training alone."""
     knowledge = {
         "num_public": scale.public,
         "tau": 1.0,
@@ -121,7 +121,7 @@ def methods(scale: Scale, lr: float) -> dict[str, Method]:
 
 
 def recipes() -> dict[str, list[Recipe]]:
-    """The recipes of each table."""
+    """Return the recipes of each table."""
     made = {
         "ktpfl-mixed": _columns("ktpfl-mixed", ("emnist_aj", "fmnist", "cifar10"), FULL),
         "ktpfl-same": _columns("ktpfl-same", ("emnist_aj", "fmnist", "cifar10"), _with(FULL, model="ktpfl_lenet")),
@@ -163,7 +163,10 @@ def _of_one_architecture() -> dict[str, Method]:
 
 
 def _groups() -> Iterator[Recipe]:
-    """Clients of even and of odd numbers have like data; three architectures, so that each is in both groups."""
+    """Yield recipes in which clients of even and of odd numbers have like data.
+
+    There are three architectures, so that each is in both groups.
+    """
     scale = _with(SMALL, model="lenet,dense_cnn1,mlp")
     for name in ("fmnist20k", "cifar20k"):
         kt_pfl = methods(scale, DATA[name].lr)["kt_pfl"]
@@ -173,7 +176,7 @@ def _groups() -> Iterator[Recipe]:
 
 
 def _sweeps() -> Iterator[Recipe]:
-    """Ten clients, five ResNet-18 and five ShuffleNetV2, one setting changed at a time."""
+    """Yield recipes of ten clients, five ResNet-18 and five ShuffleNetV2, one setting changed at a time."""
     scale = _with(FULL, model="ktpfl_resnet18,ktpfl_shufflenet")
     changes: dict[str, tuple[str, tuple[float, ...]]] = {
         "rho": ("kt_pfl.rho", (0.1, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0)),

@@ -20,7 +20,7 @@ WAYS = ("down", "up")
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Bytes of every round, beside those of sending each client's model down and up, as FedAvg does."""
+    """Measure the bytes of every round, beside those of sending each client's model down and up, as FedAvg does."""
     p = run.job.population
     sizes = {name: tree.nbytes(model.init(0)) for name, model in p.models.items()}
     asked = [(m, m["clients"]) for m in run.history.metrics if m.get("clients")]
@@ -42,13 +42,13 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def sentence(history: History, sent: int, models: int) -> str:
-    """How often what was sent goes into what the models are."""
+    """Say how many times the bytes of the run it takes to send the models both ways."""
     ratio = models / sent if sent else float("inf")
     return f"To send the models both ways takes {ratio:,.1f} times the bytes of this run of {history.algorithm}."
 
 
 def draw(rows: list[list[int]]) -> Figure:
-    """Bytes since the start, of this run and of models, on a logarithmic scale."""
+    """Draw bytes since the start, of this run and of models, on a logarithmic scale."""
     with drawing():
         figure, (axes,) = panels(1, (WIDE[0] * 0.62, WIDE[1]))
         rounds = [row[0] for row in rows]

@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
 
 
 def judged(folders: Sequence[Path], rounds: int | None = None) -> list[Verdict]:
-    """A verdict on every claim for every column, of runs below some folders.
+    """Return a verdict on every claim for every column, from the runs below some folders.
 
     Args:
         folders: of results, as `fedloom reproduce --out` names them.
@@ -43,7 +43,7 @@ def judged(folders: Sequence[Path], rounds: int | None = None) -> list[Verdict]:
 
 
 def remarks(results: Sequence[Result]) -> list[str]:
-    """How the claims came out in the results of one column, in sentences; nothing of what was not run."""
+    """Say how the claims came out in the results of one column, in sentences; nothing of what was not run."""
     out = [f"{v.claim}: {v.verdict} ({v.numbers})." for v in _verdicts(results) if v.verdict in (HOLDS, BROKEN)]
     for r in results:
         for seed, run in r.runs.items():
@@ -55,7 +55,7 @@ def remarks(results: Sequence[Result]) -> list[str]:
 
 
 def page(folders: Sequence[Path], rounds: int | None = None) -> str:
-    """The verdicts as Markdown: each claim with how often it holds, and the numbers of what was run."""
+    """Return the verdicts as Markdown: each claim with how often it holds, and the numbers of what was run."""
     found, lines = judged(folders, rounds), ["# What KT-pFL claims", ""]
     for claim in dict.fromkeys(v.claim for v in found):
         mine = [v for v in found if v.claim == claim]
@@ -87,7 +87,7 @@ def _verdicts(results: Sequence[Result]) -> Iterator[Verdict]:
 
 
 def _of_both_settings(where: str, two: Rows, every: Rows) -> Iterator[Verdict]:
-    """What is claimed of two classes a client beside every class."""
+    """Judge what is claimed of two classes a client beside every class."""
     for row in ("kt_pfl", "local_only"):
         a, b = two.get(row), every.get(row)
         yield _above("Two classes a client are easier than every class", where, a, b, " with two", " with every")
@@ -123,7 +123,7 @@ def _told(holds: bool) -> str:
 
 
 def _plateau(where: str, result: Result | None) -> Verdict:
-    """Whether KT-pFL no longer rises after 13 rounds; of runs of at least 15."""
+    """Judge whether KT-pFL no longer rises after 13 rounds, in runs of at least 15."""
     claim = "KT-pFL no longer rises after 10 to 13 rounds"
     if result is None or result.rounds < 15 or result.failures:
         return Verdict(claim, where, NOT_RUN, "")
@@ -134,7 +134,7 @@ def _plateau(where: str, result: Result | None) -> Verdict:
 
 
 def _curve(after: Callable[[int, str], float | None], rounds: int) -> list[float]:
-    """Personal accuracy after each round, in %; where it was not measured, that of the round before."""
+    """Return personal accuracy after each round, in %; where it was not measured, that of the round before."""
     out = [0.0]
     for t in range(1, rounds + 1):
         value = after(t, "personal_accuracy")

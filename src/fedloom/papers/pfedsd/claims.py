@@ -32,7 +32,7 @@ RECOVERY = place(TABLE)
 
 
 class Drop(NamedTuple):
-    """What `recovery` found of one round of a run: accuracies of K clients on what they hold out.
+    """Findings of `recovery` in one round of a run: accuracies of K clients on their held-out examples.
 
     `former` [K]: of the models with which their last rounds ended; `received` [K]: of the global one from which they
     start. `steps`: by variant, the local steps of the median client until it is as good as before, infinite if never.
@@ -52,7 +52,7 @@ class Drop(NamedTuple):
 
 
 def remarks(results: Sequence[Result]) -> list[str]:
-    """How the claims came out in the results of one column, in sentences; nothing of what was not run."""
+    """Say how the claims came out in the results of one column, in sentences; nothing of what was not run."""
     rows = {r.recipe.row: r for r in results}
     out = []
     for other, number, what in (
@@ -69,7 +69,7 @@ def remarks(results: Sequence[Result]) -> list[str]:
 
 
 def _same(control: Result, other: Result, number: str, what: str) -> list[str]:
-    """Whether a number of the control, lambda = 0, is that of another row in every round in which both have it.
+    """Say whether a number of the control, lambda = 0, is that of another row in every round in which both have it.
 
     Runs with other settings than each other say nothing of it.
     """
@@ -92,7 +92,7 @@ def _same(control: Result, other: Result, number: str, what: str) -> list[str]:
 
 
 def drop(run: Run) -> Drop | None:
-    """What `fedloom analyse RUN recovery` found of a run, None where it was not asked.
+    """Return what `fedloom analyse RUN recovery` found of a run, None where it was not asked.
 
     Raises:
         SettingError: its file is damaged.
@@ -114,7 +114,7 @@ def drop(run: Run) -> Drop | None:
 
 
 def _sentence(found: Drop) -> str:
-    """Drop and recovery, and whether they are as claimed."""
+    """State drop and recovery, and whether they are as claimed."""
     worse = int((found.received < found.former).sum())
     out = f"the global model is worse than the former one of {worse} of {len(found.former)} clients, by "
     out += f"{percent(found.mean)} points in the mean"
@@ -130,7 +130,7 @@ def _sentence(found: Drop) -> str:
 
 
 def drops(table: str, folders: Sequence[Path]) -> AnalysisResult:
-    """The drop from the former to the global model in every run of a table that `recovery` has analysed.
+    """Return the drop from the former to the global model in every run of a table that `recovery` has analysed.
 
     The paper claims that it grows with label skew and with lower participation.
 
@@ -166,7 +166,7 @@ def _steps(found: Drop) -> tuple[float, float]:
 
 
 def draw(found: Sequence[tuple[str, str, float]]) -> Figure:
-    """A group of dots for each column: the mean drop of each run, a colour for each method."""
+    """Draw a group of dots for each column: the mean drop of each run, a colour for each method."""
     columns = list(dict.fromkeys(column for column, _, _ in found))
     methods = list(dict.fromkeys(method for _, method, _ in found))
     with drawing():

@@ -29,7 +29,7 @@ CLOSE = 0.01  # of accuracy: a client that comes so close to its former one has 
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Drop of clients' accuracy when they start from the global model, and recovery by local step (pFedSD)."""
+    """Measure the drop in clients' accuracy at the start from the global model, and recovery by local step (pFedSD)."""
     algorithm = run.job.algorithm
     if not algorithm.personalises:
         raise SettingError(
@@ -80,14 +80,15 @@ def measure(run: AnalysedRun) -> AnalysisResult:
 
 
 def doubling(most: int) -> list[int]:
-    """1, 2, 4, ... and `most` itself."""
+    """Return 1, 2, 4, ... and `most` itself."""
     return [*(1 << i for i in range(most.bit_length()) if 1 << i < most), most]
 
 
 def recovered(at: Sequence[int], v: Floats, curve: Floats) -> Floats:
-    """The first of the steps `at` [T] after which each client is as good as its former model `v` [K], within `CLOSE`.
+    """Return the first step after which each client is as good as its former model, within `CLOSE`, [K].
 
-    `curve`: accuracies, [T, K]. NaN where there is no such step.
+    `at`: the steps, [T]. `v`: accuracies of the former models, [K]. `curve`: accuracies after the steps, [T, K]. NaN
+    where there is no such step.
     """
     there = curve >= v - CLOSE - 1e-12
     first: Floats = np.where(there.any(0), np.array(at, np.float64)[there.argmax(0)], np.nan)
@@ -95,7 +96,7 @@ def recovered(at: Sequence[int], v: Floats, curve: Floats) -> Floats:
 
 
 def sentences(v: Floats, start: Floats, when: Mapping[str, Floats]) -> list[str]:
-    """What is claimed of a round, and whether it was so."""
+    """State what is claimed of a round, and whether it was so."""
     worse = int((start < v).sum())
     out = [
         f"{worse} of {len(v)} clients are worse with the global model than with their former one; the mean drop is "
@@ -114,18 +115,24 @@ def sentences(v: Floats, start: Floats, when: Mapping[str, Floats]) -> list[str]
 
 
 def typical(steps: Floats) -> float:
-    """The median client's `steps` [K], where those that never recover (NaN) take longest; infinite if it is one."""
+    """Return the median client's number of steps; `steps` are those of each client, [K].
+
+    Clients that never recover (NaN) take longest. The result is infinite if the median client is one of them.
+    """
     return float(np.sort(np.nan_to_num(steps, nan=np.inf))[(len(steps) - 1) // 2])
 
 
 def _steps(run: AnalysedRun, client: int) -> int:
-    """The batches of a client's local training."""
+    """Count the batches of a client's local training."""
     local = run.job.algorithm.local
     return local.steps or local.epochs * -(-int(run.job.federation.partition.sizes[client]) // local.batch_size)
 
 
 def draw(clients: Sequence[int], v: Floats, at: Sequence[int], curves: Mapping[str, Floats]) -> Figure:
-    """Left: each client's former model (ring) and the global one (dot); right: means by local step, [T, K] each."""
+    """Draw each client's former model (ring) and the global one (dot), and means by local step, [T, K] each.
+
+    The models are on the left, the means on the right.
+    """
     with drawing():
         figure, axes = panels(2)
         moves(axes[0], clients, {"": (v, next(iter(curves.values()))[0])})

@@ -57,7 +57,7 @@ BETAS = (0.1, 0.5, 1.0)
 
 
 def methods(images: Images) -> dict[str, Method]:
-    """The rows of a column: pFedSD, what the paper compares it with, and the controls that it lacks."""
+    """Return the rows of a column: pFedSD, what the paper compares it with, and the controls that it lacks."""
     uniform = {"aggregation": "uniform"}
     return {
         "fedavg": Method("fedavg", uniform, caveat="judged by the global model, as in the authors' code"),
@@ -97,7 +97,7 @@ ABOVE = ("fedavg", "fedprox", "fedper", "lg_fedavg", "pfedme", "fedfomo", "local
 
 
 def recipes() -> dict[str, list[Recipe]]:
-    """The recipes of both scenarios."""
+    """Return the recipes of both scenarios."""
     return {table: list(_of(table, scenario)) for table, scenario in SCENARIOS.items()}
 
 

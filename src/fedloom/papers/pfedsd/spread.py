@@ -25,7 +25,7 @@ Curves = dict[str, dict[str, Floats]]  # by data set and method: accuracy in % b
 
 
 def spread(table: str, folders: Sequence[Path], rounds: int | None = None) -> AnalysisResult:
-    """Accuracy of every method against label skew and participation, and how far it moves over them.
+    """Measure the accuracy of every method against label skew and participation, and how far it moves over them.
 
     Args:
         table: a table of this study.
@@ -62,7 +62,7 @@ def spread(table: str, folders: Sequence[Path], rounds: int | None = None) -> An
 
 
 def _asked(r: Result) -> tuple[int, str]:
-    """What runs must have alike for their accuracies to be compared: rounds, and departures from their recipes."""
+    """Return what runs must have alike for their accuracies to be compared: rounds, and changes to their recipes."""
     return r.rounds, _settings(r)
 
 
@@ -76,13 +76,13 @@ def _two(value: float) -> str:
 
 
 def _parts(r: Result) -> tuple[str, str]:
-    """The data set of a column, and the rest of its name."""
+    """Return the data set of a column, and the rest of its name."""
     data, _, rest = r.recipe.column.partition("-")
     return data, rest
 
 
 def _curves(found: Sequence[Result]) -> tuple[dict[str, list[str]], Curves]:
-    """The columns of each data set that have runs, and accuracies by these."""
+    """Return the columns of each data set that have runs, and the accuracies of each method over these."""
     columns: dict[str, list[str]] = {}
     for r in found:
         data, column = _parts(r)
@@ -97,7 +97,7 @@ def _curves(found: Sequence[Result]) -> tuple[dict[str, list[str]], Curves]:
 
 
 def draw(columns: dict[str, list[str]], curves: Curves) -> Figure:
-    """A panel for each data set: a line for each method over its columns."""
+    """Draw a panel for each data set: a line for each method over its columns."""
     methods = list(dict.fromkeys(method for lines in curves.values() for method in lines))
     number = {method: place for place, method in enumerate(methods)}
     with drawing():

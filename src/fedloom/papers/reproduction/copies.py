@@ -82,7 +82,7 @@ def export(
 
 
 def _difference(run: Run, copy: Run) -> str | None:
-    """In what a copy is neither this run nor one that goes on from it, None if in nothing."""
+    """Say in what a copy is neither this run nor one that goes on from it, None if in nothing."""
     if settings := differences(copy.history.settings, run.history.settings):
         return f"other settings ({', '.join(settings)})"
     for ours, theirs in zip(run.history.metrics, copy.history.metrics, strict=False):

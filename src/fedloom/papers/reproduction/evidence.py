@@ -13,13 +13,13 @@ Rows = list[dict[str, str]]
 
 
 def place(table: str) -> str:
-    """Where `fedloom analyse RUN TABLE` writes the table of its own name, in the folder of the run."""
+    """Return where `fedloom analyse RUN TABLE` writes the table of its own name, in the folder of the run."""
     return f"analysis/{table}.csv"
 
 
 @contextmanager
 def rows_of(run: Run, table: str) -> Iterator[Rows | None]:
-    """The rows of that table, to be read within the block; None where the run was not analysed so.
+    """Yield the rows of that table, to be read within the block; None where the run was not analysed so.
 
     Raises:
         SettingError: the file, or what the block reads in it, is not what the analysis wrote.

@@ -47,7 +47,7 @@ class Method:
     variant: bool = False
 
     def of(self, experiment: Experiment) -> Experiment:
-        """What a column's experiment is with this method."""
+        """Return a column's experiment with this method."""
         own = {self.algorithm: self.own} if self.own else {}
         made = dataclasses.replace(experiment, algorithm=self.algorithm, settings=own)
         return made.with_all(self.run) if self.run else made
@@ -110,16 +110,16 @@ class Recipe:
 
     @property
     def rounds(self) -> int:
-        """How many rounds the published run has."""
+        """Number of rounds of the published run."""
         return self.experiment.run.rounds
 
     def wanted(self, rounds: int | None) -> int:
-        """How many rounds a run needs where at most so many are asked for; None: all that are published."""
+        """Return how many rounds a run needs where at most `rounds` are asked for; None: all that are published."""
         return self.rounds if rounds is None else min(rounds, self.rounds)
 
     @property
     def missing(self) -> str | None:
-        """What this version of the package lacks to run the recipe, in words; None if it lacks nothing."""
+        """Parts that this version of the package lacks to run the recipe, in words; None if it lacks nothing."""
         e = self.experiment
         if e.algorithm not in ALGORITHMS:
             return f"there is no algorithm {e.algorithm!r} in this version"
@@ -147,11 +147,11 @@ class Recipe:
         return dataclasses.replace(self, place=place, experiment=experiment, changes=changes, begins=None)
 
     def folder(self, results: Path, seed: int) -> Path:
-        """Where the run of a seed stands below a folder of results."""
+        """Return where the run of a seed stands below a folder of results."""
         return results / self.place / f"seed-{seed}"
 
     def with_data(self, folder: str, seed: int) -> Experiment:
-        """The experiment that is asked for, with a seed, on the data in a folder; public data lie there too."""
+        """Return the experiment that is asked for, with a seed, on the data in a folder; public data lie there too."""
         asked = self.asked.changed("run.seed", seed)
         public = asked.data.public_source
         if public is not None and ":" not in public:  # else it was asked for from elsewhere
@@ -159,16 +159,19 @@ class Recipe:
         return asked.changed("data.source", f"{asked.data.source}:{folder}")
 
     def changed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings in which a run, by its settings.json, differs from what was published, and what they are."""
+        """Return the settings in which a run, by its settings.json, differs from what was published, and its values."""
         return {key: got for key, (got, _) in self._differences(settings, self.experiment).items()}
 
     def unasked(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        """The settings in which a run differs from the one that is asked for, each with its difference in words."""
+        """Return the settings in which a run differs from the one that is asked for, each difference in words."""
         found = self._differences(settings, self.asked)
         return {key: f"was {json.dumps(got)} and is {json.dumps(asked)}" for key, (got, asked) in found.items()}
 
     def _differences(self, settings: Mapping[str, Any], experiment: Experiment) -> dict[str, tuple[Any, Any]]:
-        """Also in which rounds and on which clients accuracies are measured counts, where the number depends on it."""
+        """Return the settings in which a run differs from an experiment, each with both values.
+
+        The rounds and the clients for which accuracies are measured also count, where the number depends on them.
+        """
         if self.missing is not None:
             return {}
         free = {"run.eval_every": self.reading == "last", "run.panel": self.measure == "global_accuracy"}
@@ -178,11 +181,10 @@ class Recipe:
 def differences(
     settings: Mapping[str, Any], asked: Mapping[str, Any], free: Collection[str] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ between a settings.json and what is asked for, each with both values.
+    """Return the settings that differ between a settings.json and what is asked for, each with both values.
 
     How a run is computed (engine, device, threads, checkpoints) does not count, nor its seed, its number of rounds and
-    what is `free`. A
-    setting that one of the two lacks counts as equal: it had its default when the run was made.
+    what is `free`. A setting that one of the two lacks counts as equal: it had its default when the run was made.
     """
     there, wanted = flat(plain(settings)), flat(plain(asked))
     for d in (there, wanted):
@@ -197,7 +199,9 @@ def differences(
 
 
 def noise(published_std: float | None, our_std: float | None, seeds: int) -> float:
-    """Half the width of the band around a published number in which ours is within noise, in the unit of the stds.
+    """Return half the width of the band around a published number in which ours is within noise.
+
+    It is in the unit of the standard deviations:
 
         2 sqrt(published_std^2 + our_std^2 / seeds)
 
@@ -211,12 +215,12 @@ def noise(published_std: float | None, our_std: float | None, seeds: int) -> flo
 
 
 def same(a: Experiment) -> str:
-    """A text that is equal for two experiments if and only if all their settings are."""
+    """Return a text that is equal for two experiments if and only if all their settings are."""
     return json.dumps(dataclasses.asdict(a), sort_keys=True, default=str)
 
 
 def select(recipes: Sequence[Recipe], only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Recipe]:
-    """Those recipes of a table that are in some columns and rows; nothing named is everything but the variants.
+    """Return the recipes of a table that are in some columns and rows; nothing named is everything but the variants.
 
     Args:
         recipes: of one table.
@@ -243,5 +247,5 @@ def select(recipes: Sequence[Recipe], only: Sequence[str] = (), methods: Sequenc
 
 
 def _named(names: Collection[str], known: Collection[str]) -> set[str]:
-    """Those of `known` that some names mean: the one of that name, else all that begin with it."""
+    """Return those of `known` that some names mean: the one of that name, else all that begin with it."""
     return {k for name in names for k in ([name] if name in known else [k for k in known if k.startswith(f"{name}-")])}

@@ -36,30 +36,30 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are done."""
+        """Number of rounds that are done."""
         return int(self.history.metrics[-1]["round"]) if self.history.metrics else 0
 
     @property
     def resumable(self) -> bool:
-        """Whether the run can go on: an exported one has no checkpoints, and those of a finished one may be deleted."""
+        """True if the run can go on: an exported one has no checkpoints, and those of a finished one may be deleted."""
         return self.rounds == 0 or any((self.folder / "checkpoints").glob("*.json"))
 
     def after(self, round: int, name: str) -> float | None:
-        """What was measured under a name after a round, None if nothing was."""
+        """Return what was measured under a name after a round, None if nothing was."""
         return next((m.get(name) for m in self.history.metrics if m["round"] == round), None)
 
     def best(self, round: int, name: str) -> float | None:
-        """The highest value of a measured number in the rounds 1 to `round`, None if there is none."""
+        """Return the highest value of a measured number in the rounds 1 to `round`, None if there is none."""
         values = [m[name] for m in self.history.metrics if 1 <= m["round"] <= round and m.get(name) is not None]
         return max(values, default=None)
 
     def mean(self, round: int, name: str) -> float | None:
-        """The mean of a measured number over the rounds 0 to `round` that have it, None if none has."""
+        """Return the mean of a measured number over the rounds 0 to `round` that have it, None if none has."""
         values = [m[name] for m in self.history.metrics if m["round"] <= round and m.get(name) is not None]
         return statistics.fmean(values) if values else None
 
     def smoothed(self, round: int, name: str, factor: float) -> float | None:
-        """The exponential moving average of a measured number after a round.
+        """Return the exponential moving average of a measured number after a round.
 
         It begins with the value of round 1, and then m <- factor m + (1 - factor) value.
         """
@@ -68,10 +68,11 @@ class Run:
 
 
 def runs(recipe: Recipe, folders: Sequence[Path]) -> dict[int, Run]:
-    """The runs of a recipe below some folders, by seed; behind the first folder only those with the settings asked for.
+    """Return the runs of a recipe below some folders, by seed.
 
-    Of two with a seed one with these settings, then the longer one, then the first. A run that never began, since that
-    with which it begins (`Recipe.begins`) has failed, has failed in that one's folder.
+    Behind the first folder, only runs with the settings asked for count. Of two runs with a seed, one with these
+    settings is preferred, then the longer one, then the first. A run that never began, because the run with which it
+    begins (`Recipe.begins`) has failed, has failed in the folder of that run.
 
     Raises:
         SettingError: a file is damaged; names it.
@@ -124,17 +125,17 @@ class Result:
 
     @property
     def wanted(self) -> int:
-        """After how many rounds numbers are taken of runs that are long enough."""
+        """Number of rounds after which numbers are taken of runs that are long enough."""
         return self.recipe.wanted(self.until)
 
     @cached_property
     def failures(self) -> dict[int, str]:
-        """Why runs failed, by their seeds; one that failed after the rounds that are wanted did not fail in them."""
+        """Reasons why runs failed, by seed; one that failed after the rounds that are wanted did not fail in them."""
         return {s: r.failed for s, r in self.runs.items() if r.failed is not None and r.rounds < self.wanted}
 
     @cached_property
     def rounds(self) -> int:
-        """After how many rounds numbers are taken: as the longest run has, at most `until`, at most as published."""
+        """Number of rounds after which numbers are taken: as the longest run has, at most `until` and as published."""
         return min(self.wanted, max((r.rounds for s, r in self.runs.items() if s not in self.failures), default=0))
 
     @cached_property
@@ -201,7 +202,7 @@ class Result:
 
     @property
     def noise(self) -> float:
-        """How large a difference is still within noise, in % points, by the rule of `noise`."""
+        """Largest difference that is still within noise, in % points, by the rule of `noise`."""
         return noise(self.recipe.std, self.std, max(1, len(self.numbers)))
 
     @cached_property
@@ -216,7 +217,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """How the runs compare with what was published, in words; only "within noise" says that it was reproduced."""
+        """Comparison of the runs with what was published, in words; only "within noise" says it was reproduced."""
         recipe, failures = self.recipe, len(self.failures)
         if not self.runs:
             return "not run" if recipe.missing is None else recipe.missing
@@ -235,13 +236,15 @@ class Result:
         return "higher" if self.difference > 0 else "lower"
 
     def _values(self, of: Callable[[Run], float | None]) -> list[float]:
-        """A number of each run that has it."""
+        """Return a number of each run that has it."""
         values = [of(self.runs[seed]) for seed in self.seeds]
         return [v for v in values if v is not None]
 
 
 def read(recipes: Iterable[Recipe], folders: Sequence[Path], rounds: int | None = None) -> list[Result]:
-    """The result of each recipe, of the runs that are there; one that finished no round does not count.
+    """Return the result of each recipe, of the runs that are there.
+
+    A run that finished no round counts only where it failed.
 
     Args:
         recipes: of one or several tables.
@@ -259,7 +262,7 @@ NOT_COMPARABLE = "not comparable: other settings, another number of rounds, no c
 
 
 class Ordering(NamedTuple):
-    """That one method is published above another in a column, and whether our runs agree.
+    """Published order of two methods in a column, and whether our runs agree.
 
     `clear`: the published gap is more than two standard deviations; None where only words, no numbers, are published.
     `holds`: the method is above the other in ours, in the mean over seeds. `against`: the seeds in which it is not.
@@ -274,12 +277,12 @@ class Ordering(NamedTuple):
 
     @property
     def by_the_mean(self) -> bool:
-        """Whether it holds in the mean over seeds, but not in each of them."""
+        """True if the order holds in the mean over seeds, but not in each of them."""
         return self.holds and bool(self.against)
 
 
 def orderings(results: Iterable[Result]) -> list[Ordering]:
-    """Every published order of two targets in a column that our runs can speak to (`comparable`)."""
+    """Return every published order of two targets in a column that our runs can speak to (`comparable`)."""
     able = [r for r in results if not r.recipe.variant and r.accuracy is not None]
     out = []
     for pair in itertools.combinations(able, 2):
@@ -300,7 +303,7 @@ def orderings(results: Iterable[Result]) -> list[Ordering]:
 
 
 def comparable(*results: Result) -> list[Result]:
-    """Methods over the seeds of which all of them have a number; nothing where these cannot be compared.
+    """Return methods over the seeds for which all of them have a number; nothing where these cannot be compared.
 
     They can where none has a run that failed, those of a seed differ from their recipes alike if at all, as where all
     train for fewer epochs, and all got equally far: as many rounds, short of the recipe or not. One whose recipe has
@@ -317,12 +320,12 @@ def comparable(*results: Result) -> list[Result]:
 
 
 def seeds_against(high: Result, low: Result) -> tuple[int, ...]:
-    """The seeds in which the first of two methods is not above the second; both have the same (`comparable`)."""
+    """Return the seeds in which the first of two methods is not above the second; both have the same (`comparable`)."""
     return tuple(seed for seed, number in high.numbers.items() if number <= low.numbers[seed])
 
 
 def seeds_of(found: Sequence[Result], *asked: Result) -> str:
-    """The seeds that a comparison is of, where one of its methods has others too, in words behind its numbers."""
+    """Say which seeds a comparison is of, behind its numbers, where one of its methods has others too."""
     seeds = list(found[0].numbers)
     if all(list(r.numbers) == seeds for r in asked):
         return ""

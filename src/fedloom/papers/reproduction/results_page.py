@@ -53,7 +53,7 @@ _NUMBERS = (
 
 
 def as_csv(results: Iterable[Result]) -> str:
-    """Results as CSV: one row for each cell, accuracies in %, numbers in full."""
+    """Return results as CSV: one row for each cell, accuracies in %, numbers in full."""
     found = list(results)
     columns = dict(_COLUMNS)
     if any(r.recipe.reading == "mean" for r in found):
@@ -62,7 +62,7 @@ def as_csv(results: Iterable[Result]) -> str:
 
 
 def cells(r: Result) -> dict[str, str]:
-    """A result as people read it: the text of each cell of its row, by the heading of the column."""
+    """Return a result as people read it: the text of each cell of its row, by the heading of the column."""
     said = {
         "best": r.best,
         "last": r.last,
@@ -85,14 +85,14 @@ def cells(r: Result) -> dict[str, str]:
 
 
 def told(results: Sequence[Result]) -> list[dict[str, str]]:
-    """The cells of some rows, without the columns that are empty: a study may have no published number."""
+    """Return the cells of some rows, without the columns that are empty: a study may have no published number."""
     rows = [cells(r) for r in results]
     empty = {heading for heading in rows[0] if all(row[heading] == "-" for row in rows)}
     return [{heading: text for heading, text in row.items() if heading not in empty} for row in rows]
 
 
 def as_markdown(title: str, results: Sequence[Result], remarks: Remarks = _nothing) -> str:
-    """Results as a page: a table for each column that has runs, how orders came out, and what is doubtful."""
+    """Return results as a page: a table for each column that has runs, how orders came out, and what is doubtful."""
     there = [r for r in results if r.runs]
     of_forgetting = "; F is forgetting" * any(r.forgetting is not None for r in there)
     numbers = _NUMBERS * any(r.recipe.accuracy is not None for r in results)
@@ -134,14 +134,14 @@ def as_markdown(title: str, results: Sequence[Result], remarks: Remarks = _nothi
 
 
 def summary(results: Sequence[Result]) -> str:
-    """How many cells have runs, and how many of these have which verdict, in a sentence."""
+    """Say in a sentence how many cells have runs, and how many of these have which verdict."""
     counts = Counter(_kind(r.verdict) for r in results if r.runs)
     verdicts = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
     return f"{sum(counts.values())} of {len(results)} cells have runs{verdicts}."
 
 
 def _measured(recipe: Recipe) -> str:
-    """What the accuracies of a recipe are, in words."""
+    """Say what the accuracies of a recipe are."""
     what = recipe.measure.replace("_", " ").capitalize()
     what = "Accuracy of the global model" if recipe.measure == "global_accuracy" else what
     best = "of the best round, chosen on the test examples (optimistic)"
@@ -151,12 +151,12 @@ def _measured(recipe: Recipe) -> str:
 
 
 def _kind(verdict: str) -> str:
-    """A verdict without its numbers and names."""
+    """Return a verdict without its numbers and names."""
     return "with some seeds failed" if verdict.endswith(" failed") else verdict.partition(" (")[0].partition(":")[0]
 
 
 def order_lines(results: Sequence[Result]) -> list[str]:
-    """How the published orders of some results came out, in words; nothing where there is no pair."""
+    """Say how the published orders of some results came out; nothing where there is no pair."""
     found = orderings(results)
     if not found:
         return []
@@ -201,7 +201,7 @@ def pages(
     rounds: int | None = None,
     remarks: Remarks = _nothing,
 ) -> tuple[list[Result], dict[str, str]]:
-    """What `write` writes: the results, and the texts of its files by name."""
+    """Return what `write` writes: the results, and the texts of its files by name."""
     results = [r for r in read(recipes, folders, rounds) if r.runs or not r.recipe.variant]
     return results, {"results.csv": as_csv(results), "results.md": as_markdown(title, results, remarks)}
 

@@ -22,13 +22,13 @@ _ELSEWHERE = {"run.rounds": "--rounds", "run.seed": "--seed", "data.source": "--
 
 
 class Train(Protocol):
-    """What runs a job in a directory, from where the run there stands."""
+    """Function that runs a job in a directory, from where the run there stands."""
 
     def __call__(self, name: str, job: Job, directory: Path) -> object: ...
 
 
 class Outcome(NamedTuple):
-    """What became of the run of a recipe with a seed.
+    """Outcome of the run of a recipe with a seed.
 
     Attributes:
         recipe: what was run.
@@ -42,12 +42,12 @@ class Outcome(NamedTuple):
 
     @property
     def skipped(self) -> bool:
-        """Whether it could not be run at all: the version or the data lack something."""
+        """True if it could not be run at all: the version or the data lack something."""
         return self.status.startswith("skipped")
 
     @property
     def good(self) -> bool:
-        """Whether the run is there, or failed as the published one did."""
+        """True if the run is there, or failed as the published one did."""
         return self.status in ("done", "there") or (self.recipe.failed and self.status.startswith("failed"))
 
 
@@ -121,7 +121,7 @@ def standing(
     rounds: int | None = None,
     known: Sequence[Path] = (),
 ) -> list[Outcome]:
-    """What `reproduce` would find, where nothing is run: runs that are there, that failed, and those that are not.
+    """Return what `reproduce` would find, where nothing is run: runs that are there, that failed, and that are not.
 
     Raises:
         SettingError: there are more rounds than published, a seed is out of range, one of `known` holds no
@@ -151,7 +151,7 @@ def _found(recipe: Recipe, seed: int, out: Path, known: Sequence[Path]) -> _Foun
 
 
 def _there(found: _Found, recipe: Recipe, out: Path, rounds: int | None) -> str | None:
-    """How a run ended that is there as asked, None where there is none or not all of it."""
+    """Return how a run that is there as asked ended; None where there is none, or not all of it."""
     for run in found:
         if run is not None and not recipe.unasked(run.history.settings):
             if run.rounds >= recipe.wanted(rounds):
@@ -164,7 +164,7 @@ def _there(found: _Found, recipe: Recipe, out: Path, rounds: int | None) -> str 
 
 
 def _settled(recipe: Recipe, seed: int, out: Path, rounds: int | None, known: Sequence[Path]) -> str | None:
-    """The status of a run for which there is nothing to do, or nothing that can be done; None where it must be run."""
+    """Return the status of a run if nothing is left to do, or nothing can be done; None where it must be run."""
     if recipe.missing is not None:
         return f"skipped: {recipe.missing}"
     found = _found(recipe, seed, out, known)
@@ -193,7 +193,7 @@ class _Step(NamedTuple):
 
 
 def _steps(recipe: Recipe, data: str, seed: int, out: Path, rounds: int) -> list[_Step]:
-    """The run of a recipe, after that with which it begins, if there is one and it has not begun."""
+    """Return the run of a recipe, after that with which it begins, if there is one and it has not begun."""
     name = f"{recipe.column}/{recipe.row}/seed-{seed}"
     whole = _Step(name, recipe.folder(out, seed), recipe.with_data(data, seed).changed("run.rounds", rounds))
     first = recipe.beginning
@@ -203,7 +203,7 @@ def _steps(recipe: Recipe, data: str, seed: int, out: Path, rounds: int) -> list
 
 
 def _run(steps: Sequence[_Step], federations: Federations, train: Train) -> str:
-    """Run experiments, of which each begins as the one before it ended."""
+    """Run experiments, each of which begins as the one before it ended."""
     try:
         federation = federations.of(steps[-1].experiment)
     except (ValueError, OSError) as error:
@@ -267,7 +267,7 @@ def check_known(known: Sequence[Path], recipes: Sequence[Recipe]) -> None:
 
 
 def with_changes(recipes: Sequence[Recipe], changes: Mapping[str, str]) -> list[Recipe]:
-    """Recipes with other settings than their own, which their runs are then asked for with.
+    """Return recipes with other settings than their own, with which their runs are then asked for.
 
     Raises:
         SettingError: a change is no setting of them, or one that is asked for in another way.
