@@ -18,8 +18,9 @@ _WIDE = 80  # columns
 
 @dataclass
 class _Pace:
-    """How long rounds to come will take: as long each as those that this process has computed, a resumed run's earlier
-    rounds not among them.
+    """Estimate of the time that coming rounds take: as long each as the rounds that this process has computed.
+
+    Earlier rounds of a resumed run do not count.
     """
 
     clock: Callable[[], float] = field(default=time.perf_counter, kw_only=True)
@@ -30,7 +31,7 @@ class _Pace:
         self.start = self.clock()
 
     def left(self, rounds: int) -> str:
-        """The time of so many rounds; "-" before the first is computed."""
+        """Return the time that a number of rounds will take; "-" before the first is computed."""
         return _duration((self.clock() - self.start) / self.computed * rounds) if self.computed else "-"
 
 
@@ -43,11 +44,11 @@ class Whole(_Pace):
 
     @property
     def which(self) -> str:
-        """Which of several runs it is; "" where there is one."""
+        """Place of the current run among several; "" where there is one."""
         return f"run {self.begun} of {len(self.rounds)}" if len(self.rounds) > 1 else ""
 
     def said(self, done: int) -> str:
-        """Which run it is, and the time of all of them, after so many rounds of this one."""
+        """Return which run it is, and the time left for all of them, after `done` rounds of this one."""
         if not self.which or not self.computed:
             return self.which
         return f"{self.which}, {self.left(sum(self.rounds[self.begun - 1 :]) - done)} for all"
@@ -63,9 +64,9 @@ def progress(
     every: float = 30.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Show]:
-    """Show a live line: round, newest number, time left, of several runs also that of all.
+    """Show a live line: round, newest number, time left; with several runs also the time left for all.
 
-    Where there is no terminal (a log file), a line of text every `every` seconds of `clock` instead.
+    Where there is no terminal (a log file), print a line of text every `every` seconds of `clock` instead.
     """
     whole, pace = whole or Whole([rounds]), _Pace(clock=clock)
     whole.begun += 1
@@ -95,7 +96,7 @@ def progress(
 
 
 def watched(label: str, rounds: int, wanted: bool | None) -> AbstractContextManager[Show | None]:
-    """`progress` of a run from Python; `wanted` None: where a person looks, on a terminal or in a notebook."""
+    """Return the `progress` of a run from Python; `wanted` None: only on a terminal or in a notebook."""
     console = Console(stderr=True)
     looks = console.is_terminal or console.is_jupyter
     return progress(console, label, rounds) if (looks if wanted is None else wanted) else nullcontext()

@@ -7,7 +7,7 @@ from rich.table import Table
 
 
 def table(title: str, caption: str | None = None) -> Table:
-    """An empty table in the style of this package: narrow, without vertical lines."""
+    """Return an empty table in the style of this package: narrow, without vertical lines."""
     return Table(
         title=title,
         title_justify="left",

@@ -38,7 +38,10 @@ class Bill:
         self.up = answer[1] if len(answer) == 2 else None
 
     def of_request(self, broadcast: tuple[Any, ...], scatter: tuple[Any, ...], count: int) -> list[Counter[str]]:
-        """What each of `count` clients is sent: the same to all, and its entry of `scatter`."""
+        """Return the bytes by kind that each of `count` clients is sent.
+
+        Each is sent the same broadcast, and its own entry of `scatter`.
+        """
         hints = [*self.down, *[None] * (len(broadcast) + len(scatter) - len(self.down))]
         same: Counter[str] = Counter()
         for value, hint in zip(broadcast, hints, strict=False):
@@ -48,19 +51,23 @@ class Bill:
         return [same + mine for mine in _each(zip(scatter, theirs, strict=True), count)]
 
     def of_uploads(self, uploads: Any, count: int) -> list[Counter[str]]:
-        """What each of `count` clients sends, stacked; the weights of `Weighted` are control data and not counted."""
+        """Return the bytes by kind that each of `count` clients sends, stacked.
+
+        The weights of `Weighted` are control data and are not counted.
+        """
         return _each([(uploads, self.up)], count, weighted=True)
 
 
 def of_states(states: list[Any]) -> list[int]:
-    """Bytes of states; the flag of a `Maybe` and a whole number beside the weights (the round of a model) are no
-    payload.
+    """Return the bytes of each state.
+
+    Neither the flag of a `Maybe` nor a whole number beside the weights (the round of a model) is payload.
     """
     return [sum(t.nbytes for t in _kept(state)) for state in states]
 
 
 def of_new_states(states: list[Any], there: list[Any]) -> list[int]:
-    """Bytes of what states hold beyond what the other end has: tensors that are in `there` need not be sent again.
+    """Return the bytes of each state beyond what the other end has: tensors in `there` need not be sent again.
 
     A client of pFedSD keeps the model that it uploads: its new state costs nothing.
     """
@@ -75,7 +82,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _kept(state: Any) -> list[Tensor]:
-    """The tensors of a state that are there."""
+    """Return the tensors of a state that are there, without flags of `Maybe` and whole numbers beside the weights."""
     out: list[Tensor] = []
     for node in tree.flatten(state, is_leaf=lambda n: isinstance(n, Maybe | Weights))[0]:
         if isinstance(node, Maybe):
@@ -88,7 +95,7 @@ def _kept(state: Any) -> list[Tensor]:
 
 
 def _each(values: Iterable[tuple[Any, Any]], count: int, weighted: bool = False) -> list[Counter[str]]:
-    """Bytes by kind of each of `count` clients, of values that are stacked, with their annotations."""
+    """Return the bytes by kind of each of `count` clients, for stacked values with their annotations."""
     out = [Counter[str]() for _ in range(count)]
     for value, hint in values:
         for kind, part in _parts(value, hint, weighted=weighted):
@@ -99,7 +106,10 @@ def _each(values: Iterable[tuple[Any, Any]], count: int, weighted: bool = False)
 
 
 def _booked(kind: str, part: Any, size: int) -> dict[str, int]:
-    """The bytes of a part by kind; where it is named, the flag that says whether a `Maybe` is there is control."""
+    """Return the bytes of a part by kind.
+
+    Where its kind is not "model", the flag that says whether a `Maybe` is there is control.
+    """
     return {kind: size - 1, "control": 1} if isinstance(part, Maybe) and kind != "model" else {kind: size}
 
 
@@ -109,7 +119,7 @@ def _without_weights(uploads: Any) -> list[Any]:
 
 
 def _parts(value: Any, hint: Any, kind: str = "model", weighted: bool = False) -> Iterator[tuple[str, Any]]:
-    """(kind, part) of a tree by its annotation; one part where that says no more. `weighted`: without weights."""
+    """Yield (kind, part) of a tree by its annotation; one part where that says no more. `weighted`: without weights."""
     if typing.get_origin(hint) is Annotated:
         kind = _kind(hint) or kind
         hint = typing.get_args(hint)[0]
@@ -130,13 +140,13 @@ def _parts(value: Any, hint: Any, kind: str = "model", weighted: bool = False) -
 
 @functools.cache
 def _marked(kind: type) -> dict[str, Any]:
-    """The annotations of a class of which a field says what it is, else nothing."""
+    """Return the annotations of a class if one of its fields says what it is, else nothing."""
     hints = _hints(kind)
     return hints if any(_kind(hint) for hint in hints.values()) else {}
 
 
 def _kind(hint: Any) -> str | None:
-    """What an annotation says that a value is.
+    """Return the kind of value that an annotation names; None where it names none.
 
     Raises:
         StackingError: there is no such kind.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Traffic:
-    """What one round moved and lost."""
+    """Record of what one round moved and lost."""
 
     asked: set[int] = field(default_factory=set)  # clients; nobody in a round of the server alone
     down: Counter[int] = field(default_factory=Counter)  # bytes by client
@@ -58,7 +58,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a client did in one exchange of a replayed round."""
+    """Record of what a client did in one exchange of a replayed round."""
 
     name: str  # of the algorithm's method
     number: int  # of the exchange in its round
@@ -192,7 +192,10 @@ class AskedCohort:
         return Reduction(cohort=cohort, total=total, failed=tuple(failed))
 
     def _parts(self) -> list[tuple[int, ...]]:
-        """Whose uploads are added up together; a function of who was asked, whoever answers."""
+        """Return the groups of clients whose uploads are added up together.
+
+        They depend on who was asked, and not on who answers.
+        """
         count = self.engine.options.partial_sums
         if count is None:
             return []
@@ -200,7 +203,11 @@ class AskedCohort:
         return [tuple(part.tolist()) for parts in cut for part in parts if len(part)]
 
     def _enough(self, fn: Callable[..., Any], there: Collection[int], at_least: int) -> tuple[int, ...]:
-        """Who answered, in the order of the cohort; ends the round where these are too few of those that were asked."""
+        """Return the clients that answered, in the order of the cohort.
+
+        Raises:
+            NobodyAnswered: too few of the clients that were asked have answered; this ends the round.
+        """
         if self.clients and len(there) < at_least:
             asked, name = len(self.clients), getattr(fn, "__qualname__", fn)
             raise NobodyAnswered(f"{name} needs the answers of {at_least} clients, got {len(there)} of {asked}")
@@ -214,11 +221,12 @@ class AskedCohort:
         failed: list[Failure],
         parts: Sequence[Sequence[int]] = (),
     ) -> Iterator[tuple[Sequence[int], Any]]:
-        """(clients, stacked uploads) of those who answer, in order of client number within each architecture.
+        """Yield (clients, stacked uploads) of those that answer, in order of client number within each architecture.
 
         The order, and with it every sum, does not depend on the order of the cohort. A client's new state is tentative
-        until its answer is accepted; where architectures differ, until all have answered, since uploads that have no
-        common mean are refused before any state moves. `parts`: of the clients, whose uploads may come as their sum.
+        until its answer is accepted. Where architectures differ, it is tentative until all have answered, since uploads
+        that have no common mean are rejected before any state moves. `parts`: groups of the clients, whose uploads may
+        come as their sum.
         """
         engine, number = self.engine, max((self.exchanges.get(k, 0) for k in self.clients), default=0)
         name, rate = self._name(fn), engine.algorithm.local.rate(self.round)
@@ -268,7 +276,7 @@ class AskedCohort:
     def _measured(
         self, call: Call, clients: Sequence[int], send: Callable[[Sequence[int]], tuple[Any, ...]], kind: str
     ) -> Iterator[tuple[Request, Any, Answer, Tensor | None, float | None]]:
-        """(request, new states, answer, norms of the uploads, the median of their kind) of clients of one architecture.
+        """Yield (request, new states, answer, upload norms, the median of their kind) for clients of one architecture.
 
         Norms are measured where there is a bound. The median is that of the last rounds; where these have none, all
         answers are waited for, and it is their own.
@@ -290,7 +298,7 @@ class AskedCohort:
     def _refused(
         self, request: Request, states: Any, answer: Answer, norms: Tensor | None, middle: float | None
     ) -> dict[int, str]:
-        """Clients whose answers hold numbers that cannot be, and why."""
+        """Return the clients whose answers hold numbers that are not finite or too large, and why."""
         engine, summed, large = self.engine, answer.summed, dict[int, str]()
         wrong = not_finite(request, states, answer) if summed is None else summed.wrong
         bad = refused(request, wrong, stop=engine.options.on_nonfinite == "stop")
@@ -304,7 +312,7 @@ class AskedCohort:
         return large | bad
 
     def _name(self, fn: Callable[..., Any]) -> str:
-        """The name by which a method is sent: one of the run's own algorithm, marked @on_client."""
+        """Return the name by which a method is sent: one of the run's own algorithm, marked @on_client."""
         name, algorithm = getattr(fn, "__qualname__", fn), self.engine.algorithm
         if not getattr(fn, "on_client", False):
             raise StackingError(f"{name} runs on clients: mark it @on_client")
@@ -317,7 +325,7 @@ class AskedCohort:
         return sent
 
     def _sender(self, scatter: Scatter) -> Callable[[Sequence[int]], tuple[Any, ...]]:
-        """What is sent to some clients, stacked: looked up, or computed when it is needed."""
+        """Return a function from clients to what they are sent, stacked: looked up, or computed when it is needed."""
         device = self.engine.population.device
         if callable(scatter):
 
@@ -333,7 +341,7 @@ class AskedCohort:
         return looked_up
 
     def _note(self, request: Request, states: Any, answer: Answer, good: Sequence[int]) -> None:
-        """Count what moved, and show a replay what happened; a refused upload has been sent all the same."""
+        """Count what moved, and show a replay what happened; a rejected upload has been sent all the same."""
         engine, ids, n = self.engine, request.clients, len(request.clients)
         summed = answer.summed
         engine.traffic.losses.update(mean_losses(request, answer) if summed is None else summed.losses)
@@ -355,8 +363,10 @@ class AskedCohort:
             engine.watch(Exchange(name, number, ids[i], state, upload, models[0] if clear else None, unclear, losses))
 
     def _note_states(self, request: Request, states: Any, answer: Answer) -> None:
-        """Count the states that travel where devices keep none: that of a client's last exchange goes down, if there
-        was one, and what the server has not yet of the new one comes up.
+        """Count the states that travel where devices keep none.
+
+        A client downloads the state of its last exchange, if there was one. It uploads the part of the new one that the
+        server does not have yet.
         """
         engine, ids = self.engine, request.clients
         before = [engine.states.get(k, ()) for k in ids]

@@ -87,7 +87,10 @@ class Engine(ABC):
 
     @own_defaults()
     def init(self) -> dict[str, Any]:
-        """Server states before round 0: one for each architecture, or one ("") where the algorithm mixes them."""
+        """Return the server states before round 0.
+
+        There is one for each architecture, or one ("") where the algorithm mixes them.
+        """
         p, a = self.population, self.algorithm
         key = derive(p.seed, "init")
         try:
@@ -110,7 +113,10 @@ class Engine(ABC):
 
     @own_defaults()
     def round(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[str, Any]:
-        """One round with these clients: the new server states. `self.traffic` then tells of this round."""
+        """Run one round with these clients, and return the new server states.
+
+        `self.traffic` then tells of this round.
+        """
         self.traffic = Traffic()
         self.states.version = round + 1
         cohort = AskedCohort(self, tuple(sorted(map(int, clients))), round)  # its order carries no meaning
@@ -122,28 +128,31 @@ class Engine(ABC):
     def judge(
         self, server: dict[str, Any], clients: Sequence[int], round: int, held_out: HeldOut = "test"
     ) -> dict[int, tuple[int, int]]:
-        """(right, examples) of each client's personal model after `round` on what it holds out."""
+        """Return (right, examples) of each client's personal model after `round` on its held-out examples."""
         found = self.look(server, clients, round, held_out).items()
         return {k: (int(seen.right), int(seen.examples)) for k, seen in found}
 
     def look(
         self, server: dict[str, Any], clients: Sequence[int], round: int, judged: Judged = "test"
     ) -> dict[int, Seen]:
-        """How good each client's personal model is after `round`; losses and training rows where "all" are judged."""
+        """Return how good each client's personal model is after `round`.
+
+        Losses and training rows are measured where "all" are judged.
+        """
         return self._look(server, clients, round, judged)
 
     def look_at(
         self, models: Mapping[str, Weights], clients: Sequence[int], round: int, judged: Judged = "test"
     ) -> dict[int, Seen]:
-        """The same of one model of each architecture, for all its clients."""
+        """Return the same as `look` for one model of each architecture, shared by all its clients."""
         return self._look(models, clients, round, judged, GIVEN)
 
     def personal(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[int, Weights]:
-        """The models by which clients are judged after `round`."""
+        """Return the models by which clients are judged after `round`."""
         return self._look(server, clients, round, None)
 
     def fixed(self) -> dict[str, Any]:
-        """What is chosen once for a run because results depend on it in the last bit."""
+        """Return what is chosen once for a run because results depend on it in the last bit."""
         rows: dict[str, Any] = {"rows": [*self.keys.rows]} if self.keys.rows else {}
         rows |= {"pools": [*self.keys.pools]} if self.keys.pools else {}
         o = self.options
@@ -155,16 +164,16 @@ class Engine(ABC):
         return type(self)(self.population, algorithm, options or self.options, programs=self.runtime.programs)
 
     def open(self) -> None:  # noqa: B027  # most need nobody
-        """From now on ask processes that were launched for this run; without it, clients are computed here."""
+        """Begin to ask processes that were launched for this run; without this call, clients are computed here."""
 
     def decliners(self, round: int, clients: Sequence[int]) -> dict[int, str]:
-        """Those of some clients who would not take part in a round, and why."""
+        """Return those of some clients that would decline to take part in a round, and why."""
         faults = self.options.faults
         reasons = {} if faults is None else {k: faults(round, 0, k) for k in clients}
         return {k: why for k, why in reasons.items() if why == "declined"}
 
     def refused(self, clients: Mapping[int, str], round: int) -> None:  # noqa: B027  # the record of the round says it
-        """Told of clients whose answers hold numbers that cannot be, and why."""
+        """Take note of clients whose answers hold numbers that are not finite or too large, and why."""
 
     def close(self) -> None:  # noqa: B027  # most have started nothing
         """End what the engine has started; it can be used again."""
@@ -176,13 +185,16 @@ class Engine(ABC):
         self.states = ClientStore(budget, folder)
 
     def save(self) -> dict[int, File]:
-        """Write the states that moved since the last time; the file of each client's newest state, safely on disk."""
+        """Write the states that moved since the last time, and return the file of each client's newest state.
+
+        The files are safely on disk.
+        """
         return self.states.save()
 
     def restore(self, folder: Path, written: Mapping[int, File], budget: int | None) -> None:
-        """Stand where a checkpoint stands: its states are in files of `folder`, which are read when asked for.
+        """Go back to the states of a checkpoint, which are in files of `folder` and are read when asked for.
 
-        `budget`: as `keep_states`; with None nothing is ever written.
+        `budget`: as for `keep_states`; with None nothing is ever written.
         """
         self.states = ClientStore(budget, folder)
         self.spare(file.name for file in written.values())
@@ -196,7 +208,7 @@ class Engine(ABC):
 
     @abstractmethod
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
-        """Ask clients of one architecture: (request, new states, answer), for some of them at a time, in order."""
+        """Ask clients of one architecture: yield (request, new states, answer) for some of them at a time, in order."""
 
     def ask(self, call: Call, clients: Sequence[int], send: Send) -> tuple[Request, Any, Answer]:
         """Ask some clients, here and now."""
@@ -205,24 +217,24 @@ class Engine(ABC):
         return request, states, answer
 
     def request(self, call: Call, clients: Sequence[int], send: Send) -> Request:
-        """The request to some clients of one architecture."""
+        """Return the request to some clients of one architecture."""
         return Request.to(call, clients, self.population.seed, self.states.accepted, send(clients))
 
     def bill(self, method: str) -> Bill:
-        """What the messages of a method cost."""
+        """Return the bill of a method, which says what its messages cost."""
         if method not in self._bills:
             self._bills[method] = Bill(self.runtime.method(method))
         return self._bills[method]
 
     def stack(self, clients: Sequence[int]) -> Any:
-        """The states of some clients, stacked; new ones for clients never heard of, which are not kept."""
+        """Return the states of some clients, stacked; new ones for clients never heard of, which are not kept."""
         return self.states.stack(clients, self.fresh)
 
     # ---- what the server keeps of each client, in the same store
 
     @cached_property
     def keys(self) -> Keys:
-        """Where the store has what."""
+        """Keys under which the store holds states, rows and entries of pools."""
         p = self.population
         label, model = next(iter(p.models.items()))
         rows = self.algorithm.init_rows(self.runtime.initial(label), model, num_clients=p.num_clients)
@@ -243,15 +255,18 @@ class Engine(ABC):
         return self.states if alone else _Below(self.states, self.population.num_clients)
 
     def rows(self, name: str, clients: Sequence[int]) -> Any:
-        """Rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
+        """Return rows of some clients, stacked; as `init_rows` makes them where nothing was kept yet."""
         return self.states.stack([self.keys.row(name, k) for k in clients], self.fresh)
 
     def pool(self, name: str) -> Sequence[Any]:
-        """The entries of a pool, in order; each is read when it is asked for."""
+        """Return the entries of a pool, in order; each is read when it is asked for."""
         return _Pool(self.states, self.keys.entries(name, sorted(self.states)))
 
     def fresh(self, key: int) -> Any:
-        """What the store has not: the first state of a client, a row, or an entry of a pool as it would be."""
+        """Make what the store does not have.
+
+        It is the first state of a client, a row, or an entry of a pool as it would be.
+        """
         p, place = self.population, self.keys.place(key)
         if place.kind == "state":
             return self.runtime.fresh(place.number)
@@ -269,7 +284,7 @@ class Engine(ABC):
             self.states.accept(keys)
 
     def _moved(self, name: str, before: Any, cohort: AskedCohort) -> Any:
-        """The server state of one architecture after its round; the one before, if what came out is refused."""
+        """Return the server state of one architecture after its round; the one before, if the new one is rejected."""
         for mine in (self.kept, self.noted, self.to_judge):
             mine.clear()
         with executing(Execution()) as own:  # of what the server trains itself
@@ -313,9 +328,10 @@ class Engine(ABC):
         judged: Judged | None,
         method: str = "personal",
     ) -> dict[int, Any]:
-        """What clients make of what they are sent to be judged with, without consequences: no state moves, no byte
-        counts, nobody is lost, and what they draw is drawn for nothing else. Those who have nothing to be judged by
-        are left out.
+        """Return what clients make of what they are sent to be judged with, without consequences.
+
+        No state moves, no byte counts, no client is lost, and what clients draw is drawn for nothing else. Clients that
+        have nothing to be judged by are left out.
         """
         out: dict[int, Any] = {}
         rate = self.algorithm.local.rate(round)
@@ -334,7 +350,7 @@ class Engine(ABC):
 
 
 class _Below(Mapping[int, Any]):
-    """What a store has under keys below a number, read one by one: a dict of it would hold what is on disk."""
+    """Entries of a store under keys below a number, read one by one: a dict of them would hold what is on disk."""
 
     def __init__(self, states: Mapping[int, Any], end: int) -> None:
         self._states, self._end = states, end

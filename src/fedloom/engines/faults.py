@@ -42,7 +42,7 @@ class Unreliable:
             )
 
     def __call__(self, round: int, exchange: int, client: int) -> str | None:
-        """Why the client does not answer: "declined", "lost", "late"; None if it does."""
+        """Return why the client does not answer: "declined", "lost" or "late"; None if it answers."""
         declined = self.declined if exchange == 0 else 0.0
         u = _uniform(self.seed, "faults", round, exchange, client)
         if u < declined:
@@ -55,16 +55,19 @@ class Unreliable:
         return None
 
     def _lateness(self, client: int, answered: float) -> float:
-        """Probability that the answer of a client is late: a power of a uniform number, whose mean is late / answered.
+        """Return the probability that the answer of a client is late.
 
-        At a mean of 0.1, nine clients in ten are late less than 0.4 of the time, one in a hundred more than 0.9.
+        It is a power of a uniform number, and its mean over clients is late / answered. At a mean of 0.1, nine clients
+        in ten are late less than 0.4 of the time, one in a hundred more than 0.9.
         """
         return math.pow(_uniform(self.seed, "slow", client), max(answered / self.late - 1.0, 0.0))
 
 
 def lost_again(records: Sequence[Mapping[str, Any]], faults: Faults | None) -> Faults:
-    """`faults`, and whom a run did not wait for, by its records: who is late depends on machines, so that a run is
-    computed again by losing the same clients. Whoever failed otherwise fails again by itself.
+    """Return `faults` that also lose the clients for which a run did not wait, by its records.
+
+    Which clients are late depends on machines, so a run is computed again by losing the same clients. A client that
+    failed otherwise fails again by itself.
     """
     late: dict[tuple[int, int, int], str] = {}
     for record in records:
@@ -81,5 +84,5 @@ def lost_again(records: Sequence[Mapping[str, Any]], faults: Faults | None) -> F
 
 
 def _uniform(seed: int, *words: int | str) -> float:
-    """In [0, 1)."""
+    """Return a uniform number in [0, 1), derived from the seed and the words."""
     return derive(seed, *words) / 2**62

@@ -16,7 +16,7 @@ REMEDY = "; a lower rate (local.lr, or rates that the method has of its own) or 
 
 
 def mean_losses(request: Request, answer: Answer) -> dict[int, float]:
-    """The mean training loss of each client that took a step; that of its last `minimise`."""
+    """Return the mean training loss of each client that took a step: that of its last `minimise`."""
     found: dict[int, float] = {}
     for losses, real in _losses(answer.losses, answer.steps):
         count = real.sum(1)
@@ -26,14 +26,14 @@ def mean_losses(request: Request, answer: Answer) -> dict[int, float]:
 
 
 def _losses(losses: Sequence[Tensor], steps: Sequence[Sequence[int]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each minimise of n clients: its losses by client and step, [n, S], and which steps were taken."""
+    """Yield, for each `minimise` of n clients, its losses by client and step, [n, S], and which steps were taken."""
     for values, counts in zip(losses, steps, strict=True):
         index = torch.arange(values.shape[1], device=values.device)
         yield values, index < torch.tensor(counts, device=values.device)[:, None]
 
 
 def first_bad_loss(losses: Sequence[Tensor], steps: Sequence[Sequence[int]]) -> dict[int, tuple[int | None, str]]:
-    """(batch, what) of the first loss that is not finite, for each client that has one, by its place."""
+    """Return (batch, what) of the first loss that is not finite, for each client that has one, by its place."""
     found: dict[int, tuple[int | None, str]] = {}
     for values, real in _losses(losses, steps):
         wrong = real & ~values.isfinite()
@@ -44,18 +44,21 @@ def first_bad_loss(losses: Sequence[Tensor], steps: Sequence[Sequence[int]]) -> 
 
 
 def at_batch(what: str, batch: int | None) -> str:
-    """What happened, and at which batch where that is known."""
+    """Say what happened, and at which batch where that is known."""
     return what if batch is None else f"{what} at batch {batch}"
 
 
 def finite(values: Any) -> bool:
-    """Whether all floating leaves are finite: NaN and infinity survive a sum, which reads each tensor once."""
+    """Return whether all floating leaves are finite.
+
+    NaN and infinity survive a sum, which reads each tensor once.
+    """
     sums = [t.sum(dtype=torch.float64) for t in tree.leaves(values) if t.is_floating_point()]
     return not sums or bool(torch.stack(sums).isfinite().all())
 
 
 def not_finite(request: Request, states: Any, answer: Answer) -> dict[int, tuple[int | None, str]]:
-    """Clients with losses, uploads or states that are not finite: (batch, what)."""
+    """Return the clients with losses, uploads or states that are not finite: (batch, what) of each."""
     ids = request.clients
     bad = {ids[i]: found for i, found in first_bad_loss(answer.losses, answer.steps).items()}
     for kind, values in (("upload", answer.upload), ("state", states)):
@@ -69,9 +72,9 @@ def not_finite(request: Request, states: Any, answer: Answer) -> dict[int, tuple
 
 
 def refused(request: Request, bad: Mapping[int, tuple[int | None, str]], stop: bool) -> dict[int, str]:
-    """Clients of whom `not_finite` found something, and what.
+    """Return the clients in which `not_finite` found something, and what it is.
 
-    Where the server sent them what is not finite, that is what is said.
+    Where what the server sent them is not finite, that is given as the reason instead.
 
     Raises:
         NonFiniteError: there is one, and `stop`.

@@ -30,7 +30,7 @@ JUDGING = "evaluate"  # in the place of the exchange, where a client is looked a
 
 @dataclass(frozen=True)
 class Call:
-    """What is the same for all clients of an exchange."""
+    """Part of a request that is the same for all clients of an exchange."""
 
     method: str  # name of the algorithm's method
     broadcast: tuple[Any, ...]
@@ -42,7 +42,7 @@ class Call:
 
     @property
     def judges_trained(self) -> bool:
-        """Whether clients train, and what they have trained is judged where it was trained."""
+        """True if clients train, and what they have trained is judged where it was trained."""
         return self.judged is not None and self.exchange != JUDGING
 
 
@@ -69,13 +69,16 @@ class Request:
         accepted: Mapping[int, Version] | None = None,
         scatter: tuple[Any, ...] = (),
     ) -> Request:
-        """The request of a run with this seed: what a client draws depends on (seed, round, exchange, client) alone."""
+        """Return the request of a run with this seed.
+
+        What a client draws depends on (seed, round, exchange, client) alone.
+        """
         words, known = (call.round, call.exchange), accepted or {}
         keys = tuple((derive(seed, "batches", *words, k), derive(seed, "client", *words, k)) for k in clients)
         return cls(call, tuple(clients), keys, tuple(known.get(k) for k in clients), scatter)
 
     def one(self, place: int) -> Request:
-        """The request to the client at this place alone."""
+        """Return the request to the client at this place alone."""
         here = slice(place, place + 1)
         clients, keys, accepted = self.clients[here], self.keys[here], self.accepted[here]
         return replace(self, clients=clients, keys=keys, accepted=accepted, scatter=tree.take(self.scatter, here))
@@ -83,7 +86,7 @@ class Request:
 
 @state
 class Seen:
-    """How good a model is for one client. Without training rows to judge it by, `trained` is 0."""
+    """Quality of a model for one client. Without training rows to judge it by, `trained` is 0."""
 
     right: Tensor  # [] int64, of the rows held out
     examples: Tensor  # [] int64, held out
@@ -106,7 +109,7 @@ class Summed:
 
 @dataclass(frozen=True)
 class Answer:
-    """What K clients answer. The lists have an entry for each `minimise`, in order.
+    """Answer of K clients. The lists have an entry for each `minimise`, in order.
 
     `problem`: why there is no upload, where the code of a client failed; `batch`: at which batch.
     """

@@ -22,7 +22,7 @@ Kept = dict[str, list[list[float]]]
 
 
 def upload_norms(upload: Any, n: int) -> Tensor:
-    """The norm of what each of n clients uploads, [n] float64.
+    """Return the norm of the upload of each of n clients, [n] float64.
 
     It is over all floating tensors together, without the weights of means.
     """
@@ -31,7 +31,7 @@ def upload_norms(upload: Any, n: int) -> Tensor:
 
 
 def too_large(request: Request, norms: Tensor, bound: float) -> dict[int, str]:
-    """Clients whose upload has a norm of more than `bound` times that of what they were sent, and how large it is.
+    """Return the clients whose upload has a norm above `bound` times that of what they were sent, and how large it is.
 
     The norm of what is sent counts as 1 where it is smaller.
     """
@@ -46,7 +46,7 @@ def too_large(request: Request, norms: Tensor, bound: float) -> dict[int, str]:
 
 
 def beyond(clients: Sequence[int], norms: Tensor, bound: float, median: float) -> dict[int, str]:
-    """Clients whose upload has a norm of more than `bound` times the median of its kind, and how large it is."""
+    """Return the clients whose upload has a norm above `bound` times the median of its kind, and how large it is."""
     return {
         k: f"the upload has a norm of {norm:.4g}, and at most {bound:g} times the median of its kind, {median:.4g}, is "
         "taken: raise run.median_bound if it is sound"
@@ -67,7 +67,7 @@ class Norms:
         self._new: dict[str, list[float]] = {}
 
     def median(self, kind: str) -> float | None:
-        """That of the last rounds; None where these have too few uploads."""
+        """Return the median of the last rounds; None where these have too few uploads."""
         return median(norm for norms in self._kept.get(kind, ()) for norm in norms)
 
     def add(self, kind: str, norms: Iterable[float]) -> None:
@@ -81,19 +81,19 @@ class Norms:
         self._new = {}
 
     def copied(self) -> Norms:
-        """The same, which another engine goes on with."""
+        """Return a copy, which another engine goes on with."""
         return copy.deepcopy(self)
 
     def saved(self) -> Kept:
-        """What a checkpoint has of them, as JSON."""
+        """Return what a checkpoint keeps of the norms, as JSON."""
         return {kind: rounds for kind, rounds in sorted(self._kept.items()) if rounds}
 
     @classmethod
     def read(cls, raw: Any) -> Norms:
-        """Norms as `saved` gave them.
+        """Return the norms that `saved` gave.
 
         Raises:
-            ValueError: they are none.
+            ValueError: they are no norms.
         """
         fits = isinstance(raw, dict) and all(
             isinstance(rounds, list)
@@ -107,13 +107,16 @@ class Norms:
 
 
 def median(norms: Iterable[float]) -> float | None:
-    """The lower one of an even number; None of less than `LEAST`, and of 0, by which nothing can be measured."""
+    """Return the median, which is the lower of the two in the middle where the number of norms is even.
+
+    It is None where there are fewer than `LEAST` norms. It is also None instead of 0, by which nothing can be measured.
+    """
     found = list(norms)
     return (statistics.median_low(found) or None) if len(found) >= LEAST else None
 
 
 def _squares(values: Any, n: int) -> Tensor:
-    """The sum of squares of the floating leaves [n, ...] for each of n clients."""
+    """Return the sum of squares of the floating leaves [n, ...] for each of n clients."""
     total = torch.zeros(n, dtype=torch.float64)
     for leaf in tree.leaves(values):
         if leaf.is_floating_point():

@@ -66,7 +66,7 @@ class Population:
 
     @cached_property
     def members(self) -> dict[str, int]:
-        """How many clients have each model; counted once, since there may be a million."""
+        """Number of clients that have each model; counted once, since there may be a million."""
         counts = Counter(self.assignment)
         return {name: counts[name] for name in self.models}
 
@@ -76,7 +76,7 @@ class Population:
 
     @cached_property
     def tried(self) -> dict[Model, str | None]:
-        """What hinders `vmap` with each model, as far as it was tried: the check of a job and its run ask the same."""
+        """Obstacle to `vmap` with each model, as far as it was tried: the check of a job and its run ask the same."""
         return {}
 
     def prepare(self) -> None:
@@ -88,7 +88,7 @@ class Population:
         return (x.to(self.dtype) if x.is_floating_point() else x), examples.y.to(self.device)
 
     def train_batches(self, request: Request, local: Local) -> Batches:
-        """The training batches of the K clients of a request, padded to one shape and stacked."""
+        """Return the training batches of the K clients of a request, padded to one shape and stacked."""
         clients = request.clients
         shuffles, keys = [shuffle for shuffle, _ in request.keys], [key for _, key in request.keys]
         sizes = self.sizes[list(clients)]
@@ -98,7 +98,10 @@ class Population:
         return replace(batches, notes=self._notes(rows), augment=self.federation.train.augment, private=True)
 
     def _notes(self, rows: Sequence[npt.NDArray[np.int64]]) -> Notes:
-        """What the task's loss wants to know of each client's training examples, [K, n, ...]; zeros for padding."""
+        """Return what the task's loss needs to know of each client's training examples, [K, n, ...].
+
+        Padding has zeros.
+        """
         if not isinstance(self.task, Noting):
             return {}
         y = self.federation.train.y
@@ -108,9 +111,9 @@ class Population:
         }
 
     def held_out_batches(self, clients: Sequence[int], kind: Rows) -> Batches:
-        """One pass over what K clients of one architecture hold out (or train on), in stored order, stacked.
+        """Return one pass over the held-out examples (or training examples) of K clients of one architecture, stacked.
 
-        num_examples = 0 for a client that holds out nothing.
+        The examples are in stored order. num_examples = 0 for a client that holds out nothing.
         """
         f = self.federation
         partition = {"val": f.local_val, "test": f.local_test, "train": f.partition}[kind]
@@ -138,7 +141,7 @@ class Population:
         return Public(batches=batches)
 
     def _any_row(self, client: int) -> int:
-        """A row of the client's own."""
+        """Return a row of the client's own."""
         f = self.federation
         held = [p.rows(client) for p in (f.partition, f.local_test, f.local_val) if p is not None]
         return int(next(rows for rows in held if len(rows))[0])
@@ -177,7 +180,7 @@ class Population:
 
 
 def pooled(population: Population) -> Population:
-    """The same examples in the hands of one client, with the first model."""
+    """Return a population with the same examples in the hands of one client, with the first model."""
     name = next(iter(population.models))
     return Population(
         federation=population.federation.pooled(),

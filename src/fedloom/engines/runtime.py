@@ -58,7 +58,7 @@ class Runtime:
         self._initial: dict[str, Weights] = {}
 
     def answer(self, request: Request, states: Any, *, watched: bool = False) -> tuple[Any, Answer]:
-        """(new states, answer), both stacked. `states`: what the clients start from, stacked.
+        """Return (new states, answer), both stacked. `states`: the states from which the clients start, stacked.
 
         Raises:
             ClientError: the code of a client failed; names client, round and batch.
@@ -91,7 +91,7 @@ class Runtime:
 
     @own_defaults()
     def fresh(self, client: int) -> Any:
-        """The state of a client at its first contact."""
+        """Return the state of a client at its first contact."""
         p = self.population
         name, key = p.assignment[client], derive(p.seed, "client", p.first + client)
         own = self.algorithm.init_client(self.initial(name), p.models[name], key)
@@ -100,7 +100,7 @@ class Runtime:
 
     @own_defaults()
     def initial(self, architecture: str) -> Weights:
-        """The weights with which a network begins, the same on server and clients."""
+        """Return the weights with which a network begins, the same on server and clients."""
         if architecture not in self._initial:
             p = self.population
             made = p.models[architecture].init(derive(p.seed, "init"))
@@ -108,7 +108,7 @@ class Runtime:
         return self._initial[architecture]
 
     def clients(self, request: Request, states: Any) -> Client[Any]:
-        """K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
+        """Return K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, call, ids = self.population, request.call, request.clients
         idle = call.exchange == JUDGING and not (self.algorithm.personal_trains and call.method == "personal")
         local = self.algorithm.judging if call.exchange == JUDGING else self.algorithm.local
@@ -126,7 +126,7 @@ class Runtime:
         )
 
     def method(self, name: str) -> Callable[..., Any]:
-        """The algorithm's method of this name, if it is one that clients run."""
+        """Return the algorithm's method of this name, if it is one that clients run."""
         algorithm = self.algorithm
         if name == "personal":
             return algorithm.personal
@@ -140,7 +140,7 @@ class Runtime:
         return found  # type: ignore[no-any-return]
 
     def _one(self, method: str, client: Client[Any], *sent: Any) -> tuple[Any, Any]:
-        """(new state, upload) of one client; one that is judged keeps its state."""
+        """Return (new state, upload) of one client; one that is judged keeps its state."""
         if method in ("personal", GIVEN):
             return client.state, personal(self.algorithm, self.method(method), client, *sent)
         out, name = self.method(method)(client, *sent), f"{type(self.algorithm).__name__}.{method}"
@@ -157,7 +157,7 @@ class Runtime:
         return out
 
     def _arguments(self, request: Request) -> tuple[Any, ...]:
-        """What is scattered, and the rows that judge, where that is asked."""
+        """Return what is scattered, and the rows that judge, where that is asked."""
         p, ids, judged = self.population, request.clients, request.call.judged
         if judged is None or request.call.judges_trained:
             return request.scatter
@@ -166,7 +166,10 @@ class Runtime:
         return *request.scatter, _judged(p, ids, judged)
 
     def _after(self, request: Request, states: Any, trained: tuple[int, Any]) -> Seen | None:
-        """How good what each client has trained is on what it holds out; None where that is no model."""
+        """Return how good what each client has trained is on its held-out examples.
+
+        It is None where what was trained does not hold exactly one model.
+        """
         lead, carry = trained
         models = models_in(carry, self.population.models[self.population.assignment[request.clients[0]]], lead)
         if len(models) != 1:
@@ -185,7 +188,10 @@ class Runtime:
         return state, upload
 
     def _together(self, request: Request, client: Client[Any]) -> tuple[Any, Any]:
-        """Under `vmap`, which takes and gives flat lists of tensors: [K, ...] where they belong to one client."""
+        """Compute under `vmap`.
+
+        It takes and gives flat lists of tensors: [K, ...] where they belong to one client.
+        """
         call, each = request.call, self._arguments(request)
         flat, spec = tree.flatten((client, call.broadcast, each))
         axes = tree.leaves(
@@ -221,19 +227,25 @@ def _failed(request: Request, what: str, batch: int | None = None) -> ClientErro
 
 
 def _answer(upload: Any, execution: Execution, n: int) -> Answer:
-    """Losses by client, whether a stack computed them, one client, or a stack whose clients all do the same."""
+    """Return an answer with losses by client.
+
+    A stack may have computed them, or one client, or a stack whose clients all do the same.
+    """
     losses = tuple(t.expand(n, -1) if t.ndim == 1 else t for t in execution.losses)
     steps = tuple(tuple(s * n if len(s) == 1 else s) for s in execution.steps)
     return Answer(upload, losses, steps, trained=execution.trained, planned=execution.planned)
 
 
 def given(client: Client[Any], sent: Weights) -> Weights:
-    """The model that a client is sent, in the place of `Algorithm.personal`."""
+    """Return the model that a client is sent, in the place of `Algorithm.personal`."""
     return sent
 
 
 def models_in(carry: Any, model: Model, lead: int = 0) -> list[Weights]:
-    """The weights of a network within what was trained. `lead`: of how many axes before its own the tensors have."""
+    """Return the weights of a network within what was trained.
+
+    `lead`: how many axes the tensors have before their own.
+    """
     nodes = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))[0]
     return [n for n in nodes if isinstance(n, Weights) and model.fits(tree.take(n, 0) if lead else n)]
 
@@ -246,7 +258,7 @@ def personal(
     judged: Batches | None = None,
     train: Batches | None = None,
 ) -> Any:
-    """The model by which a client is judged, which `method` makes; with rows to judge it by, what was `Seen`.
+    """Return the model by which a client is judged, which `method` makes; with rows to judge it by, what was `Seen`.
 
     Losses are measured where `train` rows are judged too.
     """
@@ -279,13 +291,16 @@ def personal(
 
 
 def _judged(population: Population, ids: Sequence[int], rows: Rows) -> Batches:
-    """What K clients are judged on, stacked, without the arrays, which a client has in its other batches."""
+    """Return the rows that K clients are judged on, stacked.
+
+    They come without the arrays, which a client has in its other batches.
+    """
     nothing: Any = ()
     return replace(population.held_out_batches(ids, rows), x=nothing, y=nothing)
 
 
 def client_axes(client: Client[Any]) -> Client[Any]:
-    """Which leaves of a stacked `Client` have the client axis: 0, else None.
+    """Return which leaves of a stacked `Client` have the client axis: 0, else None.
 
     Of K = 3 clients, `train.order` [3, S, B] has it; `train.x` [N, ...], everybody's examples, `lr` and `round` do not.
     """
@@ -305,7 +320,10 @@ def client_axes(client: Client[Any]) -> Client[Any]:
 
 
 def _only(stacked: Client[Any]) -> Client[Any]:
-    """The only client of a stack: as `client_axes` says which leaves are stacked, without a walk over all of them."""
+    """Return the only client of a stack.
+
+    It takes the leaves that are stacked according to `client_axes`, without a walk over all of them.
+    """
 
     def batches(b: Batches) -> Batches:
         if isinstance(b, NotPlanned):

@@ -60,7 +60,7 @@ def classify(model: Model, weights: Weights, task: Task, examples: Examples) -> 
 
 
 def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -> npt.NDArray[np.bool_]:
-    """Which examples a model gets right, [N].
+    """Return which examples a model gets right, [N].
 
     Raises:
         ValueError: there are no examples.
@@ -71,12 +71,15 @@ def rows_right(model: Model, weights: Weights, task: Task, examples: Examples) -
 def rate_right(
     predict: Callable[[Tensor], Tensor], task: Task, examples: Examples, device: torch.device, dtype: torch.dtype
 ) -> float:
-    """The share of all examples that a function of inputs [B, ...] to logits [B, C] gets right, 500 at a time."""
+    """Return the share of all examples that a function of inputs [B, ...] to logits [B, C] gets right.
+
+    It evaluates 500 examples at a time.
+    """
     return float(_pass(predict, 500, device, dtype, task, examples)[0].mean())
 
 
 def in_local(share: Floats, per_class: Floats) -> Floats:
-    """Accuracy on a client's own class distribution: sum_c p_c a_c (FedNTD, eq. 6).
+    """Return the accuracy on a client's own class distribution: sum_c p_c a_c (FedNTD, eq. 6).
 
     Classes without test examples are left out of the mean; NaN for a client that has no other classes.
 
@@ -94,7 +97,10 @@ def in_local(share: Floats, per_class: Floats) -> Floats:
 
 
 def out_local(share: Floats, per_class: Floats) -> Floats:
-    """Accuracy on the complement distribution (1 - p_c) / (C - 1) (FedNTD, eq. 7); arguments as of `in_local`."""
+    """Return the accuracy on the complement distribution (1 - p_c) / (C - 1) (FedNTD, eq. 7).
+
+    Arguments as of `in_local`.
+    """
     return in_local(1.0 - share, per_class)  # which divides by the sum, C - 1
 
 
@@ -113,7 +119,7 @@ def _pass(
     task: Task,
     examples: Examples,
 ) -> tuple[npt.NDArray[np.bool_], float]:
-    """Which examples are right, [N], and their mean loss. `predict` gets inputs that nobody else reads."""
+    """Return which examples are right, [N], and their mean loss. `predict` gets inputs that nobody else reads."""
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
     right, total = [], torch.zeros((), dtype=torch.float64, device=device)

@@ -11,14 +11,14 @@ import numpy.typing as npt
 def forgetting(
     per_class: npt.NDArray[np.float64], convention: Literal["earlier", "all"] = "earlier"
 ) -> npt.NDArray[np.float64]:
-    """F of each class after the last round (FedNTD, eq. 5; its mean over classes is the paper's F), [C].
+    """Return F of each class after the last round (FedNTD, eq. 5; its mean over classes is the paper's F), [C].
 
-    max over rounds t of A_c^(t) - A_c^(T), over the `earlier` rounds t < T (a class at its best then is negative) or
-    over `all` rounds t <= T (clipped at 0).
+    F_c is the max over rounds t of A_c^(t) - A_c^(T).
 
     Args:
         per_class: accuracies of the global model by round and class, [T, C], after rounds 1..T (not before training).
-        convention: the rounds whose best counts, `earlier` or `all`.
+        convention: rounds that the max is over: the `earlier` rounds t < T (F of a class at its best in round T
+            is negative), or `all` rounds t <= T (F is clipped at 0).
     """
     history = np.asarray(per_class, np.float64)
     if history.ndim != 2 or len(history) == 0:
@@ -32,7 +32,7 @@ def forgetting(
 
 
 def relative_forgetting(per_class: npt.NDArray[np.float64], convention: Literal["earlier", "all"] = "earlier") -> float:
-    """F as a share of the mean peak accuracy that it is lost from; arguments as of `forgetting`.
+    """Return F as a share of the mean peak accuracy that it is lost from; arguments as of `forgetting`.
 
     F + final accuracy = mean peak accuracy <= 1, so F alone falls wherever accuracy rises; this share does not have to.
     Classes without test examples are left out. NaN where no class was ever right, or there is no earlier round.

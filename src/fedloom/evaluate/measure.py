@@ -153,5 +153,8 @@ VALIDATION = "val_accuracy"
 
 
 def lower_is_better(name: str) -> bool:
-    """Return whether a measure is good when it is low; what algorithms note themselves is so if it is a loss."""
+    """Return whether a measure is good when it is low.
+
+    A number that an algorithm notes itself is good when it is low if it is a loss.
+    """
     return MEASURES[name].better == "low" if name in MEASURES else name.endswith("loss")

@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def headline(methods: Sequence[Method]) -> Table:
-    """Where each method ended and what it cost: mean over its finished runs."""
+    """Return a row for each method: where it ended and what it cost, mean over its finished runs."""
     many = newest(min(run.rounds for m in methods for run in m.counted))
     measured = [
         *(_column(name, "accuracy, %") for name in ("global_accuracy", "personal_accuracy", "personal_worst_tenth")),
@@ -62,9 +62,9 @@ def _column(name: str, group: str) -> Column:
 
 
 def alone(run: Run, methods: Sequence[Method]) -> dict[str, float]:
-    """What each client reaches without the others: of the local-only run beside `run`, by client; empty without one.
+    """Return the accuracy of each client in the local-only run beside `run`, by client; empty without one.
 
-    That is the one of the same problem and seed, on the same clients.
+    That run has the same problem and seed, and the same clients. Also empty where `run` itself is local-only.
     """
     if is_local_only(run.history.algorithm):
         return {}
@@ -74,18 +74,21 @@ def alone(run: Run, methods: Sequence[Method]) -> dict[str, float]:
 
 
 def gains(run: Run, methods: Sequence[Method]) -> list[float]:
-    """What each client's personal model has more than local-only training, rising; empty without such a run."""
+    """Return each client's personal accuracy less that of local-only training, rising; empty without such a run."""
     mine, theirs = last_judged(run), alone(run, methods)
     return sorted(mine[k] - theirs[k] for k in mine.keys() & theirs.keys())
 
 
 def all_gains(method: Method, methods: Sequence[Method]) -> Floats:
-    """What each client's personal model has more than local-only training, of all counted runs together."""
+    """Return each client's personal accuracy less that of local-only training, of all counted runs together."""
     return np.array([gain for run in method.counted for gain in gains(run, methods)], np.float64)
 
 
 def gained(methods: Sequence[Method]) -> Table | None:
-    """How many clients of each method have more than alone, and how much; None without local-only runs beside them."""
+    """Return a row per method: how many clients gain over local-only training, and how much.
+
+    A method without a local-only run beside it has no row. None where no method has one.
+    """
     rows: list[list[Any]] = []
     numbers = []
     for m in methods:
@@ -107,36 +110,36 @@ def gained(methods: Sequence[Method]) -> Table | None:
 
 
 def better_than_alone(run: Run, methods: Sequence[Method]) -> float | None:
-    """The share of clients whose personal model is more accurate than local-only training; None without such a run."""
+    """Return the share of clients whose personal model beats local-only training; None without such a run."""
     found = gains(run, methods)
     return sum(gain > 0 for gain in found) / len(found) if found else None
 
 
 def last_judged(run: Run) -> dict[str, float]:
-    """The accuracy of each client's personal model when it was judged last."""
+    """Return the accuracy of each client's personal model when it was evaluated last, by client."""
     judged = [r["personal_by_client"] for r in run.history.metrics if r.get("personal_by_client")]
     return dict(judged[-1]) if judged else {}
 
 
 def by_name(run: Run) -> dict[str, float]:
-    """The same of clients that have names, by these."""
+    """Return what `last_judged` gives for the clients that have names, by name."""
     judged, federation = last_judged(run), run.history.federation
     names = zip(federation.get("shown", ()), federation.get("client_names") or (), strict=False)
     return {name: judged[str(k)] for k, name in names if str(k) in judged}
 
 
 def megabytes(run: Run) -> float | None:
-    """MB that all clients of a round moved, down and up, mean over rounds; None before the first."""
+    """Return the MB of a round's downloads and uploads of all clients, mean over rounds; None before the first."""
     return run.rows[-1]["bytes"] / run.rounds / 1e6 if run.rounds else None
 
 
 def seconds(run: Run) -> float | None:
-    """Seconds of a round's training; None where rounds were not timed."""
+    """Return the seconds of a round's training; None where rounds were not timed."""
     return _known(training_seconds(run.history))
 
 
 def evaluation(run: Run) -> float | None:
-    """Seconds of a round's evaluation; None where rounds were not timed."""
+    """Return the seconds of a round's evaluation; None where rounds were not timed."""
     return _known(evaluation_seconds(run.history))
 
 
@@ -145,14 +148,15 @@ def _known(value: float) -> float | None:
 
 
 def total_seconds(run: Run) -> float:
-    """Seconds of a run with its evaluations, as far as they were timed."""
+    """Return the seconds of a run with its evaluations, as far as they were timed."""
     return sum(sum(t["seconds"].values()) for t in run.history.timing)
 
 
 def targets(methods: Sequence[Method], metric: str) -> Table | None:
-    """Rounds, MB and seconds until an accuracy: the highest that all reach, that some do, and one between.
+    """Return the rounds, MB and seconds that each method needs to reach some accuracies.
 
-    Targets are multiples of 5 %, or of 1 % where methods lie closer; of one method the highest and two on its way. A
+    Three accuracies are targets: the highest that all methods reach, the highest that some reach, and one between. They
+    are multiples of 5 %, or of 1 % where methods lie closer. For one method they are the highest and two on its way. A
     method reaches a target when every counted run does; numbers are means over runs. None where no method rises.
     """
     having = [m for m in methods if m.has(metric)]
@@ -194,7 +198,7 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
 
 
 def settings(methods: Sequence[Method]) -> tuple[dict[str, str], Table | None]:
-    """What all methods share, and what each does otherwise; None where there is one method."""
+    """Return the settings that all methods share, and a table of what each does otherwise; None for a single method."""
     shared, own = differences(methods)
     other = None
     if len(methods) > 1:
@@ -207,7 +211,7 @@ def settings(methods: Sequence[Method]) -> tuple[dict[str, str], Table | None]:
 
 
 def all_settings(methods: Sequence[Method]) -> Table:
-    """Every setting of every run, for the CSV."""
+    """Return every setting of every run, for the CSV."""
     every = [
         [run.folder, m.problem.title, m.label, k, v] for m in methods for run in m.runs for k, v in run.facts.items()
     ]
@@ -215,7 +219,7 @@ def all_settings(methods: Sequence[Method]) -> Table:
 
 
 def failures(methods: Sequence[Method]) -> Table | None:
-    """Clients that were asked and did not answer, by reason; None where there are none.
+    """Count the clients that were asked and did not answer, by method and reason; None where there are none.
 
     Reasons that differ in their numbers alone are one row: "the loss is nan at batch …".
     """
@@ -244,7 +248,10 @@ def failures(methods: Sequence[Method]) -> Table | None:
 
 
 def facts(methods: Sequence[Method]) -> tuple[Table, str]:
-    """How each run was computed: engine and why, rounds, seconds in all, memory; and the versions, if all have one."""
+    """Return how each run was computed: engine and why, rounds, seconds in all, memory; and the versions.
+
+    If all runs have the same versions, these are returned beside the table. Otherwise they are one of its columns.
+    """
     rows: list[list[Any]] = []
     several = len({m.problem.title for m in methods}) > 1
     for m in methods:
@@ -286,7 +293,7 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
 
 
 def rounds(methods: Sequence[Method]) -> Table:
-    """Every measured number of every round of every run."""
+    """Return every measured number of every round of every run."""
     flat = [([m.problem.title, m.label], run, row) for m in methods for run in m.runs for row in run.rows]
     names = sorted(
         dict.fromkeys(k for *_, row in flat for k in row), key=lambda n: n.startswith(("class_", "seconds_"))
@@ -296,7 +303,7 @@ def rounds(methods: Sequence[Method]) -> Table:
 
 
 def personal(methods: Sequence[Method]) -> Table | None:
-    """Accuracy of every judged client at its run's last judgement; None where there is none."""
+    """Return the accuracy of every evaluated client at its run's last evaluation; None where there is none."""
     rows: list[list[Any]] = []
     for m in methods:
         for run in m.runs:
@@ -311,9 +318,10 @@ def personal(methods: Sequence[Method]) -> Table | None:
 
 
 def named_clients(methods: Sequence[Method]) -> Table | None:
-    """Accuracy of each client that has a name by each method; None where none has, or too many to be read.
+    """Return the accuracy of each client that has a name, by method.
 
-    By its name: where seeds draw the examples that there are, a client's number is another one in each run.
+    None where no client has a name, or where too many have one for the table to be read. Clients are told apart by
+    name: where seeds draw the examples, a client's number differs from run to run.
     """
 
     def of(name: str) -> Callable[[Run], float | None]:
@@ -329,7 +337,7 @@ def named_clients(methods: Sequence[Method]) -> Table | None:
 
 
 def examples(name: str, federation: dict[str, Any]) -> Table:
-    """Training examples by client and class, of a federation.json."""
+    """Return the training examples by client and class, from a federation.json."""
     called = client_names(federation)
     names = ("client", *(f"class_{c}" for c in class_names(federation)))
     rows = [[called.get(k, k), *row] for k, row in zip(federation["shown"], federation["train"], strict=True)]

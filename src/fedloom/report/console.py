@@ -25,9 +25,9 @@ class _Column(NamedTuple):
 
 
 class _Fitted:
-    """A table with a row for each run, of as many columns as a terminal has room for; none is of dashes alone.
+    """A table with a row for each run and as many columns as a terminal has room for; columns of dashes are left out.
 
-    `parted`: what has no room stands in a table below, since every column counts.
+    `parted`: the columns without room stand in a table below, since every column counts.
     """
 
     def __init__(self, title: str, labels: Sequence[str], columns: Sequence[_Column], *, parted: bool = False) -> None:
@@ -57,17 +57,20 @@ class _Fitted:
 
 
 def fitted(title: str, found: Table, *, parted: bool = False) -> ConsoleRenderable:
-    """A table of numbers for a terminal: where that is too narrow, columns go, the last first, or below (`parted`)."""
+    """Return a table of numbers that fits a terminal.
+
+    Where the terminal is too narrow, columns are left out, the last first. With `parted`, they stand in a table below.
+    """
     first, *others = zip(found.columns, zip(*found.texts(), strict=True), strict=True)
     columns = [_Column(two_lines(c.heading), list(cells), i) for i, (c, cells) in enumerate(others)]
     return _Fitted(title, list(first[1]), columns, parted=parted)
 
 
 def comparison_table(results: Sequence[tuple[str, History]], called: str = "") -> ConsoleRenderable:
-    """One row per run: where it ended and what it cost; new clients and clients lost over all rounds, if there are any.
+    """Return one row per run: where it ended and what it cost.
 
-    Where a terminal is too narrow, whole columns go, those of least importance first; no number is cut off. `called`
-    stands before the title.
+    New clients, and clients lost over all rounds, have columns if there are any. Where a terminal is too narrow, whole
+    columns are left out, those of least importance first; no number is cut off. `called` stands before the title.
     """
     histories = [history for _, history in results]
     many = newest(min((h.metrics[-1]["round"] for h in histories), default=0))
@@ -107,7 +110,7 @@ _WAYS = {  # a field of Readings: the heading of its column, and what it is
 
 
 def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
-    """One row per run: global and personal accuracy, each read in five ways (`History.readings`)."""
+    """Return one row per run: global and personal accuracy, each read in five ways (`History.readings`)."""
     columns, shown = [], set[str]()
     many = newest(min((h.metrics[-1]["round"] for _, h in results), default=0))
     for kind in ("global", "personal"):

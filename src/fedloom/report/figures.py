@@ -39,7 +39,7 @@ MOST_POINTS = 300  # of a row of clients; more are shown as so many quantiles
 def curves(
     methods: Sequence[Method], name: str, ylabel: str, *, x: str = "round", percent: bool = True
 ) -> Figure | None:
-    """A measured number over rounds, bytes (`x="bytes"`) or seconds: mean over seeds, and from lowest to highest.
+    """Draw a measured number over rounds, bytes (`x="bytes"`) or seconds: mean over seeds, and from lowest to highest.
 
     None where no method has it.
     """
@@ -69,7 +69,7 @@ def curves(
 
 
 def together(method: Method, series: Mapping[str, str], ylabel: str) -> Figure | None:
-    """Several shares of one method over rounds, `series` their labels; None where none was measured."""
+    """Draw several shares of one method over rounds, `series` their labels; None where none was measured."""
     found = [(i, label, c) for i, (name, label) in enumerate(series.items()) if (c := method.curve(name)) is not None]
     if not found:
         return None
@@ -84,7 +84,7 @@ def together(method: Method, series: Mapping[str, str], ylabel: str) -> Figure |
 
 
 def class_map(method: Method) -> Figure | None:
-    """Accuracy of the global model by class and round, mean over seeds; None where it was not measured."""
+    """Draw the accuracy of the global model by class and round, mean over seeds; None where it was not measured."""
     rounds, mean = class_accuracy(method)
     if not rounds:
         return None
@@ -110,7 +110,7 @@ def class_map(method: Method) -> Figure | None:
 
 
 def class_accuracy(method: Method) -> tuple[list[int], Floats]:
-    """The rounds in which every counted run has accuracies by class, and their means over runs, [T, C]."""
+    """Return the rounds in which every counted run has accuracies by class, and their means over runs, [T, C]."""
     found = [
         {
             m["round"]: [np.nan if a is None else a for a in m["class_accuracy"]]
@@ -125,7 +125,7 @@ def class_accuracy(method: Method) -> tuple[list[int], Floats]:
 
 
 def personal(methods: Sequence[Method]) -> Figure | None:
-    """Accuracy of each client's model at the end, a row per method; None where it was not measured."""
+    """Draw the accuracy of each client's model at the end, a row per method; None where it was not measured."""
     found = [(m, values * 100) for m in methods if len(values := last_personal(m))]
     if not found:
         return None
@@ -133,7 +133,7 @@ def personal(methods: Sequence[Method]) -> Figure | None:
 
 
 def gain(methods: Sequence[Method]) -> Figure | None:
-    """What each client has more than alone at the end, a row per method; None without local-only runs beside them."""
+    """Draw what each client gains over training alone, a row per method; None without local-only runs beside them."""
     found = [(m, values * 100) for m in methods if len(values := all_gains(m, methods))]
     if not found:
         return None
@@ -146,7 +146,7 @@ def gain(methods: Sequence[Method]) -> Figure | None:
 
 
 def _rows(found: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[float, float]) -> Figure:
-    """A row per method: a dot per client, the middle half, the median and the mean of the worst tenth."""
+    """Draw a row per method: a dot per client, the middle half, the median and the mean of the worst tenth."""
     with drawing():
         figure, axes = canvas((WIDE[0], 1.1 + 0.52 * len(found)))
         for row, (method, values) in enumerate(found):
@@ -175,7 +175,7 @@ def _rows(found: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[flo
 
 
 def sweep(over: Swept, name: str) -> Figure:
-    """The results of a sweep over one of its settings; lines join trials that have all others alike."""
+    """Draw the results of a sweep over one of its settings; lines join trials that have all other settings alike."""
     ticks = sorted({t.settings[name] for t in over.trials}, key=order)
     others = [", ".join(f"{short(k)}={v}" for k, v in t.settings.items() if k != name) for t in over.trials]
     groups: dict[str, list[tuple[float, float]]] = {label: [] for label in sorted(others)}
@@ -205,7 +205,7 @@ def sweep(over: Swept, name: str) -> Figure:
 
 
 def last_personal(method: Method) -> Floats:
-    """Accuracy of every judged client at its run's last judgement, of all counted runs together."""
+    """Return the accuracy of every evaluated client at its run's last evaluation, of all counted runs together."""
     return np.array([a for run in method.counted for a in last_judged(run).values()], np.float64)
 
 
@@ -235,7 +235,7 @@ def _frame(axes: Axes, xlabel: str, ylabel: str, share: bool) -> None:
 
 
 def _shades() -> Any:
-    """White for never right, over green to dark blue; grey where nothing was measured."""
+    """Return colours of accuracies: white for never right, over green to dark blue; grey where none was measured."""
     import matplotlib
 
     return matplotlib.colormaps["YlGnBu"].with_extremes(bad="#d1d5db")

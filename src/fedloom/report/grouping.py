@@ -21,9 +21,10 @@ _MOST = 1e30  # of a number; a loss beyond has diverged
 
 
 def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Method], list[str]]:
-    """Every run below some directories, grouped by what was asked for but the seed; and remarks for the reader.
+    """Read every run below some directories; return the runs as methods, and remarks for the reader.
 
-    Methods of a comparison stand in the order in which it named them.
+    Runs of one method agree in all that was asked for except the seed. Methods of a comparison stand in the order in
+    which it named them.
 
     Raises:
         SettingError: a directory holds no run, or a file of one is damaged.
@@ -57,7 +58,7 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
 
 
 def methods_of(runs: Sequence[Run], called: Sequence[str] | None = None) -> list[Method]:
-    """Runs as methods, problem by problem; a method has one name and one look on all of them.
+    """Group runs into methods, problem by problem; a method has one name and one look on all problems.
 
     `called`: the method of each run, where somebody has named them.
     """
@@ -87,7 +88,7 @@ def methods_of(runs: Sequence[Run], called: Sequence[str] | None = None) -> list
 
 
 def differences(methods: Sequence[Method]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Settings that all methods share, and for each method those that not all have alike; without seeds."""
+    """Return the settings that all methods share, and for each method those that differ between them; without seeds."""
     facts = [{k: v for k, v in m.first.facts.items() if not free_in_a_method(k)} for m in methods]
     names = list(dict.fromkeys(name for f in facts for name in f))
     alike = {name for name in names if all(f.get(name) == facts[0].get(name) for f in facts)}
@@ -97,7 +98,7 @@ def differences(methods: Sequence[Method]) -> tuple[dict[str, str], list[dict[st
 
 
 def _within(history: History) -> bool:
-    """Leave out numbers that no figure can show and no mean be taken of; whether there were any."""
+    """Delete numbers that are too large for a figure or a mean; return whether there were any."""
     records = [*history.metrics, *(t["seconds"] for t in history.timing)]
     beyond = [(r, k) for r in records for k, v in r.items() if isinstance(v, (int, float)) and abs(v) > _MOST]
     for record, name in beyond:
@@ -106,9 +107,10 @@ def _within(history: History) -> bool:
 
 
 def _labels(problems: Sequence[Sequence[Sequence[Run]]]) -> list[list[str]]:
-    """The algorithm; where that leaves twins, what differs in their settings if it is little, or the folder.
+    """Name each method by its algorithm; where methods share one, also by settings, or by the folder.
 
-    A setting that differs between problems alone, as a rate that was tuned on each, tells no methods apart.
+    Settings are named where few differ; otherwise the folder stands for them. A setting that differs between problems
+    alone, such as a learning rate that was tuned on each, does not tell methods apart.
     """
     groups = [group for of in problems for group in of]
     own = {id(group): _own(group[0]) for group in groups}
@@ -133,28 +135,28 @@ def _labels(problems: Sequence[Sequence[Sequence[Run]]]) -> list[list[str]]:
 
 
 def _own(run: Run) -> dict[str, str]:
-    """The settings that are a run's method."""
+    """Return the settings that define a run's method."""
     return {k: v for k, v in run.facts.items() if not free_in_a_method(k) and not of_problem(k)}
 
 
 def columns_settings(problems: Sequence[Sequence[dict[str, str]]]) -> set[str]:
-    """Settings that are no algorithm's own, and that all methods of a problem have alike."""
+    """Return the settings that belong to no single algorithm and that all methods of a problem have alike."""
     names = {k for of in problems for facts in of for k in facts if k.startswith(_OF_ALL)}
     return {k for k in names if all(len({facts.get(k) for facts in of}) == 1 for of in problems)}
 
 
 def _mark(group: Sequence[Run]) -> str:
-    """What stands behind a method's name wherever it is printed, if nothing proves a number of its runs."""
+    """Return what follows a method's name wherever it is printed, if nothing proves a number of its runs."""
     return " (unproved)" * any(run.history.unproved for run in group)
 
 
 def _method_folder(folder: str) -> str:
-    """The label of OUT/label/seed-0."""
+    """Return a run's folder without its seed: the label of OUT/label/seed-0."""
     return "/".join(name for name in folder.split("/") if not name.startswith("seed-"))
 
 
 def remarks_on(methods: Sequence[Method]) -> list[str]:
-    """What a reader should know of the runs of some methods."""
+    """Return what a reader should know of the runs of some methods."""
     return [remark for method in methods for remark in _remarks(method)]
 
 

@@ -30,7 +30,9 @@ _BARS, _BLOCKS = " ▁▂▃▄▅▆▇█", "░▒▓█"
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """How unlike the clients of a federation are. Clients without examples count in `sizes` and `held` only.
+    """Measures of how unlike the clients of a federation are.
+
+    Clients without examples count in `sizes` and `held` only.
 
     `sizes`: smallest, median and largest number of examples. `held[c]`: how many clients hold exactly c classes,
     [C + 1]. `entropy`: mean over clients of the entropy of their class distribution, in bits (at most log2 C).
@@ -142,7 +144,9 @@ class FederationTable:
 def draw_federation(
     counts: Counts, *, clients: Sequence[object] | Counts | None = None, classes: Sequence[str] = (), title: str = ""
 ) -> Figure:
-    """Who holds which classes: a circle per client and class, its area the number of examples; of many classes shades.
+    """Draw who holds which classes: a circle per client and class, its area the number of examples.
+
+    Many classes are drawn as shades instead.
 
     Args:
         counts: examples by client and class, [N, C]; the first 100 clients are drawn.
@@ -197,7 +201,7 @@ def _checked(counts: Counts) -> Counts:
 
 
 def _shade(share: float) -> Style:
-    """From light to dark blue; the text on it stays legible."""
+    """Return the shade of a share, from light to dark blue; the text on it stays legible."""
     share = min(1.0, max(0.0, share)) ** 0.7  # the eye sees small shares too
     r, g, b = (round(light + share * (dark - light)) for light, dark in zip(_LIGHT, _DARK, strict=True))
     return Style(color="white" if share > 0.5 else "black", bgcolor=f"rgb({r},{g},{b})")

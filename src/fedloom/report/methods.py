@@ -27,13 +27,19 @@ _COMPUTING = {
 
 
 def training_seconds(history: History) -> float:
-    """Seconds of a round without evaluation, mean over rounds; NaN before the first and where one was not timed."""
+    """Return the seconds of a round without evaluation, mean over rounds.
+
+    NaN before the first round, and where one was not timed.
+    """
     last = history.rows()[-1]
     return math.nan if not last["round"] or last["seconds"] is None else float(last["seconds"] / last["round"])
 
 
 def evaluation_seconds(history: History) -> float:
-    """Seconds that measuring takes beside it, mean over rounds; NaN before the first and where one was not timed."""
+    """Return the seconds that measuring takes beside training, mean over rounds.
+
+    NaN before the first round, and where one was not timed.
+    """
     laps = [sum(s for phase, s in t["seconds"].items() if phase in MEASURING) for t in history.timing if t["round"]]
     rounds = history.metrics[-1]["round"]
     return sum(laps) / rounds if laps and len(laps) == rounds else math.nan
@@ -48,12 +54,12 @@ class Run:
 
     @cached_property
     def rows(self) -> list[Record]:
-        """What was measured, as one flat record for each round."""
+        """Measured numbers, as one flat record for each round."""
         return self.history.rows()
 
     @property
     def algorithm(self) -> str:
-        """As the settings name it, or the class of one from Python; "" where nothing is known."""
+        """Name of the algorithm in the settings, or the class of one from Python; "" where nothing is known."""
         return printable(str(self.history.settings.get("algorithm") or self.history.algorithm))
 
     @property
@@ -64,13 +70,13 @@ class Run:
 
     @property
     def draw(self) -> tuple[int | None, object]:
-        """What was drawn for it: the seeds of the run and of its partition."""
+        """Seeds by which the run and its partition were drawn."""
         chosen = part(self.history.settings, "data", "partition_seed")
         return self.seed, self.seed if chosen is None else chosen
 
     @property
     def clients(self) -> dict[str, str]:
-        """Who holds what, as far as it tells: the partition's fingerprint, and the examples by client and class."""
+        """Examples by client and class, and the partition's fingerprint, as far as the run tells who holds what."""
         told = {
             "partition": part(self.history.manifest, "federation", "parts", "partition"),
             "train": self.history.federation.get("train"),
@@ -78,25 +84,25 @@ class Run:
         return {name: str(value) for name, value in told.items() if value is not None}
 
     def pairs_with(self, other: Run) -> bool:
-        """Whether two runs of one problem have a seed in common, and the same clients as far as both tell."""
+        """Return whether two runs of one problem have the same seeds, and the same clients as far as both tell."""
         common = self.clients.keys() & other.clients.keys()
         same = all(self.clients[name] == other.clients[name] for name in sorted(common)[:1])
         return self.seed is not None and self.draw == other.draw and same
 
     @property
     def rounds(self) -> int:
-        """How many rounds are complete."""
+        """Number of complete rounds."""
         return int(self.history.metrics[-1]["round"])
 
     @property
     def planned(self) -> int | None:
-        """How many rounds were asked for, None where the settings do not tell."""
+        """Number of rounds that were asked for; None where the settings do not tell."""
         rounds = part(self.history.settings, "run", "rounds")
         return rounds if isinstance(rounds, int) else None
 
     @cached_property
     def stopped(self) -> str | None:
-        """Why the run ended early, by the rule in its settings; None if it did not."""
+        """Reason why the run ended early, by the rule in its settings; None if it did not."""
         asked = part(self.history.settings, "run") or {}
         rule = {name: asked[name] for name in ("monitor", "target", "patience") if name in asked}
         try:
@@ -113,7 +119,10 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """What was asked for, flat: `local.lr` -> "0.01"; from the manifest where the settings do not name a model."""
+        """Settings that were asked for, flat: `local.lr` -> "0.01".
+
+        They come from the manifest where the settings do not name a model.
+        """
         s, m = self.history.settings, self.history.manifest
         known = dict(s)
         if "model" not in s:
@@ -136,7 +145,7 @@ class Run:
         return facts_of(self.history)
 
     def key(self) -> str:
-        """The same text for runs of one method, on whatever problem; the folder's where nothing is known."""
+        """Return a text that runs of one method share, on whatever problem; the folder where nothing is known."""
         facts = {k: v for k, v in self.facts.items() if not free_in_a_method(k)}
         facts = facts or ({"algorithm": self.algorithm} if self.algorithm else {})
         own = {k: v for k, v in facts.items() if not of_problem(k)}
@@ -162,12 +171,12 @@ class Spread:
     count: int
 
     def full(self) -> dict[str, float | str]:
-        """What a CSV has of it, by the ends of the columns' names."""
+        """Return the cells of a CSV, by the ends of the columns' names."""
         return {"": self.mean, "_std": "" if np.isnan(self.std) else self.std, "_runs": self.count}
 
 
 def is_local_only(algorithm: str) -> bool:
-    """Whether a run with this algorithm, by its name or its class, trains every client alone."""
+    """Return whether a run with this algorithm, by its name or its class, trains every client alone."""
     return algorithm.lower().replace("_", "") == "localonly"
 
 
@@ -190,7 +199,7 @@ class Method:
 
     @property
     def alone(self) -> bool:
-        """Whether it is local-only training."""
+        """True for local-only training."""
         return is_local_only(self.first.history.algorithm)
 
     @property
@@ -199,11 +208,11 @@ class Method:
         return self.counted[0]
 
     def has(self, name: str) -> bool:
-        """Whether every counted run has measured a number."""
+        """Return whether every counted run has measured a number."""
         return all(any(row.get(name) is not None for row in run.rows) for run in self.counted)
 
     def curve(self, name: str, x: str = "round") -> Curve | None:
-        """A number in the rounds that all counted runs have it in; None where there is no such round."""
+        """Return a number in the rounds in which all counted runs have it; None where there is no such round."""
         found = [
             {r["round"]: (r[x], r[name]) for r in run.rows if r.get(name) is not None and r.get(x) is not None}
             for run in self.counted
@@ -216,7 +225,7 @@ class Method:
         return Curve(at, y.mean(0), y.min(0), y.max(0))
 
     def spread(self, of: Callable[[Run], float | None]) -> Spread | None:
-        """Mean and spread of one number over the counted runs; None where a run does not have it."""
+        """Return the mean and spread of one number over the counted runs; None where a run does not have it."""
         values = [of(run) for run in self.counted]
         measured = [float(v) for v in values if v is not None and not np.isnan(v)]
         if len(measured) < len(values):
@@ -226,11 +235,11 @@ class Method:
         )
 
     def last(self, name: str, count: int = 1) -> Spread | None:
-        """A number after the last round, or its mean over the last `count` rounds, as `History.last` takes it."""
+        """Return a number after the last round, or its mean over the last `count` rounds, as `History.last` does."""
         return self.spread(lambda run: run.history.last(name, count))
 
 
 def free_in_a_method(name: str) -> bool:
-    """Whether runs of one method may differ in this setting: it is their seed, or how they were computed."""
+    """Return whether runs of one method may differ in this setting: it is their seed, or how they were computed."""
     last = name.rpartition(".")[2]
     return last in ("seed", "partition_seed", "fingerprint") or name in _COMPUTING

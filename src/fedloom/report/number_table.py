@@ -24,7 +24,7 @@ class Interval:
     count: int
 
     def full(self) -> dict[str, float]:
-        """What a CSV has of it, by the ends of the columns' names."""
+        """Return the cells of a CSV, by the ends of the columns' names."""
         return {"": self.mean, "_low": self.low, "_high": self.high, "_pairs": self.count}
 
 
@@ -53,7 +53,7 @@ class Table:
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """What stands above the headings: groups of neighbouring columns, and of how many."""
+        """Groups of neighbouring columns that stand above the headings, and the number of columns in each."""
         return [(name, len(list(of))) for name, of in itertools.groupby(c.group for c in self.columns)]
 
     @property
@@ -62,7 +62,7 @@ class Table:
         return list(itertools.accumulate(span for _, span in self.groups))[:-1]
 
     def csv(self) -> str:
-        """The table as CSV with every number in full; a Spread becomes three columns, an Interval four."""
+        """Return the table as CSV with every number in full; a Spread becomes three columns, an Interval four."""
         measured = [[row[i] for row in self.rows if hasattr(row[i], "full")] for i in range(len(self.columns))]
         ends = [list(values[0].full()) if values else [""] for values in measured]
         rows: list[list[Any]] = [[c.name + end for c, its in zip(self.columns, ends, strict=True) for end in its]]
@@ -75,17 +75,17 @@ class Table:
         return as_csv(rows)
 
     def filled(self) -> Table:
-        """The table without columns that are empty but for their headings."""
+        """Return the table without columns that are empty below their headings."""
         kept = [i for i, c in enumerate(self.columns) if not self.rows or any(row[i] is not None for row in self.rows)]
         rows = [[row[i] for i in kept] for row in self.rows]
         return replace(self, columns=[self.columns[i] for i in kept], rows=rows)
 
     def texts(self) -> list[list[str]]:
-        """The rows as people read them."""
+        """Return the rows as people read them."""
         return [[self.text(v, c) for v, c in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def markdown(self) -> str:
-        """The table in Markdown; the best means of a column are bold."""
+        """Return the table in Markdown; the best means of a column are bold."""
         rows = [[literal(c.heading) for c in self.columns], ["---", *["---:"] * (len(self.columns) - 1)]]
         best = [self.winners(i) for i in range(len(self.columns))]
         for k, cells in enumerate(self.texts()):
@@ -94,7 +94,7 @@ class Table:
         return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
     def latex(self, caption: str) -> str:
-        """The table in LaTeX, with the rules of booktabs; the best means of a column are bold."""
+        """Return the table in LaTeX, with the rules of booktabs; the best means of a column are bold."""
         best = [self.winners(i) for i in range(len(self.columns))]
         rows = [
             [rf"\textbf{{{_tex(cell)}}}" if k in best[i] else _tex(cell) for i, cell in enumerate(cells)]
@@ -110,7 +110,7 @@ class Table:
         )
 
     def html(self) -> str:
-        """The table in plain HTML, for a notebook."""
+        """Return the table in plain HTML, for a notebook."""
         head = "".join(f'<th scope="col">{escape(c.heading)}</th>' for c in self.columns)
         body = "".join(
             f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
@@ -119,7 +119,7 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def text(self, value: Any, column: Column) -> str:
-        """A cell as the page shows it."""
+        """Return a cell as the page shows it."""
         if value is None:
             return "–"
         if column.show is None:
@@ -135,7 +135,7 @@ class Table:
         return f"{column.show(value.mean)} ± {std}"
 
     def winners(self, i: int) -> set[int]:
-        """The rows that are best in column i, equal ones included; none where all are equal."""
+        """Return the rows that are best in column i, equal ones included; none where all are equal."""
         column = self.columns[i]
         means = {
             k: v.mean if isinstance(v, Spread) else v for k, row in enumerate(self.rows) if (v := row[i]) is not None
@@ -147,12 +147,12 @@ class Table:
 
 
 def literal(text: str) -> str:
-    """Text as Markdown has it."""
+    """Escape a text for Markdown."""
     return re.sub(r"([|*_`<])", r"\\\1", text)
 
 
 def _tex(text: str) -> str:
-    """Text as LaTeX has it."""
+    """Escape a text for LaTeX."""
     special = {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
     special |= {"^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
     special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
@@ -160,7 +160,7 @@ def _tex(text: str) -> str:
 
 
 def two_lines(heading: str) -> str:
-    """A heading that is as narrow as it can be with two lines."""
+    """Break a heading into two lines, as narrow as it can be."""
     words = heading.split()
     return min(
         (" ".join(words[:i]) + "\n" + " ".join(words[i:]) for i in range(1, len(words) + 1)),
@@ -169,18 +169,21 @@ def two_lines(heading: str) -> str:
 
 
 def percent(value: float) -> str:
-    """A share as a percentage without its sign: 0.7085 -> 70.9 (-0.0 is 0.0)."""
+    """Return a share as a percentage, without the % sign: 0.7085 -> 70.9 (-0.0 is 0.0)."""
     return f"{round(100 * value, 1) + 0.0:.1f}"
 
 
 def signed(value: float) -> str:
-    """Points with their sign: +3.1, -0.4; 0.0 has none."""
+    """Return points with their sign: +3.1, -0.4; 0.0 has none."""
     text = percent(value)
     return text if text.startswith("-") or text == "0.0" else f"+{text}"
 
 
 def amount(value: float, like: float | None = None) -> str:
-    """Three digits that matter, without an exponent: 0.0123, 1.23, 12.3, 1,235; or as many decimals as `like` has."""
+    """Return a number with three digits that matter and no exponent: 0.0123, 1.23, 12.3, 1,235.
+
+    With `like`, it has as many decimals as `like` has.
+    """
     if not math.isfinite(value):
         return "–"
     if not (like or value):
@@ -189,5 +192,5 @@ def amount(value: float, like: float | None = None) -> str:
 
 
 def whole(value: float) -> str:
-    """A number of things as text: 3, 1,200; a mean of such numbers has one decimal: 7.5."""
+    """Return a number of things as text: 3, 1,200; a mean of such numbers has one decimal: 7.5."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"

@@ -18,14 +18,16 @@ _FILE = "comparison.json"
 def write_order(folder: str | os.PathLike[str], methods: Sequence[str]) -> None:
     """Note in the folder of a comparison in which order its methods, folders in it, were named.
 
-    Those that an earlier comparison has put there come behind.
+    Methods that an earlier comparison has put there come behind.
     """
     before = [name for name in _order(Path(folder)) if name not in methods]
     publish(Path(folder), _FILE, json.dumps({"methods": [*methods, *before]}, indent=1).encode() + b"\n")
 
 
 def ordered_runs(directory: str | os.PathLike[str], *, begun: bool = False) -> list[Path]:
-    """`runs_below`, but runs of a comparison stand in the order of its methods; others come behind, by their names.
+    """Return the runs that `runs_below` finds, with those of a comparison in the order of its methods.
+
+    Other runs come behind, by their names.
 
     Raises:
         SettingError: as of `runs_below`, or the file with the order is damaged.
@@ -46,7 +48,7 @@ def ordered_runs(directory: str | os.PathLike[str], *, begun: bool = False) -> l
 
 
 def _order(folder: Path) -> list[str]:
-    """The methods that a folder names; none where it is of no comparison, or of one that noted nothing."""
+    """Return the methods that a folder names; none where it holds no comparison, or one that noted nothing."""
     path = folder / _FILE
     found = reading.mapping(path)
     methods = found.get("methods", [])

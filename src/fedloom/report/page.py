@@ -108,7 +108,7 @@ class Page:
         digits: int | None = None,
         method: int | None = None,
     ) -> Drawn:
-        """A figure for `grid`, and its files. The caption is its description too.
+        """Render a figure for `grid`, and keep its files. The caption is its description too.
 
         `digits`: decimals of the values under the pointer, where it has curves; `names` are theirs, by number.
         """
@@ -137,7 +137,7 @@ class Page:
         self._add("listing", values)
 
     def html(self) -> str:
-        """The whole page, on its own: no other file, no network, and no script or style but its own."""
+        """Return the whole page, on its own: no other file, no network, and no script or style but its own."""
         template = _templates()
         numbers = sorted({*_SERIES, *self.methods})
         colours = [(colour(n).lower(), ink(n), at_night(n)) for n in numbers]
@@ -166,7 +166,7 @@ def _templates() -> Environment:
 
 
 def _pattern(number: int) -> str:
-    """The dashes of a method's line, as SVG has them; "" of a solid one."""
+    """Return the dashes of a method's line, as SVG has them; "" for a solid line."""
     style = dashes(number)
     return "" if style == "-" else " ".join(str(2 * n) for n in style[1])
 
@@ -176,5 +176,5 @@ def _read(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """How a content security policy names a text."""
+    """Return the name that a content security policy has for a text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()

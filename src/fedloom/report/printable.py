@@ -15,26 +15,26 @@ _LONGEST = 120  # of a setting's value
 
 
 def part(value: Any, *names: str) -> Any:
-    """value[name][name]..., None as soon as something is missing or no mapping."""
+    """Return value[name][name]..., or None as soon as something is missing or no mapping."""
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
 def class_names(federation: Mapping[str, Any]) -> list[str]:
-    """What the classes of a federation.json are called, numbers where they have no names."""
+    """Return the names of the classes of a federation.json; numbers where they have no names."""
     names = federation.get("class_names") or range(federation.get("classes", 0))
     return [printable(str(name), 20) for name in names]
 
 
 def client_names(federation: Mapping[str, Any]) -> dict[int, str]:
-    """What the clients of a federation.json are called, by number; those that have names."""
+    """Return the names of the clients of a federation.json, by number, for those that have names."""
     names = federation.get("client_names") or ()
     return {k: printable(name, 20) for k, name in zip(federation.get("shown", ()), names, strict=False)}
 
 
 def flat_settings(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Settings by their full names, `local.lr`, and their values as text."""
+    """Yield settings by their full names, `local.lr`, and their values as text."""
     for name, inner in value.items():
         name = printable(f"{prefix}{name}")
         if isinstance(inner, Mapping) and depth < _DEEPEST:
@@ -54,7 +54,7 @@ def _text(value: Any, depth: int = 0) -> str:
 
 
 def _told(text: str) -> str:
-    """Text fit for a page; of one that is too long, a digest tells it from others that begin so."""
+    """Return a text fit for a page; of one that is too long, a digest tells it from others that begin alike."""
     if len(text) <= _LONGEST:
         return printable(text)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -32,17 +32,20 @@ UNKNOWN = "unknown data"  # the title where a run tells nothing
 
 @dataclass(frozen=True)
 class Problem:
-    """What methods are compared on. `title`: what tells it from the others beside it; `facts`: its settings by name."""
+    """Problem on which methods are compared.
+
+    `title`: what tells it from the others beside it; `facts`: its settings by name.
+    """
 
     title: str
     facts: dict[str, str]
 
 
 def facts_of(history: History) -> dict[str, str]:
-    """The settings of a run that are its problem, by name; those that its version did not know have their defaults.
+    """Return the settings of a run that are its problem, by name.
 
-    Of a run from Python, what its manifest and federation.json say, with prints of its test examples, or else of those
-    to train on.
+    Settings that its version did not know have their defaults. For a run from Python, they are what its manifest and
+    federation.json say, with fingerprints of its test examples, or else of those to train on.
     """
     s, m, f = history.settings, history.manifest, history.federation
     known: dict[str, Any] = {}
@@ -78,7 +81,7 @@ def _without_seeds(value: Any) -> Any:
 
 
 def grouped(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs by their problem, each in the order of its first."""
+    """Group runs by their problem; groups are in the order of their first runs."""
     groups: list[list[Run]] = []
     for run in runs:
         for group in groups:
@@ -91,9 +94,10 @@ def grouped(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _one_problem(one: Run, other: Run) -> bool:
-    """Whether nothing that two runs tell of their problems differs.
+    """Return whether nothing differs in what two runs tell of their problems.
 
-    Words may be the same where a file was changed, so that the same draw of it must also have the same prints.
+    Settings may be the same although a file was changed. Two runs with the same draw of it must therefore also have the
+    same fingerprints.
     """
     a, b = one.problem, other.problem
     if any(_tells(a, kind) != _tells(b, kind) for kind in ("data.", "federation.")):
@@ -108,7 +112,7 @@ def _tells(facts: dict[str, str], kind: str) -> bool:
 
 
 def _differ(one: History, other: History, name: str) -> bool:
-    """Whether two runs tell different prints of a part of their data."""
+    """Return whether two runs tell different fingerprints of a part of their data."""
     for path in (("manifest", "federation", "parts", name), ("federation", "data", "sample", name)):
         a, b = (part(vars(history), *path) for history in (one, other))
         if a is not None and b is not None:
@@ -117,7 +121,7 @@ def _differ(one: History, other: History, name: str) -> bool:
 
 
 def titled(groups: Sequence[Sequence[Run]]) -> list[Problem]:
-    """The problem of each group: its title is that of its data, with what else tells it from the others."""
+    """Return the problem of each group, titled by its data and by what else tells it from the others."""
     found = [group[0].problem for group in groups]
     names = dict.fromkeys(name for facts in found for name in facts if name != "data.source")
     other = [name for name in names if len({facts.get(name) for facts in found}) > 1]
@@ -133,12 +137,12 @@ def titled(groups: Sequence[Sequence[Run]]) -> list[Problem]:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """Names of which no two are the same."""
+    """Add numbers to the names that occur more than once, so that no two are the same."""
     return [n if names.count(n) == 1 else f"{n} ({names[: i + 1].count(n)})" for i, n in enumerate(names)]
 
 
 def data_name(history: History) -> str:
-    """What the data of a run are called, in a word or two; "" where nothing is known."""
+    """Return a name of the data of a run, in a word or two; "" where nothing is known."""
     source = part(history.settings, "data", "source") or part(history.settings, "data")
     if not isinstance(source, str):
         return printable(str(part(history.federation, "data", "name") or ""), 40).removesuffix(" train")
@@ -150,7 +154,7 @@ def data_name(history: History) -> str:
 
 
 def by_problem(methods: Sequence[Method]) -> list[tuple[Problem, list[Method]]]:
-    """Methods by the problem that their runs work on."""
+    """Group methods by the problem that their runs work on."""
     problems = list(dict.fromkeys(m.problem.title for m in methods))
     groups = [[m for m in methods if m.problem.title == title] for title in problems]
     return [(group[0].problem, group) for group in groups]
@@ -161,7 +165,7 @@ def _last(path: str) -> str:
 
 
 def _published(source: str) -> str | None:
-    """The name of original files, wherever they lie; None of other data."""
+    """Return the name of original files, wherever they lie; None for other data."""
     name, colon, _ = source.partition(":")
     return name if colon and name in SOURCES and name not in _BY_FOLDER else None
 

@@ -32,7 +32,7 @@ SERIES = (  # in the figure of a single run
 
 
 def title(methods: Sequence[Method]) -> str:
-    """The title of the page: what ran, on which data."""
+    """Return the title of the page: what ran, on which data."""
     labels, problems = {m.label for m in methods}, by_problem(methods)
     what = methods[0].label if len(labels) == 1 else f"{len(labels)} methods"
     titles = [problem.title for problem, _ in problems if problem.title != UNKNOWN]
@@ -42,7 +42,7 @@ def title(methods: Sequence[Method]) -> str:
 
 
 def introduction(methods: Sequence[Method]) -> str:
-    """Methods, seeds, clients, rounds, models and time, in two or three sentences."""
+    """Describe methods, seeds, clients, rounds, models and time, in two or three sentences."""
     runs = [run for m in methods for run in m.runs]
     counts = sorted({len(m.runs) for m in methods})
     seeds = f"{counts[0]} seed{'s' * (counts[0] > 1)}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
@@ -76,7 +76,7 @@ def introduction(methods: Sequence[Method]) -> str:
 
 
 def findings(methods: Sequence[Method]) -> Iterator[str]:
-    """The headline numbers in sentences, and how far to trust them."""
+    """Yield the headline numbers in sentences, and how far to trust them."""
     for name in ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth"):
         what, high, unit = MEASURES[name].title, MEASURES[name].better == "high", MEASURES[name].unit
         found = [(m, s) for m in methods if (s := m.last(name)) is not None]
@@ -105,7 +105,7 @@ def findings(methods: Sequence[Method]) -> Iterator[str]:
 
 
 def _ahead(first: Method, second: Method, name: str) -> str:
-    """How far the best is from the runner-up, seed by seed; "" where they do not share two seeds."""
+    """Say how far the best is from the runner-up, seed by seed; "" where they do not share two seeds."""
     gap = paired(first, second, name, "last", 1)
     if gap is None:
         return ""
@@ -115,7 +115,7 @@ def _ahead(first: Method, second: Method, name: str) -> str:
 
 
 def chosen(sweep: Swept) -> str:
-    """Which trial is best, by what, and what it is ahead of; or why none is."""
+    """Say which trial is best, by which number, and what it is ahead of; or why none is the best."""
     if sweep.problems:
         return (
             f"{len(sweep.trials)} trials by {MEASURES[sweep.by].title.lower()} (mean of the last {LAST}). They differ "
@@ -130,7 +130,7 @@ def chosen(sweep: Swept) -> str:
 
 
 def ending(methods: Sequence[Method], name: str) -> str:
-    """A sentence on who ends highest, and whose curve jumps most."""
+    """Say which method ends highest, and whose curve drops most from one point to the next."""
     found = [(s.mean, m.label) for m in methods if (s := m.last(name)) is not None]
     if not found:
         return ""
@@ -148,7 +148,7 @@ def ending(methods: Sequence[Method], name: str) -> str:
 
 
 def band(methods: Sequence[Method]) -> str:
-    """A sentence on what lines and bands of a figure are, where there are several seeds."""
+    """Say what lines and bands of a figure are, where there are several seeds."""
     if all(len(m.counted) == 1 for m in methods):
         return ""
     bands = "; band: lowest to highest over seeds" if len(methods) <= MOST_BANDS else ""
@@ -156,13 +156,13 @@ def band(methods: Sequence[Method]) -> str:
 
 
 def absent(methods: Sequence[Method], name: str) -> str:
-    """A sentence on who has not measured a number that others have."""
+    """Name the methods that have not measured a number that others have."""
     missing = [m.label for m in methods if m.curve(name) is None]
     return f" Not measured: {', '.join(missing)}." if 0 < len(missing) < len(methods) else ""
 
 
 def weakest(method: Method) -> str:
-    """A sentence on the classes that end lowest, mean over seeds, and how many were better once."""
+    """Say which class ends lowest, mean over seeds, and how many end more than 20 points below their best."""
     rounds, table = class_accuracy(method)
     table = table[[t > 0 for t in rounds]]
     if not len(table):
@@ -179,7 +179,7 @@ def weakest(method: Method) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as text: 12 s, 3 min 20 s, 1 h 5 min."""
+    """Return a time as text: 12 s, 3 min 20 s, 1 h 5 min."""
     whole_seconds = round(seconds)
     if seconds < 60:
         return f"{amount(seconds) if seconds < 10 else whole_seconds} s"
@@ -189,7 +189,7 @@ def duration(seconds: float) -> str:
 
 
 def file_name(what: str, place: int, label: str) -> str:
-    """A name of a file that tells a label, of letters, digits and underscores whatever that is.
+    """Return the name of a file that tells a label, of letters, digits and underscores whatever the label is.
 
     `place`: among the methods, from 1.
     """
@@ -198,14 +198,14 @@ def file_name(what: str, place: int, label: str) -> str:
 
 
 def partition_of(method: Method) -> str:
-    """The name of the partition, "" where it is not measured."""
+    """Return the name of the partition; "" where it is not recorded."""
     h = method.first.history
     found = part(h.manifest, "federation", "partition") or part(h.settings, "data", "partition")
     return printable(str(found)) if found else ""
 
 
 def holders(federation: dict[str, Any], shown: Heterogeneity) -> str:
-    """A sentence on how examples are spread over clients, by a run's federation.json."""
+    """Say how examples are spread over clients, by a run's federation.json."""
     sizes = federation.get("sizes", {})
     low, median, high = (sizes.get(k, s) for k, s in zip(("min", "median", "max"), shown.sizes, strict=True))
     each = f"{whole(low)} each" if low == high else f"{whole(low)} to {whole(high)}, median {whole(median)}"
@@ -226,7 +226,7 @@ def _value(spread: Spread) -> str:
 
 
 def _same(values: Iterator[object]) -> str:
-    """What all runs have alike, "" where they differ or one does not tell."""
+    """Return what all runs have alike; "" where they differ or one does not tell."""
     found = {printable(str(v)) if v is not None else "" for v in values}
     return found.pop() if len(found) == 1 else ""
 

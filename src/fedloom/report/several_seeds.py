@@ -52,7 +52,7 @@ def summary(
     names: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Summary:
-    """Means and standard deviations over seeds, and differences between methods over the same seeds.
+    """Compute means and standard deviations over seeds, and differences between methods over the same seeds.
 
     Runs on several data sets, or on other problems (`Problem`), stand in tables of their own.
 
@@ -108,7 +108,7 @@ def summary(
 
 
 def _unnamed(histories: Sequence[History]) -> list[Method]:
-    """Methods of histories that nobody has named: those whose settings differ in the seed alone are one."""
+    """Group histories that nobody has named into methods: those whose settings differ in the seed alone are one."""
     if not all(history.metrics for history in histories):
         raise SettingError("a summary takes histories of at least one round: run each first")
     return methods_of([Run(f"{label(history.algorithm)}/{i}", history) for i, history in enumerate(histories)])
@@ -142,11 +142,11 @@ class Summary:
 
     @property
     def several(self) -> bool:
-        """Whether a method has more than one seed."""
+        """True where a method has more than one seed."""
         return any(len(m.counted) > 1 for m in self.methods)
 
     def by_problem(self) -> list[tuple[Problem, Summary]]:
-        """What is compared with each other: the methods on each problem, such as a data set."""
+        """Return the methods on each problem, such as a data set: only these are compared with each other."""
         return [(problem, replace(self, methods=tuple(of), remarks=())) for problem, of in by_problem(self.methods)]
 
     @property
@@ -157,9 +157,9 @@ class Summary:
         return named or next((m for m in first if not m.alone), first[0])
 
     def tables(self) -> list[Table]:
-        """The readings of global and of personal accuracy, and the differences over seeds, as far as there are any.
+        """Return the readings of global and personal accuracy, and the differences over seeds, if there are any.
 
-        Of several problems, first methods by problems, then those tables of each.
+        With several problems, methods by problem come first, then those tables for each.
         """
         return [table for section in self._sections() for _, table in section.tables]
 
@@ -178,7 +178,10 @@ class Summary:
         return sections
 
     def across(self) -> list[tuple[str, Table]]:
-        """Methods by problems, with captions: the accuracies that were measured, by the reading of the differences."""
+        """Return a table of methods by problem, with its caption, for each accuracy that was measured.
+
+        Accuracies are read in the way that the differences are.
+        """
         return [(self._caption_across(kind), t) for kind in _KINDS if (t := across_problems(self, kind)) is not None]
 
     def _caption_across(self, kind: str) -> str:
@@ -190,10 +193,10 @@ class Summary:
         )
 
     def differences(self) -> Table | None:
-        """What each method has more than `against`, seed by seed, with 95 % intervals; None without two common seeds,
-        and of several problems, which `by_problem` parts.
+        """Return how far each method is ahead of `against`, seed by seed, with 95 % intervals.
 
-        Where local-only training is among the methods, also what clients gain over it.
+        None without two common seeds, and with several problems, which `by_problem` separates. Where local-only
+        training is among the methods, the table also has what clients gain over it.
         """
         if len(by_problem(self.methods)) > 1:
             return None
@@ -217,7 +220,7 @@ class Summary:
         return Table("differences", [Column("method", "method"), *columns], rows, numbers) if rows else None
 
     def captions(self) -> dict[str, str]:
-        """What stands above each table, by its name."""
+        """Return the caption that stands above each table, by the table's name."""
         each = f" over {seeds(self.methods)}" if self.several else ""
         spread = f", mean ± standard deviation{each}: {partitions(self.methods)}" if each else ", one seed each"
         way = WAYS[self.reading].format(many=tail(self.methods))
@@ -229,7 +232,7 @@ class Summary:
         }
 
     def markdown(self) -> str:
-        """The tables in Markdown, each below its caption."""
+        """Return the tables in Markdown, each below its caption."""
         out = []
         for section in self._sections():
             out += [f"## {literal(section.title)}\n"] * bool(section.title)
@@ -237,11 +240,11 @@ class Summary:
         return "\n".join(out)
 
     def latex(self) -> str:
-        """The tables in LaTeX, for the package booktabs."""
+        """Return the tables in LaTeX, for the package booktabs."""
         return "\n".join(table.latex(caption) for section in self._sections() for caption, table in section.tables)
 
     def csv(self) -> str:
-        """One row for each method, accuracy and reading, in full precision; shares, not %."""
+        """Return one row for each method, accuracy and reading, in full precision; shares, not %."""
         names = ("mean", "std", "seeds", "partition", "against", "difference", "low", "high", "pairs")
         rows: list[list[Any]] = [["problem", "method", "metric", "reading", *names]]
         for problem, only in self.by_problem():
@@ -265,7 +268,7 @@ class Summary:
         return [publish(Path(folder), name, data) for name, data in self.files().items()]
 
     def files(self) -> dict[str, bytes]:
-        """What `write` writes."""
+        """Return the files that `write` writes, by name."""
         made = {"summary.tex": self.latex(), "summary.md": self.markdown(), "summary.csv": self.csv()}
         return {name: text.encode("utf-8") for name, text in made.items()}
 
@@ -291,14 +294,14 @@ class Summary:
 
 
 class _Section(NamedTuple):
-    """Tables and their captions below a title; none where it is of all."""
+    """Tables and their captions below a title; the title is "" where they are of all problems."""
 
     title: str
     tables: list[tuple[str, Table]]
 
 
 def across_problems(of: Summary, kind: str) -> Table | None:
-    """One accuracy, a row for each method and a column for each problem; None where it was not measured."""
+    """Return one accuracy, a row for each method and a column for each problem; None where it was not measured."""
     rows: dict[str, list[Any]] = {m.label: [m.label] for m in of.methods}
     columns = [Column("method", "method")]
     for problem, only in of.by_problem():
@@ -314,7 +317,7 @@ def across_problems(of: Summary, kind: str) -> Table | None:
 
 
 def differing(methods: Sequence[Method]) -> str:
-    """A sentence on what is not the same for all problems, in their order; where methods agree within each."""
+    """Say which settings are not the same for all problems, in the problems' order, where methods agree within each."""
     groups = [[m.first.facts for m in of] for _, of in by_problem(methods)]
     found = []
     for name in dict.fromkeys(k for of in groups for facts in of for k in facts if not free_in_a_method(k)):
@@ -325,10 +328,10 @@ def differing(methods: Sequence[Method]) -> str:
 
 
 def renamed(methods: Sequence[Method], names: Mapping[str, str]) -> list[Method]:
-    """Methods and problems as somebody calls them, by what they are called otherwise.
+    """Rename methods and problems: `names` has what each is called instead, by its name otherwise.
 
     Raises:
-        SettingError: there is none that is called so, or two would be called alike.
+        SettingError: there is no method or problem of a name, or two would have the same name.
     """
     kinds = [list(dict.fromkeys(of)) for of in ([m.label for m in methods], [m.problem.title for m in methods])]
     known = [name for of in kinds for name in of if name]
@@ -351,7 +354,7 @@ def renamed(methods: Sequence[Method], names: Mapping[str, str]) -> list[Method]
 def readings(
     methods: Sequence[Method], kinds: Sequence[str], ways: Sequence[str] = tuple(WAYS), counted: bool = True
 ) -> Table | None:
-    """Accuracies, each read in as many ways as it was measured for (`History.readings`); None where none was.
+    """Return accuracies, each read in as many ways as it was measured for (`History.readings`); None where none was.
 
     `ways`: those that are shown, in this order; `counted`: with the number of seeds.
     """
@@ -375,17 +378,17 @@ def readings(
 
 
 def reading_of(method: Method, name: str, way: str, many: int) -> Spread | None:
-    """A measured number, read in one way, over the seeds of a method."""
+    """Return a measured number, read in one way, over the seeds of a method."""
     return method.spread(lambda run: _read(run, name, way, many))
 
 
 def tail(methods: Sequence[Method]) -> int:
-    """Over how many of the last rounds `tail` is a mean: as many for all methods."""
+    """Return the number of last rounds that `tail` is a mean over: the same for all methods."""
     return newest(min(run.rounds for m in methods for run in m.counted))
 
 
 def paired(method: Method, other: Method, name: str, way: str, many: int) -> Interval | None:
-    """What a method has more than another, over the seeds that both have; None where these are fewer than two.
+    """Return how far a method is ahead of another over the seeds that both have; None where these are fewer than two.
 
     `many`: how many of the last rounds `tail` is a mean of, as of the table beside it.
     """
@@ -411,7 +414,7 @@ def _read(run: Run, name: str, way: str, many: int) -> float:
 
 
 def seeds(methods: Sequence[Method]) -> str:
-    """How many seeds methods have, in words."""
+    """Say how many seeds methods have."""
     counts = sorted({len(m.counted) for m in methods})
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"{span} seed{'s' * (span != '1')}"
@@ -421,7 +424,7 @@ _PARTITION = {True: "fixed", False: "varied", None: ""}
 
 
 def partitions(methods: Sequence[Method]) -> str:
-    """What ± is of: whether the partition was the same for all seeds of each method."""
+    """Say what ± is of: whether the partition was the same for all seeds of each method."""
     found = {_one_partition(m) for m in methods if len(m.counted) > 1}
     if found == {True}:
         return "one partition for all seeds, which vary initial weights, cohorts and batches"
@@ -431,7 +434,7 @@ def partitions(methods: Sequence[Method]) -> str:
 
 
 def _one_partition(method: Method) -> bool | None:
-    """Whether all seeds have the same clients; None where the runs do not tell, or there is one seed."""
+    """Return whether all seeds have the same clients; None where the runs do not tell, or there is one seed."""
     known = [run.clients for run in method.counted]
     if len(known) < 2 or not all(known):
         return None

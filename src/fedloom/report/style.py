@@ -77,7 +77,7 @@ _STYLE = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Within: figures in this style, whatever the user's own settings of matplotlib are.
+    """Draw figures within the context in this style, whatever the user's own settings of matplotlib are.
 
     Raises:
         SettingError: matplotlib is not installed.
@@ -92,7 +92,7 @@ def drawing() -> Iterator[None]:
 
 
 def canvas(size: tuple[float, float] = HALF) -> tuple[Figure, Axes]:
-    """An empty figure of a size in inches with one pair of axes; call within `drawing`."""
+    """Return an empty figure of a size in inches with one pair of axes; call within `drawing`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -105,22 +105,25 @@ def colour(number: int) -> str:
 
 
 def dashes(number: int) -> Any:
-    """Give its line style: solid for the first ten, the next one for every ten that follow."""
+    """Give the line style of this method: solid for the first ten, the next one for every ten that follow."""
     return DASHES[number // SOLID % len(DASHES)]
 
 
 def ink(number: int | None) -> str:
-    """The colour of words about a method: its own, as dark as reading takes; None: of words about anything."""
+    """Return the colour of words about a method: its own, as dark as reading takes.
+
+    With None, it is the colour of words about anything else.
+    """
     return INK if number is None else _legible(colour(number), "#ffffff", 0)
 
 
 def at_night(number: int) -> str:
-    """The colour of a method and of words about it in dark mode."""
+    """Return the colour of a method and of words about it in dark mode."""
     return _legible(colour(number), _NIGHT, 255)
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours, 1 to 21 (WCAG 2)."""
+    """Return the contrast of two colours, 1 to 21 (WCAG 2)."""
     lights = []
     for text in (one, other):
         parts = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in _rgb(text))]
@@ -129,7 +132,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def _legible(text: str, ground: str, towards: int) -> str:
-    """A colour, mixed with black (0) or white (255) until its contrast is 4.5."""
+    """Mix a colour with black (0) or white (255) until its contrast is 4.5."""
     mixed = text
     for step in range(1, 21):
         if contrast(mixed, ground) >= 4.5:
@@ -143,13 +146,13 @@ def _rgb(text: str) -> tuple[int, ...]:
 
 
 def even_step(span: int) -> int:
-    """A round number that goes at most seven times into a number of rounds: from tick to tick."""
+    """Return a round number that goes at most seven times into a number of rounds: from tick to tick."""
     steps = (int(digit + "0" * zeros) for zeros in range(20) for digit in "125")
     return next(step for step in steps if span / step <= 7)
 
 
 def plain(text: str) -> str:
-    """Text that matplotlib does not take for a formula."""
+    """Escape a text so that matplotlib does not take it for a formula."""
     return text.replace("$", r"\$")
 
 
@@ -182,7 +185,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, int | None, str]])
 
 
 def _rising(values: Sequence[float]) -> npt.NDArray[np.float64]:
-    """The numbers in rising order that are nearest to some (isotonic regression by pooling neighbours)."""
+    """Return the numbers in rising order that are nearest to `values` (isotonic regression by pooling neighbours)."""
     pools: list[tuple[float, int]] = []  # mean and how many
     for value in values:
         pools.append((value, 1))
@@ -196,7 +199,7 @@ FIGURES: tuple[FigureKind, ...] = ("png", "svg", "pdf")
 
 
 def rendered(figure: Figure, kind: FigureKind) -> bytes:
-    """A figure as a file: the same bytes for the same numbers, without a date or a program's name."""
+    """Return a figure as a file: the same bytes for the same numbers, without a date or a program's name."""
     out = io.BytesIO()
     names = {
         "png": ("Software",),
@@ -209,7 +212,7 @@ def rendered(figure: Figure, kind: FigureKind) -> bytes:
 
 
 def inline(svg: bytes, name: str, description: str, more: Mapping[str, str] | None = None) -> str:
-    """An SVG for the inside of a page: no style but in attributes, which the page's style sheet overrides.
+    """Return an SVG for the inside of a page: its only style is in attributes, which the page's style sheet overrides.
 
     What is drawn with gid="line.3" has data-part="line" and data-method="3". `description` is for those who do not see
     it, `more` are attributes of the svg.
@@ -246,7 +249,7 @@ def inline(svg: bytes, name: str, description: str, more: Mapping[str, str] | No
 
 
 def _presentation(style: str) -> Iterator[tuple[str, str]]:
-    """The declarations of a style attribute, as attributes of their own; fonts but for their size are the page's."""
+    """Yield the declarations of a style attribute as attributes; of fonts only the size, the rest is the page's."""
     for declaration in filter(None, style.split(";")):
         name, _, value = (word.strip() for word in declaration.partition(":"))
         if name == "font":  # before matplotlib 3.11: 10px 'DejaVu Sans', sans-serif
@@ -256,7 +259,7 @@ def _presentation(style: str) -> Iterator[tuple[str, str]]:
 
 
 def scales(figure: Figure) -> dict[str, str]:
-    """Where the values of a drawn figure's axes are in its SVG: two places and their values, of x and of y."""
+    """Return where the values of a figure's axes are in its SVG: two places and their values, of x and of y."""
     axes = figure.axes[0]
     box, (width, height) = axes.get_position(), figure.get_size_inches() * 72
     x = (box.x0 * width, box.x1 * width, *axes.get_xlim())

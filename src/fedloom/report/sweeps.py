@@ -42,7 +42,7 @@ class Swept(NamedTuple):
         return list(self.trials[0].settings)
 
     def table(self, place: int) -> Table:
-        """A row for each trial: its settings, and accuracies as `fedloom sweep` takes them. `place`: from 1."""
+        """Return a row for each trial: its settings, and accuracies as `fedloom sweep` takes them. `place`: from 1."""
         measured = [name for name in CHOSEN_BY if any(t.method.has(name) for t in self.trials)]
         settings = [Column(name, short(name)) for name in self.names]
         columns = [Column("trial", "trial"), *settings]
@@ -56,10 +56,11 @@ class Swept(NamedTuple):
 
 
 def sweeps(methods: Sequence[Method]) -> list[Swept]:
-    """Every algorithm of which three or more methods, from the same source of data, have a result.
+    """Return a sweep for each algorithm with results for three or more methods from the same source of data.
 
-    Those of one problem are compared; of methods on several there is a sweep where the problem itself was varied.
-    Results are validation accuracies where all have measured them. A setting that one does not know is not varied.
+    Methods on one problem are compared. Methods on several problems are a sweep where the problem itself was varied.
+    Results are validation accuracies where all have measured them. A setting that one method does not know is not
+    varied.
     """
     groups: dict[str, list[Method]] = {}
     for m in methods:
@@ -86,7 +87,10 @@ def sweeps(methods: Sequence[Method]) -> list[Swept]:
 
 
 def _other_data(own: Sequence[dict[str, str]], group: Sequence[Method]) -> bool:
-    """Whether methods differ in what no axis can show: the source of data, or problems without a varied setting."""
+    """Return whether methods differ in what no axis can show.
+
+    That is the source of data, or their problems without a varied setting of the problem.
+    """
     several = len({m.problem.title for m in group}) > 1
     return any("data.source" in settings for settings in own) or (
         several and not any(all(name in settings for settings in own) and of_problem(name) for name in own[0])
@@ -98,12 +102,12 @@ def _result(method: Method, name: str) -> Spread | None:
 
 
 def short(name: str) -> str:
-    """The last part of a setting's name: lr of local.lr."""
+    """Return the last part of a setting's name: lr of local.lr."""
     return name.rpartition(".")[2]
 
 
 def order(value: str) -> tuple[bool, float, str]:
-    """A key that sorts values of a setting: numbers by size, then words."""
+    """Return a key that sorts values of a setting: numbers by size, then words."""
     try:
         number = float(value)
     except ValueError:

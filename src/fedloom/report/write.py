@@ -96,7 +96,7 @@ def _page(methods: Sequence[Method], remarks: Sequence[str]) -> Page:
 
 
 def _problems(page: Page, found: Summary) -> None:
-    """Methods by problems, and what is varied with the problem; nothing here is best of two columns."""
+    """Add methods by problem, and what is varied with the problem; no number is marked as the best of two columns."""
     page.section("problems", "Methods by problem")
     for caption, table in found.across():
         page.table(table, f"{caption} Bold: the best mean of a column, which is no test of significance.")
@@ -132,7 +132,7 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
 
 
 def _sweeps(page: Page, methods: Sequence[Method]) -> None:
-    """Sections only where there is a sweep: what is no sweep misses none."""
+    """Add sections for sweeps; without a sweep there is no section, and nothing is said to be missing."""
     for place, sweep in enumerate(sweeps(methods), 1):
         again = f"-{place}" * (place > 1)
         page.section(f"sweep{again}", f"Sweep of {sweep.trials[0].method.first.algorithm}")
@@ -320,7 +320,7 @@ def _runs(page: Page, methods: Sequence[Method]) -> None:
 
 
 def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, beside: Sequence[Drawn] = ()) -> None:
-    """Figures of numbers over rounds, `beside` others, or a line about why there is none."""
+    """Add figures of numbers over rounds, after those in `beside`, and a line for each number that no run has."""
     drawn, missing = list(beside), []
     for name in names:
         measure, loss = MEASURES[name], MEASURES[name].unit == "loss"

@@ -26,7 +26,7 @@ from fedloom.core.types import Weights
 
 
 def parameters(method: Callable[..., Any]) -> list[Any]:
-    """The annotations of what a method takes beside the client, in order.
+    """Return the annotations of what a method takes beside the client, in order.
 
     Raises:
         StackingError: one of them says nothing of what it is.
@@ -105,5 +105,5 @@ def _name(kind: Any) -> str:
 
 
 def one_of(stacked: Any) -> Any:
-    """What one client gets of a tree without storage that is stacked, [K, ...] -> [...]."""
+    """Return what one client gets of a stacked tree without storage, [K, ...] -> [...]."""
     return tree.map_tree(lambda t: t.new_empty(t.shape[1:], device="meta"), stacked)

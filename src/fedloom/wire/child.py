@@ -21,7 +21,7 @@ _LENGTH = 8
 
 
 def why_no_fork() -> str | None:
-    """Why this process cannot fork children that compute; None if it can."""
+    """Return why this process cannot fork children that compute; None if it can."""
     if sys.platform != "linux":
         return f"processes that compute cannot be forked safely on {sys.platform}"
     if multiprocessing.current_process().daemon:
@@ -52,14 +52,14 @@ class Child:
         self._end = weakref.finalize(self, _end, self.pipe, self.process, os.getpid())
 
     def send(self, message: bytes) -> None:
-        """Ask; `EOFError` if the process has died."""
+        """Ask the process; raise `EOFError` if it has died."""
         try:
             _put(self.pipe, self.shared, message)
         except OSError as error:
             raise EOFError from error
 
     def receive(self) -> memoryview:
-        """Wait for the answer, which stays until the next request; `EOFError` if the process has died."""
+        """Wait for the answer, which stays until the next request; raise `EOFError` if the process has died."""
         try:
             return _get(self.pipe, self.shared)
         except OSError as error:
@@ -67,7 +67,7 @@ class Child:
 
     @property
     def epitaph(self) -> str:
-        """What a process that has died died of."""
+        """Cause of death of a process that has died."""
         self.process.join(5)
         code = self.process.exitcode
         if code is not None and code < 0:

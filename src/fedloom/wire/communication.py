@@ -51,11 +51,18 @@ class Wires(ABC):
 
     @abstractmethod
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
-        """Those that have answered or are gone; waits for the first of them, but not longer than so many seconds."""
+        """Return the ranks that have answered or are gone.
+
+        It waits for the first of them, but not longer than `timeout` seconds.
+        """
 
     @abstractmethod
     def take(self, rank: int) -> memoryview:
-        """The oldest answer of a rank that was not taken, valid until the next `post`; `EOFError` if it is gone."""
+        """Return the oldest answer of a rank that was not taken, valid until the next `post`.
+
+        Raises:
+            EOFError: the rank is gone.
+        """
 
 
 class CommunicationManager(Wires):
@@ -73,17 +80,17 @@ class CommunicationManager(Wires):
 
     @abstractmethod
     def came(self) -> list[int]:
-        """At rank 0: all that have come, gone or not, in order; one that comes again has a new number."""
+        """Return, at rank 0, all ranks that have come, gone or not, in order; one that comes again has a new number."""
 
     @property
     def arriving(self) -> bool:
-        """Whether a rank is being connected that `came` will name."""
+        """True while a rank is being connected that `came` will name."""
         return False
 
     def dismiss(self, ranks: Collection[int], late: Collection[int]) -> list[int]:
-        """Tell ranks that it is over, and wait until those that are not `late` have heard of it: those that are gone.
+        """Tell ranks that it is over, wait until those that are not `late` have heard, and return those that are gone.
 
-        A process that ended before would end them in the middle of their work.
+        A process that ended earlier would end them in the middle of their work.
         """
         for rank in ranks:
             self.post(rank, CLOSED)
@@ -102,16 +109,18 @@ class CommunicationManager(Wires):
 
     @abstractmethod
     def receive(self) -> memoryview:
-        """The next message of rank 0; `EOFError` if that is gone."""
+        """Return the next message of rank 0; raise `EOFError` if that is gone."""
 
     @abstractmethod
     def answer(self, message: bytes) -> None:
-        """Answer it; `EOFError` if rank 0 is gone."""
+        """Answer the message; raise `EOFError` if rank 0 is gone."""
 
 
 class Carried(CommunicationManager):
-    """Messages are carried by threads: neither a rank that hangs nor one that dies keeps the others from being heard,
-    and what is computed waits neither for the next message nor for the last answer.
+    """Manager whose messages are carried by threads.
+
+    Neither a rank that hangs nor one that dies keeps the others from being heard. What is computed waits neither for
+    the next message nor for the last answer.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -168,15 +177,17 @@ class Carried(CommunicationManager):
             self._news.notify_all()
 
     def _allowed(self, rank: int, size: int) -> int:
-        """Bytes of a message, before anything is made for it; `EOFError` where they are too many."""
+        """Return the bytes of a message, before anything is made for it; raise `EOFError` where they are too many."""
         if not 0 <= size <= self.limit:
             raise EOFError(f"rank {rank} sends {size} bytes, and at most {self.limit} are taken")
         return size
 
 
 class GlooManager(Carried):
-    """Over Gloo, each rank with rank 0 alone: they are a process group of two, so a rank may come at any time, and come
-    again when it was gone. Who comes n-th is number n to rank 0. They find each other in a `store`.
+    """Manager over Gloo, which connects each rank with rank 0 alone.
+
+    They are a process group of two, so a rank may come at any time, and come again when it was gone. The n-th rank that
+    comes is number n to rank 0. They find each other in a `store`.
 
     For each rank at the other end a thread sends and another receives, since both block.
     """
@@ -205,7 +216,7 @@ class GlooManager(Carried):
         return self._threads[-1]
 
     def _receive_ranks(self) -> None:
-        """The thread of rank 0 that looks for ranks that have come."""
+        """Look for ranks that have come; runs in a thread of rank 0."""
         met = 0
         with contextlib.suppress(RuntimeError):  # the store is gone, and nobody can come any more
             while not self._ending.wait(LOOK):
@@ -215,7 +226,7 @@ class GlooManager(Carried):
                 met = there
 
     def _try_to_meet(self, number: int) -> None:
-        """The thread that connects one of them, which may hang or have died."""
+        """Connect a rank that has come; runs in a thread, because the rank may hang or have died."""
         try:
             self._meet(number, number)
         except RankError as error:
@@ -223,7 +234,7 @@ class GlooManager(Carried):
                 warn(f"of the ranks that have come one is not there: {error}", EngineWarning)
 
     def _meet(self, rank: int, number: int) -> None:
-        """Connect with a rank, which is the n-th that has come to rank 0, or this one is."""
+        """Connect with a rank: it is the one that came as number `number` to rank 0, or this process is."""
         try:
             place = dist.PrefixStore(f"pair {number}", self.store)
             self._pairs[rank] = dist.ProcessGroupGloo(place, min(self.rank, 1), 2, MEETING)
@@ -251,7 +262,7 @@ class GlooManager(Carried):
         self._out[rank].put(message)
 
     def _send_all(self, rank: int) -> None:
-        """The thread that sends to a rank."""
+        """Send to a rank; runs in a thread."""
         with contextlib.suppress(EOFError):
             while (message := self._out[rank].get()) is not None:
                 self._send(rank, message)
@@ -260,7 +271,7 @@ class GlooManager(Carried):
         self._lost(rank)
 
     def _hear(self, rank: int) -> None:
-        """The thread that receives from a rank."""
+        """Receive from a rank; runs in a thread."""
         with contextlib.suppress(EOFError):
             while not self._ending.is_set():
                 self._came(rank, self._receive(rank))
@@ -282,8 +293,10 @@ class GlooManager(Carried):
         atexit.unregister(self.end)
 
     def _part(self, rank: int) -> None:
-        """End a connection, which wakes the threads that wait in Gloo. They would wake when there is no interpreter any
-        more, and abort the process. A timeout ends it, and nothing else that PyTorch has.
+        """End a connection, which wakes the threads that wait in Gloo.
+
+        Otherwise they would wake when there is no interpreter any more, and abort the process. A timeout ends the
+        connection, and nothing else that PyTorch has does.
         """
         with contextlib.suppress(RuntimeError):
             self._pairs[rank].recv([torch.zeros(1)], 1 - min(self.rank, 1), 1).wait(timedelta(milliseconds=1))
@@ -310,7 +323,7 @@ class GlooManager(Carried):
         return data
 
     def _through(self, rank: int, way: Literal["send", "recv"], tensor: torch.Tensor) -> None:
-        """Send or receive a tensor; `EOFError` if the rank is gone."""
+        """Send or receive a tensor; raise `EOFError` if the rank is gone."""
         try:
             getattr(self._pairs[rank], way)([tensor], 1 - min(self.rank, 1), 0).wait(FOREVER)
         except RuntimeError as error:
@@ -318,7 +331,7 @@ class GlooManager(Carried):
 
 
 def _join(threads: Collection[threading.Thread]) -> bool:
-    """Wait for threads that are about to end, but not for long: whether some are left."""
+    """Wait for threads that are about to end, but not for long, and return whether some are left."""
     until = time.monotonic() + PATIENCE
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
@@ -332,7 +345,7 @@ _UNCONNECTED = (
 
 
 def _over_gloo() -> GlooManager:
-    """By what torchrun's environment describes, or in the store of the process group that there is."""
+    """Make a manager from what torchrun's environment describes, or in the store of an existing process group."""
     if dist.is_initialized():
         return GlooManager(dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store())
     rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
@@ -350,11 +363,12 @@ def _over_gloo() -> GlooManager:
 
 
 class MPIManager(Carried):
-    """Over MPI. One thread speaks with it, and nothing blocks, since a blocking receive of MPI takes a whole core:
-    messages are looked for in growing pauses.
+    """Manager over MPI, with which one thread speaks.
 
-    A rank that dies ends the job: `mpirun` sees to that, and the run goes on with --resume. One that ends in the middle
-    of its work, or whose peers never answered, has to abort the others, or it would wait for them at its end.
+    Nothing blocks, since a blocking receive of MPI takes a whole core: messages are looked for in growing pauses.
+
+    A rank that dies ends the job: `mpirun` sees to that, and the run goes on with --resume. A rank that ends in the
+    middle of its work, or whose peers never answered, has to abort the others, or it would wait for them at its end.
     """
 
     def __init__(self) -> None:
@@ -387,7 +401,7 @@ class MPIManager(Carried):
         self._out.put((rank, message))
 
     def _carry(self) -> None:
-        """The thread: sends what is given to it, and receives what has come, until it is told to end."""
+        """Send what is given and receive what has come, until told to end; runs in a thread."""
         sent, coming, (pause, longest), end = list[Any](), dict[int, Any](), PAUSES, None
         try:
             while end is None or (sent and time.monotonic() < end):
@@ -410,7 +424,7 @@ class MPIManager(Carried):
                 self._lost(rank)
 
     def _wants(self, rank: int) -> bool:
-        """Whether there is room for a message: at rank 0 for answers that are owed, elsewhere for one in advance."""
+        """Return whether there is room for a message: at rank 0 for owed answers, elsewhere for one in advance."""
         waiting = len(self._found[rank])
         return waiting < self._owed[rank] if self.rank == 0 else not waiting
 
@@ -436,7 +450,7 @@ _managers: dict[str, CommunicationManager] = {}  # of this process
 
 
 def communication(transport: Transport) -> CommunicationManager:
-    """The CommunicationManager of this process; over Gloo others wait here until rank 0 has come."""
+    """Return the CommunicationManager of this process; over Gloo others wait here until rank 0 has come."""
     if transport not in _managers:
         if transport == "gloo" and "TORCHELASTIC_RUN_ID" in os.environ and takes_c10d(_launched_by()):
             warn(
@@ -450,8 +464,10 @@ def communication(transport: Transport) -> CommunicationManager:
 
 
 def takes_c10d(words: Sequence[str]) -> bool:
-    """Whether torchrun with this command line keeps its ranks together by c10d, whose state is a pickle that anybody
-    may write: where that is asked for, and on one host where no port is named.
+    """Return whether torchrun with this command line keeps its ranks together by c10d.
+
+    The state of c10d is a pickle that anybody may write. It is taken where it is asked for, and on one host where no
+    port is named.
     """
     line = " ".join(words).replace("_", "-")
 
@@ -465,7 +481,7 @@ def takes_c10d(words: Sequence[str]) -> bool:
 
 
 def _launched_by() -> list[str]:
-    """The command line of the process above; one that says a port where the system does not tell."""
+    """Return the command line of the process above; one that names a port where the system does not tell."""
     try:
         return Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -473,7 +489,7 @@ def _launched_by() -> list[str]:
 
 
 def rank_here(transport: Transport) -> int:
-    """The rank of this process, before there is a connection.
+    """Return the rank of this process, before there is a connection.
 
     Raises:
         SettingError: it was not launched with others, or lacks what the transport needs.
@@ -505,7 +521,7 @@ def rank_here(transport: Transport) -> int:
 
 
 def meeting_point(transport: Transport) -> str:
-    """Where ranks find each other, in words."""
+    """Say where ranks find each other."""
     return "MPI" if transport == "mpi" else f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
 
 
@@ -535,7 +551,9 @@ def check_alone(engine: str) -> None:
 
 
 def only_computes(engine: str) -> bool:
-    """Whether this process is a rank that computes clients, so that rank 0 has the numbers and the files of the run.
+    """Return whether this process is a rank that computes clients.
+
+    If it is, rank 0 has the numbers and the files of the run.
 
     Raises:
         SettingError: the engine is to be chosen, and there are several ranks.

@@ -105,7 +105,7 @@ class Devices(Engine):
 
     @property
     def _stays(self) -> bool:
-        """Whether states stay with the devices."""
+        """True if states stay with the devices."""
         return self._has_states and not self.options.counts_states
 
     def _version(self, client: int) -> Version | None:
@@ -115,7 +115,10 @@ class Devices(Engine):
         return int(held.round), int(held.exchange)
 
     def _digest(self, client: int) -> str | None:
-        """That of the state which the server accepted last of a device; None: it keeps none, or none was yet."""
+        """Return the digest of the state that the server accepted last of a device.
+
+        It is None where the device keeps no state, or where none was accepted yet.
+        """
         if self._version(client) is None:
             return None
         digest: Tensor = self.states[client].digest
@@ -132,7 +135,7 @@ class Devices(Engine):
     def _exchange(
         self, requests: dict[int, Request], broadcast: tuple[Any, ...] | None
     ) -> Iterator[tuple[int, memoryview | Lost]]:
-        """Send each client its request; what comes, by client."""
+        """Send each client its request, and yield what comes, by client."""
         self._fleet.gather()
         fleet, made, clients = self._fleet, None if broadcast is None else part(broadcast), dict[str, int]()
         if broadcast is not None:
@@ -150,14 +153,14 @@ class Devices(Engine):
             yield clients[name], answer
 
     def _size(self, request: Request) -> int:
-        """Bytes that an answer may have; what cannot be rehearsed is refused when it has come."""
+        """Return the bytes that an answer may have; what cannot be rehearsed is rejected when it has come."""
         try:
             return min(self.limit, self.rehearsals.size(request))
         except FedloomError:
             return self.limit
 
     def _open(self, client: int, answer: memoryview | Lost) -> memoryview:
-        """The answer of a device, if it is one to the newest request.
+        """Return the answer of a device, if it is one to the newest request.
 
         Raises:
             FedloomError: there is none, or it is not, or the device declines.
@@ -180,7 +183,7 @@ class Devices(Engine):
         return data
 
     def _taken(self, request: Request, data: memoryview) -> tuple[Any, Answer]:
-        """(new state or where it is held, answer) of bytes that may be anybody's."""
+        """Return (new state or where it is held, answer) from bytes that may be anybody's."""
         message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
         message.head["warnings"] = []  # the words of a device are for its own log
         travels = self.options.counts_states and request.call.exchange != JUDGING
@@ -205,7 +208,7 @@ class Devices(Engine):
         return states, answer
 
     def _plausible(self, request: Request, node: Any) -> Any:
-        """A part of an upload, its weight no larger than what was registered."""
+        """Return a part of an upload, its weight no larger than what was registered."""
         size = int(self.population.sizes[request.clients[0]])
         if isinstance(node, Weighted):
             if not bool((node.weight.isfinite() & (node.weight > 0)).all()):  # of weights of 0 alone there is no mean
@@ -220,14 +223,14 @@ class Devices(Engine):
         return node
 
     def _failed(self, client: int, error: FedloomError, round: int) -> str:
-        """Why there is no answer of a client that counts, also in the audit log."""
+        """Return why there is no answer of a client that counts, and write it to the audit log."""
         event = {RankError: "lost", DeclinedError: "declined"}.get(type(error), "refused")
         self._fleet.audit(event, self._fleet.names[client], str(error), round=round + 1)
         return f"{event}: {str(error)[:200]}"
 
 
 def _as_bytes(digest: Any) -> Tensor:
-    """The digest of a new state, [1, 16], as a device says it; zeros where it keeps none."""
+    """Return the digest of a new state, [1, 16], from what a device says; zeros where it keeps none."""
     if digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
         raise CodecError(f"the digest of a state is 32 hexadecimal digits, got {digest!r:.80}")
     return torch.tensor([list(bytes.fromhex(digest or "00" * 16))], dtype=torch.uint8)

@@ -22,7 +22,7 @@ _LONGEST = 300  # characters of what a device says, in the audit log
 
 
 class Audit:
-    """What devices did, as lines of a file: joined, answered, declined, was refused or lost, and why.
+    """Log of what devices did, as lines of a file: joined, answered, declined, was refused or lost, and why.
 
     Never read by a run: times are in it, and words of devices.
     """
@@ -48,7 +48,7 @@ class Lost:
 
 
 class Fleet(ABC):
-    """What a transport of devices has to do, and no more. Messages are opaque to it.
+    """Minimum that a transport of devices has to do. Messages are opaque to it.
 
     `names`: the registered devices, in the order of their client numbers. `tokens`: by which each of them knows the
     server, and the server it. A device answers one request after the other.
@@ -60,22 +60,22 @@ class Fleet(ABC):
 
     @abstractmethod
     def there(self) -> Collection[str]:
-        """The devices that can be asked now."""
+        """Return the devices that can be asked now."""
 
     def gather(self) -> None:  # noqa: B027  # others have them all from the first to the last
-        """Let in who has come since, and wait for somebody where nobody is left.
+        """Let in devices that have come since, and wait for one where none is left.
 
         Raises:
-            RankError: nobody comes.
+            RankError: none comes.
         """
 
     @abstractmethod
     def expect(self, size: int) -> None:
-        """Take answers of so many bytes from now on, if not of more: late ones are of earlier requests."""
+        """Take answers of up to `size` bytes from now on, if not of more: late ones are of earlier requests."""
 
     @abstractmethod
     def ask(self, requests: Mapping[str, bytes], deadline: float | None) -> Iterator[tuple[str, memoryview | Lost]]:
-        """Send each device its request; the answers as they come, one for each device.
+        """Send each device its request, and yield the answers as they come, one for each device.
 
         An answer that comes after `deadline` seconds is dropped, now or at a later call.
         """
@@ -105,7 +105,10 @@ class RankFleet(Fleet):
         manager.at_work = True
 
     def introduce(self, hello: bytes, seconds: float | None = None) -> dict[int, bytes]:
-        """What ranks answer to the first message: all that there are, or those who do within so many seconds."""
+        """Return the answers of ranks to the first message.
+
+        These are the answers of all ranks that there are, or of those that answer within `seconds` seconds.
+        """
         self.hello, found = hello, dict[int, bytes]()
         end = None if seconds is None else time.monotonic() + seconds
         while len(found) < self.manager.size - 1 and (end is None or time.monotonic() < end):
@@ -115,7 +118,7 @@ class RankFleet(Fleet):
         return found
 
     def _registrations(self, seconds: float) -> dict[int, bytes]:
-        """What those have answered to the first message who have come and are still there."""
+        """Return the answers to the first message of ranks that have come and are still there."""
         for rank in self.manager.came():
             if rank not in self._met:
                 self._met.add(rank)
@@ -143,7 +146,7 @@ class RankFleet(Fleet):
             self._let_in(LOOK)
 
     def _let_in(self, seconds: float) -> None:
-        """Go on also with those that have come since."""
+        """Go on also with the ranks that have come since."""
         if self.admit is not None:
             for rank, data in self._registrations(seconds).items():
                 self.admit(rank, data)
@@ -154,7 +157,7 @@ class RankFleet(Fleet):
         self._owed[rank] += 1
 
     def settle(self) -> None:
-        """Wait until those who were told something have heard; slow ones may say so later."""
+        """Wait until the ranks that were told something have heard it; slow ones may say so later."""
         end = time.monotonic() + PATIENCE
         while (owing := list(+self._owed)) and (left := end - time.monotonic()) > 0:
             ready = self.manager.wait(owing, left)
@@ -197,7 +200,7 @@ class RankFleet(Fleet):
             yield name, Lost(f"{NOT_WITHIN} {deadline:g} s")
 
     def close(self) -> None:
-        """Tell those that are there that it is over, and those that come just now."""
+        """Tell the ranks that are there, and those that come just now, that it is over."""
         self._drop_stale()
         end = time.monotonic() + PATIENCE
         while self.manager.arriving and time.monotonic() < end:
@@ -208,7 +211,10 @@ class RankFleet(Fleet):
         self.ranks.clear()
 
     def _drop_stale(self) -> None:
-        """What has come before a request is sent is no answer to it. Of a device that never stops, some is left."""
+        """Drop what has come before a request is sent, since it is no answer to it.
+
+        Some is left of a device that never stops.
+        """
         for _ in range(_STALE):
             for rank in self.manager.wait(list(self.ranks.values()), 0.0):
                 if self._heard(rank):
@@ -219,7 +225,7 @@ class RankFleet(Fleet):
                     self.audit("late", name, f"its answer {why}, and was dropped")
 
     def _heard(self, rank: int) -> bool:
-        """Whether what has come says that a rank has heard what it was told, and is no answer to a request."""
+        """Return whether what has come says that a rank has heard what it was told, and is no answer to a request."""
         told = self._owed[rank] > 0
         if told:
             self._owed[rank] -= 1

@@ -27,7 +27,7 @@ Found = tuple[Request, Any, Answer]
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """While this is open, PyTorch computes on so many threads."""
+    """Let PyTorch compute on `count` threads while this is open."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -40,9 +40,9 @@ class Processes(Engine):
     """`loop` on one thread, in several processes; the same bits whatever their number.
 
     Each is sent a client's state with the request and sends it back: any client can go to any of them. The largest go
-    first, each to whoever is free; or `together` so many of one architecture, as a stack. Where a process dies, or an
-    answer is damaged, the clients are asked again. Answers bear the numbers of their requests, so one that comes late,
-    or twice, is dropped.
+    first, each to whoever is free. Or `together` clients of one architecture go at once, as a stack. Where a process
+    dies, or an answer is damaged, the clients are asked again. Answers bear the numbers of their requests, so one that
+    comes late, or twice, is dropped.
     """
 
     together = 1
@@ -58,19 +58,22 @@ class Processes(Engine):
     @property
     @abstractmethod
     def wires(self) -> Wires:
-        """To the processes, by their numbers."""
+        """Wires to the processes, by their numbers."""
 
     @abstractmethod
     def idle(self, count: int) -> list[int] | None:
-        """Up to `count` processes without work, begun where they are not there; None: clients are computed here."""
+        """Return up to `count` processes without work, started where they are not there.
+
+        None: clients are computed here.
+        """
 
     @abstractmethod
     def replaced(self, process: int) -> tuple[str, list[int]]:
-        """A process is gone: what it died of, and the one that takes its place, if there is one."""
+        """Return what a process that is gone died of, and the one that takes its place, if there is one."""
 
     @abstractmethod
     def left(self, process: int) -> bool:
-        """Nobody waits for a process's answer any more: whether it will come all the same, and must be dropped."""
+        """Give up the answer of a process, and return whether it will come all the same and must be dropped."""
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[Found]:
         here = [tuple(clients[i : i + self.together]) for i in range(0, len(clients), self.together)]
@@ -86,7 +89,7 @@ class Processes(Engine):
             yield from in_order([share[0] for share in shares], self._there(call, shares, send, processes))
 
     def _there(self, call: Call, shares: Sequence[Share], send: Send, free: list[int]) -> Iterator[Found]:
-        """Answers as they come. `free`: processes without work."""
+        """Yield answers as they come. `free`: processes without work."""
         sizes, broadcast = self.population.sizes, (next(self._calls), part(call.broadcast))
         left = sorted(shares, key=lambda share: (sizes[list(share)].sum(), -share[0]))
         tries = dict.fromkeys(shares, 0)
@@ -128,14 +131,15 @@ class Processes(Engine):
 
     @property
     def _at_work(self) -> dict[int, list[Request]]:
-        """What processes have not answered that somebody waits for, the oldest first."""
+        """Requests that processes have not answered and that somebody waits for, the oldest first."""
         due = {process: [r for r in each.values() if r is not None] for process, each in self._asked.items()}
         return {process: each for process, each in due.items() if each}
 
     def _next(self, free: list[int], left: int) -> int | None:
-        """Who is sent a request next: a process without work, or one whose next work can be there when it is done.
+        """Return the process that is sent a request next; None where there is none.
 
-        The last go to whoever is done first.
+        It is a process without work, or one whose next work can be there when it is done. The last requests go to the
+        process that is done first.
         """
         if free:
             return free.pop()
@@ -153,7 +157,7 @@ class Processes(Engine):
         self.wires.post(process, request_bytes(request, number, news, own, summed=summed))
 
     def _heard(self, process: int, free: list[int], left: list[Share]) -> tuple[Request | None, Message | None, str]:
-        """(what a process has answered, its answer, why there is none), and who is `free` and what is `left` then.
+        """Return (request that a process has answered, its answer, why there is none), and update `free` and `left`.
 
         There is no request where nobody waits for the answer: it came late, or twice.
         """
@@ -182,7 +186,7 @@ class Processes(Engine):
         return asked, answer, why
 
     def _again(self, request: Request, why: str, tries: dict[Share, int]) -> None:
-        """A client has to be asked again; `ClientError` if it was asked often enough."""
+        """Warn that clients have to be asked again; raise `ClientError` if they were asked often enough."""
         share = request.clients
         tries[share] += 1
         if tries[share] >= TRIES:
@@ -196,7 +200,7 @@ class Processes(Engine):
 
 
 def _opened(data: memoryview, device: torch.device) -> Message:
-    """An answer to some request.
+    """Return an answer to some request.
 
     Raises:
         CodecError: it was damaged on its way, or what it answers was.
@@ -209,7 +213,10 @@ def _opened(data: memoryview, device: torch.device) -> Message:
 
 
 def in_order(clients: Sequence[int], found: Iterator[Found]) -> Iterator[Found]:
-    """Answers in the order of `clients`, the first of each, as soon as those before are there; without the lost."""
+    """Yield answers in the order of `clients`, the first of each, as soon as those before are there.
+
+    Clients that are lost are left out.
+    """
     there: dict[int, Found] = {}
     for k in clients:
         while k not in there and (answer := next(found, None)) is not None:

@@ -33,8 +33,8 @@ class Ranks(Processes):
 
     Where it is not open, as for a replay, clients are computed here: the bits are the same. A rank that is lost is not
     replaced: over Gloo the run goes on with those that are left, and with it once it is started again; over MPI the job
-    ends. With a `chunk` a rank computes so many clients as a stack, with the bits of `stacked` on one thread and this
-    chunk.
+    ends. With a `chunk` a rank computes that number of clients as a stack, with the bits of `stacked` on one thread and
+    this chunk.
     """
 
     transport: ClassVar[Transport]
@@ -72,7 +72,7 @@ class Ranks(Processes):
         return True
 
     def close(self) -> None:
-        """Let go of the others, and wait until those that are not late have heard of it."""
+        """Let go of the other ranks, and wait until those that are not late have heard of it."""
         if self.ranks:
             self._tell()
             self.wires.dismiss([*self.ranks, *self._silent], {*self._asked, *self._silent})
@@ -81,7 +81,7 @@ class Ranks(Processes):
         self._holds.clear()
 
     def serve(self) -> None:
-        """At the other ranks: answer until rank 0 closes this engine.
+        """Answer, at the other ranks, until rank 0 closes this engine.
 
         Raises:
             RankError: rank 0 is gone.
@@ -113,7 +113,7 @@ class Ranks(Processes):
     # ---- whether all ranks run the same job
 
     def _agree(self) -> None:
-        """Begin with those that are there, which must run this job.
+        """Begin with the ranks that are there, which must run this job.
 
         Raises:
             RankError: one has not come in time, or has come and says nothing.
@@ -142,7 +142,7 @@ class Ranks(Processes):
             _compare(self._mine, theirs)
 
     def _let_in(self) -> None:
-        """Go on also with those that have come since, which were gone and are back."""
+        """Go on also with the ranks that have come since, which were gone and are back."""
         self._tell()
         for rank, theirs in self._said().items():
             if theirs == self._mine:
@@ -152,7 +152,7 @@ class Ranks(Processes):
                 self.wires.at_work = True
 
     def _tell(self) -> None:
-        """Tell those that have come of this job."""
+        """Tell the ranks that have come about this job."""
         o = self.options
         about = {"about": self._mine, "stacked": self.stacked, "compilation": o.compilation, "bf16": o.bf16}
         for rank in self.wires.came():
@@ -162,7 +162,7 @@ class Ranks(Processes):
                 self.wires.post(rank, json.dumps(about).encode())
 
     def _said(self) -> dict[int, str]:
-        """Which job ranks run that were told of this one, as far as they have said it."""
+        """Return the job of each rank that was told of this one, as far as it has said so."""
         found: dict[int, str] = {}
         for rank in self.wires.wait(self._silent, 0.0) if self._silent else ():
             answer = HEAD
@@ -175,7 +175,7 @@ class Ranks(Processes):
         return found
 
     def _about(self) -> str:
-        """What all ranks must have in common, as a digest."""
+        """Return a digest of what all ranks must have in common."""
         p = self.population
         digest = hashlib.sha256(repr((self.algorithm, p.seed, str(p.dtype), p.assignment)).encode())
         for name in p.models:
@@ -203,7 +203,10 @@ class MPI(Ranks):
 
 
 def own_device(device: torch.device) -> torch.device:
-    """The GPU of this rank where `device` names none: by its number on its host, in turn where there are fewer."""
+    """Return `device`, or the GPU of this rank where `device` names none.
+
+    The rank takes the GPU of its number on its host, in turn where there are fewer.
+    """
     if device.type != "cuda" or device.index is not None:
         return device
     here = next((os.environ[name] for name in _LOCAL if name in os.environ), "0")

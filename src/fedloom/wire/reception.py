@@ -39,9 +39,9 @@ def receive(
 
     `models`: the architectures that devices may have. `cap`: examples that count of one device; None: as when the run
     began, at first `cap_of` those that register. `public`: whether public examples follow, see `hand_out`. `fits`:
-    raises SettingError if the run cannot begin with these devices, which `path` and `fleet.names` say. `wait`: after so
-    many seconds it begins with the devices that have come, if these are at least so many (None: all that are not
-    refused). A registered one that comes later is let in then.
+    raises SettingError if the run cannot begin with these devices, which `path` and `fleet.names` say. `wait`: after
+    this number of seconds the run begins with the devices that have come, if these are at least `least` (None: all that
+    are not refused). A registered one that comes later is let in then.
 
     Raises:
         SettingError: no device could be registered, too few came, they hold examples that are not alike, or they do not
@@ -107,7 +107,7 @@ def receive(
 
 
 def _registered(data: bytes, connected: Collection[str]) -> Registration:
-    """What a device has registered.
+    """Return what a device has registered.
 
     Raises:
         RefusedError: it is no registration, or of a device that is there already.
@@ -119,7 +119,7 @@ def _registered(data: bytes, connected: Collection[str]) -> Registration:
 
 
 def _capped(fleet: RankFleet, one: Registration, cap: int) -> Registration:
-    """A registration as far as its examples count."""
+    """Return a registration with the examples that count."""
     if (smaller := one.capped(cap)) != one:
         fleet.audit("capped", one.id, f"it holds {sum(one.train)} examples, of which {sum(smaller.train)} count")
     return smaller
@@ -156,8 +156,9 @@ def _turn_away(fleet: RankFleet, why: Mapping[int, str]) -> None:
 
 
 def hand_out(fleet: RankFleet, public: Examples, *, labels: bool) -> None:
-    """Send the devices that are there the public examples, and their labels where these are to be known; and those that
-    come later.
+    """Send the public examples to the devices that are there and to those that come later.
+
+    Their labels are sent too where these are to be known.
     """
     n = public.normalise
     head = {"normalise": [n.mean, n.std, n.scale], "labels": labels}
@@ -168,7 +169,9 @@ def hand_out(fleet: RankFleet, public: Examples, *, labels: bool) -> None:
 
 
 def handed_out(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Examples, bool]:
-    """(public examples, whether their labels are known) of what the server has sent; alike to a device's own.
+    """Return (public examples, whether their labels are known) from what the server has sent.
+
+    The examples are like the device's own.
 
     Raises:
         RefusedError: they are not, or it is no such message.

@@ -38,10 +38,10 @@ _DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.floa
 
 
 def checked_id(id: Any, whose: str) -> str:
-    """An id as it may be part of a path.
+    """Return an id, which may be part of a path.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is no id.
     """
     if isinstance(id, str) and _ID.fullmatch(id):
         return id
@@ -49,7 +49,7 @@ def checked_id(id: Any, whose: str) -> str:
 
 
 def checked_names(names: Any, whose: str, count: int) -> tuple[str, ...]:
-    """What the `count` classes or columns of some examples are called; nothing where they have no names.
+    """Return the names of the `count` classes or columns of some examples; nothing where they have no names.
 
     Raises:
         RefusedError: they are no names, too long, or not as many.
@@ -72,7 +72,7 @@ def _said_names(names: Any, whose: str, count: int) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class Registration:
-    """What a device says of itself when it joins. No example leaves it.
+    """Description that a device gives of itself when it joins. No example leaves it.
 
     Attributes:
         id: 32 hexadecimal digits, which it keeps: it is the same device on whatever host and rank.
@@ -100,10 +100,10 @@ class Registration:
 
     @classmethod
     def of(cls, said: Any) -> Registration:
-        """A registration of what came as JSON.
+        """Return the registration in what came as JSON.
 
         Raises:
-            RefusedError: it is none.
+            RefusedError: it is no registration.
         """
         try:
             counts = {name: tuple(said[name]) for name in ("train", "test", "val", "shape")}
@@ -131,11 +131,14 @@ class Registration:
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """What the classes are called, by their numbers where these are all they have; None where it was not said."""
+        """Names of the classes, which are their numbers where they have no others; None where it was not said."""
         return None if self.classes is None else self.classes or class_numbers(len(self.train))
 
     def capped(self, cap: int) -> Registration:
-        """The same with at most `cap` examples of each role, at least 1; the classes keep their shares."""
+        """Return the registration with at most `cap` examples of each role, at least 1.
+
+        The classes keep their shares.
+        """
 
         def cut(counts: tuple[int, ...]) -> tuple[int, ...]:
             total = sum(counts)
@@ -149,21 +152,25 @@ class Registration:
 
 
 def cap_of(found: Sequence[Registration]) -> int:
-    """Examples that count of one device of a new run: whoever says that it has many more than others weighs no more.
+    """Return how many examples of one device of a new run count.
 
-    Of one or two devices there is no median worth the name, and `CAP` alone holds.
+    A device that says that it has many more than others weighs no more. Of one or two devices there is no median worth
+    the name, and `CAP` alone holds.
     """
     sizes = sorted(sum(each.train) for each in found)
     return CAP if len(sizes) < LEAST else min(CAP, TIMES_MEDIAN * sizes[(len(sizes) - 1) // 2])
 
 
 def class_numbers(count: int) -> tuple[str, ...]:
-    """The numbers of so many classes, which is what classes without names are called."""
+    """Return the numbers of `count` classes, which is what classes without names are called."""
     return tuple(map(str, range(count)))
 
 
 def _unlike(one: tuple[str, Sequence[str] | None], other: tuple[str, Sequence[str] | None]) -> str:
-    """For a message: what two call something, from where they first differ. Names come from outside and are quoted."""
+    """Say, for a message, what two call something, from where they first differ.
+
+    Names come from outside and are quoted.
+    """
     pairs = enumerate(zip_longest(one[1] or (), other[1] or ()))
     start = next((i for i, (a, b) in pairs if a != b), 0)
 
@@ -188,7 +195,7 @@ class Absent(Examples):
     registry: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Nothing is looked at: `x` is one zero as often as it takes."""
+        """Look at nothing: `x` is one zero as often as it takes."""
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"absent {self.num_classes} {self.x.dtype} {tuple(self.x.shape)}".encode())
@@ -204,7 +211,7 @@ class Registry:
         run: the id of the run, by which devices keep their states apart.
         devices: in the order of their ids, so that nobody's number depends on who came first.
         test: what the server judges the global model on, as `--data` is written; "" for nothing.
-        cap: so many examples count of one device; None: it was not said, in a file of an earlier version.
+        cap: number of examples that count of one device; None: it was not said, in a file of an earlier version.
     """
 
     run: str
@@ -216,7 +223,9 @@ class Registry:
     def of(
         cls, run: str, found: Sequence[Registration], models: Sequence[str], test: str = "", cap: int = CAP
     ) -> Registry:
-        """Devices that join a new run; one that leaves its architecture to the server gets one in turn.
+        """Return the registry of devices that join a new run.
+
+        A device that leaves its architecture to the server gets one in turn.
 
         Raises:
             SettingError: there are none, or they differ in shape, type, classes or columns of their examples.
@@ -257,7 +266,7 @@ class Registry:
         return tuple(device.id for device in self.devices)
 
     def admit(self, one: Registration) -> Registration:
-        """The entry of a device that has joined this run before.
+        """Return the entry of a device that has joined this run before.
 
         Raises:
             RefusedError: it has not, or has other examples now.
@@ -277,7 +286,7 @@ class Registry:
 
     @classmethod
     def read(cls, path: Path) -> Registry:
-        """Read it.
+        """Read the file.
 
         Raises:
             StorageError: it is missing or damaged.
@@ -293,7 +302,7 @@ class Registry:
             raise StorageError(f"{path} does not say which devices a run has: {error}") from None
 
     def federation(self, test: Examples | None = None) -> Federation:
-        """Who holds how many examples of which class; the examples are on the devices.
+        """Return the federation: who holds how many examples of which class. The examples are on the devices.
 
         Raises:
             SettingError: the columns of `test` are called otherwise than those of the devices.

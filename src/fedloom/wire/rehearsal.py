@@ -29,7 +29,7 @@ _SEEN = Seen(
 
 
 class _Blank(Population):
-    """One client with blank examples, and training batches of which none is to be taken."""
+    """One client with blank examples, and with training batches that are not to be taken."""
 
     def train_batches(self, request: Request, local: Local) -> Batches:
         batches = super().train_batches(request, local)
@@ -37,8 +37,10 @@ class _Blank(Population):
 
 
 class Rehearsals:
-    """The server's check of answers. A method is rehearsed once for each architecture, registered number of examples
-    and shapes of what is sent, because an upload may depend on each of them.
+    """Check of answers by the server.
+
+    A method is rehearsed once for each architecture, registered number of examples and shapes of what is sent, because
+    an upload may depend on each of them.
     """
 
     def __init__(self, population: Population, algorithm: Algorithm[Any, Any]) -> None:
@@ -63,12 +65,12 @@ class Rehearsals:
         same_shapes(want[name], name, like)
 
     def size(self, request: Request) -> int:
-        """Bytes that the answer to a request may have."""
+        """Return the bytes that the answer to a request may have."""
         want, planned = self._expected(request)
         return HEADS + 8 * planned + sum(int(t.numel() * t.itemsize) for t in tree.leaves(want))
 
     def _expected(self, request: Request) -> tuple[dict[str, Any], int]:
-        """The parts of an answer, without storage, and how many steps its losses are of at most."""
+        """Return the parts of an answer, without storage, and how many steps its losses are of at most."""
         p, client = self.population, request.clients[0]
         architecture, call = p.assignment[client], request.call
         sent = call.broadcast, request.scatter
@@ -86,7 +88,7 @@ class Rehearsals:
         return self._known[about]
 
     def _blank(self, architecture: str, examples: int) -> Population:
-        """A client of which nothing is known but its architecture and its registered number of examples."""
+        """Return one client, known only by its architecture and its registered number of examples."""
         p, train = self.population, self.population.federation.train
         rows = examples + 2  # its own, then one to test on and one to validate on
         x = torch.zeros((), dtype=train.x.dtype).expand(rows, *train.shape)

@@ -24,22 +24,25 @@ _WARNINGS, _WORDS = 100, 1000  # of an answer to strangers, whose head is short:
 
 
 class Keeper(Protocol):
-    """Where a client keeps its state between requests."""
+    """Place where a client keeps its state between requests."""
 
     began: str | None  # the digest of the state that was asked for last; None: of the first, or there are none
 
     def state(self, accepted: Version | None, digest: str | None) -> Any:
-        """The state that the server accepted last, which came about in this exchange and has this digest; None: none
-        was yet.
+        """Return the state that the server accepted last.
+
+        It came about in the exchange `accepted` and has this digest; None: none was accepted yet.
         """
 
     def offer(self, state: Any, version: Version) -> str | None:
-        """Hold a new state until the next request says whether it was accepted: its digest."""
+        """Hold a new state until the next request says whether it was accepted, and return its digest."""
 
 
 class Service:
-    """Answers requests in bytes. A client's state comes with the request and goes back with the answer; or the `keeper`
-    of one client has it, whom the next request tells what became of it.
+    """Service that answers requests in bytes.
+
+    A client's state comes with the request and goes back with the answer. Where there is a `keeper`, it has the state
+    of its one client, and the next request tells it what became of the state.
 
     `trusted`: the other end is a part of this program, so that structures are taken as they come, and clients may be
     asked for the sum of their uploads. `norm_bound`: as of an engine, for uploads that are summed here.
@@ -60,7 +63,7 @@ class Service:
         self._answers: int | None = None  # the number of the request that is being answered, once it is known
 
     def __call__(self, data: bytes | memoryview) -> bytes:
-        """The answer to a message; a request that is refused is answered by why."""
+        """Return the answer to a message; a request that is rejected is answered by the reason."""
         self._answers = None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -74,11 +77,11 @@ class Service:
         return pack({**head, **self.stamp(), "warnings": said}, made)
 
     def told(self, error: Exception) -> dict[str, Any]:
-        """What the other end hears of an error."""
+        """Return what the other end hears of an error."""
         return problem(error)
 
     def stamp(self) -> dict[str, Any]:
-        """What every answer says beside."""
+        """Return what every answer says in addition."""
         return {"number": self._answers}
 
     def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -104,7 +107,7 @@ class Service:
         return head, parts
 
     def _summed(self, request: Request, states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The answer of some clients, one after the other, with the sum of their uploads."""
+        """Return the answer of some clients, one after the other, with the sum of their uploads."""
         total, each, after = tree.WeightedMean(), list[dict[str, Any]](), list[Any]()
         bill, new = Bill(self.runtime.method(request.call.method)), list[Any]()
         for i, k in enumerate(request.clients):
@@ -124,7 +127,11 @@ class Service:
         return {"problem": None, "each": each, "types": types}, parts
 
     def _request(self, message: Message) -> Request:
-        """What is asked, if it may be: numbers are numbers, clients are ours, the payload is what the method takes."""
+        """Return the request of a message, if it may be asked.
+
+        Numbers must be numbers, and clients must be ours. Unless the other end is trusted, `_check` has seen that the
+        payload is what the method takes.
+        """
         head, ids, number = message.head, self._clients(message.head), integer(message.head, "broadcast")
         exchange, judged = head.get("exchange"), head.get("judged")
         if exchange != JUDGING and not (type(exchange) is int and 0 <= exchange < 1 << 30):
@@ -149,7 +156,7 @@ class Service:
         return Request(call, ids, keys, accepted, message.parts.get("scatter", ()))
 
     def _clients(self, head: Mapping[str, Any]) -> tuple[int, ...]:
-        """Numbers that clients have here, where those of a part of a population begin with 0."""
+        """Return the numbers that clients have here, where those of a part of a population begin with 0."""
         ids, p = _integers(head, "clients"), self.runtime.population
         end = p.first + p.num_clients
         if not ids or not all(p.first <= k < end for k in ids):
@@ -176,8 +183,10 @@ class Service:
 def request_bytes(
     request: Request, number: int, broadcast: tuple[int, Part | None], state: Any, **beside: Any
 ) -> bytes:
-    """A request as bytes. `number`: which the answer will bear. `broadcast`: its own number, and its part, None where
-    the other end has it. `state`: stacked; None where clients keep theirs. `beside`: what else its head says.
+    """Return a request as bytes.
+
+    `number`: the number that the answer will bear. `broadcast`: its own number, and its part, None where the other end
+    has it. `state`: stacked; None where clients keep theirs. `beside`: what else its head says.
     """
     call = request.call
     head = {
@@ -190,7 +199,7 @@ def request_bytes(
 
 
 def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
-    """(new states, () where they stay with the client; answer) from an answer's bytes.
+    """Return (new states, () where they stay with the client; answer) from an answer's bytes.
 
     Raises:
         FedloomError: what the client raised.
@@ -223,7 +232,7 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
 
 
 def _summed(message: Message, request: Request) -> tuple[Any, Answer]:
-    """(new states, answer) of clients whose uploads came as their sum."""
+    """Return (new states, answer) of clients whose uploads came as their sum."""
     each, types = list(zip(request.clients, message.head["each"], strict=True)), message.head["types"]
     summed = Summed(
         tree.WeightedMean() if types is None else tree.WeightedMean.of(message.parts["total"], types),
@@ -236,7 +245,7 @@ def _summed(message: Message, request: Request) -> tuple[Any, Answer]:
 
 
 def problem(error: Exception) -> dict[str, Any]:
-    """An error of a client's as a part of its answer."""
+    """Return an error of a client as a part of its answer."""
     cause = error.__cause__ if isinstance(error, FedloomError) else error
     trace = "" if cause is None else "".join(traceback.format_exception(cause))
     found = {
@@ -273,7 +282,7 @@ def _known(name: str, base: type[Any], otherwise: type[Any]) -> type[Any]:
 
 
 def integer(head: Mapping[str, Any], name: str) -> int:
-    """What the head of a message says, if it is a whole number."""
+    """Return what the head of a message says, if it is a whole number."""
     if type(head.get(name)) is not int:
         raise CodecError(f"{name} must be a whole number, got {head.get(name)!r:.80}")
     return int(head[name])

@@ -35,14 +35,14 @@ Check = Callable[[dict[str, Any], str, Any], None]  # (head, name of a part, the
 
 @dataclass(frozen=True)
 class Message:
-    """What came: `head` holds JSON, `parts` trees of tensors."""
+    """Message that came: `head` holds JSON, `parts` trees of tensors."""
 
     head: dict[str, Any]
     parts: dict[str, Any]
 
 
 def pack(head: Mapping[str, Any], parts: Mapping[str, Any]) -> bytes:
-    """A message. A `Part` was made before, so that many requests share its making."""
+    """Return a message. A `Part` was made before, so that many requests share its making."""
     made = {name: value if isinstance(value, Part) else part(value) for name, value in parts.items()}
     lengths = {name: sum(map(len, each.chunks)) for name, each in made.items()}
     text = json.dumps({"head": head, "parts": lengths}).encode()
@@ -52,7 +52,7 @@ def pack(head: Mapping[str, Any], parts: Mapping[str, Any]) -> bytes:
 
 
 def with_checksum(*chunks: bytes) -> bytes:
-    """Bytes behind their CRC-32."""
+    """Return bytes behind their CRC-32."""
     check = functools.reduce(lambda so_far, chunk: zlib.crc32(chunk, so_far), chunks, 0)
     return b"".join([check.to_bytes(4, "little"), *chunks])
 
@@ -65,7 +65,7 @@ class Part:
 
 
 def part(value: Any) -> Part:
-    """A tree as a part of a message."""
+    """Return a tree as a part of a message."""
     text = json.dumps(describe(value)).encode()
     return Part((len(text).to_bytes(4, "little"), text, encode(value)))
 
@@ -73,7 +73,7 @@ def part(value: Any) -> Part:
 def unpack(
     data: bytes | memoryview, *, check: Check | None = None, limit: int | None = None, device: Any = "cpu"
 ) -> Message:
-    """The message in some bytes; `check` sees the structure of each part before its tensors are made.
+    """Return the message in some bytes; `check` sees the structure of each part before its tensors are made.
 
     Raises:
         CodecError: they are no message, more than `limit` bytes, damaged, or hold what `check` refuses.
@@ -91,7 +91,7 @@ def unpack(
 
 
 def head_of(data: bytes | memoryview, limit: int | None = None) -> dict[str, Any]:
-    """The head of a message, whose parts are not looked at.
+    """Return the head of a message, whose parts are not looked at.
 
     Raises:
         CodecError: as of `unpack`.
@@ -100,7 +100,7 @@ def head_of(data: bytes | memoryview, limit: int | None = None) -> dict[str, Any
 
 
 def _opened(data: bytes | memoryview, limit: int | None) -> tuple[dict[str, Any], dict[str, int], memoryview]:
-    """(head, bytes of each part, the parts) of a message."""
+    """Return (head, bytes of each part, the parts) of a message."""
     if limit is not None and len(data) > limit:
         raise CodecError(f"a message of {len(data)} bytes, and at most {limit} are taken: raise the limit or send less")
     text, rest = _counted(memoryview(data)[4:], limit)
@@ -125,7 +125,7 @@ def _part(
 
 
 def _counted(data: bytes | memoryview, limit: int | None) -> tuple[bytes, memoryview]:
-    """(text, what follows) of bytes that begin with the length of the text."""
+    """Return (text, what follows) of bytes that begin with the length of the text."""
     view, most = memoryview(data), _MAX_HEAD if limit is None else _STRANGERS
     size = int.from_bytes(view[:4], "little")
     if len(view) < 4 or size > min(most, len(view) - 4):
@@ -134,7 +134,10 @@ def _counted(data: bytes | memoryview, limit: int | None) -> tuple[bytes, memory
 
 
 def _json(text: bytes, limit: int | None) -> Any:
-    """What stands in a head. That of strangers is bounded in its depth; a part of this program may say NaN."""
+    """Return what stands in a head.
+
+    The head of strangers is bounded in its depth; a part of this program may say NaN.
+    """
     try:
         return json.loads(text) if limit is None else parse(text, _STRANGERS)
     except (ValueError, RecursionError) as error:
@@ -142,12 +145,12 @@ def _json(text: bytes, limit: int | None) -> Any:
 
 
 def sealed(data: bytes, token: str) -> bytes:
-    """A message behind its digest, 16 bytes that nobody finds who lacks the `token`: BLAKE2b, keyed."""
+    """Return a message behind its digest, 16 bytes that nobody finds who lacks the `token`: BLAKE2b, keyed."""
     return _seal(data, token) + data
 
 
 def unsealed(data: bytes | memoryview, token: str, limit: int) -> memoryview:
-    """The message of `sealed`.
+    """Return the message of `sealed`.
 
     Raises:
         RefusedError: it is too large, damaged, or of somebody with another token.
@@ -171,12 +174,12 @@ def same_shapes(want: Any, name: str, got: Any) -> None:
 
 
 def short(value: Any) -> str:
-    """A tree in a few words, for messages."""
+    """Describe a tree in a few words, for messages."""
     leaves, spec = tree.flatten(value)
     shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in leaves[:4])
     return f"{len(leaves)} tensors ({shapes}{', ...' * (len(leaves) > 4)}) in {' '.join(str(spec).split())[:120]}"
 
 
 def shapes_of(value: Any) -> Any:
-    """A tree without storage of the same structure, types and shapes."""
+    """Return a tree without storage of the same structure, types and shapes."""
     return tree.map_tree(lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"), value)
