@@ -110,6 +110,24 @@ def test_what_was_said_before_an_end_is_heard(manager: Made) -> None:
         one.answer(b"")
 
 
+def test_an_end_sends_what_was_posted_to_a_rank_that_has_just_come(
+    manager: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender must be there before it is listed, or the end does not wait for that."""
+    comes = GlooManager._comes
+
+    def slowly(self: GlooManager, rank: int) -> None:
+        comes(self, rank)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(GlooManager, "_comes", slowly)
+    server, one = manager(0), manager(1)
+    here(server, 1)
+    server.post(1, b"")
+    server.end()
+    assert bytes(one.receive()) == b""
+
+
 def test_who_has_come_and_is_not_there_holds_nobody_up(manager: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(communication, "MEETING", timedelta(seconds=0.3))
     server = manager(0)

@@ -34,7 +34,6 @@ FOREVER = timedelta(days=365)  # a timeout of Gloo's own would close the wires b
 CLOSED = b""  # a message and its answer: nothing more is asked
 LARGEST = 16 << 30  # bytes of a message, unless said otherwise
 PATIENCE = 5.0  # seconds that an end waits for a rank
-PARTING = 0.1  # seconds between the last message and the end, or the other side may lose what it has not read yet
 MEETING = timedelta(seconds=60)  # that two ranks have to connect once both have said that they are there
 LOOK = 0.05  # seconds between two looks for ranks that have come
 _PLACE = "RANK (0 of the server, then 1, 2, ...), WORLD_SIZE (how many), MASTER_ADDR and MASTER_PORT (of the server)"
@@ -202,7 +201,6 @@ class GlooManager(Carried):
         self._posts: list[threading.Thread] = []  # of these, those that send
         self._meeting: list[threading.Thread] = []  # and those that connect
         self._ending = threading.Event()
-        self._sent = -PARTING  # when the last message was sent
         if rank:
             self._meet(0, self.store.add("arrivals", 1))
             self._due[0].release()  # the next message comes while this one is answered
@@ -241,8 +239,8 @@ class GlooManager(Carried):
         except RuntimeError as error:
             raise RankError(_UNCONNECTED.format(str(error).strip()[:300])) from None
         self._out[rank], self._due[rank] = queue.SimpleQueue(), threading.Semaphore(0)
+        self._posts.append(self._begin(self._send_all, rank))  # before anybody knows: an end waits for what is posted
         self._comes(rank)
-        self._posts.append(self._begin(self._send_all, rank))
         self._begin(self._hear, rank)
 
     @property
@@ -266,7 +264,6 @@ class GlooManager(Carried):
         with contextlib.suppress(EOFError):
             while (message := self._out[rank].get()) is not None:
                 self._send(rank, message)
-                self._sent = time.monotonic()
             return
         self._lost(rank)
 
@@ -283,7 +280,6 @@ class GlooManager(Carried):
         for messages in self._out.values():
             messages.put(None)
         _join(self._posts)
-        time.sleep(max(0.0, self._sent + PARTING - time.monotonic()))
         for rank, due in self._due.items():
             self._part(rank)
             due.release()
