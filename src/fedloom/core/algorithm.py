@@ -77,58 +77,60 @@ class Algorithm(Known, ABC, Generic[V, S]):
 
     @property
     def personalises(self) -> bool:
-        """Whether clients are judged by models of their own: so it is where `personal` or `judged_with` is defined."""
+        """True where clients are judged by models of their own: where `personal` or `judged_with` is defined."""
         return _says(self, "personal") or _says(self, "judged_with")
 
     @property
     def asks_everyone(self) -> bool:
-        """Whether every round's cohort is everybody, whatever sampler and cohort size say."""
+        """True where every round's cohort is all clients, whatever sampler and cohort size say."""
         return False
 
     @property
     def fewest_logits(self) -> int:
-        """With fewer for each example, what it compares of two models' answers is the same whatever they say: a softmax
-        over one logit is 1. Such a job is refused.
+        """Smallest number of logits for each example with which the algorithm works; a job with fewer is refused.
+
+        With fewer, what the algorithm compares of two models' answers is the same whatever they say: a softmax over one
+        logit is 1.
         """
         return 1
 
     @property
     def judging(self) -> Local:
-        """How the batches are planned with which `personal` trains, where `personal_trains`: epochs, steps, size."""
+        """Plan of the batches with which `personal` trains, where `personal_trains`: epochs, steps, size."""
         return self.local
 
     @abstractmethod
     def init(self, model: Any, key: int, *, num_clients: int) -> V:
-        """Server state before round 0. `model`: a Model, or a mapping of names to them where `mixed`."""
+        """Return the server state before round 0. `model`: a Model, or a mapping of names to them where `mixed`."""
 
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
-        """This algorithm as it runs with these data and networks: itself, or a copy that knows what it needs of them.
+        """Return this algorithm as it runs with these data and networks: itself, or a copy with facts about them.
 
-        Raise SettingError where they do not suit its settings, before work starts. What it needs is no setting:
-        `return super().suited(federation, models).knowing(shape=federation.train.shape)`.
+        Raise SettingError where they do not suit its settings, before work starts. The facts that it needs are not
+        settings: `return super().suited(federation, models).knowing(shape=federation.train.shape)`.
         """
         return self
 
     def shared_tensors(self, initial: Weights) -> list[str] | None:
-        """Name the trained tensors that clients share, where others stay with them; None where nothing says so."""
+        """Return the names of the trained tensors that clients share where others stay with them; else None."""
         return None
 
     def knowing(self, **facts: Any) -> Self:
-        """A copy that has these attributes besides its settings."""
+        """Return a copy that has these attributes besides its settings."""
         made = copy.copy(self)
         for name, fact in facts.items():
             object.__setattr__(made, name, fact)  # as frozen classes set what they derive
         return made
 
     def init_client(self, initial: Weights, model: Model, key: int) -> S:
-        """State of a client at its first contact; never called for a client that is never asked.
+        """Return the state of a client at its first contact. It is never called for a client that is never asked.
 
         `initial`: the initial weights of its architecture, the same for all clients and known to each of them.
         """
         return ()  # type: ignore[return-value]
 
     def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> Mapping[str, Any]:
-        """What the server keeps of each client beside its state V, by name, as it is before the first contact.
+        """Return what the server keeps of each client beside its state V, by name, before the first contact.
 
         `cohort.rows(name)` reads such rows, `cohort.keep(name, rows)` replaces them. They are stored like the clients'
         states: a checkpoint writes those that moved. `initial`: the initial weights of the client's architecture.
@@ -137,7 +139,7 @@ class Algorithm(Known, ABC, Generic[V, S]):
         return {}
 
     def init_pools(self, server: V) -> Mapping[str, Any]:
-        """What the server appends to, round after round, by name: one entry of each, whose values do not matter.
+        """Return one entry of each pool to which the server appends in every round, by name; values do not matter.
 
         `cohort.append(name, entry)` adds an entry, `cohort.pool(name)` has those of earlier rounds. An entry is written
         once, in the first checkpoint after it. `server`: a state as `init` makes it, to take shapes from.
@@ -146,32 +148,33 @@ class Algorithm(Known, ABC, Generic[V, S]):
 
     @abstractmethod
     def round(self, server: V, cohort: Cohort) -> V:
-        """The paper's outer loop body, with as many exchanges as the paper has."""
+        """Run the paper's outer loop body, with as many exchanges as the paper has; return the server state."""
 
     def judged_with(self, server: V, model: Model) -> Any:
-        """What a client with this model is sent in order to be judged: the global weights, `()` if there are none."""
+        """Return what a client with this model is sent to be judged: the global weights, `()` if there are none."""
         found = self.global_models({"" if self.mixed else model.name: server}, {model.name: model})
         return found.get(model.name, ())
 
     def personal(self, client: Client[S], sent: Any) -> Weights:
-        """The model by which this client is judged. Runs on the client, like an `@on_client` method.
+        """Return the model by which this client is judged. Runs on the client, like an `@on_client` method.
 
-        `sent`: what `judged_with` says. `client.train` is there only where the class says `personal_trains = True`.
+        `sent`: what `judged_with` returns. `client.train` is there only where the class says `personal_trains = True`.
         """
         return sent  # type: ignore[no-any-return]
 
     def has_personal(self, state: S) -> Tensor:
-        """Whether a client with this state has a model of its own, [] bool; one without is judged by the newest global
-        model. Runs on the client.
+        """Return whether a client with this state has a model of its own, [] bool. Runs on the client.
+
+        A client without one is judged by the newest global model.
         """
         return torch.ones((), dtype=torch.bool)
 
     def global_weights(self, server: V) -> Weights | None:
-        """The model by which the server is judged, None if there is none."""
+        """Return the model by which the server is judged, None if there is none."""
         return None
 
     def global_models(self, server: Mapping[str, V], models: Mapping[str, Model]) -> dict[str, Weights]:
-        """The global model of each architecture that has one, by its name, from all server states of a run.
+        """Return the global model of each architecture that has one, by its name, from all server states of a run.
 
         An algorithm that is `mixed` has one state, named "".
         """
@@ -189,11 +192,11 @@ class Algorithm(Known, ABC, Generic[V, S]):
         correct: Callable[..., Any] | None = None,
         batches: Batches | None = None,
     ) -> Weights:
-        """Local training: where the run's optimiser leads from `start` over the client's batches of this round.
+        """Train `start` with the run's optimiser over the client's batches of this round; return the weights.
 
-        `loss(w, batch, *context)`: that of a batch; by default the task's, `client.loss`. `correct(g, *context)`
-        changes a gradient before weight decay and momentum see it. Tensors that these need are `context`, not captured.
-        `batches`: those of the client (`client.train`), with annotations.
+        `loss(w, batch, *context)`: the loss of a batch; by default the task's, `client.loss`. `correct(g, *context)`
+        changes a gradient before weight decay and momentum see it. Tensors that these need are passed as `context`, not
+        captured. `batches`: those of the client (`client.train`), with annotations.
         """
         given, term = loss or client.loss, self.term
         if not _says(self, "term"):
@@ -211,15 +214,18 @@ class Algorithm(Known, ABC, Generic[V, S]):
         return minimise(wanted, start, batches, self.local.optimiser, *context, lr=client.lr, correct=correct)
 
     def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
-        """What a subclass adds to the loss of every local step of its algorithm, []. `start`: where training began."""
+        """Return what a subclass adds to the loss of every local step, []. `start`: where training began."""
         return torch.zeros_like(loss.value)
 
     def plain_steps(self, client: Client[Any], counted: Literal["adaptive", "steps"] = "adaptive") -> Tensor:
-        """The plain SGD steps that the client's training of this round amounts to, [] float64; or its `steps`."""
+        """Return the number of plain SGD steps that the client's training of this round amounts to, [] float64.
+
+        With `counted` "steps" it is the number of steps taken.
+        """
         taken = client.train.num_steps
         return self.local.optimiser.effective_steps(taken) if counted == "adaptive" else taken.double()
 
 
 def _says(algorithm: Algorithm[Any, Any], method: str) -> bool:
-    """Whether a class of its own defines the method."""
+    """Return whether the algorithm's class defines the method itself, in the place of `Algorithm`."""
     return getattr(type(algorithm), method) is not getattr(Algorithm, method)

@@ -48,12 +48,15 @@ class Augment:
         flip: bool = True,
         cutout: int = 0,
     ) -> Augment:
-        """The augmentation of images that are normalised in this way."""
+        """Return the augmentation of images that are normalised in this way."""
         black = tuple(-m / s for m, s in zip(normalise.mean, normalise.std, strict=True))
         return Augment(crop=crop, padding=padding, flip=flip, cutout=cutout, black=black)
 
     def __call__(self, x: Tensor, key: Tensor) -> Tensor:
-        """`x`: [B, C, H, W], normalised; `key`: [] int64, of this client and batch. Returns the same shape."""
+        """Return the images augmented, in the shape they have.
+
+        `x`: [B, C, H, W], normalised; `key`: [] int64, of this client and batch.
+        """
         if x.ndim != 4:
             raise SettingError(f"augmentation needs images [B, C, H, W], got {list(x.shape)}; use augment=None")
         B, _, H, W = x.shape

@@ -24,7 +24,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Algorithm[Weights, S]):
-    """Average the global model, of which a part may stay with the clients (abstract).
+    """Average the global model; a part of it may stay with the clients (abstract).
 
     The server sends `down(server)`; a client starts from `received`, keeps `own(trained)` and sends `up(trained)`. It
     is judged by `received`.
@@ -57,8 +57,9 @@ class Averaging(Algorithm[Weights, S]):
         return super().suited(federation, models)
 
     def _warn_of_halves(self, model: Model) -> None:
-        """Say where a pattern means the normalisation layers of a network and misses some, as `*bn*` of a ResNet those
-        that are called `downsample.1`.
+        """Warn where a pattern means the normalisation layers of a network and misses some.
+
+        An example is `*bn*` of a ResNet, which misses the layers that are called `downsample.1`.
         """
         network = model.skeleton()
         weights = Weights(params=Params(network.named_parameters()), buffers=Params(network.named_buffers()))
@@ -98,7 +99,7 @@ class Averaging(Algorithm[Weights, S]):
         return self.own(initial)  # type: ignore[return-value]
 
     def down(self, weights: Weights) -> Weights:
-        """The part of a whole model that the server sends."""
+        """Return the part of a whole model that the server sends."""
         names = self._shared(weights)
         return Weights(
             params=weights.params.select(names.__contains__),
@@ -109,21 +110,21 @@ class Averaging(Algorithm[Weights, S]):
         return None if self.shared == "*" else [*self.down(initial).params]
 
     def up(self, weights: Weights) -> Weights:
-        """The part of a whole model that a client sends."""
+        """Return the part of a whole model that a client sends."""
         part = self.down(weights)
         return Weights(params=part.params) if self.buffers == "server" else part
 
     def own(self, weights: Weights) -> Weights:
-        """The part of a whole model that stays with the client."""
+        """Return the part of a whole model that stays with the client."""
         sent = self.down(weights)
         return weights.select(lambda name: name not in sent.params and name not in sent.buffers)
 
     def received(self, client: Client[S], sent: Weights) -> Weights:
-        """The whole model from what was sent and what is the client's own."""
+        """Return the whole model from what was sent and what is the client's own."""
         return client.model.arrange(sent.merge(client.state))  # type: ignore[arg-type]
 
     def answer(self, client: Client[S], w_k: Weights) -> tuple[S, Weighted[Weights]]:
-        """What a client keeps and what it sends of the whole model that it trained."""
+        """Return what a client keeps and what it sends of the whole model that it trained."""
         return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)  # type: ignore[return-value]
 
     def judged_with(self, server: Weights, model: Model) -> Weights:
@@ -136,7 +137,7 @@ class Averaging(Algorithm[Weights, S]):
         return server if self.shared == "*" else None
 
     def _shared(self, weights: Weights) -> set[str]:
-        """The names of the tensors that are shared."""
+        """Return the names of the tensors that are shared."""
         if self.shared == "*":
             return {*weights.params, *weights.buffers}
         shared = set[str]()
@@ -147,7 +148,7 @@ class Averaging(Algorithm[Weights, S]):
 
 
 def named(word: str, weights: Weights) -> set[str]:
-    """The names of the tensors that a word of `shared` adds or takes back."""
+    """Return the names of the tensors that a word of `shared` adds or takes back."""
     names, wanted = (*weights.params, *weights.buffers), word.removeprefix("!")
     if wanted.startswith("last:"):
         last = _layers(weights)[-int(wanted.removeprefix("last:")) :]
@@ -157,13 +158,15 @@ def named(word: str, weights: Weights) -> set[str]:
 
 
 def _layers(weights: Weights) -> list[str]:
-    """The layers with parameters, in the order of the model."""
+    """Return the layers with parameters, in the order of the model."""
     return list(dict.fromkeys(_layer(name) for name in weights.params))
 
 
 def _layer(name: str) -> str:
-    """The layer to which a tensor belongs: of `conv.weight` it is `conv`, also where PyTorch's parametrizations make
-    that weight of others, such as `conv.parametrizations.weight.original0`.
+    """Return the layer to which a tensor belongs: `conv` for `conv.weight`.
+
+    It is also `conv` where PyTorch's parametrizations make that weight of other tensors, such as
+    `conv.parametrizations.weight.original0`.
     """
     head, made, _ = f".{name}".partition(".parametrizations.")
     return head[1:] if made else name.rpartition(".")[0]
@@ -171,7 +174,7 @@ def _layer(name: str) -> str:
 
 @state
 class Kept(Generic[S]):
-    """What a client keeps that keeps its last model too."""
+    """State of a client that keeps its last model too."""
 
     inner: S  # what its algorithm keeps
     v: Maybe[Weights]  # the whole model with which its last training ended
@@ -187,7 +190,8 @@ else:  # derived from it, what stands before an algorithm would bring back the d
 class KeepsModel(_Averaging):
     """Abstract, to stand before an algorithm that averages: clients keep the model that they trained last.
 
-    Each is judged by it, whatever the server has averaged since; one that never took part by what it would start from.
+    Each client is judged by that model, whatever the server has averaged since. A client that never took part is judged
+    by the model from which it would start.
     """
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Kept[Any]:

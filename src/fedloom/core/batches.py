@@ -46,7 +46,7 @@ class Batch:
     full: bool = static(default=False)  # no padding anywhere in the stack: `mean` need not mask
 
     def mean(self, per_example: Tensor) -> Tensor:
-        """Mean over the real rows, []. `per_example`: [B]."""
+        """Return the mean over the real rows, []. `per_example`: [B]."""
         if self.full:
             return per_example.mean()
         real = self.mask.to(per_example.dtype)
@@ -62,7 +62,7 @@ class Batch:
 
 
 class _Lent(Batch):
-    """A batch of which each tensor is copied when it is first read."""
+    """A batch whose tensors are each copied when they are first read."""
 
     def __getattr__(self, name: str) -> Any:
         given = self.__dict__.get("_given")
@@ -84,9 +84,10 @@ _TENSORS = frozenset(Batch.__annotations__) - {"full"}
 
 
 def lend(batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Batch:
-    """The same batch for code that may write on what it reads, such as a task's: the batch stays as it is.
+    """Return the same batch for code that may write on what it reads, such as a task's; the batch does not change.
 
-    Inputs that nobody reads, as most losses do not, are not copied. `inputs` makes them anew; None: a copy of batch.x.
+    Inputs that nobody reads are not copied; most losses do not read them. `inputs` makes them anew; None: a copy of
+    batch.x.
     """
     lent = object.__new__(_Lent)
     lent.__dict__.update(_given=batch, full=batch.full, _inputs=inputs or batch.x.clone)
@@ -103,7 +104,7 @@ class Lazy:
 
 @state
 class Batches:
-    """What a client sees of its data in one round: `num_steps` batches over `num_examples` examples."""
+    """Data of one client in one round: `num_steps` batches over `num_examples` examples."""
 
     x: Tensor  # [N, ...] the stored arrays that hold this client's rows (in a simulation: everyone's)
     y: Tensor  # [N]
@@ -121,46 +122,46 @@ class Batches:
     private: bool = static(default=False)  # the client's own training examples: to learn from them is local training
 
     def annotate(self, name: str, fn: Callable[..., Tensor], *context: Any) -> Batches:
-        """These batches, each with `batch.<name>` = fn(*context, batch.x), [B, ...]; no gradient flows into it.
+        """Return these batches, each with `batch.<name>` = fn(*context, batch.x), [B, ...]; no gradient flows into it.
 
-        Computed once for every example where that gives the same: not where inputs are augmented at random, nor by a
-        model that normalises by the batch (`fn.by_batch`).
+        It is computed once for every example where that gives the same. It is computed batch by batch where inputs are
+        augmented at random, and for a model that normalises by the batch (`fn.by_batch`).
         """
         if self.augment is not None or getattr(fn, "by_batch", False):
             return replace(self, lazy={**self.lazy, name: Lazy(fn=fn, context=context)})
         return self.note(name, self.predict(fn, *context))
 
     def first(self, steps: Tensor) -> Batches:
-        """The first `steps` [] of these batches, all of them where they are fewer."""
+        """Return the first `steps` [] of these batches, or all of them where there are fewer."""
         return replace(self, num_steps=torch.minimum(self.num_steps, steps))
 
     def only(self, chosen: Tensor) -> Batches:
-        """As `whole`, but of those examples that are `chosen`, [n] bool."""
+        """Return the batches of `whole`, but of those examples alone that are `chosen`, [n] bool."""
         chosen = chosen & (torch.arange(len(self.examples), device=chosen.device) < self.num_examples)
         first = torch.argsort((~chosen).int(), stable=True)
         notes = {name: table[first] for name, table in self.notes.items()}
         return replace(self, examples=self.examples[first], num_examples=chosen.sum(), notes=notes).whole()
 
     def whole(self) -> Batches:
-        """One pass over all examples in stored order, 200 at a time, without augmentation."""
+        """Return one pass over all examples in stored order, 200 at a time, without augmentation."""
         return self.in_order(min(_AT_A_TIME, padded(self.examples.shape[0])))
 
     def passes(self, orders: Tensor, key: Tensor) -> Batches:
-        """These batches once for each of `orders` [E, n], the examples in that order; the passes are one training.
+        """Return these batches once for each of `orders` [E, n], the examples in that order, as one training.
 
-        With n = 5 examples, batches of 2 in stored order and E = 2, order and mask are [3, 2] here and [6, 2] then.
+        With n = 5 examples, batches of 2 in stored order and E = 2, order and mask are [3, 2] before and [6, 2] after.
         """
         order = orders[:, self.order].flatten(0, 1)  # row e: the e-th pass
         mask, steps = self.mask.repeat(len(orders), 1), len(orders) * self.num_steps
         return replace(self, order=order, mask=mask, num_steps=steps, key=key)
 
     def part(self, start: int, stop: int) -> Batches:
-        """The batches of one client from `start` up to before `stop`, as if they were all."""
+        """Return the batches of one client from `start` up to before `stop`, as if they were all."""
         order, mask = self.order[start:stop], self.mask[start:stop]
         return replace(self, order=order, mask=mask, num_steps=mask.any(-1).sum(), key=self.key + start)
 
     def note(self, name: str, table: Tensor) -> Batches:
-        """These batches, each with `batch.<name>` = the rows of `table` [n, ...] that belong to it."""
+        """Return these batches, each with `batch.<name>` = the rows of `table` [n, ...] that belong to it."""
         if table.shape[0] != self.examples.shape[0]:
             raise ValueError(
                 f"a note needs one row for each of {self.examples.shape[0]} examples, got {table.shape[0]}"
@@ -168,7 +169,7 @@ class Batches:
         return replace(self, notes={**self.notes, name: table})
 
     def predict(self, fn: Callable[..., Tensor], *context: Any) -> Tensor:
-        """fn(*context, x) for every example, not augmented, [n, ...] in the order of `examples`."""
+        """Return fn(*context, x) for every example, not augmented, [n, ...] in the order of `examples`."""
         from fedloom.core.fold import fold  # the seam is built on batches
 
         n, width = self.examples.shape[0], min(_AT_A_TIME, padded(self.examples.shape[0]))
@@ -183,7 +184,7 @@ class Batches:
         return fold(write, table, passes.note("at", places), *context)[:n]
 
     def in_order(self, batch_size: int) -> Batches:
-        """One pass over all examples in stored order, without augmentation."""
+        """Return one pass over all examples in stored order, without augmentation."""
         n = self.examples.shape[0]
         steps = -(-n // batch_size)
         flat = torch.arange(steps * batch_size, device=self.examples.device)
@@ -194,9 +195,10 @@ class Batches:
 
 
 def noise(shape: tuple[int, ...], batch_size: int, steps: int, key: int, like: Tensor) -> Batches:
-    """So many batches of standard normal noise, [B, *shape], for a network that makes examples; labels are 0.
+    """Return `steps` batches of standard normal noise, [B, *shape], for a network that makes examples; labels are 0.
 
-    What a batch holds depends on (key, number of the batch) alone. `like`: on its device, and of its dtype.
+    The content of a batch depends on (key, number of the batch) alone. `like`: the noise is on its device, and of its
+    dtype.
     """
     zero = torch.zeros((), dtype=torch.int64, device=like.device)
     return Batches(
@@ -218,7 +220,7 @@ def _to_noise(x: Tensor, key: Tensor) -> Tensor:
 
 
 def at_batch(x: Tensor, mask: Tensor | None, fn: Callable[..., Any], *args: Any) -> Any:
-    """fn(*args), in which a model that normalises by the batch knows the rows of padding in `x` (mask None: none)."""
+    """Call fn(*args); a model that normalises by the batch knows the rows of padding in `x` (mask None: none)."""
     token = padded_batch.set(None if mask is None else (x, mask))
     try:
         return fn(*args)
@@ -234,11 +236,12 @@ def plan(
     epochs: int = 1,
     steps: int | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Order and mask, [K, S, B] each, of K clients with `sizes` examples: epochs of all examples, short batch last.
+    """Return order and mask, [K, S, B] each, of K clients with `sizes` examples.
 
-    Each epoch is a fresh permutation that depends on the client's key and nothing else; without keys, the stored order.
-    `steps`: exactly so many batches for every client, over as many epochs as that takes. Padding is False, and last.
-    B is `batch_size`, or less where that already holds the largest client.
+    An epoch has all examples, with the short batch last. Each epoch is a fresh permutation that depends on the client's
+    key and nothing else; without keys, it has the stored order. `steps`: exactly this number of batches for every
+    client, over as many epochs as that takes. Padding is False, and last. B is `batch_size`, or less where that already
+    holds the largest client.
     """
     sizes = np.asarray(sizes, np.int64)
     batch_size = min(batch_size, padded(int(sizes.max(initial=1))))
@@ -263,7 +266,7 @@ def plan(
 
 
 def padded(n: int) -> int:
-    """The power of two that holds n: batches get few different widths, so that few graphs exist."""
+    """Return the smallest power of two that holds n: batches get few different widths, so that few graphs exist."""
     return 1 << (max(n, 1) - 1).bit_length()
 
 
@@ -271,14 +274,14 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _splitmix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit integers that mixes well."""
+    """Apply the finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit integers that mixes well."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def _row_shape(fn: Callable[..., Tensor], context: Any, batches: Batches) -> Tensor:
-    """Shape and dtype of fn's answer to one example, at the cost of that example."""
+    """Return fn's answer to one example, for its shape and dtype, at the cost of that example."""
     x = batches.x[:1].clone()  # `fn` may write on it
     x = x if batches.prepare is None else batches.prepare(x, batches.dtype)
     with torch.no_grad():

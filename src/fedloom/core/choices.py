@@ -37,7 +37,7 @@ class Known:
 
 @functools.cache
 def _settings(kind: type) -> tuple[str, ...] | None:
-    """The names that a class is made with; None: any.
+    """Return the names that a class is made with; None: any.
 
     Raises:
         SettingError: the class, or one that it derives from, annotates a setting and is no dataclass, so that nobody
@@ -57,9 +57,10 @@ def _settings(kind: type) -> tuple[str, ...] | None:
 
 
 def field_types(kind: type, bounds: bool = False) -> Mapping[str, Any]:
-    """The types of a class's fields, inherited ones too; `Any` where one names what only type checkers import.
+    """Return the types of a class's fields, inherited ones too.
 
-    With their `bounds` if asked for, `Annotated[float, Ge(0)]`.
+    A type is `Any` where a class names what only type checkers import. With `bounds`, types have their bounds,
+    `Annotated[float, Ge(0)]`.
     """
     return _field_types(kind, bounds)
 
@@ -92,7 +93,8 @@ def check_choices(settings: Any) -> None:
 def check(value: Any, kind: Any, name: str) -> None:
     """Check one value against a type as an annotation has it: a class, a `Literal`, a tuple of these, or None beside.
 
-    Numbers are finite, and True is none. What an annotation leaves open is not checked. `Annotated`: its bounds hold.
+    Numbers are finite, and True is not a number. What an annotation leaves open is not checked. `Annotated`: its bounds
+    hold.
 
     Raises:
         SettingError: it is of another type; `name` says what the value is for.
@@ -101,7 +103,7 @@ def check(value: Any, kind: Any, name: str) -> None:
 
 
 def read(value: Any, kind: Any, name: str, text: bool = False) -> Any:
-    """The value as this type has it, from a number or tuple of Python, or (`text`) from what a person has typed.
+    """Return the value as this type has it, from a number or tuple of Python, or (`text`) from typed text.
 
     Raises:
         SettingError: it is of another type; `name` says what the value is for.
@@ -123,19 +125,19 @@ def read(value: Any, kind: Any, name: str, text: bool = False) -> Any:
 
 
 def part_types(kind: Any, count: int) -> tuple[Any, ...]:
-    """The types of a tuple's parts; of one that may be of any length, for `count` parts."""
+    """Return the types of a tuple's parts; of one that may be of any length, for `count` parts."""
     several = get_args(kind)
     return several[:1] * count if ... in several else several
 
 
 def without_none(kind: Any) -> Any:
-    """The type beside None, or the type itself."""
+    """Return the type beside None, or the type itself."""
     several = get_args(kind)
     return next(k for k in several if k is not NoneType) if NoneType in several else kind
 
 
 def settable(kind: Any) -> bool:
-    """Whether words can give a value of this type."""
+    """Return whether words can give a value of this type."""
     each = [k for k in get_args(kind) if k not in (NoneType, ...)]
     if get_origin(kind) is Annotated:
         return settable(each[0])
@@ -153,7 +155,10 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _closed(kind: Any) -> Any:
-    """The type as pydantic is to check it: an object by its class alone, and what is neither by nothing."""
+    """Return the type as pydantic is to check it.
+
+    A type that words can give is checked as it is, an object by its class alone, and any other type not at all.
+    """
     if settable(kind):
         return kind
     if NoneType in get_args(kind) and len(get_args(kind)) == 2:
@@ -172,7 +177,7 @@ _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 def _rule(error: ValidationError, kind: Any) -> str:
-    """What a value must be, in the words of all settings."""
+    """Return the rule that a value must follow, in the words of all settings."""
     what: Any = error.errors()[0]
     kind = without_none(kind)
     if what["type"] == "finite_number":

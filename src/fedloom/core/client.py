@@ -35,18 +35,18 @@ class Public:
     batches: Batches
 
     def only(self, index: Tensor) -> Public:
-        """The public examples `index` [P] alone."""
+        """Return the public examples `index` [P] alone."""
         b = self.batches
         count = torch.full_like(b.num_examples, len(index))
         return Public(batches=replace(b, x=b.x[index], y=b.y[index], num_examples=count))
 
     def rows(self, index: Tensor, batch_size: int) -> Batches:
-        """One pass over the public examples `index` [P], in that order."""
+        """Return one pass over the public examples `index` [P], in that order."""
         count = torch.full_like(self.batches.num_examples, index.shape[0])
         return replace(self.batches, examples=index, num_examples=count, notes={}).in_order(batch_size)
 
     def consensus(self, teachers: Sequence[tuple[Callable[..., Tensor], Any]]) -> Tensor:
-        """The mean over pairs (fn, weights) of what fn(weights, x) says of every public example, [P, ...]."""
+        """Return the mean over pairs (fn, weights) of fn(weights, x) for every public example, [P, ...]."""
         everything = self.rows(torch.arange(self.batches.x.shape[0], device=self.batches.x.device), 200)
         total = torch.zeros((), device=everything.x.device)
         for fn, weights in teachers:
@@ -54,7 +54,10 @@ class Public:
         return total
 
     def shuffled(self, batch_size: int, steps: int, key: int) -> Batches:
-        """So many batches of all public examples, over as many fresh permutations as that takes, short batches last."""
+        """Return `steps` batches of all public examples, over as many fresh permutations as that takes.
+
+        The short batch of a permutation comes last.
+        """
         b, device = self.batches, self.batches.x.device
         n = int(b.num_examples)
         order, mask = plan(np.array([n], np.int64), min(batch_size, n), [key], steps=steps)
@@ -70,7 +73,7 @@ class Public:
 
 @state
 class NotPlanned:
-    """In the place of a client's training batches while it is judged, where nothing said that judging trains."""
+    """Placeholder for a client's training batches while it is judged, where nothing said that judging trains."""
 
     algorithm: str = static()
 
@@ -104,7 +107,7 @@ class Client(Generic[S]):
         return task_loss(self.model, self.task)
 
     def weigh(self, value: T, aggregation: Aggregation) -> Weighted[T]:
-        """A value for a mean over clients, in which this one counts by its number of training examples, or as 1."""
+        """Return a value for a mean over clients, weighted by this client's number of training examples, or by 1."""
         if aggregation not in _AGGREGATIONS:
             raise SettingError(
                 f"client.weigh counts clients by 'samples' or 'uniform', got {aggregation!r}"

@@ -23,7 +23,7 @@ Scatter = tuple[Any, ...] | Callable[[Tensor], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Replies(Generic[T]):
-    """Who answered and what, in cohort order, and who did not and why."""
+    """Answers and the clients that gave them, in cohort order; the clients that did not answer, and why."""
 
     cohort: Cohort  # those who answered: a second exchange of the round starts from here
     values: Sequence[T]  # one upload for each of them
@@ -36,7 +36,7 @@ class Replies(Generic[T]):
 
     @property
     def share(self) -> float:
-        """How many of all clients answered: the papers' |S| / N."""
+        """Share of all clients that answered: the papers' |S| / N."""
         return len(self.ids) / self.cohort.num_clients
 
     @property
@@ -64,7 +64,7 @@ class Replies(Generic[T]):
 
 @dataclass(frozen=True)
 class Reduction:
-    """The weighted mean of the answers, who is in it, and who is not and why. Falsy if nobody answered."""
+    """The weighted mean of the answers, the clients in it, and those missing and why. Falsy if nobody answered."""
 
     cohort: Cohort
     total: tree.WeightedMean
@@ -72,7 +72,7 @@ class Reduction:
 
     @property
     def share(self) -> float:
-        """How many of all clients answered: the papers' |S| / N."""
+        """Share of all clients that answered: the papers' |S| / N."""
         return len(self.cohort.ids) / self.cohort.num_clients
 
     def __bool__(self) -> bool:
@@ -94,17 +94,17 @@ class Cohort(Protocol):
 
     @property
     def ids(self) -> Tensor:
-        """[K] int64, in the order of every reply."""
+        """Numbers of the clients, [K] int64, in the order of every reply."""
         ...
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are in all (with these architectures), asked or not: the papers' N."""
+        """Number of all clients (with these architectures), asked or not: the papers' N."""
         ...
 
     @property
     def round(self) -> int:
-        """From 0."""
+        """Number of the round, from 0."""
         ...
 
     @property
@@ -119,12 +119,12 @@ class Cohort(Protocol):
 
     @property
     def sizes(self) -> Tensor:
-        """[K] int64: numbers of training examples (public knowledge, as in FedAvg)."""
+        """Numbers of training examples, [K] int64 (public knowledge, as in FedAvg)."""
         ...
 
     @property
     def num_public(self) -> int:
-        """How many public examples there are."""
+        """Number of public examples."""
         ...
 
     @property
@@ -133,7 +133,7 @@ class Cohort(Protocol):
         ...
 
     def only(self, clients: Tensor) -> Cohort:
-        """Those of these clients whose numbers are among `clients` [k]; the others are not asked."""
+        """Return the cohort of these clients whose numbers are among `clients` [k]; the others are not asked."""
         ...
 
     @property
@@ -142,11 +142,14 @@ class Cohort(Protocol):
         ...
 
     def key(self, purpose: str) -> int:
-        """Randomness of the server in this round, by purpose."""
+        """Return a key for the server's randomness in this round, by purpose."""
         ...
 
     def rows(self, name: str, clients: Tensor | None = None) -> Any:
-        """What the server keeps of any clients [k] (default: these) under a name of `Algorithm.init_rows`, stacked."""
+        """Return what the server keeps of clients [k] (default: these) under a name of `init_rows`, stacked.
+
+        The names are those of `Algorithm.init_rows`.
+        """
         ...
 
     def keep(self, name: str, rows: Any) -> None:
@@ -158,7 +161,7 @@ class Cohort(Protocol):
         ...
 
     def pool(self, name: str) -> Sequence[Any]:
-        """The entries of a pool from earlier rounds, in order; each is read when it is asked for."""
+        """Return the entries of a pool from earlier rounds, in order; each is read when it is asked for."""
         ...
 
     def note(self, **numbers: Tensor) -> None:
@@ -166,7 +169,7 @@ class Cohort(Protocol):
         ...
 
     def judge(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:
-        """Have `predict` judged on the test set after this round, which ended well: `<name>_accuracy` of its record.
+        """Have `predict` judged on the test set, once this round has ended well: `<name>_accuracy` of its record.
 
         Inputs [B, ...] -> logits [B, C]. Several by number, such as those of clients: one accuracy for each.
         """
@@ -186,5 +189,5 @@ class Cohort(Protocol):
     def reduce(
         self, fn: Callable[..., tuple[Any, Any]], *broadcast: Any, scatter: Scatter = (), at_least: int = 1
     ) -> Reduction:
-        """As `gather`, but of each `Weighted` in the answers only the mean is seen: what secure aggregation allows."""
+        """Call `fn` as `gather` does, but return the mean of each `Weighted` alone: what secure aggregation allows."""
         ...

@@ -17,7 +17,7 @@ from fedloom.core.types import Params, Weights, replace
 
 
 def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> Tensor:
-    """The task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 where there are none."""
+    """Return the task's mean loss over the rows of `batches`, in evaluation mode, [] float64; 0 without rows."""
 
     def add(total: Tensor, batch: Batch, weights: Weights) -> Tensor:
         return total + batch.mask.sum() * loss_of(task, model(weights, batch.x), batch).double()
@@ -27,7 +27,7 @@ def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> T
 
 
 def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
-    """The gradient of the task's mean loss over the rows of `batches` at `weights`, like `weights.params`.
+    """Return the gradient of the task's mean loss over the rows of `batches` at `weights`, like `weights.params`.
 
     In evaluation mode, without dropout. `client.train.whole()` is one pass over all of the client's examples.
     """
@@ -39,9 +39,9 @@ def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) 
 
 
 def objective_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
-    """The gradient at `weights` of what training makes small on the rows of `batches`, like `weights.params`.
+    """Return the gradient at `weights` of what training minimises on the rows of `batches`, like `weights.params`.
 
-    That is the gradient of their mean loss L, in evaluation mode; of a task that is an `Objective` O(L, n, w), such as
+    It is the gradient of their mean loss L, in evaluation mode. For a task that is an `Objective` O(L, n, w), such as
     `SVM`, it is dO/dL grad L + dO/dw, with n the number of rows.
     """
     g = mean_gradient(model, task, weights, batches)
@@ -54,10 +54,11 @@ def objective_gradient(model: Model, task: Task, weights: Weights, batches: Batc
 
 
 def objective_hessian_times(model: Model, task: Task, weights: Weights, batches: Batches, v: Params) -> Params:
-    """H v: the Hessian of what training makes small on the rows of `batches` times a vector like `weights.params`.
+    """Return H v: the Hessian of what training minimises on the rows of `batches` times v, like `weights.params`.
 
-    Exactly, and H is never formed: of the mean loss L it is the gradient of <grad L, v>. Of an `Objective` O(L, n, w)
-    it is dO/dL H v + d(dO/dL) grad L + d(dO/dw), where d is the change as w moves along v, and L by <grad L, v>.
+    The product is exact, and H is never formed. For the mean loss L it is the gradient of <grad L, v>. For an
+    `Objective` O(L, n, w) it is dO/dL H v + d(dO/dL) grad L + d(dO/dw). Here H is the Hessian of L, and d is the change
+    as w moves along v and L by <grad L, v>.
     """
     product = _loss_hessian_times(model, task, weights, batches, v)
     if not isinstance(task, Objective):
@@ -75,7 +76,7 @@ def objective_hessian_times(model: Model, task: Task, weights: Weights, batches:
 
 
 def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
-    """The gradient of the mean loss of a batch, like `weights.params`, in evaluation mode."""
+    """Return the gradient of the mean loss of a batch, like `weights.params`, in evaluation mode."""
 
     def loss(params: Params) -> Tensor:
         return loss_of(task, model(replace(weights, params=params), batch.x), batch)
@@ -85,7 +86,7 @@ def slope(model: Model, task: Task, weights: Weights, batch: Batch) -> Params:
 
 
 def _loss_hessian_times(model: Model, task: Task, weights: Weights, batches: Batches, v: Params) -> Params:
-    """The Hessian of the mean loss times v: the gradient of <gradient, v>."""
+    """Return the Hessian of the mean loss times v: the gradient of <gradient, v>."""
 
     def add(total: Params, batch: Batch, weights: Weights, v: Params) -> Params:
         def along(params: Params) -> Tensor:
@@ -98,7 +99,7 @@ def _loss_hessian_times(model: Model, task: Task, weights: Weights, batches: Bat
 
 
 def _partials(task: Objective, batches: Batches) -> Callable[[Tensor, Params], tuple[Tensor, Params]]:
-    """dO/dL, [], and dO/dw, as functions of the mean loss L and the weights w."""
+    """Return the function that gives dO/dL, [], and dO/dw for the mean loss L and the weights w."""
     count = batches.mask.sum()
     return grad(lambda loss, params: task.objective(loss, count, params), argnums=(0, 1))
 

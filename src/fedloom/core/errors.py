@@ -63,7 +63,7 @@ class DeclinedError(FedloomError):
 
 
 class RefusedError(FedloomError):
-    """A request or an answer is none that may be: of another device, an old round, or sent twice."""
+    """A request or an answer is not acceptable: it is of another device, of an old round, or sent twice."""
 
 
 class StackingError(FedloomError, TypeError):
@@ -83,7 +83,7 @@ class EngineWarning(UserWarning):
 
 
 def first_line(error: Exception) -> str:
-    """The kind of an exception, and how its message begins, for a message of ours."""
+    """Return the kind of an exception, and the beginning of its message, for a message of ours."""
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:160]
 
 
@@ -103,14 +103,15 @@ def enough_memory() -> Iterator[None]:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """PyTorch has an exception of its own for GPUs alone."""
+    """Return whether memory ran out; PyTorch has an exception of its own for GPUs alone."""
     said = str(error)
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in said or "out of memory" in said
 
 
 def warn(message: str, kind: type[Warning]) -> None:
-    """Warn of something, naming the line outside of fedloom that led to it: what a person has written, as far as there
-    is such a line.
+    """Warn of something, naming the line outside of fedloom that led to it, as far as there is such a line.
+
+    That is the line that a person has written.
     """
     level, frame = 1, inspect.currentframe()
     while frame is not None and _between(frame):
@@ -119,8 +120,9 @@ def warn(message: str, kind: type[Warning]) -> None:
 
 
 def _between(frame: FrameType) -> bool:
-    """Whether code stands between a person's line and what it led to: fedloom's, a decorator's, or what `dataclass` has
-    written.
+    """Return whether code stands between a person's line and what it led to.
+
+    Such code is fedloom's, a decorator's, or what `dataclass` has written.
     """
     code, module = frame.f_code, str(frame.f_globals.get("__name__"))
     made = code.co_filename == "<string>" and code.co_name == "__init__"

@@ -14,10 +14,10 @@ from fedloom.core.types import Params, Weights, replace
 
 
 def fisher(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:
-    """Diagonal Fisher information, like `weights.params`: the mean over batches of (gradient of the batch's loss)^2.
+    """Return the diagonal Fisher information: the mean over batches of (gradient of the batch's loss)^2.
 
-    True labels, evaluation mode. The gradient is that of the batch's mean loss: batches of one example
-    (`batches.in_order(1)`) give the empirical Fisher, batches of B up to B times less.
+    It is like `weights.params`, of true labels and in evaluation mode. The gradient is that of the batch's mean loss:
+    batches of one example (`batches.in_order(1)`) give the empirical Fisher, batches of B up to B times less.
     """
 
     def square(total: Params, batch: Batch, weights: Weights) -> Params:
@@ -29,9 +29,10 @@ def fisher(model: Model, task: Task, weights: Weights, batches: Batches) -> Para
 
 
 def first_pass(batches: Batches, batch_size: int, examples: int) -> Batches:
-    """The batches of the first pass over the client's examples, up to the one with which more than `examples` are seen.
+    """Return the batches of the first pass over the client's examples, until more than `examples` are seen.
 
-    `batches`: training batches of `batch_size`, passes one after the other.
+    The batch with which more than `examples` are seen is the last. `batches`: training batches of `batch_size`, passes
+    one after the other.
     """
     whole = torch.div(batches.num_examples + batch_size - 1, batch_size, rounding_mode="floor")
     steps = torch.minimum(batches.num_steps, whole.clamp(max=examples // batch_size + 1))

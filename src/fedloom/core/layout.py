@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def by_pixels(t: Tensor) -> Tensor:
-    """A copy: of images (B, C, H, W) and kernels (O, I, H, W) with the channels of a pixel together (channels_last)."""
+    """Copy a tensor; images (B, C, H, W) and kernels (O, I, H, W) with a pixel's channels together (channels_last)."""
     return t.clone(memory_format=torch.channels_last) if t.ndim == 4 else t.clone()
 
 
 def by_channels(t: Tensor) -> Tensor:
-    """A copy, laid out as a tensor that is new or comes from a file."""
+    """Copy a tensor, laid out as one that is new or comes from a file."""
     return t.clone(memory_format=torch.contiguous_format)

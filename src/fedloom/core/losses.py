@@ -18,7 +18,7 @@ Loss = Callable[..., BatchLoss]  # (weights, batch, *context) -> the loss of the
 
 
 def task_loss(model: Model, task: Task) -> Loss:
-    """What the task has a model make small."""
+    """Return the loss that the task has a model minimise: (weights, batch, *context) -> `BatchLoss`."""
 
     def loss(weights: Weights, batch: Batch, *context: Any) -> BatchLoss:
         logits, buffers = model.train(weights, batch)
@@ -29,13 +29,16 @@ def task_loss(model: Model, task: Task) -> Loss:
 
 
 def objective(task: Task, logits: Tensor, batch: Batch, params: Params) -> Tensor:
-    """What training makes small on a batch, []: the task's loss, and what an `Objective` makes of it."""
+    """Return what training minimises on a batch, []: the task's loss, or what an `Objective` makes of it."""
     loss = loss_of(task, logits, batch)
     return task.objective(loss, batch.mask.sum(), params) if isinstance(task, Objective) else loss
 
 
 def soft_target_loss(model: Model, tau: float) -> Loss:
-    """KL(batch.target || softmax(logits / tau)), without a factor tau^2; `batch.target`: [B, C] probabilities."""
+    """Return the loss KL(batch.target || softmax(logits / tau)), without a factor tau^2.
+
+    `batch.target`: [B, C] probabilities.
+    """
 
     def loss(weights: Weights, batch: Batch, *context: Any) -> BatchLoss:
         logits, buffers = model.train(weights, batch)
@@ -46,27 +49,33 @@ def soft_target_loss(model: Model, tau: float) -> Loss:
 
 
 def soft_prediction(model: Model, tau: float) -> Callable[[Weights, Tensor], Tensor]:
-    """softmax(logits / tau) in evaluation mode, as `Batches.predict` wants it: (weights, x) -> [B, C]."""
+    """Return softmax(logits / tau) in evaluation mode, as `Batches.predict` wants it: (weights, x) -> [B, C]."""
     return lambda weights, x: F.softmax(model(weights, x) / tau, -1)
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T^2 * KL(softmax(teacher / T) || softmax(student / T)) for each example, [B]; logits [B, C] (Hinton et al.)."""
+    """Return T^2 * KL(softmax(teacher / T) || softmax(student / T)) for each example, [B] (Hinton et al.).
+
+    `student` and `teacher`: logits [B, C].
+    """
     return temperature**2 * divergence(student / temperature, F.softmax(teacher / temperature, -1))
 
 
 def divergence(student: Tensor, target: Tensor) -> Tensor:
-    """KL(target || softmax(student)) by example, [B]. `student`: logits [B, C]; `target`: probabilities [B, C]."""
+    """Return KL(target || softmax(student)) by example, [B].
+
+    `student`: logits [B, C]; `target`: probabilities [B, C].
+    """
     return F.kl_div(F.log_softmax(student, -1), target, reduction="none").sum(-1)
 
 
 def divergence_of_logits(teacher: Tensor, student: Tensor) -> Tensor:
-    """KL(softmax(teacher) || softmax(student)) by example, [B]; logits [B, C]. Gradients flow into both."""
+    """Return KL(softmax(teacher) || softmax(student)) by example, [B]; logits [B, C]. Gradients flow into both."""
     log_p = F.log_softmax(teacher, -1)
     return (log_p.exp() * (log_p - F.log_softmax(student, -1))).sum(-1)
 
 
 def not_true(logits: Tensor, y: Tensor) -> Tensor:
-    """The logits of all classes but the true one, [B, C] and [B] -> [B, C - 1]."""
+    """Return the logits of all classes except the true one, [B, C] and [B] -> [B, C - 1]."""
     classes = torch.arange(logits.shape[-1] - 1, device=logits.device)
     return logits.gather(-1, classes + (classes >= y[:, None]))

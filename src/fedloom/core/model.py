@@ -28,7 +28,7 @@ from fedloom.core.types import Params, Weights
 
 @contextlib.contextmanager
 def own_defaults() -> Iterator[None]:
-    """In here a tensor whose dtype nobody names is float32, whatever the program's default: results must not differ."""
+    """Make float32 the default dtype in here, whatever the program's default: results must not differ."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -93,10 +93,10 @@ class Model:
     @staticmethod
     @functools.cache
     def by_name(text: str, **settings: Any) -> Model:
-        """A network that is named among settings, such as a generator: `module:name`, or a name of `fedloom.models`.
+        """Return a network that is named among settings, such as a generator.
 
-        `settings` go to what is named, a class or a function that returns a module; they must be hashable. The same
-        name with the same settings is the same model.
+        The name is `module:name`, or a name of `fedloom.models`. `settings` go to what is named, a class or a function
+        that returns a module; they must be hashable. The same name with the same settings is the same model.
 
         >>> Model.by_name("torch.nn:Linear", in_features=3, out_features=2).num_params
         8
@@ -120,7 +120,7 @@ class Model:
         return f"Model({self.name}, {self.num_params:,} parameters)"
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Weights:
-        """Fresh weights; no global random state is moved."""
+        """Return fresh weights; no global random state is moved."""
         module = _seeded(self._build, seed)
         cast: Callable[[Tensor], Tensor] = lambda t: t.detach().clone().to(dtype if t.is_floating_point() else t.dtype)  # noqa: E731
         return Weights(
@@ -129,33 +129,34 @@ class Model:
         )
 
     def fits(self, weights: Weights) -> bool:
-        """Whether these are all tensors of this network, by names and shapes."""
+        """Return whether these are all tensors of this network, by names and shapes."""
         mine = {n: t.shape for n, t in (*self._frozen.named_parameters(), *self._frozen.named_buffers())}
         return mine == {n: t.shape for n, t in (*weights.params.items(), *weights.buffers.items())}
 
     def arrange(self, weights: Weights) -> Weights:
-        """The same tensors in the order in which the network has them."""
+        """Return the same tensors in the order in which the network has them."""
         return Weights(
             params={n: weights.params[n] for n, _ in self._frozen.named_parameters()},
             buffers={n: weights.buffers[n] for n, _ in self._frozen.named_buffers()},
         )
 
     def evaluation_batch(self, many: int) -> int:
-        """How many examples to evaluate at a time: `many`, but 50 (as in the FedNTD authors' code) where an answer
-        depends on the rest of the batch.
+        """Return the number of examples to evaluate at a time: `many`, or 50 for some networks.
+
+        It is 50 (as in the FedNTD authors' code) where an answer depends on the rest of the batch.
         """
         return 50 if self.by_batch else many
 
     def skeleton(self) -> nn.Module:
-        """A copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
+        """Return a copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
         return copy.deepcopy(self._frozen)
 
     def __call__(self, weights: Weights, x: Tensor, mask: Tensor | None = None, *, fresh: bool = False) -> Tensor:
-        """Logits [B, C] in evaluation mode (running statistics, no dropout).
+        """Return the logits [B, C] in evaluation mode (running statistics, no dropout).
 
         BatchNorm that keeps no running statistics uses those of the rows of x that `mask` [B] calls real. None: all of
-        them; inside a fold, `batch.x` has the mask of its batch, and any other input beside padding needs one.
-        `fresh`: nobody will read x again, so that the network, which may write on its input, needs no copy.
+        them; inside a fold, `batch.x` has the mask of its batch, and any other input beside padding needs one. `fresh`:
+        nobody will read x again, so the network, which may write on its input, needs no copy.
         """
         real = self._real_rows(x, mask)
         tensors, x = self._given(_tensors(weights), x, fresh)
@@ -168,37 +169,40 @@ class Model:
         return tuple(name for name in self._tapped_frozen.layers if name)
 
     def offers(self, name: str) -> bool:
-        """Whether the network has a layer or a method of this name, so that `features` can give what it returns."""
+        """Return whether the network has a layer or a method of this name, which `features` needs."""
         return name in self.layers or callable(getattr(self._frozen, name, None))
 
     def features(self, weights: Weights, x: Tensor, name: str = "features", mask: Tensor | None = None) -> Tensor:
-        """What the network's method or layer `name` returns in a pass in evaluation mode, flattened to [B, D].
+        """Return what the network's method or layer `name` returns in a pass in evaluation mode, as [B, D].
 
-        `mask`: as in a call.
+        What it returns is flattened. `mask`: as in a call.
         """
         return self.with_features(weights, x, name, mask)[1]
 
     def with_features(
         self, weights: Weights, x: Tensor, name: str = "features", mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Logits [B, C] in evaluation mode, and what `features` says, of the same pass."""
+        """Return the logits [B, C] in evaluation mode, and what `features` returns, of the same pass."""
         real = self._real_rows(x, mask)
         tensors, x = self._given(_tensors(weights, "module."), x)
         with self._evaluation(real):
             return self._pass(self._tapped_frozen, tensors, x, name)  # type: ignore[no-any-return]
 
     def calling(self, weights: Weights, x: Tensor, call: Callable[[nn.Module, Tensor], Any]) -> Any:
-        """What `call(network, x)` returns in evaluation mode, which may use any of the network's methods."""
+        """Return what `call(network, x)` returns in evaluation mode; it may use any of the network's methods."""
         tensors, x = self._given(_tensors(weights, "module."), x)
         with self._evaluation(None):
             return self._pass(self._called_frozen, tensors, x, call)
 
     def _evaluation(self, mask: Tensor | None) -> contextlib.AbstractContextManager[Any]:
-        """While this is open, batch normalisation without running statistics takes those of the rows of `mask`."""
+        """Return a context: in it, BatchNorm without running statistics uses those of the rows of `mask`."""
         return BatchStatistics(mask) if self.by_batch else contextlib.nullcontext()
 
     def _real_rows(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
-        """The mask of x: the one given, or that of the batch at hand if x are its inputs; None where all rows count."""
+        """Return the mask of x: the one given, or that of the batch at hand if x are its inputs.
+
+        It is None where all rows count.
+        """
         at_hand = padded_batch.get() if self.by_batch else None
         if mask is not None or at_hand is None:
             return mask
@@ -210,18 +214,21 @@ class Model:
         return at_hand[1]
 
     def _given(self, tensors: dict[str, Tensor], x: Tensor, fresh: bool = False) -> tuple[dict[str, Tensor], Tensor]:
-        """What a forward gets: inputs of its own, on which it may write, and the tensors; in the layout that it takes.
+        """Return the tensors, and inputs on which a forward may write, in the layout that it takes.
 
-        Nobody else reads these inputs: others are views of stored data, or what a loss and other networks see next.
-        On a CPU folds and evaluation give them as channels_last, which is faster for convolutions and which nearly
-        every layer takes; `x.view(len(x), -1)` does not, of images or of what a convolution returns.
+        Nobody else reads these inputs: others are views of stored data, or what a loss and other networks see next. On
+        a CPU, folds and evaluation give them as channels_last, which is faster for convolutions. Nearly every layer
+        takes that layout; `x.view(len(x), -1)` does not, of images or of what a convolution returns.
         """
         if x.ndim != 4 or x.device.type != "cpu" or self._takes_channels_last(x):
             return tensors, x if fresh else x.clone()
         return {n: by_channels(t) if t.ndim == 4 else t for n, t in tensors.items()}, by_channels(x)
 
     def _takes_channels_last(self, like: Tensor) -> bool:
-        """Tried once for each shape, on two empty images; what fails then, and why, shows with the other layout."""
+        """Return whether the network takes channels_last inputs of this shape.
+
+        It is tried once for each shape, on two empty images. What fails then, and why, shows with the other layout.
+        """
         shape = like.shape[1:]
         if shape not in self._tried:
             self._tried[shape] = True  # in the pass that tries it
@@ -266,7 +273,7 @@ class Model:
                 )
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
-        """Logits [B, C] in training mode, and the buffers after this batch.
+        """Return the logits [B, C] in training mode, and the buffers after this batch.
 
         Batch normalisation uses the real rows only, dropout bits come from `batch.key`: so neither padding a batch
         nor stacking clients changes any real row. Rows of padding have arbitrary finite logits.
@@ -276,13 +283,19 @@ class Model:
     def train_features(
         self, weights: Weights, batch: Batch, name: str = "features"
     ) -> tuple[tuple[Tensor, Tensor], Params]:
-        """As `train`, but for (logits, features): what the method or layer `name` returned in the same pass, [B, D]."""
+        """Return (logits, features) in training mode, and the buffers after this batch, as `train`.
+
+        The features [B, D] are what the method or layer `name` returned in the same pass.
+        """
         return self._train(self._tapped_training, "module.", weights, batch, name)
 
     def train_calling(
         self, weights: Weights, batch: Batch, call: Callable[[nn.Module, Tensor], Any]
     ) -> tuple[Any, Params]:
-        """As `train`, but for what `call(network, batch.x)` returns, which may use any of the network's methods."""
+        """Return what `call(network, batch.x)` returns in training mode, and the buffers after this batch, as `train`.
+
+        `call` may use any of the network's methods.
+        """
         return self._train(self._called_training, "module.", weights, batch, call)
 
     def _train(self, module: nn.Module, prefix: str, weights: Weights, batch: Batch, *args: Any) -> tuple[Any, Params]:
@@ -295,9 +308,9 @@ class Model:
         return out, Params(call.buffers(buffers))
 
     def _pass(self, network: nn.Module, tensors: dict[str, Tensor], *args: Any) -> Any:
-        """What a network of ours returns with these tensors in it.
+        """Return what a network of ours returns with these tensors in it.
 
-        What its forward has kept in attributes is gone afterwards: it would hold a graph, or a tensor that `vmap` has
+        What its forward has kept in attributes is gone afterwards. It would hold a graph, or a tensor that `vmap` has
         ended, and the next pass, of another client, could read it.
         """
         parts = self._attributes[network]
@@ -310,9 +323,10 @@ class Model:
                 attributes.update(kept)
 
     def moments(self, weights: Weights, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
-        """Logits in evaluation mode, and for each BatchNorm layer the mean and biased variance of its input, [C] each.
+        """Return the logits in evaluation mode, and moments of the input of each BatchNorm layer.
 
-        What DENSE's L_BN (eq. 3) and DeepInversion compare with the layer's running statistics. Differentiable in x.
+        The moments are mean and biased variance, [C] each. DENSE's L_BN (eq. 3) and DeepInversion compare them with the
+        layer's running statistics. Differentiable in x.
         """
         tensors, x = self._given(_tensors(weights), x)
         names = {id(t): n.removesuffix("running_mean").rstrip(".") for n, t in tensors.items()}
@@ -322,13 +336,13 @@ class Model:
 
 
 def packaged(text: str) -> bool:
-    """Whether a text names a network of the package's own as `fedloom.models:NAME`, which imports nothing."""
+    """Return whether a text names a network of the package's own as `fedloom.models:NAME`, which imports nothing."""
     package, _, name = text.partition(":")
     return package == models.__name__ and name in models.__all__
 
 
 def _arguments(build: Callable[[], nn.Module]) -> list[str]:
-    """The arguments without which a class or function makes nothing."""
+    """Return the names of the arguments without which a class or function makes nothing."""
     try:
         own = list(inspect.signature(build).parameters.values())
     except ValueError:  # of what is no Python nobody knows
@@ -339,20 +353,23 @@ def _arguments(build: Callable[[], nn.Module]) -> list[str]:
 
 @own_defaults()
 def _seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """What `build` makes with the CPU's generator at a seed; the generator is then where it was, others never moved."""
+    """Return what `build` makes with the CPU's generator at a seed.
+
+    The generator is then where it was; other generators never move.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would move those of every GPU
         return build()
 
 
 def _generators() -> tuple[Any, ...]:
-    """Where the global generators stand that a network may draw from."""
+    """Return the states of the global generators that a network may draw from."""
     legacy: Any = np.random.get_state()
     return torch.get_rng_state().tolist(), random.getstate(), legacy[1].tolist(), legacy[2:]
 
 
 def _tensors(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
-    """For a pass in evaluation mode; a forward may count in buffers, which are copies."""
+    """Return the tensors for a pass in evaluation mode; buffers are copies, in which a forward may count."""
     buffers = {n: b.clone() for n, b in weights.buffers.items()}
     return {f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}
 
@@ -373,7 +390,7 @@ class Features:
 
 
 class _Called(nn.Module):
-    """Reaches a module's other methods through `functional_call`, which calls `forward` alone."""
+    """A wrapper that reaches a module's other methods through `functional_call`, which calls `forward` alone."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -425,12 +442,12 @@ class _Tapped(nn.Module):
 
 
 def _copy(out: Any) -> Any:
-    """What a layer has returned: the next one may write over it, as `nn.ReLU(inplace=True)` does."""
+    """Copy what a layer has returned: the next one may write over it, as `nn.ReLU(inplace=True)` does."""
     return out.clone() if isinstance(out, Tensor) else out
 
 
 def _skeleton(module: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers have shapes but no storage."""
+    """Return a copy whose parameters and buffers have shapes but no storage."""
     memo: dict[int, Any] = {}
     for p in module.parameters():
         memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False)
@@ -446,16 +463,16 @@ def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
 
 @dataclass(frozen=True)
 class NotCopied:
-    """In a copy of a network, in the place of a tensor that was computed from parameters, which PyTorch copies never.
+    """Placeholder, in a copy of a network, for a tensor computed from parameters, which PyTorch never copies.
 
-    A forward that computes it anew goes on. One that reads it fails, where its values would not follow the weights.
+    A forward that computes it anew goes on. One that reads it fails, since its values would not follow the weights.
     """
 
     shape: torch.Size
 
 
 class _WithoutComputed(TorchFunctionMode):
-    """In here a copy of a computed tensor is a `NotCopied`."""
+    """A mode in which a copy of a computed tensor is a `NotCopied`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__deepcopy__ and _is_computed(args[0]):
@@ -464,7 +481,7 @@ class _WithoutComputed(TorchFunctionMode):
 
 
 def _computed(module: nn.Module) -> list[str]:
-    """The names of attributes, of layers too, that hold tensors with a graph."""
+    """Return the names of attributes, of layers too, that hold tensors with a graph."""
     own = {"_parameters", "_buffers", "_modules"}
     return [
         f"{layer}.{name}".removeprefix(".")
@@ -475,7 +492,7 @@ def _computed(module: nn.Module) -> list[str]:
 
 
 def _is_computed(value: Any) -> bool:
-    """Whether a value is a tensor with a graph, or a collection of such."""
+    """Return whether a value is a tensor with a graph, or a collection with such a tensor in it."""
     if isinstance(value, Tensor):
         return not nn.parameter.is_lazy(value) and value.grad_fn is not None
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
@@ -483,7 +500,7 @@ def _is_computed(value: Any) -> bool:
 
 
 def student_among(models: Mapping[str, Model], name: str) -> Model:
-    """The network of a run that a server's student has, by its name.
+    """Return the network of a run that a server's student has, by its name.
 
     Raises:
         SettingError: the run has no such network.

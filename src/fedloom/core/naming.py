@@ -31,7 +31,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def plain(word: str) -> str:
-    """The letters and digits of a name, in lower case."""
+    """Return the letters and digits of a name, in lower case."""
     return "".join(filter(str.isalnum, word)).lower()
 
 
@@ -49,13 +49,13 @@ def forbid_imports(reason: str | None) -> Iterator[None]:
 
 
 def is_python_name(text: str) -> bool:
-    """Whether a text is module:name, the one form that `by_python_name` imports."""
+    """Return whether a text is module:name, the one form that `by_python_name` imports."""
     module, colon, name = text.partition(":")
     return bool(colon) and name.isidentifier() and all(map(str.isidentifier, module.split(".")))
 
 
 def by_python_name(text: str, what: str) -> Any:
-    """What `module:name` names; modules are looked for in the current folder too.
+    """Return what `module:name` names; modules are looked for in the current folder too.
 
     The only place that imports what settings name, and the only one that `forbid_imports` has to close.
 
@@ -90,7 +90,7 @@ def by_python_name(text: str, what: str) -> Any:
 
 
 def source_file(text: str) -> str | None:
-    """The file of the module in `module:name`, as `by_python_name` would find it; None if there is none.
+    """Return the file of the module in `module:name`, as `by_python_name` would find it; None if there is none.
 
     Nothing is imported, neither the module nor the packages around it.
     """

@@ -36,7 +36,7 @@ class Optimiser(Known, ABC):
 
     @abstractmethod
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:
-        """The state before the first step. `lead`: number of leading client axes (0 or 1)."""
+        """Return the state before the first step. `lead`: number of leading client axes (0 or 1)."""
 
     @abstractmethod
     def _step_(self, params: Sequence[Tensor], grads: list[Tensor], state: Sequence[Tensor], lr: Tensor) -> None: ...
@@ -44,7 +44,7 @@ class Optimiser(Known, ABC):
     def step_(
         self, params: Sequence[Tensor], grads: Sequence[Tensor], state: Sequence[Tensor], lr: Tensor, lead: int = 0
     ) -> None:
-        """One step in place. `lr`: [] tensor; with lead = 1 all else has a leading client axis, and `lr` may."""
+        """Take one step in place. `lr`: [] tensor; with lead = 1 all else has a leading client axis, and `lr` may."""
         grads = list(grads)
         if self.clip is not None:
             axes = [tuple(range(lead, g.ndim)) for g in grads]
@@ -55,7 +55,9 @@ class Optimiser(Known, ABC):
         self._step_(params, grads, state, lr)
 
     def effective_steps(self, num_steps: Tensor) -> Tensor:
-        """The plain SGD steps that `num_steps` steps amount to, [] float64: what (start - end) / lr is a sum over.
+        """Return the number of plain SGD steps that `num_steps` steps amount to, [] float64.
+
+        (start - end) / lr is a sum over this number of steps.
 
         Raises:
             SettingError: there is no such number.
@@ -66,7 +68,7 @@ class Optimiser(Known, ABC):
         )
 
     def apply(self, weights: T, gradient: T, state: Sequence[Tensor]) -> tuple[T, list[Tensor]]:
-        """One pure step at `lr` on a pytree (the server's use): (new weights, new state)."""
+        """Take one pure step at `lr` on a pytree (the server's use); return (new weights, new state)."""
         flat, spec = tree.flatten(tree.map_tree(torch.clone, weights))
         moved = [s.clone() for s in state]
         rate = torch.tensor(self.lr, dtype=torch.float64, device=flat[0].device)
@@ -112,7 +114,7 @@ class SGD(Optimiser):
             p.addcmul_(g, _per_client(lr, p), value=-1)
 
     def effective_steps(self, num_steps: Tensor) -> Tensor:
-        """As of heavy-ball momentum m, Nesterov's too (FedNova, sec. 4.2).
+        """Return the steps a of heavy-ball momentum m, Nesterov's too (FedNova, sec. 4.2).
 
         a = sum_{s=1..n} (1 - m^s) / (1 - m) = (n - m (1 - m^n) / (1 - m)) / (1 - m)
         """
@@ -120,7 +122,7 @@ class SGD(Optimiser):
         return (n - m * (1 - m**n) / (1 - m)) / (1 - m)
 
     def fused_step_(self, params: list[Tensor], grads: list[Tensor], state: list[Tensor], lr: float | Tensor) -> None:
-        """The same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping.
+        """Take the same step by PyTorch's fused kernel: one pass over memory instead of up to nine. No clipping.
 
         Parameters and state are dense and of the same strides.
         """
@@ -198,7 +200,7 @@ class Cosine(Optimiser):
 
 @dataclass(frozen=True, kw_only=True)
 class Distill:
-    """How a server learns from public examples: in batches of `batch_size`, with a new `optimiser` state each round."""
+    """Training of a server on public examples: in batches of `batch_size`, with a new `optimiser` state each round."""
 
     batch_size: Count
     optimiser: Optimiser
@@ -209,7 +211,7 @@ class Distill:
 
 @dataclass(frozen=True, kw_only=True)
 class Digest:
-    """How a client learns from public examples: `epochs` passes in the order they are sent, else as `Distill`."""
+    """Training of a client on public examples: `epochs` passes in the order they are sent, else as `Distill`."""
 
     epochs: Count
     batch_size: Count
@@ -247,17 +249,17 @@ class Local(Known):
         check_choices(self)
 
     def rate(self, round: int) -> float:
-        """Learning rate of a round, counted from 0."""
+        """Return the learning rate of a round, counted from 0."""
         return self.optimiser.lr * self.decay**round
 
 
 def _per_client(value: Tensor, like: Tensor) -> Tensor:
-    """A value for all clients [] or for each of them [K], shaped to multiply `like`."""
+    """Return a value for all clients [] or for each of them [K], shaped to multiply `like`."""
     return value.reshape(value.shape + (1,) * (like.ndim - value.ndim)).to(like.dtype)
 
 
 def _optimiser_said(given: object) -> str:
-    """What was given in the place of an optimiser, and how it is written here."""
+    """Return what was given in the place of an optimiser, and how it is written here."""
     kind = given if isinstance(given, type) else type(given)
     if not kind.__module__.startswith("torch.optim"):
         return f"{kind.__name__}, a class: write {kind.__name__}(lr=0.01)" if kind is given else repr(given)

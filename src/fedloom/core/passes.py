@@ -41,7 +41,7 @@ _DRAWS = {
 
 
 class TrainingCall(TorchFunctionMode):
-    """Makes a module's training pass a pure function of (weights, batch): see `Model.train`."""
+    """A mode that makes a module's training pass a pure function of (weights, batch): see `Model.train`."""
 
     def __init__(self, batch: Batch) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class TrainingCall(TorchFunctionMode):
         self.moved[id(old)] = after if known is None else torch.where(known, after, before)
 
     def buffers(self, before: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the module's buffers are after the pass; a batch that was not measured is not counted either."""
+        """Return the module's buffers after the pass; a batch that was not measured is not counted either."""
         after = {name: self.moved.get(id(b), b) for name, b in before.items()}
         counted = {id(b): f"{name.removesuffix('running_mean')}num_batches_tracked" for name, b in before.items()}
         for mean, calls in self.single.items():
@@ -118,7 +118,7 @@ class TrainingCall(TorchFunctionMode):
         weight: Tensor | None = None, bias: Tensor | None = None,
         use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
     ) -> Tensor:  # fmt: skip
-        """Each example by itself; what its running statistics become is a mean over the real rows."""
+        """Normalise each example by itself; running statistics move to a mean over the real rows."""
         if use_input_stats and running_mean is not None and running_var is not None:
             var, mean = torch.var_mean(x.detach(), dim=[*range(2, x.ndim)], correction=1)  # [B, C]
             real = self.batch.mask.to(x.dtype)[:, None]
@@ -149,7 +149,7 @@ class BatchStatistics(TorchFunctionMode):
 
 
 class RecordMoments(TorchFunctionMode):
-    """Notes the batch moments of the input of every BatchNorm layer."""
+    """A mode that notes the batch moments of the input of every BatchNorm layer."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
@@ -166,7 +166,11 @@ class RecordMoments(TorchFunctionMode):
 def _normalised(
     x: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """X normalised by its real rows (`mask` None: all); their mean and biased variance, detached; how many they are."""
+    """Normalise x by its real rows (`mask` None: all).
+
+    Return the normalised x, the mean and biased variance of these rows, detached, and how many values a channel has in
+    them.
+    """
     given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of bf16 inputs in float32
     weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
     spatial = x[0, 0].numel()
@@ -196,7 +200,7 @@ def _dropout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
 
 
 def draws_unseen(module: nn.Module) -> bool:
-    """Whether a module draws where a `TorchFunctionMode` cannot see it: inside one call."""
+    """Return whether a module draws where a `TorchFunctionMode` cannot see it: inside one call."""
     if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
         return module.dropout > 0
     return isinstance(module, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)

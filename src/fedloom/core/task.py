@@ -21,11 +21,11 @@ class Task(Protocol):
     """A frozen (hashable) object with these two pure functions; write your own for other problems."""
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Mean loss over the real rows of the batch, []. `logits`: [B, C]."""
+        """Return the mean loss over the real rows of the batch, []. `logits`: [B, C]."""
         ...
 
     def correct(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Which rows are right, [B] bool. `logits`: [B, C], `y`: [B]."""
+        """Return which rows are right, [B] bool. `logits`: [B, C], `y`: [B]."""
         ...
 
 
@@ -34,28 +34,31 @@ class Noting(Protocol):
     """A task whose loss wants to know more of a client's training examples than a batch says, such as `LDAM`."""
 
     def notes(self, y: Tensor) -> Mapping[str, Tensor]:
-        """What is to stand beside each training example, [n, ...] by name, from all labels of one client, [n].
+        """Return what is to stand beside each training example, [n, ...] by name, from a client's labels, [n].
 
-        A loss reads them as annotations, `batch.<name>`, where the batch is of the client's training examples.
+        `y` has all labels of one client. A loss reads these notes as annotations, `batch.<name>`, where the batch is of
+        the client's training examples.
         """
         ...
 
 
 @runtime_checkable
 class Objective(Protocol):
-    """A task whose clients make more small than its mean loss, such as `SVM`; they are judged by the loss alone."""
+    """A task whose clients minimise more than its mean loss, such as `SVM`; they are judged by the loss alone."""
 
     def objective(self, loss: Tensor, count: Tensor, params: Params) -> Tensor:
-        """What is made small, [], of the mean `loss` [] over `count` [] examples and the model that has it."""
+        """Return what is minimised, [], from the mean `loss` [] over `count` [] examples and the model that has it."""
         ...
 
 
 @runtime_checkable
 class Paced(Protocol):
-    """A task or an algorithm whose clients know how long a round's training is: what they do in a step depends on how
-    many are still to come, such as `LDAM` with `drw`. A loss that reads `batch.progress` is of that kind.
+    """A task or an algorithm whose clients know how long a round's training is.
 
-    `paced_by`: the name of the setting by which it is so; None: as it is set, it is not.
+    What they do in a step depends on how many steps are still to come, such as `LDAM` with `drw`. A loss that reads
+    `batch.progress` is of that kind.
+
+    `paced_by`: the name of the setting that makes it so; None: it is not so with these settings.
     """
 
     @property
@@ -74,13 +77,13 @@ def check_task(task: object, name: str = "task") -> None:
 
 
 def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What a task that is `Noting` wants to know of a client's examples with these labels, in this dtype."""
+    """Return what a `Noting` task wants to know of a client's examples with these labels, in this dtype."""
     told = task.notes(y.clone()) if isinstance(task, Noting) else {}
     return {name: t.to(dtype) if t.is_floating_point() else t for name, t in told.items()}
 
 
 def loss_of(task: Task, logits: Tensor, batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Tensor:
-    """The task's mean loss, []. It may write on what it is given: logits and batch stay as they are.
+    """Return the task's mean loss, []. The task may write on what it is given: logits and batch do not change.
 
     `inputs`: makes batch.x anew, where a network was given it to write on.
     """
@@ -88,12 +91,12 @@ def loss_of(task: Task, logits: Tensor, batch: Batch, inputs: Callable[[], Tenso
 
 
 def right_of(task: Task, logits: Tensor, y: Tensor) -> Tensor:
-    """Which rows are right, [B] bool, by a task that may write on what it is given."""
+    """Return which rows are right, [B] bool, by a task that may write on what it is given."""
     return task.correct(logits.clone(), y.clone())
 
 
 def check_padding(task: Task, logits: Tensor, x: Tensor, y: Tensor) -> None:
-    """Raise SettingError where the task's loss of some rows is another with rows of padding behind them.
+    """Raise SettingError where the task's loss of some rows changes with rows of padding behind them.
 
     A stack pads the batches of its smaller clients, so results would depend on the engine. `logits`: [B, C] of the rows
     `x` with labels `y`.

@@ -25,27 +25,27 @@ def zeros_like(x: T) -> T:
 
 
 def stack(trees: Sequence[T]) -> T:
-    """K trees of one structure as one tree whose leaves have a leading axis K."""
+    """Stack K trees of one structure into one tree whose leaves have a leading axis K."""
     return map_tree(lambda *vs: torch.stack(vs), *trees)  # type: ignore[no-any-return]
 
 
 def take(x: T, index: int | Tensor | slice) -> T:
-    """Entry (or entries) `index` along the leading axis of every leaf."""
+    """Return the entry (or entries) `index` along the leading axis of every leaf."""
     return map_tree(lambda v: v[index], x)  # type: ignore[no-any-return]
 
 
 def cat(trees: Sequence[T]) -> T:
-    """Trees with leading axes K1, K2, ... as one with leading axis K1 + K2 + ..."""
+    """Concatenate trees with leading axes K1, K2, ... into one with leading axis K1 + K2 + ..."""
     return map_tree(lambda *vs: torch.cat(vs), *trees)  # type: ignore[no-any-return]
 
 
 def nbytes(x: Tree) -> int:
-    """Payload bytes of a tree; an absent `Maybe` costs its flag alone."""
+    """Return the payload bytes of a tree; an absent `Maybe` costs its flag alone."""
     return sum(v.numel() * v.element_size() for v in present_leaves(x))
 
 
 def present_leaves(x: Tree) -> list[Tensor]:
-    """The leaves that travel: all but the values of absent `Maybe`s."""
+    """Return the leaves that travel: all except the values of absent `Maybe`s."""
     out: list[Tensor] = []
     for node in pytree.tree_leaves(x, is_leaf=lambda n: isinstance(n, Maybe)):
         if isinstance(node, Maybe):
@@ -58,7 +58,7 @@ def present_leaves(x: Tree) -> list[Tensor]:
 
 
 def nbytes_each(stacked: Tree, count: int) -> list[int]:
-    """Payload bytes of each of `count` trees that are stacked."""
+    """Return the payload bytes of each of `count` trees that are stacked."""
     nodes = flatten(stacked, is_leaf=lambda n: isinstance(n, Maybe))[0]
     plain = sum(v.nbytes // count for v in nodes if isinstance(v, Tensor))
     maybes = [n for n in nodes if isinstance(n, Maybe)]
@@ -66,7 +66,7 @@ def nbytes_each(stacked: Tree, count: int) -> list[int]:
 
 
 def same_structure(x: Tree, y: Tree) -> bool:
-    """Whether two trees agree in structure, shapes and dtypes."""
+    """Return whether two trees agree in structure, shapes and dtypes."""
     (a, spec_a), (b, spec_b) = flatten(x), flatten(y)
     return spec_a == spec_b and all(_alike(u, v) for u, v in zip(a, b, strict=True))
 
@@ -77,7 +77,7 @@ def _alike(u: Any, v: Any) -> bool:
 
 
 def unlike(x: Tree, y: Tree) -> str:
-    """What two trees that are not of the `same_structure` differ in: "NoneType in the place of Weights"."""
+    """Say in what two trees that are not of the `same_structure` differ: "NoneType in the place of Weights"."""
     if type(x) is not type(y):
         return f"{type(x).__name__} in the place of {type(y).__name__}"
     a, b = ({pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path(t)[0]} for t in (x, y))
@@ -130,13 +130,13 @@ class WeightedMean:
             total.merge(more)
 
     def sums(self) -> tuple[Tree, list[str]]:
-        """(the uploads' tree with sums in the place of values, the types of the values' leaves): what travels."""
+        """Return what travels: (the uploads' tree with sums in place of values, the types of the values' leaves)."""
         values = [Weighted(unflatten(s.sums, s.spec), torch.tensor(s.weight, dtype=torch.float64)) for s in self._nodes]
         return unflatten(values, self._spec), [str(d).removeprefix("torch.") for s in self._nodes for d in s.dtypes]
 
     @classmethod
     def of(cls, sums: Tree, types: Sequence[str]) -> WeightedMean:
-        """That of which `sums` gave these two."""
+        """Return the mean whose `sums` gave these two."""
         made, left = cls(), [getattr(torch, name) for name in types]
         nodes, made._spec = flatten(sums, is_leaf=lambda n: isinstance(n, Weighted))
         for node in nodes:
@@ -148,11 +148,11 @@ class WeightedMean:
         return made
 
     def __bool__(self) -> bool:
-        """Whether anything was added."""
+        """Return whether anything was added."""
         return self._spec is not None
 
     def result(self) -> Tree:
-        """The uploads' tree with each Weighted replaced by its mean, once something was added."""
+        """Return the uploads' tree with each Weighted replaced by its mean, once something was added."""
         return unflatten([s.mean() for s in self._nodes], self._spec)
 
 
@@ -205,5 +205,5 @@ class _Sum:
 
 
 def cast(x: T, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> T:
-    """The tree on a device, its floating leaves in a dtype."""
+    """Return the tree on a device, its floating leaves in a dtype."""
     return map_tree(lambda v: v.to(device=device, dtype=dtype if v.is_floating_point() else v.dtype), x)  # type: ignore[no-any-return]

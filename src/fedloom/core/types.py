@@ -21,7 +21,7 @@ STATES: set[str] = set()  # the names by which messages say that they hold a @st
 
 
 def static(*, default: Any = dataclasses.MISSING) -> Any:
-    """A field of a `@state` class that carries no tensors: hashable, equal on all clients of a stack."""
+    """Declare a field of a `@state` class that carries no tensors: hashable, equal on all clients of a stack."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
@@ -98,11 +98,11 @@ class Arithmetic:
         return _floats(lambda x: x / a, self)
 
     def sq_norm(self) -> Tensor:
-        """Sum of the squares of all floating leaves, [] of their dtype."""
+        """Return the sum of the squares of all floating leaves, [] of their dtype."""
         return torch.stack([x.square().sum() for x in pytree.tree_leaves(self) if x.is_floating_point()]).sum()
 
     def dot(self: A, other: A) -> Tensor:
-        """Inner product over all floating leaves, []."""
+        """Return the inner product over all floating leaves, []."""
         pairs = zip(pytree.tree_leaves(self), pytree.tree_leaves(other), strict=True)
         return torch.stack([(x * y).sum() for x, y in pairs if x.is_floating_point()]).sum()
 
@@ -117,7 +117,7 @@ class Params(dict[str, Tensor], Arithmetic):
     """Tensors by qualified name; over K stacked clients each has one leading axis."""
 
     def select(self, keep: Callable[[str], bool]) -> Params:
-        """The entries whose name satisfies `keep`."""
+        """Return the entries whose name satisfies `keep`."""
         return Params({n: t for n, t in self.items() if keep(n)})
 
 
@@ -149,15 +149,18 @@ class Weights(Arithmetic):
         object.__setattr__(self, "buffers", buffers if isinstance(buffers, Params) else Params(buffers or {}))
 
     def select(self, keep: Callable[[str], bool]) -> Weights:
-        """The entries whose qualified name satisfies `keep`."""
+        """Return the entries whose qualified name satisfies `keep`."""
         return Weights(params=self.params.select(keep), buffers=self.buffers.select(keep))
 
     def merge(self, other: Weights) -> Weights:
-        """These weights with the entries of `other` put over them; the order of names is kept."""
+        """Return these weights with the entries of `other` put over them; the order of names is kept."""
         return Weights(params={**self.params, **other.params}, buffers={**self.buffers, **other.buffers})
 
     def towards(self, other: Weights, rate: float) -> Weights:
-        """Params + rate * (those of `other` - params), at rate 1 those of `other` to the last bit; its buffers."""
+        """Return params + rate * (those of `other` - params), with the buffers of `other`.
+
+        At rate 1 the params are those of `other` to the last bit.
+        """
         moved = other.params if rate == 1.0 else self.params + rate * (other.params - self.params)
         return Weights(params=moved, buffers=other.buffers)
 
@@ -208,7 +211,7 @@ class Maybe(Generic[T]):
 
     @staticmethod
     def where(present: Tensor, value: T) -> Maybe[T]:
-        """The value where it is `present`: [], or [K] of a value that is stacked."""
+        """Return a Maybe of the value where it is `present`: [], or [K] of a value that is stacked."""
 
         def there(t: Tensor) -> Tensor:
             return torch.where(present.reshape(present.shape + (1,) * (t.ndim - present.ndim)), t, torch.zeros_like(t))
@@ -216,7 +219,7 @@ class Maybe(Generic[T]):
         return Maybe(present=present, value=pytree.tree_map(there, value))
 
     def otherwise(self, default: T) -> T:
-        """The value where present, `default` elsewhere; no branch, so it may be used on a client."""
+        """Return the value where present, `default` elsewhere; no branch, so it may be used on a client."""
         return pytree.tree_map(  # type: ignore[no-any-return]
             lambda v, d: torch.where(self.present, v, d), self.value, default
         )
@@ -232,8 +235,9 @@ class Weighted(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """Why a client of the cohort did not answer in an exchange of a round, from 0. A failure is a value, never an
-    exception.
+    """Reason why a client of the cohort did not answer in an exchange of a round, `exchange` counted from 0.
+
+    A failure is a value, never an exception.
     """
 
     client: int
@@ -242,5 +246,5 @@ class Failure:
 
 
 def replace(value: T, **changes: Any) -> T:
-    """A copy of a `@state` value with some fields replaced."""
+    """Return a copy of a `@state` value with some fields replaced."""
     return dataclasses.replace(value, **changes)  # type: ignore[type-var]

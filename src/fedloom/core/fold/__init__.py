@@ -42,13 +42,12 @@ def minimise(
     lr: Tensor,
     correct: Callable[..., Any] | None = None,
 ) -> C:
-    """One optimiser step per batch on `loss(carry, batch, *context)`, from a fresh optimiser state.
+    """Take one optimiser step per batch on `loss(carry, batch, *context)`, from a fresh optimiser state.
 
     `loss` returns a scalar, a `BatchLoss`, or (scalar, carry) where the carry's buffers have moved (`Model.train` gives
-    them).
-    Trained are all floating leaves of `carry` but the buffers of `Weights`. `correct(gradient, *context)` changes the
-    gradient before weight decay and momentum see it; a gradient looks like the carry with each `Weights` replaced by
-    its `params`. `lr`: [] tensor (`client.lr`).
+    them). All floating leaves of `carry` are trained, except the buffers of `Weights`. `correct(gradient, *context)`
+    changes the gradient before weight decay and momentum see it; a gradient looks like the carry with each `Weights`
+    replaced by its `params`. `lr`: [] tensor (`client.lr`).
     """
     return _fold(Descent(loss, optimiser, correct), carry, batches, (lr, *context))
 
@@ -57,7 +56,7 @@ def minimise_from(
     loss: Callable[..., Any], carry: C, moments: Sequence[Tensor], batches: Batches, optimiser: Optimiser,
     *context: Any, lr: Tensor,
 ) -> tuple[C, tuple[Tensor, ...]]:  # fmt: skip
-    """As `minimise`, from an optimiser state that is given: the new carry, and the new optimiser state.
+    """Train as `minimise`, from a given optimiser state; return the new carry and the new optimiser state.
 
     For a server that goes on where its last round ended. `moments`: at first `optimiser.init(...)` of what is trained.
     """

@@ -35,7 +35,7 @@ class Execution:
     between: Callable[[], None] | None = None  # called before each step; what it raises ends the fold
 
     def begin(self, step: int) -> None:
-        """Note which step comes now, unless somebody wants an end."""
+        """Note which step comes now, and call `between`, which may end the fold."""
         self.step = step
         if self.between is not None:
             self.between()
@@ -55,5 +55,5 @@ def executing(execution: Execution) -> Iterator[Execution]:
 
 
 def current() -> Execution:
-    """The settings in force; the defaults outside an engine."""
+    """Return the settings in force; the defaults outside an engine."""
     return _execution.get(Execution())

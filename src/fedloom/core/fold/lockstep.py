@@ -50,9 +50,9 @@ def run_one(step: Step, carry: Any, batches: Batches, context: Any) -> Any:
 
 
 def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
-    """K clients in lock-step, or where their batches differ much in width some in a narrower one of their own.
+    """Run K clients in lock-step; where batch widths differ much, run some in a narrower lock-step of their own.
 
-    Training stays in one, since it goes on for many steps of few rows. `values`, `axes`: as `_in_lockstep`.
+    Training stays in one lock-step, since it goes on for many steps of few rows. `values`, `axes`: as `_in_lockstep`.
     """
     parts = _by_width(values[1].mask) if isinstance(step, Plain) and axes[1].mask is not None else []
     if not parts:
@@ -62,7 +62,7 @@ def run_stack(step: Step, K: int, values: Any, axes: Any) -> Any:
 
 
 def _by_width(mask: Tensor) -> list[tuple[Tensor, int]]:
-    """Clients in groups, [K_g] int64 each, and a width that holds all their batches; none where all stay together.
+    """Return groups of clients, [K_g] int64 each, with a width that holds their batches; none if all stay together.
 
     `mask`: [K, S, B]. The narrower half of those that are left is cut off while that saves enough; always halves, so
     that few graphs exist. One step in batches of 200, K = 1,000, in the order of what they need:
@@ -91,17 +91,19 @@ def _by_width(mask: Tensor) -> list[tuple[Tensor, int]]:
 
 
 def _narrow(values: Any, axes: Any, part: Tensor, width: int) -> tuple[Any, Batches, Any]:
-    """The (carry, batches, context) of some clients, with batches of that width."""
+    """Return the (carry, batches, context) of some clients, with batches of that width."""
     carry, batches, context = _map2(lambda t, axis: t if axis is None else t.index_select(0, part), values, axes)
     return carry, replace(batches, order=batches.order[..., :width], mask=batches.mask[..., :width]), context
 
 
 def _in_lockstep(step: Step, K: int, values: Any, axes: Any) -> Any:
-    """K clients in one lock-step. `values`: (carry, batches, context), stacked where `axes` has 0, shared where None.
+    """Run K clients in one lock-step and return their carries, stacked.
+
+    `values`: (carry, batches, context), stacked where `axes` has 0, shared where None.
 
     Three clients with 5, 9 and 6 examples, one epoch in batches of 4: they take 2, 3 and 2 steps, so `order` and `mask`
-    are [3, 3, 4], and the clients are arranged as 1, 0, 2. Who has most steps is first, so those that go on are always
-    the first rows of each tensor [3, ...] that moves.
+    are [3, 3, 4], and the clients are arranged as 1, 0, 2. The client with most steps is first, so those that go on are
+    always the first rows of each tensor [3, ...] that moves.
 
         step    examples of 1, 0, 2    active    full
         0       4, 4, 4                3         yes: computed without masks
@@ -168,15 +170,17 @@ def _in_lockstep(step: Step, K: int, values: Any, axes: Any) -> Any:
 
 
 class _Ended:
-    """The rows of clients that are done. Whoever is behind the active ones is computed along with them for nothing, so
-    that few graphs exist: K = 5 with (9, 9, 6, 2, 2) steps has 5, 3 and 2 active clients, and graphs of 5, 4 and 2.
+    """The rows of clients that are done.
+
+    Clients behind the active ones are computed along with them for nothing, so few graphs exist: K = 5 with (9, 9, 6,
+    2, 2) steps has 5, 3 and 2 active clients, and graphs of 5, 4 and 2.
     """
 
     def __init__(self, work: list[Tensor], K: int) -> None:
         self.work, self.going, self.rows = work, K, list[Tensor]()
 
     def put_away(self, active: int) -> None:
-        """Keep the rows of those that are active no longer."""
+        """Keep the rows of the clients that are no longer active."""
         if active < self.going:
             self.rows = self.rows or [torch.empty_like(w) for w in self.work]
             for kept, w in zip(self.rows, self.work, strict=True):
@@ -184,7 +188,7 @@ class _Ended:
             self.going = active
 
     def all(self) -> list[Tensor]:
-        """Everybody's rows, [K, ...] each."""
+        """Return the rows of all clients, [K, ...] each."""
         if not self.rows:
             return self.work
         self.put_away(0)
@@ -286,7 +290,7 @@ class _Lockstep:
         return self.step.advance(work, self.spec, batch, context, dims)
 
     def _of_one(self, batch: Batch, lazy: dict[str, Lazy]) -> Batch:
-        """The batch augmented, and with what teachers say of it."""
+        """Return the batch augmented, and with what teachers say of it."""
         x = batch.x
         if self.batches.augment is not None:
             x = self.batches.augment(x, batch.key)
@@ -298,7 +302,7 @@ class _Lockstep:
         return replace(batch, x=x, notes={**batch.notes, **told})
 
     def _of_stack(self, batch: Batch, lazy: dict[str, Lazy]) -> tuple[Batch, Any]:
-        """The same of the batches of the clients; and the client axes of (batch, context)."""
+        """Return the clients' batches augmented and with what teachers say; and the client axes of (batch, context)."""
         x, key_axis = batch.x, None if batch.key.ndim == 0 else 0
         if self.batches.augment is not None:
             x = vmap(self.batches.augment, in_dims=(0, key_axis))(x, batch.key)
@@ -315,7 +319,7 @@ class _Lockstep:
         return replace(batch, x=x, notes=told), (dims, self.axes[1])
 
     def _program(self, kind: tuple[int, bool], args: Sequence[Tensor]) -> Callable[..., Any] | None:
-        """This step compiled, else traced, else None, with a warning. Each is tried on copies: nothing moves."""
+        """Return this step compiled, else traced, else None, with a warning. Each is tried on copies: nothing moves."""
         kept = self.run.programs
         try:
             if self.compilation == "compile" and kept.compiler_works:
@@ -370,7 +374,7 @@ _AS_WRITTEN: dict[str, str | int | bool | Callable[..., Any]] = {"pattern_matche
 
 
 def _copied(kind: tuple[int, bool], args: Sequence[Tensor]) -> list[Tensor]:
-    """The arguments, with those that a step moves in place as copies of the same layout."""
+    """Return the arguments, with those that a step moves in place as copies of the same layout."""
     return [a.clone() if i < kind[0] else a for i, a in enumerate(args)]
 
 
@@ -379,7 +383,7 @@ def _warn(what: str, instead: str, error: Exception) -> None:
 
 
 def _rounded(active: int, K: int) -> int:
-    """1, 2, 4, 8, ... or K: the smallest that holds the active clients, so that few graphs exist."""
+    """Return 1, 2, 4, 8, ... or K: the smallest that holds the active clients, so that few graphs exist."""
     return min(1 << (active - 1).bit_length(), K)
 
 

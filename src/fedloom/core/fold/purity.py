@@ -16,10 +16,10 @@ from fedloom.core.model import Model
 
 
 def refuse_captured(fn: Callable[..., Any]) -> None:
-    """Raise if a step, loss or correction carries tensors with it instead of taking them as arguments.
+    """Raise StackingError if a step, loss or correction carries tensors instead of taking them as arguments.
 
-    A stack sorts its clients by number of steps. What is an argument is sorted with them; a captured tensor is not, and
-    would meet the rows of other clients, without a word.
+    A stack sorts its clients by number of steps. Arguments are sorted with them. A captured tensor is not, and would
+    meet the rows of other clients without an error.
     """
     for name, value in _captured(fn):
         if any(isinstance(leaf, Tensor) for leaf in tree.leaves(value)):
@@ -36,9 +36,9 @@ def refuse_captured(fn: Callable[..., Any]) -> None:
 
 
 def _captured(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """What a callable holds besides its arguments: closure cells, partial arguments, defaults, its own object.
+    """Yield what a callable holds besides its arguments: closure cells, partial arguments, defaults, its own object.
 
-    Not searched are models and modules: what they hold (a builder's closure, a buffer) is the network's, the same for
+    Models and modules are not searched: what they hold (a builder's closure, a buffer) is the network's, the same for
     all clients.
     """
     if depth > 4:
@@ -70,7 +70,7 @@ def _captured(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def identity(fn: Any) -> Any:
-    """A hashable that tells apart callables that compute different things; None where there is none: no tracing."""
+    """Return a hashable that tells apart callables that compute different things; None, and no tracing, without one."""
     try:
         parts = _parts(fn)
         hash(parts)

@@ -131,7 +131,7 @@ Step = Plain | Descent
 
 
 def vmap_trees(fn: Callable[..., Any], dims: Any) -> Callable[..., Any]:
-    """Vmap whose first arguments are lists of stacked tensors and whose `dims` may hold trees."""
+    """Return vmap of `fn`, whose first arguments are lists of stacked tensors; `dims` may hold trees."""
 
     def stacked(*args: Any) -> Any:
         flat, spec = tree.flatten(args)
@@ -144,7 +144,7 @@ def vmap_trees(fn: Callable[..., Any], dims: Any) -> Callable[..., Any]:
 
 
 def _split(carry: Any) -> tuple[list[Tensor], list[Tensor], Callable[[Sequence[Tensor], Sequence[Tensor]], Any]]:
-    """Trained leaves, the others, and how to put both back together."""
+    """Return the trained leaves, the others, and a function that puts both back together."""
     nodes, spec = tree.flatten(carry, is_leaf=lambda n: isinstance(n, Weights))
     kinds: list[Any] = []
     trained: list[Tensor] = []
@@ -174,7 +174,7 @@ def _split(carry: Any) -> tuple[list[Tensor], list[Tensor], Callable[[Sequence[T
 
 
 def _trees(gradient: Any) -> Any:
-    """A gradient as `correct` sees it: each Weights replaced by its params."""
+    """Return a gradient as `correct` sees it: each Weights replaced by its params."""
     nodes, spec = tree.flatten(gradient, is_leaf=lambda n: isinstance(n, Weights))
     return tree.unflatten([n.params if isinstance(n, Weights) else n for n in nodes], spec)
 
