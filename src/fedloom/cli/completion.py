@@ -39,7 +39,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
 
 
 def _commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every command, and those below `data`."""
+    """Yield every command, and those below `data`."""
     for name, one in _below(parser()):
         yield name, one
         yield from ((f"{name} {inner}", its) for inner, its in _below(one))
@@ -52,14 +52,14 @@ def _below(of: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argument
 
 
 def _words(of: argparse.ArgumentParser) -> list[str]:
-    """Names and flags that may follow."""
+    """Return the names and flags that may follow a command."""
     listed = [name for action in of._actions for name in INDEX.get(_NAMED.get(action.dest, ""), ())]
     flags = [flag for action in of._actions for flag in action.option_strings if flag.startswith("--")]
     return [*(name for name, _ in _below(of)), *listed, *flags]
 
 
 def _choices(of: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
-    """Flags with a list of values."""
+    """Yield the flags that have a list of values, each with its list."""
     for action in of._actions:
         values = action.choices or INDEX.get(_VALUES.get(action.dest, ""), ())
         if action.option_strings and values:

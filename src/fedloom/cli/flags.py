@@ -15,14 +15,14 @@ _NAMES = {"data.partition": INDEX["partitions"], "model": ", ".join(INDEX["model
 
 
 def directory(text: str) -> str:
-    """The type of a flag that names a directory: an empty one, as of a variable that is not set, is none."""
+    """Return the directory that a flag names; refuse an empty name, as of a variable that is not set."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; name a directory")
     return text
 
 
 def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
-    """The flags of a run. None has a default of its own: what is not said stays as the settings file has it."""
+    """Add the flags of a run. None has a default of its own: without it, a setting stays as in the settings file."""
     for group in _GROUPS:
         add = parser.add_argument_group(group).add_argument
         if group == _GROUPS[0]:

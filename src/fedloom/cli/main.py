@@ -21,8 +21,10 @@ from fedloom.core.naming import forbid_imports, printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, run, print; the exit status: 0; 1 (demo: a number is off; reproduce: something asked for is missing;
-    verify: a run is not whole);
+    """Parse, run, print; return the exit status.
+
+    It is 0; 1 (demo: a number is off; reproduce: something asked for is missing; verify: a run is not whole, or the
+    root is not the expected one; run, compare, resume: one of several runs diverged, or could not be read);
     2 (an error, or nothing could be run); 130 (interrupted).
     """
     asked = sys.argv[1:] if argv is None else argv
@@ -57,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _permission(args: argparse.Namespace) -> AbstractContextManager[None]:
-    """Code may be imported where a person types its name, and where --allow-code lets a run's folder name it."""
+    """Return a context in which imports of code that settings name are forbidden or not.
+
+    Code may be imported where a person types its name, and where --allow-code lets a run's folder name it.
+    """
     allowed = getattr(args, "allow_code", True)
     return forbid_imports(None if allowed else "a run's settings are somebody's words: allow it with --allow-code")
 
@@ -74,14 +79,14 @@ def _harmless(text: str) -> str:
 
 
 def _function(name: str) -> Callable[[argparse.Namespace, Console], int]:
-    """What a command does, MODULE.NAME of this package: imported when it is asked for."""
+    """Return the function of a command, MODULE.NAME of this package; it is imported when it is asked for."""
     module, _, function = name.partition(".")
     found: Callable[[argparse.Namespace, Console], int] = getattr(import_module(f"fedloom.cli.{module}"), function)
     return found
 
 
 def _place(error: BaseException) -> str:
-    """Where in somebody's own code an error came from: its innermost line outside of Python and of all packages."""
+    """Return where in somebody's own code an error came from: its innermost line outside of Python and all packages."""
     origin = error.__cause__ if isinstance(error, FedloomError) else error
     frames = [] if origin is None else traceback.extract_tb(origin.__traceback__)
     packages = (Path(__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix))

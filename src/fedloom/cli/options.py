@@ -18,7 +18,7 @@ from fedloom.experiments.words import coerce
 
 
 def opened(directory: str | Path, args: argparse.Namespace, console: Console) -> Experiment:
-    """The experiment that was run in a directory."""
+    """Return the experiment that was run in a directory."""
     print_code(directory, args, console)
     return Experiment.from_directory(directory, allow_code=args.allow_code)
 
@@ -31,7 +31,7 @@ def print_code(directory: str | Path, args: argparse.Namespace, console: Console
 
 
 def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequence[str] = ()) -> list[Experiment]:
-    """One experiment for each algorithm: the settings file (or `sections` of it), then flags, then --set."""
+    """Return one experiment for each algorithm: the settings file (or `sections` of it), then flags, then --set."""
     described = {} if args.settings is None else read_settings(args.settings)
     if sections:
         described = {name: table for name, table in described.items() if name in sections}
@@ -62,7 +62,7 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
 
 
 def seeds(text: str | None, experiment: Experiment) -> list[int]:
-    """The seeds that a flag names, as in `0,1,2`; that of the experiment where the flag is not given."""
+    """Return the seeds that a flag names, as in `0,1,2`; that of the experiment where the flag is not given."""
     if text is None:
         return [experiment.run.seed]
     return seed_list(text)
@@ -81,12 +81,12 @@ def seed_list(text: str) -> list[int]:
 
 
 def with_seed(experiment: Experiment, seed: int) -> Experiment:
-    """The same experiment with another seed."""
+    """Return the same experiment with another seed."""
     return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, seed=seed))
 
 
 def named(given: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE of each --set; a name that is given twice is refused, since one of them would not count."""
+    """Return NAME=VALUE of each --set; a name that is given twice is refused, since one of them would not count."""
     out: dict[str, str] = {}
     for pair in given:
         key, equals, value = pair.partition("=")
@@ -99,7 +99,7 @@ def named(given: Sequence[str]) -> dict[str, str]:
 
 
 def pairs(given: Sequence[str], own: str, labels: Sequence[str]) -> dict[str, str]:
-    """What --set says to the algorithm `own` of these, by full names of settings."""
+    """Return what --set says to the algorithm `own` among `labels`, by full names of settings."""
     out: dict[str, str] = {}
     for key, value in named(given).items():
         owner, dot, _ = key.partition(".")

@@ -30,7 +30,7 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands; `do` of what it parses is the function that does it, MODULE.NAME of this package."""
+    """Return the parser of all commands. `do` of what it parses names a function, MODULE.NAME of this package."""
     made = _Parser(
         prog="fedloom",
         description="Federated learning, simulated on this machine.",
@@ -162,7 +162,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _allow_code(command: argparse.ArgumentParser) -> None:
-    """The permission to import what a run's folder names; commands of what a person types need none."""
+    """Add the flag that permits imports of what a run's folder names; commands of what a person types need none."""
     command.add_argument(
         "--allow-code", action="store_true",
         help="import the code that the run's settings name as module:name; without it, runs with such code are refused",

@@ -136,7 +136,7 @@ def _title(name: str) -> str:
 
 
 def _names(flag: str, text: str | None) -> list[str]:
-    """What a flag names; nothing only where it is not given, so that an empty variable of a shell is not all."""
+    """Return what a flag names, nothing only where it is not given: an empty variable of a shell does not mean all."""
     names = [name for name in (text or "").split(",") if name]
     if text is not None and not names:
         raise SettingError(f"{flag} names nothing, got {text!r}; leave it out for all")
@@ -164,7 +164,7 @@ def _list_tables(console: Console) -> int:
 
 
 def _with_variants(chosen: list[Recipe]) -> list[Recipe]:
-    """Every reading of the settings in the columns of some recipes."""
+    """Return every reading of the settings in the columns of some recipes."""
     columns = {r.column for r in chosen}
     return [r for r in recipes(chosen[0].table) if r.column in columns]
 

@@ -41,7 +41,7 @@ def summarise(args: argparse.Namespace, console: Console) -> int:
 
 
 def _names(given: Sequence[str]) -> dict[str, str]:
-    """What each --name says, OLD=NEW; the last = parts them, since methods may be called by their settings."""
+    """Return what each --name says, OLD=NEW; the last = parts them, since methods may be called by their settings."""
     pairs = [text.rpartition("=") for text in given]
     for text, (old, equals, new) in zip(given, pairs, strict=True):
         if not (old and equals and new):

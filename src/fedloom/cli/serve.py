@@ -98,7 +98,7 @@ def _says(described: dict[str, Any], key: str) -> bool:
 
 
 def _bounds(settings: RunSettings, registry: Registry) -> str:
-    """What no device can do to the others, in words."""
+    """Return in words what no device can do to the others."""
     counts = f"of a device at most {registry.cap or CAP:,} examples count (--most-examples)"
     if settings.median_bound is None:
         return f"{counts}; no upload is too large (--median-bound)"
@@ -110,7 +110,7 @@ def _bounds(settings: RunSettings, registry: Registry) -> str:
 
 
 def settings_of(described: dict[str, Any]) -> Experiment:
-    """The experiment of a settings file, as it can be run with devices; bounded unless it says otherwise.
+    """Return the experiment of a settings file as devices can run it, with bounded uploads unless it says otherwise.
 
     Raises:
         SettingError: it says something of the clients' examples or of new clients, which devices bring, or that only

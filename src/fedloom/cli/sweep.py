@@ -63,7 +63,7 @@ def sweep(args: argparse.Namespace, console: Console) -> int:
 
 
 def _space(over: Sequence[str]) -> dict[str, Sequence[str] | str]:
-    """What --over says."""
+    """Return the values that --over gives to each setting, or their range."""
     out: dict[str, Sequence[str] | str] = {}
     for text in over:
         key, equals, values = text.partition("=")

@@ -32,8 +32,10 @@ _SEED = re.compile(r"/?seed-\d+$")
 
 
 def compare(args: argparse.Namespace, console: Console) -> int:
-    """Train with each algorithm and each seed. One that diverges costs no other, and the exit status is 1; what others
-    gave is shown even where one fails otherwise.
+    """Train with each algorithm and each seed.
+
+    A run that diverges costs no other, and the exit status is 1 then. What others gave is shown even where one fails
+    otherwise.
     """
     beside = [*args.algorithms, *_beside(args)]
     chosen = experiments(args, beside)
@@ -84,8 +86,9 @@ def compare(args: argparse.Namespace, console: Console) -> int:
 
 
 def resume(args: argparse.Namespace, console: Console) -> int:
-    """Go on with every run below a directory. One that diverges, or that is not to be read, costs no other; the exit
-    status is 1 then.
+    """Go on with every run below a directory.
+
+    A run that diverges, or that cannot be read, costs no other; the exit status is 1 then.
     """
     runs = ordered_runs(args.directory, begun=True)
     if not runs:
@@ -123,7 +126,7 @@ def resume(args: argparse.Namespace, console: Console) -> int:
 def _costs_no_other(
     name: str, noted: dict[str, str], runs: int, kind: type[FedloomError] = NonFiniteError
 ) -> Iterator[None]:
-    """A run among several that diverges, or fails with another error of the `kind`, is noted with why."""
+    """Note why a run among several diverges, or fails with another error of the `kind`; raise that of a single run."""
     try:
         yield
     except kind as error:
@@ -208,25 +211,25 @@ def introduce(federation: Federation, models: Mapping[str, Model], settings: Run
 
 
 def of_one(examples: Examples) -> str:
-    """What one example is: "3 x 32 x 32", "54 features"."""
+    """Describe one example: "3 x 32 x 32", "54 features"."""
     return " x ".join(map(str, examples.shape)) + " features" * (len(examples.shape) == 1)
 
 
 def _beside(args: argparse.Namespace) -> list[str]:
-    """What a comparison has beside what it names: local-only training, by which federated learning is measured."""
+    """Return what a comparison adds to what it names: local-only training, by which federated learning is measured."""
     declined = args.command != "compare" or len(args.algorithms) < 2 or args.no_local_only
     return [] if declined or any(is_local_only(name) for name in args.algorithms) else ["local_only"]
 
 
 def _place(experiment: Experiment, seed: int, args: argparse.Namespace, all: Sequence[Experiment]) -> str:
-    """Where a run stands below --out; also what it is called."""
+    """Return where a run stands below --out, which is also what it is called."""
     parts = [label(experiment.algorithm)] if len(all) > 1 else []
     parts += [f"seed-{seed}"] if len(seeds(args.seeds, experiment)) > 1 else []
     return "/".join(parts) or "."
 
 
 def _own_folder(text: str, name: str) -> str:
-    """TensorBoard tells runs apart by folder."""
+    """Return a tracker with a folder of the run's own where it is TensorBoard, which tells runs apart by folder."""
     return f"{text}/{name}" if text.startswith("tensorboard:") else text
 
 
@@ -235,7 +238,7 @@ def _called(history: History) -> str:
 
 
 def _by_problem(results: Results) -> Iterator[ConsoleRenderable]:
-    """Where runs ended, in a table for each problem."""
+    """Yield a table for each problem that shows where its runs ended."""
     runs = [Run(name, history) for name, history in results]
     groups = grouped(runs)
     for problem, group in zip(titled(groups), groups, strict=True):

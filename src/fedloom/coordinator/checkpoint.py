@@ -71,7 +71,7 @@ class Checkpoint:
 
     @property
     def proved(self) -> bool:
-        """Whether its index is of a format that proves itself and the logs."""
+        """True where its index is of a format that proves itself and the logs."""
         return all(prefix.digest is not None for prefix in self.logs.values())
 
 
@@ -98,7 +98,7 @@ class Identity:
 
 
 def identity(manifest: Mapping[str, Any]) -> Identity:
-    """Of the run that a manifest describes: what must stay the same for as long as it lasts."""
+    """Return the identity of the run that a manifest describes: what must stay the same for as long as it lasts."""
     beside = BESIDE | {*manifest.get("later", ())}
     lasting = {name: value for name, value in manifest.items() if name not in beside}
     lasting["run"] = {name: value for name, value in manifest["run"].items() if f"run.{name}" not in MAY_DIFFER}
@@ -136,7 +136,7 @@ class Checkpoints:
         return self.folder / f"{round:08d}.json"
 
     def rounds(self) -> list[int]:
-        """Rounds that have a checkpoint, in order.
+        """Return the rounds that have a checkpoint, in order.
 
         Raises:
             StorageError: the folder cannot be listed.
@@ -159,7 +159,7 @@ class Checkpoints:
         self._prune(engine)
 
     def take_over(self, other: Checkpoints, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint of another run, of which its files are copied, as the first of this one."""
+        """Write a checkpoint of another run as the first of this one; its files are copied."""
         files.make(self.clients)
         files.write(self.folder, checkpoint.server.name, files.read(other.folder, checkpoint.server))
         for file in checkpoint.clients.values():
@@ -168,7 +168,7 @@ class Checkpoints:
         self._write_index(replace(checkpoint, before=()))
 
     def _before(self) -> tuple[File, ...]:
-        """The indexes that the next one names: the newest, and the newest of those that will not be deleted."""
+        """Return the indexes that the next one names: the newest, and the newest of those that will not be deleted."""
         rounds = sorted(self._kept)
         named = {*rounds[-1:], *[t for t in rounds if self._stays(t)][-1:]}
         return tuple(File(self.index(t).name, self._kept[t].digest) for t in sorted(named))
@@ -185,7 +185,7 @@ class Checkpoints:
         return replace(checkpoint, digest=written.digest)
 
     def read(self, round: int) -> Checkpoint:
-        """The checkpoint of a round.
+        """Return the checkpoint of a round.
 
         Raises:
             DamageError: there is none, or its index is not what this run wrote.
@@ -233,7 +233,7 @@ class Checkpoints:
         return file
 
     def unchained(self, checkpoints: Sequence[Checkpoint]) -> dict[int, str]:
-        """Which of some checkpoints, in order, are not what those after them name, by their rounds; and why not."""
+        """Return which of some checkpoints, in order, are not what those after them name, by round, and why not."""
         named, wrong = dict[str, tuple[str, str]](), dict[int, str]()
         for checkpoint in reversed(checkpoints):
             path = self.index(checkpoint.round)
@@ -256,7 +256,7 @@ class Checkpoints:
         return file
 
     def server(self, checkpoint: Checkpoint, like: Any) -> Any:
-        """The server state of a checkpoint. `like`: one of the same structure.
+        """Return the server state of a checkpoint. `like`: one of the same structure.
 
         Raises:
             StorageError: the file is damaged, or holds a state of another structure.
@@ -269,7 +269,7 @@ class Checkpoints:
             ) from None
 
     def states(self, checkpoint: Checkpoint) -> dict[Path, File]:
-        """All states that a checkpoint names."""
+        """Return all states that a checkpoint names, by their paths."""
         clients = {self.clients / file.name: file for file in checkpoint.clients.values()}
         return {self.folder / checkpoint.server.name: checkpoint.server, **clients}
 
@@ -295,9 +295,9 @@ class Checkpoints:
         return {int(name.partition("-")[0]): name for name, match in matches if int(match[1]) <= round}
 
     def unnamed(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[Path, int]]:
-        """Files of states that none of some checkpoints names, each with the round that made it.
+        """Return the files of states that none of some checkpoints names, each with the round that made it.
 
-        Files that have other names than a run gives are nobody's business.
+        Files that have other names than a run gives are left out.
         """
         named = {name for c in checkpoints for name in (c.server.name, *(f.name for f in c.clients.values()))}
         return [
@@ -307,16 +307,16 @@ class Checkpoints:
         ]
 
     def unfinished(self) -> list[Path]:
-        """Files that a killed process was writing."""
+        """Return the files that a killed process was writing."""
         return [p for p, pattern in self._ours(".part") if any(r.fullmatch(p.stem) for r in (_INDEX, pattern))]
 
     def _ours(self, suffix: str = "") -> Iterator[tuple[Path, re.Pattern[str]]]:
-        """Files with such an ending, and how a state in their folder is called."""
+        """Yield the files whose names end with `suffix`, each with the pattern of a state's name in its folder."""
         for folder, pattern in ((self.folder, _SERVER), (self.clients, _CLIENT)):
             yield from ((folder / name, pattern) for name in files.names(folder) if name.endswith(suffix))
 
     def standing(self, checkpoint: Checkpoint) -> tuple[dict[int, Checkpoint], list[int]]:
-        """What stays where a run goes on from a checkpoint, and the rounds of all other indexes, newest first.
+        """Return what stays where a run goes on from a checkpoint, and the rounds of all other indexes, newest first.
 
         Raises:
             StorageError: an index cannot be read: it may be whole.
@@ -333,7 +333,7 @@ class Checkpoints:
     def go_on_from(
         self, checkpoint: Checkpoint, kept: dict[int, Checkpoint], others: list[int], engine: Engine, aside: Aside
     ) -> None:
-        """Make a checkpoint the newest; `kept` and `others` as of `standing`.
+        """Make a checkpoint the newest; `kept` and `others` are as `standing` returns them.
 
         Files that nothing kept names go aside. Deleted are those of a checkpoint that was being deleted; and, where
         nothing went aside, what a killed process made of the rounds after it: they are computed again.
@@ -356,14 +356,14 @@ class Checkpoints:
         engine.spare(f.name for c in kept.values() for f in c.clients.values())
 
     def _meant(self, round: int) -> set[Path]:
-        """What an index names, or named before it was damaged or changed: the newest state of each client by then."""
+        """Return what an index names, or named before it was damaged or changed: each client's newest state by then."""
         found = {self.folder / _server(round), *(self.clients / name for name in self._newest(round).values())}
         with suppress(DamageError):
             found |= set(self.states(self.read(round)))
         return found
 
     def going(self, newest: int) -> Iterator[Checkpoint]:
-        """Checkpoints before the newest that a killed process was deleting."""
+        """Yield the checkpoints before the newest that a killed process was deleting."""
         for path in self.unfinished():
             match = _INDEX.fullmatch(path.stem)
             if match and int(match[1]) < newest:
@@ -371,7 +371,10 @@ class Checkpoints:
                     yield self._checked(int(match[1]), files.load(path))
 
     def _stays(self, round: int) -> bool:
-        """Whether a checkpoint is never deleted; the first of a branch, before which nothing can be computed again."""
+        """Return whether a checkpoint is never deleted: the first, or one of every `keep_every`-th round.
+
+        Before the first of a branch nothing can be computed again.
+        """
         return round == min(self._kept) or round % self.keep_every == 0
 
     def _prune(self, engine: Engine) -> None:

@@ -98,7 +98,7 @@ def choose(name: EngineName, population: Population, local: Local, cohort_size: 
 def choose_compilation(
     kind: type[Engine], population: Population, local: Local, cohort_size: int, rounds: int
 ) -> Compilation:
-    """Return how the training step is executed in a run of so many rounds.
+    """Return how the training step is executed in a run of `rounds` rounds.
 
     The rule of "auto", the first line that holds:
 
@@ -131,7 +131,7 @@ def choose_compilation(
 
 @dataclass(frozen=True)
 class _LockSteps:
-    """Of a round with a typical cohort."""
+    """Lock-steps of a round with a typical cohort."""
 
     steps: float  # of its longest client
     clients: float  # that a step advances on average
@@ -147,7 +147,7 @@ def _lock_steps(population: Population, local: Local, cohort_size: int) -> _Lock
 
 
 def has_compiler() -> bool:
-    """Whether there is a C++ compiler, which `torch.compile` needs on a CPU."""
+    """Return whether there is a C++ compiler, which `torch.compile` needs on a CPU."""
     return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++"))
 
 
@@ -160,7 +160,10 @@ def _recurrent(population: Population) -> bool:
 
 
 def stacking_problem(model: Model, population: Population) -> str | None:
-    """Why `vmap` cannot train two copies of this model on the task; None if it can. Tried once for each population."""
+    """Return why `vmap` cannot train two copies of this model on the task; None if it can.
+
+    A model is tried once for each population.
+    """
     if model not in population.tried:
         population.tried[model] = _try_to_stack(model, population)
     return population.tried[model]
@@ -191,7 +194,7 @@ def _try_to_stack(model: Model, population: Population) -> str | None:
 
 
 def _try_task(model: Model, weights: Weights, x: Tensor, mask: Tensor, task: Task) -> str | None:
-    """Why `vmap` cannot take what the task makes of a stackable model's answers; None if it can."""
+    """Return why `vmap` cannot take what the task makes of a stackable model's answers; None if it can."""
 
     def loss(logits: Tensor, batch: Batch) -> Tensor:
         return objective(task, logits, batch, weights.params)

@@ -114,7 +114,7 @@ class RunDirectory:
 
     @property
     def begun(self) -> bool:
-        """Whether a run was started here, however far it came."""
+        """True where a run was started here, however far it came."""
         return files.there(self.path / "manifest.json")
 
     def begin(self, documents: Mapping[str, Any]) -> None:
@@ -207,7 +207,7 @@ class RunDirectory:
         self.checkpoints.save(round, server, engine, {log.path.name: log.prefix for log in self._logs})
 
     def document(self, name: str) -> dict[str, Any]:
-        """What is in NAME.json, which the manifest proves.
+        """Return what is in NAME.json, which the manifest proves.
 
         Raises:
             DamageError: it is missing, or not what this run wrote.
@@ -229,12 +229,12 @@ class RunDirectory:
         return found
 
     def check_named(self, name: str, named: Mapping[str, Any]) -> None:
-        """Raise DamageError if a file is not the one of which the manifest has the digest."""
+        """Raise DamageError if `named`, the documents of the manifest, has digests of a file and not its own."""
         if name in named:
             check_named(self.path / name, named[name])
 
     def checkpoint(self, round: int | None = None) -> Checkpoint:
-        """The newest checkpoint, or the newest that is not after a round.
+        """Return the newest checkpoint, or the newest that is not after a round.
 
         Raises:
             DamageError: there is none, or it is damaged; says which others there are.
@@ -338,8 +338,8 @@ class RunDirectory:
     def go_on_from(self, checkpoint: Checkpoint, history: History, engine: Engine) -> None:
         """Cut the logs back to a checkpoint, read them into `history`, and open them to append.
 
-        What may be of use to somebody is set aside. Cut without further ado are at most `checkpoint_every` rounds
-        after the newest checkpoint, which a killed process left and which are computed again.
+        What may be of use to somebody is set aside. Only the rounds that a killed process left are cut without
+        that, at most `checkpoint_every` after the newest checkpoint: they are computed again.
         """
         found, starts, cut = dict[str, list[Record]](), dict[str, bytes](), False
         every = self.document("manifest")["run"]["checkpoint_every"]
@@ -359,7 +359,7 @@ class RunDirectory:
         aside.say(f"are of no use to a run that goes on from round {checkpoint.round}")
 
     def log(self, name: str, checkpoint: Checkpoint) -> tuple[list[Record], bytes, bytes]:
-        """The records of a log up to a checkpoint, their bytes, and what comes after.
+        """Return the records of a log up to a checkpoint, their bytes, and what comes after.
 
         Raises:
             DamageError: the log is not what it was when the checkpoint was made.
@@ -393,7 +393,7 @@ class RunDirectory:
 
 
 def _come_later(stored: Mapping[str, Any], new: Mapping[str, Any], newest: int) -> dict[str, Any]:
-    """What is written down of a run that goes on: the file that it starts from, and what its version did not know."""
+    """Return what is added for a run that goes on: the file that it starts from, and what its version did not know."""
     later: dict[str, Any] = {name: new[name] for name in ("start",) if name in new}
     if "chained" not in stored:
         later["chained"] = newest + 1
@@ -425,7 +425,7 @@ class _Log:
 
 
 def left_by_a_kill(name: str, start: bytes, tail: bytes, every: int) -> bool:
-    """Whether the end of a log is what a process may have written since its newest checkpoint."""
+    """Return whether the end of a log is what a process may have written since its newest checkpoint."""
     try:
         rounds = [r["round"] for r in reading.records(name, tail.splitlines(keepends=True))]
     except ValueError:

@@ -56,7 +56,7 @@ class Evaluation:
         self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}
 
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History) -> Record:
-        """Accuracy, loss, accuracy per class, and what follows from these."""
+        """Return the global model's accuracy, loss, accuracy per class, and what follows from these."""
         p = self.population
         weights = self._global(server)
         if p.federation.test is None or not weights:
@@ -83,7 +83,7 @@ class Evaluation:
         return out
 
     def of_predictions(self, predictions: Mapping[str, Predict | Mapping[int, Predict]]) -> Record:
-        """Accuracy on the test set of what a server wants judged beside its global model, by name."""
+        """Return the accuracy on the test set of what a server wants judged beside its global model, by name."""
         p, out = self.population, Record()
         if p.federation.test is None:
             return out
@@ -96,7 +96,7 @@ class Evaluation:
         return out
 
     def of_personal(self, server: dict[str, Any], round: int) -> Record:
-        """Each client of the panel, judged by its personal model on its own held-out examples after `round`."""
+        """Judge each client of the panel by its personal model on its own held-out examples after `round`."""
         out: Record = {}
         found = self._found(server, round, "test")
         if rate := {k: of.right / of.examples for k, of in found.items()}:
@@ -115,7 +115,7 @@ class Evaluation:
         return out
 
     def of_new(self, server: dict[str, Any], round: int) -> Record:
-        """Each new client, in every way that is asked for and that the algorithm has a model for."""
+        """Judge each new client in every way that is asked for and that the algorithm has a model for."""
         if self.new is None:
             return {}
         found_by_way, refused = judge_new(self.engine, server, self.new, round)
@@ -129,8 +129,9 @@ class Evaluation:
         return out
 
     def each(self, server: dict[str, Any], round: int) -> tuple[Record, Record]:
-        """Of each client of the panel the numbers for its personal and for the global model after `round`; and what
-        follows from both.
+        """Return the numbers of each client of the panel after `round`, and what follows from them.
+
+        The numbers are those of its personal model and those of the global model.
         """
         weights = self._global(server)
         whole = self._all_have(weights)
@@ -156,8 +157,9 @@ class Evaluation:
         }
 
     def received(self, server: dict[str, Any], clients: list[int], round: int) -> dict[int, int]:
-        """How many held-out examples each client gets right by what it starts the next round from: the global model,
-        or, where clients keep a part of it or have none, that with their own part.
+        """Return how many held-out examples each client gets right by the model from which it starts the next round.
+
+        This is the global model. Where clients keep a part of it or have none, it is that model with their own part.
         """
         weights = self._global(server)
         if self._all_have(weights):
@@ -167,7 +169,7 @@ class Evaluation:
         return {k: int(seen.right) for k, seen in found.items()}
 
     def of_trained(self, received: dict[int, int], after: dict[int, Seen]) -> tuple[Record, Record]:
-        """Accuracy around the local training of one round, by client, and its means.
+        """Return right answers around the local training of one round, by client, and the mean accuracies.
 
         `previous`: of what the client had trained when it took part last; the drop is from there to what it received.
         """
@@ -197,20 +199,20 @@ class Evaluation:
             self.previous.update(zip(told["clients"], told["trained"], strict=True))
 
     def _all_have(self, weights: dict[str, Weights]) -> bool:
-        """Whether there is a global model of every architecture."""
+        """Return whether there is a global model of every architecture."""
         return bool(weights) and set(weights) >= {n for n, count in self._members.items() if count}
 
     @property
     def _tells(self) -> bool:
-        """Whether the algorithm tells clients without a model of their own from others."""
+        """True where the algorithm tells clients without a model of their own from others."""
         return type(self.algorithm).has_personal is not Algorithm.has_personal
 
     def _global(self, server: dict[str, Any]) -> dict[str, Weights]:
-        """The global model of each architecture, where there is one."""
+        """Return the global model of each architecture that has one."""
         return self.algorithm.global_models(server, self.population.models)
 
     def _shares(self, cohort: list[int]) -> npt.NDArray[np.float64]:
-        """The classes of each client of the cohort, [K, C]; of everybody where data are pooled."""
+        """Return the shares of classes of each client of the cohort, [K, C]; of all clients where data are pooled."""
         federation = self.population.federation
         if self.algorithm.pooled:
             counts = federation.counts()
@@ -222,7 +224,7 @@ class Evaluation:
         return shares
 
     def _found(self, server: dict[str, Any], round: int, kind: HeldOut) -> dict[int, _Found]:
-        """What each client of the panel gets right that holds out examples of this kind."""
+        """Return what each client of the panel that holds out examples of this kind gets right."""
         p, weights = self.population, self._global(server)
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
@@ -245,7 +247,7 @@ class Evaluation:
         return out
 
     def _held_out(self, name: str, kind: HeldOut, partition: Partition) -> tuple[Examples | None, Spans]:
-        """What the panel's clients of one architecture hold out, and each one's span in it; the same every round."""
+        """Return what the panel's clients of one architecture hold out, and their spans in it; the same every round."""
         if (name, kind) not in self._held:
             p = self.population
             members = [k for k in self.panel if self.algorithm.pooled or p.assignment[k] == name]
@@ -257,15 +259,16 @@ class Evaluation:
 
 
 def by_samples(found: Iterable[tuple[int, int]]) -> float | None:
-    """All right answers over all examples, of (right, examples) by client: large clients count for more; None where
-    nobody has examples.
+    """Return all right answers over all examples, of (right, examples) by client; None where nobody has examples.
+
+    Large clients count for more.
     """
     right, examples = np.array([(0, 0), *found], np.int64).sum(0)
     return float(right / examples) if examples else None
 
 
 def _columns(name: str, seen: list[Seen]) -> Record:
-    """A model's numbers, client by client; None without rows to measure them on."""
+    """Return a model's numbers, client by client; a loss is None without rows to measure it on, or if not finite."""
 
     def per_row(total: float, rows: int) -> float | None:
         return total / rows if rows and math.isfinite(total) else None
@@ -278,6 +281,6 @@ def _columns(name: str, seen: list[Seen]) -> Record:
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """The mean of the finite ones (a class without examples has no accuracy), None if there are none."""
+    """Return the mean of the finite values (a class without examples has no accuracy), None if there are none."""
     known = [float(v) for v in values if math.isfinite(v)]
     return float(np.mean(known)) if known else None

@@ -22,7 +22,7 @@ _SAMPLED = 32  # examples
 
 
 def parts(federation: Federation) -> dict[str, Any]:
-    """Fingerprints of a federation, whole and by part, so that a change can be named."""
+    """Return the fingerprints of a federation, whole and by part, so that a change can be named."""
     f = federation
     named: dict[str, Examples | Partition | None] = {
         "train": f.train,
@@ -43,19 +43,19 @@ def parts(federation: Federation) -> dict[str, Any]:
 
 
 def devices(federation: Federation) -> Mapping[str, Any] | None:
-    """Who holds the examples, in the order of their numbers, where these are devices."""
+    """Return who holds the examples, in the order of their numbers, where these are devices; else None."""
     return federation.train.registry if isinstance(federation.train, Absent) else None
 
 
 def versions() -> dict[str, str]:
-    """Of what results depend on."""
+    """Return the versions of what results depend on."""
     from fedloom import __version__
 
     return {"fedloom": __version__, "torch": torch.__version__, "numpy": np.__version__}
 
 
 def who_holds_what(federation: Federation) -> dict[str, Any]:
-    """Examples by class of the first clients, and the sizes of all."""
+    """Return the examples by class of the first clients; and minimum, median, maximum and mean of the sizes of all."""
     shown = range(min(_SHOWN, federation.num_clients))
     y, sizes = federation.train.y.cpu().numpy(), federation.partition.sizes
 
@@ -87,7 +87,7 @@ def who_holds_what(federation: Federation) -> dict[str, Any]:
 
 
 def _sample(examples: Examples) -> str:
-    """A digest of a few examples and all labels: what tells data sets apart where fingerprints would take too long."""
+    """Return a digest of a few examples and all labels; it tells data sets apart where fingerprints take too long."""
     rows = torch.linspace(0, len(examples) - 1, min(_SAMPLED, len(examples))).long()
     kept = examples.x[rows.to(examples.x.device)].cpu().contiguous()
     digest = hashlib.sha256(f"{tuple(examples.x.shape)} {kept.dtype} {examples.normalise}".encode())
@@ -97,7 +97,7 @@ def _sample(examples: Examples) -> str:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: a dataclass becomes a mapping with its class as "kind", a number that is not finite null."""
+    """Return a value as JSON has it: a dataclass as a mapping with its class as "kind", a non-finite number as null."""
     if is_dataclass(value) and not isinstance(value, type):
         return {"kind": type(value).__name__, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Mapping):
@@ -112,7 +112,7 @@ def plain(value: Any) -> Any:
 
 
 def completed(stored: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """What an earlier version wrote down of `value`, with the settings that came since at their defaults.
+    """Return what an earlier version wrote down of `value`, with the settings that came since at their defaults.
 
     A new setting's default is what was done before there was one: {"kind": "FedProx", "mu": 0.1} was written of
     FedProx(mu=0.1, drop_percent=0.0), and not of FedProx(mu=0.1, drop_percent=0.5).

@@ -34,7 +34,7 @@ MEASURING = frozenset({EVALUATION, "look", "new"})
 
 
 class Reached(NamedTuple):
-    """What it took to reach a target: rounds, bytes (down and up, all clients), seconds (phases not `MEASURING`)."""
+    """Cost of reaching a target: rounds, bytes (down and up, all clients), seconds (phases not `MEASURING`)."""
 
     rounds: int
     bytes: int
@@ -44,7 +44,7 @@ class Reached(NamedTuple):
 class Readings(NamedTuple):
     """One measured number of a run, read in five ways: papers use each of them, and they differ. NaN: not measured.
 
-    `last`: after the last round. `tail`: mean over the last rounds (`newest`), or over so many as were asked for, of
+    `last`: after the last round. `tail`: mean over the last rounds (`newest`), or over as many as were asked for, of
     the values that these have; the newest value of all where none of them has one (`eval_every`).
     `validated`: in the round with the best `val_accuracy`. `best`: over rounds, which is optimistic, since it chooses
     the round by what it reports. `mean`: over all rounds that have it, that before training included.
@@ -86,7 +86,7 @@ class History:
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> History:
-        """What a run directory tells, finished or not; `server` and `clients` stay empty.
+        """Read a run directory, finished or not; `server` and `clients` stay empty.
 
         A last line that was cut off when the run was killed is left out. Only metrics.jsonl must be there. Logs and
         documents are compared with the digests that the newest checkpoint and the manifest have of them.
@@ -121,7 +121,7 @@ class History:
         return f"History({', '.join(self._said())})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: how the run ended, and its accuracies in all readings."""
+        """Return what a notebook shows: how the run ended, and its accuracies in all readings."""
         names = [name for name in _ACCURACIES if len(self.series(name))]
         head = "".join(f"<th>{field}</th>" for field in ("", *(Readings._fields if names else ())))
         rows = ""
@@ -131,7 +131,7 @@ class History:
         return f"<p>{escape(', '.join(self._said()))}</p><table><tr>{head}</tr>{rows}</table>"
 
     def _said(self) -> list[str]:
-        """The run in a few words."""
+        """Describe the run in a few words."""
         done = self.metrics[-1]["round"] if self.metrics else 0
         last = {name: self.last(name) for name in _ACCURACIES}
         said = [self.algorithm, f"{done} round{'s' * (done != 1)}"]
@@ -158,7 +158,7 @@ class History:
         return lines({f"{self.algorithm}: {name.replace('_', ' ')}": self._values(name) for name in shown}, ax)
 
     def _unmeasured(self, name: str) -> SettingError:
-        """That a number was never measured, and which were."""
+        """Return the error that a number was never measured; it names those that were."""
         known = sorted({key for row in self.rows() for key, value in row.items() if value is not None})
         return SettingError(
             f"no round has measured {name!r}{meant(name, known)}; measured: {', '.join(known) or 'nothing'}"
@@ -174,7 +174,7 @@ class History:
         return iter(self.metrics)
 
     def _values(self, name: str) -> list[tuple[int, float]]:
-        """A number by round, in the rounds that have it: of `metrics`, or one that `rows` makes of them.
+        """Return a number by round, in the rounds that have it: of `metrics`, or one that `rows` makes of them.
 
         Raises:
             SettingError: it is several numbers a round.
@@ -188,7 +188,7 @@ class History:
         return found
 
     def series(self, name: str) -> npt.NDArray[np.float64]:
-        """One measured number over the rounds that have it, by its name in `metrics` or in `frame`.
+        """Return one measured number over the rounds that have it, by its name in `metrics` or in `frame`.
 
         Raises:
             SettingError: it is several numbers a round, as `personal_by_client`.
@@ -196,9 +196,9 @@ class History:
         return np.array([value for _, value in self._values(name)], np.float64)
 
     def last(self, name: str, count: int = 1) -> float:
-        """The mean of a number over the last `count` rounds, of those of them that have it; NaN: it was never measured.
+        """Return the mean of a number over those of the last `count` rounds that have it; NaN if it was never measured.
 
-        Where none of them has it, its newest value. What was measured before training is in no such mean.
+        Where none of them has it, return its newest value. What was measured before training is in no such mean.
         """
         there = self._values(name)
         if not there:
@@ -207,7 +207,7 @@ class History:
         return float(np.mean([value for t, value in there if t >= first] or [there[-1][1]]))
 
     def readings(self, name: str, tail: int | None = None) -> Readings:
-        """A measured number, read in five ways; `tail`: over how many of the last rounds its mean is taken."""
+        """Return a measured number, read in five ways. `tail`: over how many of the last rounds its mean is taken."""
         there = dict(self._values(name))
         if not there:
             return Readings(*[math.nan] * 5)
@@ -230,7 +230,7 @@ class History:
         return self._classes.of(self.metrics)
 
     def rows(self) -> list[Record]:
-        """One flat record per round, of numbers and None: the columns of `frame`."""
+        """Return one flat record per round, of numbers and None: the columns of `frame`."""
         timing = {t["round"]: t["seconds"] for t in self.timing}
         moved, seconds, out = 0, 0.0, []
         for metrics in self.metrics:
@@ -248,7 +248,7 @@ class History:
         return out
 
     def frame(self) -> pd.DataFrame:
-        """One row per round and one column per measured number, as a pandas DataFrame.
+        """Return a pandas DataFrame with one row per round and one column per measured number.
 
         Accuracies by class are in `class_accuracy_0`, ...; seconds by phase in `seconds_train`, ...; `clients` and
         `failed` are numbers of clients. `bytes` (down and up) and `seconds` (all phases but `MEASURING`) are sums
@@ -267,7 +267,7 @@ class History:
         return frame
 
     def to_target(self, metric: str, target: float) -> Reached | None:
-        """The first round in which a number reaches a target, and its cost until then; None if none does.
+        """Return the first round in which a number reaches a target, and its cost until then; None if none does.
 
         Accuracies reach a target from below; losses, forgetting, drops and standard deviations from above. Bytes are
         what went down and up in all rounds until then, seconds those of every phase but `MEASURING`: training alone.
@@ -288,9 +288,10 @@ class History:
 
 
 def newest(rounds: int) -> int:
-    """Over how many of the last rounds a mean is taken: one round alone swings with the classes of its cohort.
+    """Return over how many of the last rounds a mean is taken: one round alone swings with the classes of its cohort.
 
-    The last tenth, and at least 10 rounds where these are at most half of all; 1: there is nothing to take a mean of.
+    It is the last tenth, but at least 10 rounds; half of all where 10 are more than that. 1: there is nothing to take a
+    mean of.
     """
     return max(1, rounds // 10, min(10, rounds // 2))
 
@@ -303,7 +304,7 @@ class _Rows:
         self._seen, self._newest = 0, Record()
 
     def of(self, metrics: list[Record]) -> npt.NDArray[np.float64]:
-        """[T, C], read-only."""
+        """Return the accuracies by round and class, [T, C], read-only."""
         grown = len(metrics) >= self._seen and (not self._seen or metrics[self._seen - 1] is self._newest)
         if not grown:  # cut back or replaced: from the start
             self._known, self._seen = np.empty((0, 0)), 0
@@ -319,12 +320,12 @@ class _Rows:
 
 
 def _many(name: str) -> bool:
-    """Whether a column is one of many of a kind; those come last."""
+    """Return whether a column is one of many of a kind; those come last."""
     return name.startswith(("class_accuracy_", "seconds_"))
 
 
 def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> list[Path]:
-    """Every run directory (a folder with a metrics.jsonl) in a folder, itself included, in the order of their names.
+    """Return all run directories (folders with a metrics.jsonl) in a folder, itself included, in order of their names.
 
     Numbers in names count as numbers: seed-2 comes before seed-10. Folders inside a run are not searched.
     `begun`: also those in which a run was killed before it could measure anything.

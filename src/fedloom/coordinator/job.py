@@ -85,7 +85,7 @@ class Plan:
                 )
 
     def _check_list(self, new: Sequence[int]) -> None:
-        """Raise SettingError where the sampler is a list that does not fit. `new`: clients that are."""
+        """Raise SettingError where the sampler is a list that does not fit. `new`: the new clients."""
         arriving = self.sampler if isinstance(self.sampler, Arriving) else None
         listed = self.sampler if arriving is None else arriving.sampler
         if not isinstance(listed, FixedList):

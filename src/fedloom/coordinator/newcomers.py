@@ -55,13 +55,13 @@ class NewClients:
             raise SettingError(f"judged_by names some of {', '.join(WAYS)}, each once, got {self.judged_by}")
 
     def ids(self, num_clients: int) -> list[int]:
-        """Their numbers, in order."""
+        """Return their numbers, in order."""
         if isinstance(self.clients, tuple):
             return sorted(self.clients)
         return list(range(max(0, num_clients - self.clients), num_clients))
 
     def joined(self, round: int) -> bool:
-        """Whether they may be asked in a round, from 0."""
+        """Return whether they may be asked in a round, from 0."""
         return self.joins is not None and round + 1 >= self.joins
 
     def check(self, federation: Federation, cohort_size: int) -> None:
@@ -121,8 +121,10 @@ class _FineTuned(Averaging[Any]):
 def judge_new(
     engine: Engine, server: dict[str, Any], new: NewClients, round: int
 ) -> tuple[dict[str, dict[int, Seen]], dict[int, str]]:
-    """How good each way's model is for each new client after `round`, where the algorithm has such models; and whose
-    participation was refused, and why: these are judged as they are without it, so that every way is of all of them.
+    """Judge each new client after `round` by each way's model, where the algorithm has such models.
+
+    Return also whose participation was refused, and why. These clients are judged as they are without it, so that every
+    way is of all clients.
 
     No state moves and no byte counts.
     """
@@ -146,7 +148,7 @@ def judge_new(
 def _after_one(
     engine: Engine, server: dict[str, Any], ids: list[int], round: int
 ) -> tuple[dict[int, Seen], dict[int, str]]:
-    """How good personal models are after one participation in `round`, of which nothing stays; and who was refused."""
+    """Judge personal models after one participation in `round`, which leaves no trace; return also who was refused."""
     before = set(engine.states)
     options = replace(engine.options, faults=None, on_nonfinite="refuse", judges_trained=False)
     with closing(engine.variant(engine.algorithm, options)) as shadow:

@@ -36,9 +36,9 @@ class Replay:
     population: Population
 
     def trained(self) -> dict[int, Weights]:
-        """Each client's model at the end of its local training: after its last `minimise` over its own examples.
+        """Return each client's model at the end of its local training: after its last `minimise` over its own examples.
 
-        What clients learn from public examples is no local training.
+        What clients learn from public examples is not local training.
 
         Raises:
             SettingError: what clients trained does not show which of it is their model.
@@ -47,7 +47,7 @@ class Replay:
 
 
 def trained(exchanges: Sequence[Exchange]) -> dict[int, Weights]:
-    """As `Replay.trained`, of some exchanges."""
+    """Return each client's model at the end of its local training in these exchanges, as `Replay.trained` does."""
     found = {e.client: e.trained for e in exchanges if e.trained is not None}
     for e in exchanges:
         if not found or (e.unclear and e.client not in found):
@@ -78,7 +78,7 @@ class Past:
         engine.options = replace(o, deadline=None, faults=lost_again(self.wrote, o.faults))
 
     def replay(self, round: int) -> Replay:
-        """As `Job.replay`."""
+        """Compute a past round again, as `Job.replay` does."""
         if not 1 <= round < len(self.wrote):
             raise SettingError(
                 f"the run in {self.files.path} has the rounds 1 to {len(self.wrote) - 1} to replay, got {round}"
@@ -99,7 +99,7 @@ class Past:
         return Replay(round, clients, before, coordinator.state[1], exchanges, self.job.population)
 
     def by_epoch(self, round: int) -> list[dict[int, Weights]]:
-        """Each client's model after 1, 2, ... E local epochs of a past round; the last are those of `replay`.
+        """Return each client's model after 1, 2, ... E local epochs of a past round; the last are those of `replay`.
 
         The round is computed E times, with one epoch more each time: batches, augmentation and dropout of an epoch
         depend on nothing that comes after it, so the first epochs are the same bits.
@@ -117,7 +117,7 @@ class Past:
         return self._again(round, [{"local": replace(local, epochs=e)} for e in range(1, local.epochs + 1)])
 
     def by_step(self, round: int, steps: Sequence[int], **settings: Any) -> list[dict[int, Weights]]:
-        """Each client's model after each number in `steps` of local batches of a past round, in that order.
+        """Return each client's model after each number in `steps` of local batches of a past round, in that order.
 
         As `by_epoch`, at the cost of all `steps` together. `settings`: of the algorithm in this round, other than those
         of the run: `lam=0` leaves pFedSD's term out.
@@ -131,7 +131,10 @@ class Past:
         return self._again(round, [{**settings, "local": replace(local, steps=s)} for s in steps])
 
     def judged(self, round: int) -> dict[int, float]:
-        """Accuracy of the personal models after a past round on what their clients hold out; of all who took part."""
+        """Return the accuracy of personal models after a past round on their clients' held-out examples.
+
+        It is that of all clients that took part.
+        """
         engine = self.coordinator.engine
         with self.coordinator.threads():
             self._stand_after(round)
@@ -139,7 +142,7 @@ class Past:
         return {k: right / total for k, (right, total) in found.items() if total}
 
     def _again(self, round: int, changes: Sequence[Mapping[str, Any]]) -> list[dict[int, Weights]]:
-        """What clients trained in a past round, with each of some changes to the algorithm's settings."""
+        """Return what clients trained in a past round, with each of some changes to the algorithm's settings."""
         engine = self.coordinator.engine
         for known in (engine.algorithm, engine.population.task):
             if isinstance(known, Paced) and (name := known.paced_by) is not None:
@@ -178,14 +181,14 @@ class Past:
             self.replay(round)
 
     def _check_checkpoint(self) -> None:
-        """A round computed again must give what the run had, bit for bit."""
+        """Raise SettingError unless a round computed again gives what the run had, bit for bit."""
         round, server = self.coordinator.state
         kept = self.files.checkpoints.server(self.files.checkpoints.read(round), server)
         if not all(torch.equal(a, b) for a, b in zip(tree.leaves(kept), tree.leaves(server), strict=True)):
             raise _otherwise(round)
 
     def _check_record(self, now: Record) -> None:
-        """The same of what the run wrote down of a round: most rounds have no checkpoint."""
+        """Raise SettingError unless a round has the record that the run wrote down: most rounds have no checkpoint."""
         round, _ = self.coordinator.state
         wrote = self.wrote[round]
         counted = {n for n in now if n.startswith("bytes_") or n == "all_refused"}  # which an older run may not know

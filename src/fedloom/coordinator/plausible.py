@@ -51,7 +51,7 @@ def check_plausible(federation: Federation, models: Iterable[Model], task: Task)
 
 
 def check_batches_of_one(sizes: npt.NDArray[np.int64], local: Local) -> None:
-    """Warn where clients with so many examples [K] have batches of one, in which BatchNorm measures nothing."""
+    """Warn where clients have batches of one, in which BatchNorm measures nothing. `sizes`: their examples, [K]."""
     norms = "or take a network with GroupNorm or LayerNorm"
     if local.batch_size == 1:
         _warn(
@@ -118,7 +118,7 @@ def _check_layout(train: Examples) -> None:
 
 
 def _check_columns(federation: Federation) -> None:
-    """Of a table: words that make too many columns, and numbers that only count the rows."""
+    """Warn of words in a table that make too many columns, and of numbers that only count its rows."""
     train, rows = federation.train, len(federation.partition.indices)
     if len(train.shape) != 1 or not train.columns:
         return
@@ -140,9 +140,9 @@ def _check_columns(federation: Federation) -> None:
 
 
 def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
-    """Whether the model's first layer gets the features as they are, and is none that copes with any scale.
+    """Return whether the model's first layer gets the features as they are, and does not cope with any scale.
 
-    Warns where the task takes its answers for something else than they are.
+    Warns where the task takes the model's answers for something else than they are.
 
     Raises:
         SettingError: it looks up token ids that normalisation has changed.
@@ -238,12 +238,12 @@ def _same(ids: Tensor, x: Tensor) -> bool:
 
 
 def _spread(length: int, most: int) -> Tensor:
-    """At most so many rows, evenly spaced."""
+    """Return the numbers of at most `most` of `length` rows, evenly spaced."""
     return torch.arange(0, length, -(-length // most))
 
 
 def _named(federation: Federation, labels: Any) -> str:
-    """A few classes by their names: of a table with labels 1, 2, 3 the first is 1, not 0."""
+    """Return a few classes by their names: in a table with labels 1, 2, 3 the first is 1, not 0."""
     names = federation.train.classes or range(federation.num_classes)
     return ", ".join(str(names[label]) for label in labels[:8]) + (", ..." if len(labels) > 8 else "")
 

@@ -15,7 +15,9 @@ BRING_BACK = "the checkpoints are untouched: bring the log back, or export the m
 
 
 def unproved(folder: Path, last: int) -> str:
-    """What nothing proves of a run's logs, in words; "" where all is proved; no state is read. `last`: of rounds.
+    """Return in words what nothing proves of a run's logs, "" where all is proved. No state is read.
+
+    `last`: the last round in the logs.
 
     Raises:
         DamageError: the manifest, a document or a log is not what the run wrote; names it.
@@ -44,7 +46,10 @@ def unproved(folder: Path, last: int) -> str:
 
 
 def _newest(checkpoints: Checkpoints) -> Checkpoint | None:
-    """The newest checkpoint of a run that may go on meanwhile: an index that is listed may be gone when it is read."""
+    """Return the newest checkpoint of a run, None if there is none.
+
+    The run may go on meanwhile: an index that is listed may be gone when it is read.
+    """
     while rounds := checkpoints.rounds():
         try:
             return checkpoints.read(rounds[-1])
@@ -55,7 +60,7 @@ def _newest(checkpoints: Checkpoints) -> Checkpoint | None:
 
 
 def check_named(path: Path, digests: list[str]) -> None:
-    """Raise DamageError if a file is not one of which the manifest has the digest."""
+    """Raise DamageError if the digest of a file is not among those that the manifest has for it."""
     if files.digest(files.load(path)) not in digests:
         remedy = ", or move it away: going on with what began the run (its command with --resume) writes it anew"
         raise DamageError(

@@ -19,7 +19,7 @@ _SEAL = b'"digest": "'
 
 
 def metrics(folder: Path) -> list[Object]:
-    """The records of metrics.jsonl, rounds in order."""
+    """Return the records of metrics.jsonl, rounds in order."""
     if not (folder / "metrics.jsonl").is_file():
         raise SettingError(
             f"{folder} holds no run: metrics.jsonl is missing; name a directory that a run was written to"
@@ -28,13 +28,13 @@ def metrics(folder: Path) -> list[Object]:
 
 
 def timing(folder: Path) -> list[Object]:
-    """The records of timing.jsonl; none where there is no such file."""
+    """Return the records of timing.jsonl; none where there is no such file."""
     path = folder / "timing.jsonl"
     return _log(path) if path.is_file() else []
 
 
 def per_client(folder: Path) -> list[Object]:
-    """The records of clients.jsonl; none where there is no such file."""
+    """Return the records of clients.jsonl; none where there is no such file."""
     path = folder / "clients.jsonl"
     return _log(path) if path.is_file() else []
 
@@ -50,7 +50,7 @@ def _log(path: Path) -> list[Object]:
 
 
 def records(name: str, lines: Iterable[bytes]) -> Iterator[Object]:
-    """The records in the lines of the log `name`, rounds in order; a last line that was cut off is left out.
+    """Yield the records in the lines of the log `name`, rounds in order; a last line that was cut off is left out.
 
     Raises:
         ValueError: a line is not what a run writes; says which and why.
@@ -147,14 +147,14 @@ _CHECKS = {"metrics.jsonl": _metrics_check, "timing.jsonl": _timing_check, "clie
 
 
 def sealed(content: Mapping[str, Any], indent: int | None = None) -> bytes:
-    """A document as JSON that ends with the digest of all that stands before it."""
+    """Return a document as JSON that ends with the digest of all that stands before it."""
     text = json.dumps(content, indent=indent, allow_nan=False)
     head = (text[:-1].rstrip() + (", " if indent is None else ",\n" + " " * indent)).encode()
     return _with_seal(head)
 
 
 def unsealed(data: bytes) -> Object:
-    """What `sealed` was given.
+    """Return what `sealed` was given.
 
     Raises:
         ValueError: it is not what was written.
@@ -171,7 +171,7 @@ def _with_seal(head: bytes) -> bytes:
 
 
 def manifest(data: bytes) -> Object:
-    """What manifest.json says, of which everything that is used is of the right kind.
+    """Return what manifest.json says; everything in it that is used is of the right kind.
 
     Raises:
         ValueError: it is not what was written, or not what a run writes.
@@ -215,7 +215,7 @@ def manifest(data: bytes) -> Object:
 
 
 def mapping(path: Path) -> Object:
-    """A JSON file with an object in it; empty where there is no such file."""
+    """Return the object in a JSON file; empty where there is no such file."""
     if not path.is_file():
         return {}
     with path.open("rb") as file:
@@ -227,7 +227,7 @@ def mapping(path: Path) -> Object:
 
 
 def federation(path: Path) -> Object:
-    """federation.json: who holds how many examples of which class; empty where there is no such file."""
+    """Return federation.json: who holds how many examples of which class; empty where there is no such file."""
     found = mapping(path)
     if not found:
         return {}
@@ -256,7 +256,7 @@ def federation(path: Path) -> Object:
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
-    """A key by which names sort as people count: seed-2 before seed-10."""
+    """Return a key by which names sort as people count: seed-2 before seed-10."""
     parts = re.findall(r"[0-9]+|[^0-9]+", text)
     return [(0, int(p), p) if p[0] in "0123456789" else (1, 0, p) for p in parts]
 

@@ -98,15 +98,15 @@ class Coordinator:
 
     @property
     def state(self) -> tuple[int, dict[str, Any]]:
-        """How many rounds are done, and the server state after them."""
+        """Number of rounds that are done, and the server state after them."""
         return self._round, self._server
 
     def threads(self) -> AbstractContextManager[None]:
-        """For as long as this is open, PyTorch has the threads of this run."""
+        """Return a context in which PyTorch has the threads of this run."""
         return nullcontext() if self.num_threads is None else threads(self.num_threads)
 
     def states_in(self, folder: Path | None) -> None:
-        """Where clients' states beyond the memory budget go."""
+        """Set the folder to which clients' states beyond the memory budget go."""
         self.engine.keep_states(self._state_budget, folder)
 
     @property
@@ -126,7 +126,7 @@ class Coordinator:
         return checkpoint
 
     def restore(self, files: RunDirectory, round: int | None, budget: int | None = None) -> Checkpoint:
-        """The same for the checkpoint of this round and no other."""
+        """Load the checkpoint of this round and no other, as `load` does; None: the newest."""
         checkpoint = self.load(files, round, budget)
         if round not in (None, checkpoint.round):
             raise StorageError(
@@ -150,7 +150,7 @@ class Coordinator:
     # ---- rounds
 
     def compute(self) -> tuple[list[int], Record]:
-        """Compute the next round and stand after it, without judging or writing it: who was chosen, and its record."""
+        """Compute the next round and stand after it, without judging or writing it; return clients and record."""
         clients, _ = self.accepting(self._round)
         self._server = self.engine.round(self._server, clients, self._round)
         self._round += 1
@@ -234,7 +234,7 @@ class Coordinator:
             files.save(done, server, self.engine)
 
     def _each(self, record: Record, server: dict[str, Any], round: int) -> Record:
-        """What is measured of each client after `round`, if that is asked for; its means are added to `record`."""
+        """Return what is measured of each client after `round`, if that is asked for; add its means to `record`."""
         if not self.settings.per_client or self.algorithm.pooled:
             return {}
         each, means = self.evaluation.each(server, round)
@@ -242,7 +242,7 @@ class Coordinator:
         return {"judged": each}
 
     def accepting(self, round: int) -> tuple[list[int], Record]:
-        """Who is asked in a round, and who declined. Where there are spares, they take the places of those."""
+        """Return who is asked in a round, and who declined. Spares, where there are any, take the places of these."""
         drawn = self.cohort(round)
         if not self.settings.spares:
             return drawn, {}
@@ -251,7 +251,7 @@ class Coordinator:
         return chosen[: self.cohort_size], {str(k): declined[k] for k in sorted(declined)}
 
     def cohort(self, round: int) -> list[int]:
-        """Who is asked in a round; with spares who may be, in the order in which places are given."""
+        """Return who is asked in a round; with spares, who may be asked, in the order in which places are given."""
         if self.algorithm.pooled:
             return [0]
         n = self.trained.num_clients
@@ -279,7 +279,7 @@ class Coordinator:
         return self.settings.reason_to_stop(values)
 
     def _asked(self, clients: list[int]) -> Record:
-        """What a record says of a round that was just computed with these clients, before anything is judged."""
+        """Return what a record says of a round that was just computed with these clients, before anything is judged."""
         traffic = self.engine.traffic
         failed = {str(f.client): f.reason for f in traffic.failed}
         exchanges: dict[str, list[int]] = {k: [] for k in failed}
@@ -319,14 +319,14 @@ class Coordinator:
     # ---- what is written once
 
     def _shared(self) -> Record:
-        """The names of the tensors that are shared, by architecture, where some stay with the clients."""
+        """Return the names of the tensors that are shared, by architecture, where some stay with the clients."""
         initial = self.engine.runtime.initial
         named = {n: self.algorithm.shared_tensors(initial(n)) for n in self.trained.models}
         shared = {n: names for n, names in named.items() if names is not None}
         return {"shared": shared} if shared else {}
 
     def documents(self) -> dict[str, Any]:
-        """What stands in settings.json, federation.json and manifest.json, and in devices.json where there are some."""
+        """Return what settings.json, federation.json and manifest.json hold; devices.json too where there are some."""
         self._tell()
         self.history.manifest = {**plain(self.facts()), **self._started(), "chained": 0}
         registry = facts.devices(self.population.federation)
@@ -334,17 +334,17 @@ class Coordinator:
         return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")} | of_devices
 
     def _initial(self) -> Record:
-        """The digests of the weights that networks start from, by architecture."""
+        """Return the digests of the weights that networks start from, by architecture."""
         with self.threads():  # as in the run: some code that makes weights gives other bits with others
             return {n: digest(self.engine.runtime.initial(n)) for n in self.trained.models}
 
     def _started(self) -> Record:
-        """The file of weights that the run starts from, if words name one: `verify` looks whether it changed."""
+        """Return the file of weights that the run starts from, if words name one: `verify` looks whether it changed."""
         named = (self.job.described or {}).get("start")
         return {} if named is None else {"start": {"file": str(named), "digest": digest_of(Path(named))}}
 
     def _tell(self) -> None:
-        """What a history says of its run without a directory too: how it was asked for, and who holds what."""
+        """Tell the history what it knows without a directory too: how the run was asked for, and who holds what."""
         asked = {"algorithm": type(self.algorithm).__name__, "run": self.settings}
         self.history.settings = plain(asked if self.job.described is None else self.job.described)
         self.history.federation = facts.who_holds_what(self.population.federation)
@@ -353,7 +353,7 @@ class Coordinator:
         self.history.manifest = plain(known)
 
     def facts(self) -> dict[str, Any]:
-        """What must be the same for a run to go on."""
+        """Return what must be the same for a run to go on."""
         p, threads = self.population, self.num_threads
         return {
             "format": 2,
@@ -376,7 +376,7 @@ class Coordinator:
 
 
 def _nobody_accepted(records: list[Record]) -> str | None:
-    """Why to stop where the last answers were all refused: those that come would be as well."""
+    """Return why to stop where the last answers were all refused, as those to come would be; None to go on."""
     alone = list(itertools.takewhile(lambda record: "all_refused" in record, reversed(records)))
     count = sum(record["all_refused"] for record in alone)
     if count < LEAST:  # of one or two it may be the client that lies
@@ -405,7 +405,7 @@ class _InWords:
 
 
 def _peak_rss_mib() -> float | None:
-    """Most memory that this process has held, None where the system does not tell."""
+    """Return the most memory that this process has held, in MiB; None where the system does not tell."""
     if sys.platform == "win32":
         return None
     import resource

@@ -98,7 +98,7 @@ class Job(Plan):
             return coordinator.go(files, on_start, on_round)
 
     def _serve(self) -> History:
-        """At a rank that computes clients: until the run is over, of which it has no numbers."""
+        """Compute clients at a rank until the run is over; return a history without numbers of it."""
         self.check()
         coordinator = Coordinator(self)
         assert isinstance(coordinator.engine, Ranks)
@@ -113,7 +113,7 @@ class Job(Plan):
 
         Rounds up to the newest checkpoint of `source`, or that of round `at`, are taken over with their states and
         records; `run` with `resume` computes the others. Algorithm and hyper-parameters may be other ones from there
-        on, if they keep the same states. Returns how many rounds were taken over.
+        on, if they keep the same states. Return how many rounds were taken over.
 
         Raises:
             SettingError: there is a run in `directory`, or more than the algorithm differs.
@@ -142,7 +142,7 @@ class Job(Plan):
 
     @enough_memory()
     def restore(self, directory: str | os.PathLike[str], round: int | None = None) -> Restored:
-        """The state of the run in `directory` after a round that has a checkpoint (default: the newest).
+        """Return the state of the run in `directory` after a round that has a checkpoint (default: the newest).
 
         Raises:
             SettingError: the run in `directory` is another one.
@@ -164,11 +164,11 @@ class Restored:
     engine: Engine
 
     def global_weights(self) -> dict[str, Weights]:
-        """The global model of each architecture; empty where the algorithm has none."""
+        """Return the global model of each architecture; empty where the algorithm has none."""
         return self.engine.algorithm.global_models(self.server, self.engine.population.models)
 
     def personal_weights(self, client: int) -> Weights:
-        """The model by which a client is judged.
+        """Return the model by which a client is judged.
 
         Raises:
             SettingError: there is no such client, or the algorithm has no model for it.
@@ -242,7 +242,7 @@ def run(
 
 
 def _check_watchers(**watchers: object) -> None:
-    """Refuse what cannot be called before a round is computed."""
+    """Raise SettingError for a watcher that cannot be called, before a round is computed."""
     for name, given in watchers.items():
         if given is not None and not callable(given):
             raise SettingError(

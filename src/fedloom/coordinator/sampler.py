@@ -23,7 +23,7 @@ class DeviceSampler(Protocol):
     """
 
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
-        """Distinct clients of 0..N - 1, `cohort_size` of them unless the sampler says otherwise.
+        """Return distinct clients of 0..N - 1, `cohort_size` of them unless the sampler says otherwise.
 
         `round`: from 0. `sizes`: training examples of each client, [N]; read-only, and N may be a million.
         """
@@ -147,7 +147,7 @@ class Available:
         return [int(k) for k in rng.choice(up, min(cohort_size, len(up)), replace=False)]
 
     def up(self, clients: IntArray, round: int) -> npt.NDArray[np.bool_]:
-        """Which of the clients [K] can be reached in a round, [K]."""
+        """Return which of the clients [K] can be reached in a round, [K]."""
         key = torch.tensor(derive(self.seed, "phase"))
         phase = (fold_in(key, torch.tensor(clients)).numpy() & 0x3FFFFFFF) / 2**30
         up: npt.NDArray[np.bool_] = (round % self.period / self.period + phase) % 1.0 < self.share

@@ -119,7 +119,7 @@ class RunSettings(Known):
                 raise SettingError(f"device = {self.device!r}, but the GPUs here are cuda:0 to cuda:{gpus - 1}")
 
     def reason_to_stop(self, values: list[float]) -> str | None:
-        """Why to stop after these measurements of `monitor`, None to go on."""
+        """Return why to stop after these measurements of `monitor`, None to go on."""
         if not values:
             return None
         sign = -1.0 if lower_is_better(self.monitor) else 1.0

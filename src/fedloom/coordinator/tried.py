@@ -20,8 +20,9 @@ from fedloom.evaluate import classify
 def try_model(model: Model, job: Plan) -> bool:
     """Raise SettingError unless a model takes one example of each class, and the task its answers; in training too.
 
-    Nor where rows of padding behind these move the task's loss, or where the algorithm compares more logits than these.
-    Returns whether BatchNorm's running statistics are measured on one example alone: of one value there is no variance.
+    Raise it also where rows of padding behind these examples move the task's loss, or where the algorithm compares more
+    logits than the model has. Return whether BatchNorm's running statistics are measured on one example alone: of one
+    value there is no variance.
     """
     task, train = job.task, job.federation.train
     first = np.unique(train.y.cpu().numpy(), return_index=True)[1]
@@ -86,7 +87,7 @@ def _measured(model: Model, weights: Weights, task: Task, x: Tensor, y: Tensor, 
 
 
 def _checked(logits: Tensor, task: Task, count: int, each: torch.Size) -> Tensor:
-    """The same logits, where they have the shape that those of others let expect; other tasks may want another."""
+    """Return the same logits; raise TypeError if their shape is not as elsewhere. Other tasks may want another."""
     if isinstance(task, Classification | Hinge) and logits.shape != (count, *each):
         raise TypeError(f"logits must be {[count, *each]} as elsewhere, got {list(logits.shape)}")
     return logits

@@ -19,10 +19,10 @@ from fedloom.storage.files import File
 
 @dataclass
 class Verdict:
-    """What is known of a run directory. `round`: of its newest checkpoint; `notes`: what is odd and yet no damage.
+    """Findings about a run directory. `round`: of its newest checkpoint; `notes`: what is odd and yet no damage.
 
     `root`: one digest for the manifest, the newest index and the logs up to it, by which all else is proved; None where
-    the run is not whole. Who writes it down elsewhere learns of any change, also of one whose digests fit.
+    the run is not whole. Whoever writes it down elsewhere learns of any change, also of one whose digests fit.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class Verdict:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """A file that is damaged or cannot be read is a problem."""
+        """Note a file that is damaged or cannot be read as a problem."""
         try:
             yield
         except StorageError as error:
@@ -62,8 +62,9 @@ def verify(directory: str | os.PathLike[str]) -> Verdict:
 
 
 def root_of(verdicts: Mapping[str, Verdict]) -> str | None:
-    """One digest for the runs below a folder, by their places in it: of one that is the folder, its own; None where one
-    is not whole.
+    """Return one digest for the runs below a folder, by their places in it; None where one is not whole.
+
+    Where the folder is itself the only run, this is the run's own root.
     """
     roots = {name: found.root for name, found in verdicts.items()}
     if list(roots) == ["."]:
@@ -122,7 +123,7 @@ def _root(run: RunDirectory, found: Verdict) -> str:
 
 
 def _check_start(manifest: Mapping[str, Any], found: Verdict) -> None:
-    """Whether the file of weights that a run starts from is still what it was, where it is here."""
+    """Note where the file of weights that a run starts from is not here; one that has changed is a problem."""
     if "start" not in manifest:
         return
     path, digest = Path(manifest["start"]["file"]), manifest["start"]["digest"]
@@ -174,7 +175,10 @@ def _check_logs(run: RunDirectory, checkpoints: Sequence[Checkpoint], every: int
 
 
 def _check_unnamed(run: RunDirectory, checkpoints: Sequence[Checkpoint], found: Verdict) -> None:
-    """Files that no checkpoint names are of one that was being written or deleted, or its index is lost."""
+    """Report the files that no checkpoint names.
+
+    They are of a checkpoint that was being written or deleted, or its index is lost, which is a problem.
+    """
     newest = checkpoints[-1].round
     going = {path for c in run.checkpoints.going(newest) for path in run.checkpoints.states(c)}
     unnamed = run.checkpoints.unnamed(checkpoints)
