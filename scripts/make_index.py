@@ -28,7 +28,7 @@ from fedloom.core.setting import flag_of, sentences
 from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment, flat
-from fedloom.experiments.parts import OPTIMISERS, parts
+from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
 from fedloom.models import MODELS
 
 ROOT = Path(__file__).parents[1]
@@ -51,15 +51,14 @@ class Declared:
 
 def declared() -> Iterator[tuple[str, Declared]]:
     """Yield all settings that have a place in a file, by their keys, in the order of docs/settings.md."""
-    plain, local = Experiment(), Local()
-    rate = local.optimiser.lr
-    sgd, adam = local.optimiser, Adam(lr=rate, weight_decay=1e-5)
+    experiment, local = Experiment(), Local()
+    adam = with_parts(local, "local", {"optimiser": "adam"}).optimiser
     for section, group, of in (
-        ("", "data and clients", [plain]),
-        ("data", "data and clients", [plain.data]),
-        ("clients", "data and clients", [plain.clients]),
-        ("local", "training", [local, sgd, adam]),
-        ("run", "", [plain.run]),
+        ("", "data and clients", [experiment]),
+        ("data", "data and clients", [experiment.data]),
+        ("clients", "data and clients", [experiment.clients]),
+        ("local", "training", [local, local.optimiser, adam]),
+        ("run", "", [experiment.run]),
     ):
         for one in of:
             kinds, said = field_types(type(one)), sentences(type(one))
@@ -82,7 +81,7 @@ def index() -> dict[str, Any]:
     """Return what the command line knows."""
     return {
         "algorithms": {name: _listed(name) for name in ALGORITHMS},
-        "settings": {key: _indexed(key, one) for key, one in DECLARED.items()},
+        "settings": {key: _indexed(one) for key, one in DECLARED.items() if one.flag},
         "partitions": catalogue.PARTITIONS,
         "models": list(MODELS),
         "tasks": list(catalogue.TASKS),
@@ -130,14 +129,11 @@ def made() -> dict[Path, str]:
 # ---- the index
 
 
-def _indexed(key: str, one: Declared) -> dict[str, Any]:
-    """What the parser needs of a setting: its default, and its choices and flag if it has them."""
-    out: dict[str, Any] = {"default": one.default}
-    if get_origin(one.kind) is Literal:
-        out["choices"] = list(get_args(one.kind))
-    if one.flag:
-        out |= {"flag": one.flag, "value": one.value, "group": one.group}
-    return out | {"what": plain(one.sentence)}
+def _indexed(one: Declared) -> dict[str, Any]:
+    """What the parser needs of a setting that has a flag."""
+    choices = {"choices": list(get_args(one.kind))} if get_origin(one.kind) is Literal else {}
+    about = {"flag": one.flag, "value": one.value, "group": one.group, "what": plain(one.sentence)}
+    return {"default": one.default, **choices, **about}
 
 
 def _listed(name: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedloom.papers import recipes, tables
 from fedloom.papers.reproduction import kept
-from fedloom.papers.reproduction.results import read
+from fedloom.papers.reproduction.results_page import kind, shown
 
 KEPT = Path(__file__).parents[1] / "docs" / "results"
 TARGET = KEPT / "README.md"
@@ -33,11 +33,11 @@ def page() -> str:
     rows = []
     for file in sorted(KEPT.glob(f"*/*/{kept.NAME}")):
         name, folder = file.parent.name, file.parents[1]
-        results = [r for r in read(recipes(name), [folder]) if not r.recipe.variant or r.runs]
+        results = shown(recipes(name), [folder])
         ran = [r for r in results if r.runs]
         rounds = sorted({(r.rounds, r.recipe.rounds) for r in ran if r.rounds})
         seeds = Counter(len(r.seeds) for r in ran if r.seeds)
-        verdicts = Counter(r.verdict.partition(" (")[0].partition(":")[0] for r in ran)
+        verdicts = Counter(kind(r.verdict) for r in ran)
         cells = [
             folder.name,
             f"[{name}]({folder.name}/{name}/results.md)",

@@ -99,9 +99,12 @@ def test_a_notebook_shows_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_newest_number_is_that_of_the_global_model_if_there_is_one() -> None:
     rounds = [{"round": 0}, {"round": 1, "global_accuracy": 0.3333, "personal_accuracy": 0.5}]
-    assert fl.History(algorithm="A", metrics=rounds).newest() == "global 0.3333"
-    assert fl.History(algorithm="A", metrics=[{"round": 1, "personal_accuracy": 0.5}]).newest() == "personal 0.5000"
-    assert fl.History(algorithm="A", metrics=rounds[:1]).newest() == "personal -"
+    assert fl.History(algorithm="A", metrics=rounds).newest_accuracy() == "global 0.3333"
+    assert (
+        fl.History(algorithm="A", metrics=[{"round": 1, "personal_accuracy": 0.5}]).newest_accuracy()
+        == "personal 0.5000"
+    )
+    assert fl.History(algorithm="A", metrics=rounds[:1]).newest_accuracy() == "personal -"
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -96,6 +96,12 @@ def test_every_setting_comes_back_as_it_was_written(name: str, key: str) -> None
         assert algorithm_of(changed) != algorithm_of(base)
 
 
+def test_the_algorithm_may_stand_after_its_settings() -> None:
+    own = f"{__name__}:Own"
+    for given in ({"algorithm": own, "Own.aggregation": "uniform"}, {"Own.aggregation": "uniform", "algorithm": own}):
+        assert Experiment().with_all(given).settings == {"Own": {"aggregation": "uniform"}}
+
+
 @pytest.mark.parametrize("name", [n for n in ALGORITHMS if "distill" in vars(ALGORITHMS[n]())])
 def test_the_kind_of_an_optimiser_is_a_word(name: str) -> None:
     for word, kind, own in (("sgd", SGD, "momentum"), ("adam", Adam, "eps")):

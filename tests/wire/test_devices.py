@@ -564,9 +564,12 @@ def test_sizes_are_capped() -> None:
     big = dataclasses.replace(one, train=(10**11, 0, 3 * 10**11))
     assert big.capped(1000).train == (250, 0, 750)
     many = dataclasses.replace(one, train=(2, 3, 3), test=(0, 0, 0), val=(1, 1, 1))  # each rounds to none
-    assert many.capped(2).train == (0, 2, 0)
+    assert many.capped(2).train == (0, 1, 1)
     assert many.capped(2).test == (0, 0, 0)
-    assert many.capped(2).val == (2, 0, 0)
+    assert many.capped(2).val == (1, 1, 0)
+    assert dataclasses.replace(one, train=(3, 2, 2)).capped(4).train == (2, 1, 1)
+    wide = dataclasses.replace(one, train=(1,) * 100, test=(0,) * 100, val=(0,) * 100)
+    assert wide.capped(50).train == (1,) * 50 + (0,) * 50  # all 50 were of class 0
 
 
 @pytest.mark.some(8)

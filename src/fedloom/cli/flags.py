@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.cli.index import INDEX
 
-FLAGS: dict[str, dict[str, Any]] = {key: about for key, about in INDEX["settings"].items() if "flag" in about}
+FLAGS: dict[str, dict[str, Any]] = INDEX["settings"]
 """The settings that have a flag: its name, the value and the group that the help shows, default, sentence, choices."""
 _GROUPS = ("data and clients", "training", "engine", "results")
 _NAMES = {"data.partition": INDEX["partitions"], "model": ", ".join(INDEX["models"])}

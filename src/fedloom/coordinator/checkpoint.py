@@ -290,9 +290,8 @@ class Checkpoints:
 
     def _newest(self, round: int) -> dict[int, str]:
         """Return the file of each client's newest state that a round up to this one made."""
-        found = sorted(name for name in files.names(self.clients) if name.endswith(".safetensors"))
-        matches = [(name, match) for name in found if (match := _CLIENT.fullmatch(name))]
-        return {int(name.partition("-")[0]): name for name, match in matches if int(match[1]) <= round}
+        matches = [match for match in map(_CLIENT.fullmatch, sorted(files.names(self.clients))) if match]
+        return {int(match[0].partition("-")[0]): match[0] for match in matches if int(match[1]) <= round}
 
     def unnamed(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[Path, int]]:
         """Return the files of states that none of some checkpoints names, each with the round that made it.

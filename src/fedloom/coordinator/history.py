@@ -164,7 +164,7 @@ class History:
             f"no round has measured {name!r}{meant(name, known)}; measured: {', '.join(known) or 'nothing'}"
         )
 
-    def newest(self) -> str:
+    def newest_accuracy(self) -> str:
         """Tell in words the number that says best how the run is doing: "global 0.8312", "personal -" before any."""
         name = "global" if len(self.series("global_accuracy")) else "personal"
         value = self.last(f"{name}_accuracy")
@@ -346,4 +346,4 @@ def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> lis
 
 def showing(show: Callable[[int, str], None]) -> Callable[[History], None]:
     """Make an `on_round` of what shows a number of rounds and the newest number in words."""
-    return lambda history: show(len(history.metrics) - 1, history.newest())
+    return lambda history: show(len(history.metrics) - 1, history.newest_accuracy())

@@ -140,7 +140,9 @@ def _check_columns(federation: Federation) -> None:
 
 
 def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
-    """Return whether the model's first layer gets the features as they are, and does not cope with any scale.
+    """Return whether features of any scale may reach the first layer of a model that learns from small ones alone.
+
+    So it is where no layer is seen, or where the first one is given a number above 30 and does not normalise.
 
     Warns where the task takes the model's answers for something else than they are.
 

@@ -55,7 +55,7 @@ def records(name: str, lines: Iterable[bytes]) -> Iterator[Object]:
     Raises:
         ValueError: a line is not what a run writes; says which and why.
     """
-    previous, check = -1, _CHECKS[name]()
+    check = checker(name)
     for number, line in enumerate(lines, 1):
         try:
             record = parse(line)
@@ -64,13 +64,27 @@ def records(name: str, lines: Iterable[bytes]) -> Iterator[Object]:
                 return  # cut off when the run was killed
             raise ValueError(f"line {number}: {error}") from None
         try:
-            _need(_count(record.get("round")), "round", "an integer >= 0", record.get("round"))
-            _need(record["round"] > previous, "round", f"larger than {previous}, the one before", record["round"])
             check(record)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-        previous = record["round"]
         yield record
+
+
+def checker(name: str) -> Callable[[Object], None]:
+    """Return a function that is given the records of the log `name` in order.
+
+    It raises ValueError where one is not what a run writes, or not of a later round than the one before.
+    """
+    previous, check = -1, _CHECKS[name]()
+
+    def both(record: Object) -> None:
+        nonlocal previous
+        _need(_count(record.get("round")), "round", "an integer >= 0", record.get("round"))
+        _need(record["round"] > previous, "round", f"larger than {previous}, the one before", record["round"])
+        check(record)
+        previous = record["round"]
+
+    return both
 
 
 def _metrics_check() -> Callable[[Object], None]:

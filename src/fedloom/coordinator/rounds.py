@@ -74,19 +74,16 @@ class Coordinator:
                 kind, trained, algorithm.local, self.cohort_size, settings.rounds
             )
         named = {f.name for f in fields(Options)} & {f.name for f in fields(settings)}
-        options = Options(**{name: getattr(settings, name) for name in named - {"compilation"}}, compilation=form)
-        self.engine: Engine = kind(
-            trained,
-            algorithm,
-            replace(
-                options,
-                chunks=fixed.get("chunks"),
-                # what is in one place is not lost on the way
-                faults=None if algorithm.pooled or job.faults is None else _InWords(job.faults),
-                counts_states=settings.stateless,
-                judges_trained=settings.per_client and not algorithm.pooled,
-            ),
+        options = Options(
+            **{name: getattr(settings, name) for name in named - {"compilation"}},
+            compilation=form,
+            chunks=fixed.get("chunks"),
+            # what is in one place is not lost on the way
+            faults=None if algorithm.pooled or job.faults is None else _InWords(job.faults),
+            counts_states=settings.stateless,
+            judges_trained=settings.per_client and not algorithm.pooled,
         )
+        self.engine: Engine = kind(trained, algorithm, options)
         if isinstance(self.engine, Devices):
             self.engine.fleet = job.fleet
         if stored:

@@ -227,5 +227,5 @@ class Algorithm(Known, ABC, Generic[V, S]):
 
 
 def _says(algorithm: Algorithm[Any, Any], method: str) -> bool:
-    """Return whether the algorithm's class defines the method itself, in the place of `Algorithm`."""
+    """Return whether the algorithm has a method of its own, or of a parent, in the place of that of `Algorithm`."""
     return getattr(type(algorithm), method) is not getattr(Algorithm, method)

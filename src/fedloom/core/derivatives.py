@@ -23,7 +23,7 @@ def mean_loss(model: Model, task: Task, weights: Weights, batches: Batches) -> T
         return total + batch.mask.sum() * loss_of(task, model(weights, batch.x), batch).double()
 
     zero = torch.zeros((), dtype=torch.float64, device=batches.num_examples.device)
-    return fold(add, zero, batches, weights) / batches.num_examples.clamp(min=1)
+    return fold(add, zero, batches, weights) / batches.mask.sum().clamp(min=1)
 
 
 def mean_gradient(model: Model, task: Task, weights: Weights, batches: Batches) -> Params:

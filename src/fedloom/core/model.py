@@ -326,7 +326,7 @@ class Model:
         """Return the logits in evaluation mode, and moments of the input of each BatchNorm layer.
 
         The moments are mean and biased variance, [C] each. DENSE's L_BN (eq. 3) and DeepInversion compare them with the
-        layer's running statistics. Differentiable in x.
+        layer's running statistics; a layer without these has none. Differentiable in x.
         """
         tensors, x = self._given(_tensors(weights), x)
         names = {id(t): n.removesuffix("running_mean").rstrip(".") for n, t in tensors.items()}

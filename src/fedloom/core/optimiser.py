@@ -114,7 +114,9 @@ class SGD(Optimiser):
             p.addcmul_(g, _per_client(lr, p), value=-1)
 
     def effective_steps(self, num_steps: Tensor) -> Tensor:
-        """Return the steps a of heavy-ball momentum m, Nesterov's too (FedNova, sec. 4.2).
+        """Return the steps a to which steps of heavy-ball momentum m amount (FedNova, sec. 4.2).
+
+        Steps of Nesterov's momentum count as those of heavy-ball momentum, as in the authors' code.
 
         a = sum_{s=1..n} (1 - m^s) / (1 - m) = (n - m (1 - m^n) / (1 - m)) / (1 - m)
         """

@@ -118,7 +118,7 @@ class TrainingCall(TorchFunctionMode):
         weight: Tensor | None = None, bias: Tensor | None = None,
         use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
     ) -> Tensor:  # fmt: skip
-        """Normalise each example by itself; running statistics move to a mean over the real rows."""
+        """Normalise each example by itself; running statistics move towards means over the real rows."""
         if use_input_stats and running_mean is not None and running_var is not None:
             var, mean = torch.var_mean(x.detach(), dim=[*range(2, x.ndim)], correction=1)  # [B, C]
             real = self.batch.mask.to(x.dtype)[:, None]
@@ -149,7 +149,7 @@ class BatchStatistics(TorchFunctionMode):
 
 
 class RecordMoments(TorchFunctionMode):
-    """A mode that notes the batch moments of the input of every BatchNorm layer."""
+    """A mode that notes the batch moments of the input of every BatchNorm layer with running statistics."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()

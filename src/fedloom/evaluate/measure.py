@@ -21,8 +21,8 @@ class Measure:
     unit: Literal["%", "points", "loss"] = "%"
     """Shares (0..1 in the record) are printed in %, differences of shares in points."""
     better: Literal["high", "low"] = "high"
-    tunable: bool = False
-    """Whether a sweep can choose settings by it."""
+    tunable: Literal["", "partition", "local_val", "local_test", "test"] = ""
+    """The part of a federation with the examples that it is measured on, where a sweep can choose settings by it."""
 
     @property
     def caption(self) -> str:
@@ -41,55 +41,55 @@ MEASURES: dict[str, Measure] = {
         Measure(
             "val_accuracy", "Validation accuracy", "validation",
             "Mean over clients of the accuracy of each one's personal model on its validation examples.",
-            tunable=True,
+            tunable="local_val",
         ),
         Measure(
             "train_loss", "Training loss", "training",
             "Mean over the clients of a round of the mean loss over the batches of their last local training. Extra "
             "terms of an algorithm count, so it compares rounds rather than methods.",
-            unit="loss", better="low", tunable=True,
+            unit="loss", better="low", tunable="partition",
         ),
         Measure(
             "global_accuracy", "Global accuracy", "global",
             "Accuracy of the global model on the global test set.",
-            tunable=True,
+            tunable="test",
         ),
         Measure(
             "global_loss", "Test loss", "test",
             "Loss of the global model on the global test set. Where it rises while accuracy holds, wrong answers "
             "become surer.",
-            unit="loss", better="low", tunable=True,
+            unit="loss", better="low", tunable="test",
         ),
         Measure(
             "forgetting", "Forgetting", "forgetting",
             "Drop of a class from its best earlier round, mean over classes.",
-            unit="points", better="low", tunable=True,
+            unit="points", better="low", tunable="test",
         ),
         Measure(
             "in_local_accuracy", "In-local accuracy", "in-local",
             "Accuracy of the global model on the classes that the round's clients hold.",
-            tunable=True,
+            tunable="test",
         ),
         Measure(
             "out_local_accuracy", "Out-local accuracy", "out-local",
             "Accuracy of the global model on the classes that the round's clients do not hold: what their training "
             "must not destroy.",
-            tunable=True,
+            tunable="test",
         ),
         Measure(
             "personal_accuracy", "Personal accuracy", "personal",
             "Mean over clients of the accuracy of each one's personal model on its own held-out examples.",
-            tunable=True,
+            tunable="local_test",
         ),
         Measure(
             "personal_std", "Spread over clients", "spread",
             "Standard deviation of personal accuracy over clients.",
-            unit="points", better="low", tunable=True,
+            unit="points", better="low", tunable="local_test",
         ),
         Measure(
             "personal_worst_tenth", "Personal accuracy of the worst tenth", "worst tenth",
             "Mean personal accuracy of the tenth of clients with the lowest.",
-            tunable=True,
+            tunable="local_test",
         ),
         Measure(
             "personal_accuracy_by_samples", "Personal accuracy by samples", "personal, by samples",

@@ -241,7 +241,7 @@ class Experiment:
     def with_all(self, given: Mapping[str, Any]) -> Experiment:
         """Return the experiment with several settings changed at once, in any order; `algorithm` is changed first."""
         out, sections, tables = self, dict[str, dict[str, Any]](), dict(self.settings)
-        for key, value in given.items():
+        for key, value in sorted(given.items(), key=lambda item: item[0] != "algorithm"):
             section, dot, name = key.partition(".")
             own = catalogue.label(out.algorithm)
             if key == "algorithm" and (taken := catalogue.label(str(value))) in {*_SECTIONS, *_TOP}:

@@ -22,7 +22,7 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.core.naming import meant
-from fedloom.evaluate.measure import TUNABLE, VALIDATION, lower_is_better
+from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION, lower_is_better
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
 from fedloom.experiments.problem import of_problem
@@ -116,7 +116,7 @@ class Sweep:
                     f"{VALIDATION} is measured on validation examples, and data.val_fraction is 0: hold some out with "
                     "data.val_fraction (--val-fraction 0.2)"
                 )
-        if self.by not in (VALIDATION, "train_loss"):
+        if MEASURES[self.by].tunable in ("test", "local_test"):
             warn(
                 f"{self.by} is measured on test data: selecting by it reports too good a number; hold out validation "
                 f"examples (data.val_fraction) and select by {VALIDATION}",
@@ -266,9 +266,7 @@ class Sweep:
         experiments = list(self._runs(trial).values())
         for experiment in experiments:
             federation = federations.of(experiment)
-            part = {VALIDATION: "local_val", "train_loss": "partition"}.get(
-                self.by, "local_test" if self.by.startswith("personal") else "test"
-            )
+            part = MEASURES[self.by].tunable
             if getattr(federation, part) is None:
                 raise SettingError(
                     f"{self.by} is measured on {part}, which this federation lacks: hold examples out (val_fraction, "
@@ -348,8 +346,9 @@ class Sweep:
 
     def _stop_if_unmeasured(self, history: History) -> None:
         """Raise where no later round will tell more: what a model is judged by stands in the record before training."""
-        judged = self.by if self.by == VALIDATION or self.by.startswith("personal") else "global_accuracy"
-        if self.by != "train_loss" and history.metrics[0].get(judged) is None:
+        part = MEASURES[self.by].tunable
+        judged = "global_accuracy" if part == "test" else self.by
+        if part != "partition" and history.metrics[0].get(judged) is None:
             raise _UnmeasuredError(
                 f"this run does not measure {self.by}: its data or its algorithm have nothing to measure it on"
             )

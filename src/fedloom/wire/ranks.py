@@ -40,11 +40,13 @@ class Ranks(Processes):
     transport: ClassVar[Transport]
     ahead = 1  # or a rank waits for rank 0, which waits for a core
 
-    def __init__(self, people: Population, algorithm: Algorithm[Any, Any], o: Options = DEFAULTS, **more: Any) -> None:
-        self.stacked, self.together = o.chunk is not None, o.chunk or 1
-        if self.stacked and o.partial_sums is not None:
+    def __init__(
+        self, population: Population, algorithm: Algorithm[Any, Any], options: Options = DEFAULTS, **more: Any
+    ) -> None:
+        self.stacked, self.together = options.chunk is not None, options.chunk or 1
+        if self.stacked and options.partial_sums is not None:
             raise SettingError("partial_sums is for clients that are computed one by one: leave it out, or chunk")
-        super().__init__(people, algorithm, o, **more)
+        super().__init__(population, algorithm, options, **more)
         self.ranks: list[int] | None = None  # those that are left, once the engine is open
         self._mine = ""  # which job this is, since it is open
         self._told: set[int] = set()  # who was told of it

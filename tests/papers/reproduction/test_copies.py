@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,18 @@ def test_a_damaged_file_of_kept_runs_is_refused_by_name(change: Any, tmp_path: P
     path.write_bytes(data[:-9] if change is None else gzip.compress(change(gzip.decompress(data))))
     with pytest.raises(DamageError, match=f"{path} is damaged: .*; bring back the file that was committed"):
         kept.read(tmp_path)
+
+
+def test_every_flipped_byte_of_kept_runs_is_refused(tmp_path: Path) -> None:
+    history = History(algorithm="A", metrics=[{"round": 0, "global_accuracy": 0.25}])
+    kept.write(tmp_path, [kept.Kept("c/r", 0, history, None)])
+    path = tmp_path / kept.NAME
+    data = path.read_bytes()
+    for i in (*range(4), *range(10, len(data))):  # between them are time, level and system of gzip, which say nothing
+        path.write_bytes(data[:i] + bytes([data[i] ^ 0xFF]) + data[i + 1 :])
+        os.utime(path, ns=(i, i))  # a clock may not tick between two writes
+        with pytest.raises(DamageError, match=f"{path} is damaged: "):
+            kept.read(tmp_path)
 
 
 def test_a_kept_record_must_be_one_that_a_run_writes(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def export(
         kept.write(to / table, {**there, **{(one.place, one.seed): one for one in new}}.values())
     for folder in replaced:
         for name in files_beside:
-            (folder / name).unlink(missing_ok=True)
+            files.remove(folder / name)
     for target, source in beside.items():
         publish(to, str(target.relative_to(to)), files.load(source))
     return list(found)

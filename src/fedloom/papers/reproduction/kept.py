@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,7 @@ def _read(path: Path, changed: int, size: int) -> tuple[Kept, ...]:
         if head.get("format") != _FORMAT or head.get("digest") != files.digest(rest):
             raise ValueError("its first line is not that of the others")
         return tuple(_unpacked(parse(line, len(line))) for line in rest.splitlines())
-    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamageError(f"{path} is damaged: {error}; bring back the file that was committed") from None
 
 
@@ -128,8 +129,9 @@ def _unpacked(packed: Mapping[str, Any]) -> Kept:
         values = series["values"]
         for i, value in zip(series.get("at", range(len(metrics))), values, strict=True):
             metrics[i][name] = value
-    lines = [(json.dumps(record) + "\n").encode() for record in metrics]
-    metrics = list(reading.records("metrics.jsonl", lines))  # which checks every value
+    check = reading.checker("metrics.jsonl")
+    for record in metrics:
+        check(record)
     settings, manifest = dict(packed["settings"]), dict(packed["manifest"])
     algorithm = str(manifest.get("algorithm") or settings.get("algorithm") or "")
     history = History(

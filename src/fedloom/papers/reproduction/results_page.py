@@ -135,7 +135,7 @@ def as_markdown(title: str, results: Sequence[Result], remarks: Remarks = _nothi
 
 def summary(results: Sequence[Result]) -> str:
     """Say in a sentence how many cells have runs, and how many of these have which verdict."""
-    counts = Counter(_kind(r.verdict) for r in results if r.runs)
+    counts = Counter(kind(r.verdict) for r in results if r.runs)
     verdicts = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
     return f"{sum(counts.values())} of {len(results)} cells have runs{verdicts}."
 
@@ -150,7 +150,7 @@ def _measured(recipe: Recipe) -> str:
     return f"{what} {best}," if recipe.reading == "best" else what
 
 
-def _kind(verdict: str) -> str:
+def kind(verdict: str) -> str:
     """Return a verdict without its numbers and names."""
     return "with some seeds failed" if verdict.endswith(" failed") else verdict.partition(" (")[0].partition(":")[0]
 
@@ -194,6 +194,11 @@ def write(
     return results
 
 
+def shown(recipes: Sequence[Recipe], folders: Sequence[Path], rounds: int | None = None) -> list[Result]:
+    """Return the results of all published cells, and those of variants that have runs."""
+    return [r for r in read(recipes, folders, rounds) if r.runs or not r.recipe.variant]
+
+
 def pages(
     title: str,
     recipes: Sequence[Recipe],
@@ -202,7 +207,7 @@ def pages(
     remarks: Remarks = _nothing,
 ) -> tuple[list[Result], dict[str, str]]:
     """Return what `write` writes: the results, and the texts of its files by name."""
-    results = [r for r in read(recipes, folders, rounds) if r.runs or not r.recipe.variant]
+    results = shown(recipes, folders, rounds)
     return results, {"results.csv": as_csv(results), "results.md": as_markdown(title, results, remarks)}
 
 
