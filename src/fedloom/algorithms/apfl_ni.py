@@ -168,7 +168,7 @@ class APFLNi(Algorithm[Server, Own]):
         return self.train(client, start, anchor, F, decomposed, loss=loss)
 
     def importance(self, client: Client[Own], w: Weights) -> Params:
-        """The client's part of the sum in (5)."""
+        """Return the client's part of the sum in (5)."""
         if self.estimator == "client_grad_sq":
             g = mean_gradient(client.model, client.task, w, client.train.whole())
             return g * g
@@ -176,9 +176,7 @@ class APFLNi(Algorithm[Server, Own]):
         return fisher(client.model, client.task, w, client.train.in_order(width))
 
     def judged_loss(self, client: Client[Own], w: Weights) -> Weighted[Tensor]:
-        """What training makes small of the model by which the client is judged, without the pull: of all its examples
-        at once, [].
-        """
+        """Return the loss, [], of the model that judges the client, without the pull, on all examples at once."""
         judged, task = self.personal(client, w), client.task
         loss = mean_loss(client.model, task, judged, client.train.whole())
         if isinstance(task, Objective):

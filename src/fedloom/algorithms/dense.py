@@ -122,7 +122,7 @@ class DENSE(Generates):
         return teachers.each(lambda f, w: statistics_distance(f, w, seen))[1].mean()
 
     def nothing(self, g: Weights, y: Tensor) -> Weights:
-        """What is kept before there is a loss."""
+        """Return what is kept before there is a loss."""
         none = next(iter(g.params.values())).new_zeros(())
         return least(none.new_zeros((len(y), *self.about.shape)), ce=none, bn=none, div=none)
 
@@ -160,7 +160,7 @@ class DENSE(Generates):
 def generator_losses(
     teachers: Teachers, model: Model, student: Weights, x: Tensor, y: Tensor, lambda1: float = 1.0, lambda2: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The terms of the generator loss of DENSE, L_CE, L_BN and L_div, [] each, of inputs x [B, ...] with labels y [B].
+    """Return the terms of DENSE's generator loss, L_CE, L_BN and L_div, [] each, of inputs x [B, ...] with labels y.
 
     `model`: that of the student. A term whose factor is 0 is not computed, and 0.
     """

@@ -107,7 +107,7 @@ class FedADI(OneShot):
 def inversion_losses(
     teachers: Teachers, model: Model, student: Weights, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The terms of the loss of Adaptive DeepInversion, CE, R, TV and JS, [] each, of inputs x [B, ...] with labels y.
+    """Return the terms of the loss of Adaptive DeepInversion, CE, R, TV and JS, [] each, of inputs x with labels y.
 
     `model`: that of the student.
     """
@@ -117,7 +117,7 @@ def inversion_losses(
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """The 2-norms of the differences between neighbours of images [B, C, H, W], in four directions, []; 0 of others."""
+    """Return the 2-norms of differences of neighbours in images [B, C, H, W], in four directions, []; 0 of others."""
     if x.ndim != 4:
         return x.new_zeros(())
     right, below = x[..., 1:] - x[..., :-1], x[..., 1:, :] - x[..., :-1, :]

@@ -130,7 +130,7 @@ SHOWN = 256  # images of an epoch that are kept
 
 
 def seen(teachers: Teachers, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The ensemble's logits [B, C] of inputs x, and the mean absolute feature of each of its models, [m]."""
+    """Return the ensemble's logits [B, C] of inputs x, and the mean absolute feature of each of its models, [m]."""
 
     def one(model: Model, w: Weights) -> tuple[Tensor, Tensor]:
         logits, h = model.with_features(w, x)
@@ -141,7 +141,7 @@ def seen(teachers: Teachers, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def generator_losses(logits: Tensor, activity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The terms of the generator loss of DAFL, L_oh, L_ie and L_a, [] each.
+    """Return the terms of the generator loss of DAFL, L_oh, L_ie and L_a, [] each.
 
     `logits`: of the ensemble, [B, C]. `activity`: mean |h_k(x)| of each client, [m].
     """

@@ -96,7 +96,7 @@ def transmitting(f1: Tensor, f2: Tensor) -> Tensor:
 
 
 def sigma(matrix: Tensor, iterations: int = 10) -> Tensor:
-    """The largest singular value of each matrix [B, M, N], by power iterations on matrix matrix^T, from below; [B]."""
+    """Return the largest singular value of each matrix A [B, M, N], from below, by power iterations on A A^T; [B]."""
     square = matrix @ matrix.mT
     v = torch.ones_like(square[..., :1])
     for _ in range(iterations):

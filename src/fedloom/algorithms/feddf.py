@@ -134,7 +134,7 @@ class FedDF(Algorithm[dict[str, Weights], Any]):
         return server
 
     def divided(self, public: Public) -> tuple[Public, Batches | None]:
-        """The public examples to learn from, and those to validate on; the same ones in every round."""
+        """Return the public examples to learn from, and those to validate on; the same ones in every round."""
         if not self.validation:
             return public, None
         n, device = public.batches.x.shape[0], public.batches.x.device
@@ -143,7 +143,7 @@ class FedDF(Algorithm[dict[str, Weights], Any]):
         return learnt, held.rows(torch.arange(self.validation, device=device), 200)
 
     def distilled(self, model: Model, student: Weights, batches: Batches, held: Batches | None) -> Weights:
-        """The student after all batches, or the best of those that were validated on the way."""
+        """Return the student after all batches, or the best of those that were validated on the way."""
         optimiser, loss = Cosine(of=self.distill.optimiser, steps=self.steps), soft_target_loss(model, self.T)
         rate = torch.tensor(optimiser.lr, dtype=torch.float64, device=batches.x.device)
         if held is None:
@@ -170,7 +170,7 @@ class FedDF(Algorithm[dict[str, Weights], Any]):
 
 
 def ensemble(teachers: Sequence[tuple[Model, Weights]], public: Public, T: float, scheme: Scheme) -> Tensor:
-    """What a student is to predict of each public example at temperature T, [P, C]."""
+    """Return what a student is to predict of each public example at temperature T, [P, C]."""
     if scheme == "avg_logits":
         return F.softmax(public.consensus(teachers) / T, -1)
     tau = T if scheme == "avg_losses" else 1.0

@@ -120,12 +120,12 @@ class FedFomo(Algorithm[Tensor, FomoClient]):
 
 
 def validation_loss(client: Client[FomoClient], weights: Weights) -> Tensor:
-    """The mean loss on the client's validation examples, [] float64; 0 where it has none."""
+    """Return the mean loss on the client's validation examples, [] float64; 0 where it has none."""
     return mean_loss(client.model, client.task, weights, client.val)
 
 
 def distance(moved: Params, norm: Norm) -> Tensor:
-    """The norm of a difference of models, []: Euclidean, `l1`, its square (`l2`), or that of each tensor, summed."""
+    """Return the norm of a difference of models, []: Euclidean, `l1`, its square (`l2`), or summed over tensors."""
     sizes = torch.stack([t.abs().sum() if norm == "l1" else t.square().sum() for t in moved.values()])
     if norm == "l2_root":
         return sizes.sqrt().sum()
@@ -138,7 +138,7 @@ def fomo_weights(gain: Tensor, away: Tensor) -> Tensor:
 
 
 def mixed(base: Weights, models: Sequence[Weights], w: Tensor) -> Weights:
-    """Base + sum_n w^_n (theta_n - base), with the positive w_n alone; base where there is none."""
+    """Return base + sum_n w^_n (theta_n - base), with the positive w_n alone; base where there is none."""
     kept = w.clamp(min=0.0)
     total, start = kept.sum(), base
     for share, model in zip(kept / torch.where(total > 0, total, 1.0), models, strict=True):
@@ -165,6 +165,6 @@ def choose(affinity: Tensor, others: Sequence[int], count: int, explore: float, 
 
 
 def last_model(cohort: Cohort, others: Tensor, clients: Tensor) -> Maybe[Weights]:
-    """The last models of `others` [k], stacked; none where the number is -1 (the row of `clients` gives the shapes)."""
+    """Return the last models of `others` [k], stacked; none where the number is -1. Row `clients` gives the shapes."""
     present = others >= 0
     return Maybe.where(present, cohort.rows("model", torch.where(present, others, clients)))

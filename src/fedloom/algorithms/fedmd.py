@@ -94,7 +94,7 @@ class FedMD(Algorithm[tuple[()], FedMDClient]):
         return done, batches.predict(client.model, weights)
 
     def phase_0(self, client: Client[FedMDClient]) -> Weights:
-        """The model after phase 0, of no steps for a client that has been through it."""
+        """Return the model after phase 0, which has no steps for a client that has been through it."""
         weights, rate = client.state.weights, torch.full_like(client.lr, self.distill.optimiser.lr)
 
         def once(batches: Batches) -> Batches:

@@ -92,6 +92,6 @@ class MOON(Algorithm[Weights, Maybe[Weights]]):
 
 
 def contrast(z: Tensor, z_glob: Tensor, z_prev: Tensor, tau: float) -> Tensor:
-    """The contrastive term of each example, [B], from features [B, D]; stable for every tau (eq. 3)."""
+    """Return the contrastive term of each example, [B], from features [B, D]; stable for every tau (eq. 3)."""
     nearer = F.cosine_similarity(z, z_prev, -1) - F.cosine_similarity(z, z_glob, -1)
     return -F.logsigmoid(-nearer / tau)

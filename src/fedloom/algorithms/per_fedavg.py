@@ -112,7 +112,7 @@ class PerFedAvg(Averaging[Weights]):
 
 
 def whole_steps(batches: Batches, each: int) -> Batches:
-    """The same batches, `each` for every step; the last step is filled up with the first of them.
+    """Return the same batches, `each` for every step; the last step is filled up with the first of them.
 
     Five batches with two for each step are 0 1, 2 3, 4 0.
     """
@@ -123,5 +123,5 @@ def whole_steps(batches: Batches, each: int) -> Batches:
 
 
 def choose(first: Tensor, a: Params, b: Params) -> Params:
-    """A if `first`, [] bool, else b; no branch."""
+    """Return a if `first`, [] bool, else b; no branch."""
     return Maybe(present=first, value=a).otherwise(b)

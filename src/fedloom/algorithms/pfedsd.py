@@ -163,7 +163,7 @@ class PFedSD(SelfDistilled, FedAvg):
 
 @functools.cache
 def self_distilled(algorithm: type[Averaging[Any]]) -> type[Any]:
-    """An algorithm that averages, with pFedSD's term on top of its own loss and the settings of `SelfDistilled`.
+    """Return an algorithm that averages, with pFedSD's term in its loss and the settings of `SelfDistilled`.
 
     The teacher is the whole model with which the client's last participation ended: of FedPer the base and the client's
     own layers. `self_distilled(FedPer)(personal_layers="last:1", lam=0.5)`.

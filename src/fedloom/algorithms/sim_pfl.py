@@ -43,7 +43,7 @@ class SimPFL(Transfer[tuple[()]]):
 
 
 def similar(a: Tensor) -> Tensor:
-    """The coefficients of cosines `a` [N, N]: what is above the least of a row, as shares; uniform where nothing is."""
+    """Return the coefficients of cosines `a` [N, N]: shares of what is above a row's least; else uniform."""
     above = a - a.min(1, keepdim=True).values
     total = above.sum(1, keepdim=True)
     return torch.where(total > 0, above / torch.where(total > 0, total, 1.0), 1.0 / len(a))

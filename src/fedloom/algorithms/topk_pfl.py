@@ -45,7 +45,7 @@ class TopKPFL(Transfer[tuple[()]]):
 
 
 def nearest(a: Tensor) -> Tensor:
-    """The coefficients of cosines `a` [N, N]: alike for all above the N/2-th smallest of a row; itself if none is."""
+    """Return the coefficients of cosines `a` [N, N], alike for all above a row's N/2-th smallest; itself if none is."""
     n = len(a)
     threshold = a.sort(1).values[:, [max(n // 2, 1) - 1]]
     keep = a > threshold

@@ -61,7 +61,7 @@ class Controller(Service):
         return {**said, "trace": ""}
 
     def __call__(self, data: bytes | memoryview) -> bytes:
-        """The answer to a message, whatever it is."""
+        """Return the answer to a message, whatever it is."""
         if not self._free.acquire(blocking=False):
             busy = DeclinedError("it is busy with another request")
             return sealed(pack({"problem": problem(busy), "from": self.name}, {}), self.token)
@@ -114,5 +114,5 @@ class Controller(Service):
 
 
 def too_many_steps(asked: int, most: int) -> str:
-    """What is said where a server asks for more training steps than a device takes."""
+    """Return what to say of a server that asks for more training steps than a device takes."""
     return f"the server asks for {asked:,} training steps in a request, and this device takes at most {most:,}"

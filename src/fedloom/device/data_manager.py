@@ -23,7 +23,7 @@ class DataManager:
         self.federation = _federation(loaded(source) if isinstance(source, str) else source, settings, seed)
 
     def registration(self, id: str, model: str = "") -> Registration:
-        """What the server hears of them."""
+        """Return what the server hears of the examples."""
         f = self.federation
 
         def counts(rows: Partition | None) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ class DataManager:
 
 
 def loaded(source: str) -> Dataset:
-    """The examples of a source, as they are stored; of a table without `split`, all rows are to train on."""
+    """Return the examples of a source, as they are stored; of a table without `split`, all rows are to train on."""
     found = catalogue.data(_named(source), whole=True)
     warn_of_own_scale(source, found)
     return found
@@ -73,7 +73,7 @@ def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
 
 
 def _named(source: str) -> str:
-    """A folder by the file in it, or as a folder of images."""
+    """Name a folder by the file in it, or as a folder of images."""
     folder = Path(source)
     if not folder.is_dir():
         if "/" in source and ":" not in source and not Path(source.partition("?")[0]).exists():

@@ -67,8 +67,10 @@ class Membership:
         self._taken: dict[str, Any] | None = None  # what the server has said, before public examples come
 
     def __call__(self, data: bytes) -> bytes:
-        """The answer to a message: first the server's settings, then whether it takes this device, then public examples
-        where there are some, then requests.
+        """Return the answer to a message.
+
+        First come the server's settings, then whether it takes this device, then public examples where there are some,
+        then requests.
         """
         with forbid_imports("a device imports no code that a server names"):
             return self._answered(data)
@@ -154,7 +156,7 @@ _WHOLE = (("run", "settings"), ("client", "model", "token"), ("refused",))  # wh
 
 
 def _said(data: bytes) -> dict[str, Any]:
-    """A message of the server before its requests.
+    """Return what a message of the server says, one before its requests.
 
     Raises:
         RefusedError: it is too long, no JSON object, or not what a server says.
@@ -176,7 +178,7 @@ def _said(data: bytes) -> dict[str, Any]:
 
 @contextmanager
 def _understood() -> Iterator[None]:
-    """Settings of a stranger may be anything: what reads them may raise nearly anything, which is said in words."""
+    """Turn what reading a stranger's settings raises, which may be nearly anything, into words."""
     try:
         yield
     except FedloomError:
@@ -186,7 +188,7 @@ def _understood() -> Iterator[None]:
 
 
 def own_id(folder: Path) -> str:
-    """The id of a device, which it has drawn once and keeps in its state folder."""
+    """Return the id of a device, which it has drawn once and keeps in its state folder."""
     files.make(folder)
     path = folder / "id"
     if not files.there(path):

@@ -49,7 +49,7 @@ class ModelManager:
         self.began: str | None = None  # the digest of the state that was asked for last
 
     def state(self, accepted: Version | None, digest: str | None = None) -> Any:
-        """The state that came about in the exchange that the server accepted last, and has this digest.
+        """Return the state that came about in the exchange that the server accepted last, and has this digest.
 
         Raises:
             StorageError: it is not here, damaged, or another one than the server accepted.

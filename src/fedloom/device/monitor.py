@@ -65,7 +65,7 @@ class Limits:
 
 
 def system_monitor() -> SystemMonitor:
-    """A monitor of this machine, by psutil.
+    """Return a monitor of this machine, by psutil.
 
     Raises:
         SettingError: psutil is not installed.

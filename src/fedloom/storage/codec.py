@@ -24,7 +24,7 @@ _PLAIN = ("builtins.tuple", "builtins.list", "builtins.dict", "collections.Order
 
 
 def encode(value: Tree) -> bytes:
-    """The tensors of a tree, by their paths; the value of an absent `Maybe` is left out."""
+    """Return the tensors of a tree, by their paths, as bytes; the value of an absent `Maybe` is left out."""
     tensors = {}
     for path, leaf in _paths(value):
         if not isinstance(leaf, torch.Tensor) or leaf.dtype not in _NAMES:
@@ -37,7 +37,7 @@ def encode(value: Tree) -> bytes:
 
 
 def digest(value: Tree) -> str:
-    """The digest of a tree's tensors, with their paths, dtypes and shapes, in whatever order they stand."""
+    """Return the digest of a tree's tensors, with their paths, dtypes and shapes, in whatever order they stand."""
     found = files.RunningDigest()
     for path, leaf in sorted(_paths(value), key=lambda at: at[0]):
         raw = leaf.detach().cpu().contiguous().reshape(-1)
@@ -47,7 +47,7 @@ def digest(value: Tree) -> str:
 
 
 def describe(value: Tree) -> dict[str, Any]:
-    """The structure of a tree with the dtypes and shapes of its leaves, as JSON; see `blank`.
+    """Return the structure of a tree with the dtypes and shapes of its leaves, as JSON; see `blank`.
 
     Raises:
         CodecError: a node is of a type that is not marked `@state`, or holds what is not JSON.
@@ -62,7 +62,7 @@ def describe(value: Tree) -> dict[str, Any]:
 
 
 def blank(description: Any) -> Tree:
-    """The tree that `describe` was given, of tensors without storage.
+    """Return the tree that `describe` was given, of tensors without storage.
 
     Raises:
         CodecError: it is no description of a tree of known types.
@@ -112,9 +112,9 @@ def _length(n: object) -> int:
 
 
 def decode(data: bytes, like: T, device: torch.device | str | None = None) -> T:
-    """The tree that `encode` was given. `like`: a tree of the structure, shapes and dtypes that were asked for.
+    """Return the tree that `encode` was given.
 
-    Its tensors are on `device`, unless given on that of `like`.
+    `like`: a tree of the structure, shapes and dtypes that were asked for. Tensors are on `device`, else on its device.
 
     Names, dtypes and shapes are compared with `like` before anything is allocated; any difference is a CodecError.
     """

@@ -40,7 +40,7 @@ def digest(data: bytes) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """The digest of what is in a file, however large.
+    """Return the digest of what is in a file, however large.
 
     Raises:
         DamageError: it is missing, or no file.
@@ -95,7 +95,7 @@ def write(folder: Path, name: str, data: bytes, *, sync: bool = True) -> File:
 
 
 def read(folder: Path, file: File) -> bytes:
-    """What was written.
+    """Return what was written to a file.
 
     Raises:
         DamageError: the file is missing, or not what was written.
@@ -109,7 +109,7 @@ def read(folder: Path, file: File) -> bytes:
 
 
 def load(path: Path) -> bytes:
-    """What is in a file.
+    """Return what is in a file.
 
     Raises:
         DamageError: it is missing.
@@ -139,7 +139,7 @@ def there(path: Path) -> bool:
 
 
 def names(folder: Path) -> list[str]:
-    """What is in a folder, sorted; nothing where there is no such folder.
+    """Return the names in a folder, sorted; none where there is no such folder.
 
     Raises:
         StorageError: it cannot be listed. `Path.glob` would say that it is empty.
@@ -168,7 +168,7 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 
 def unreadable(path: Path, error: OSError) -> StorageError:
-    """That nothing can be said of a file."""
+    """Return the error that nothing can be said of a file."""
     return StorageError(f"cannot read {path}: {error.strerror}; make it readable: nothing says that it is damaged")
 
 
@@ -246,7 +246,7 @@ class Aside:
         self.count += 1
 
     def _begin(self) -> None:
-        """A folder that was not there before."""
+        """Make a folder that was not there before."""
         self.folder.mkdir(exist_ok=True)
         taken = [int(name) for name in names(self.folder) if name.isdecimal()]
         self.folder /= str(max(taken, default=0) + 1)

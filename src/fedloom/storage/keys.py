@@ -38,13 +38,13 @@ class Keys:
     owner: str = "this algorithm"
 
     def row(self, name: str, client: int) -> int:
-        """The key of a client's row."""
+        """Return the key of a client's row."""
         if name not in self.rows:
             raise SettingError(f"{self.owner} keeps rows named {[*self.rows]}, got {name!r}: see init_rows")
         return self.clients * (1 + self.rows.index(name)) + client
 
     def entry(self, pool: str, number: int) -> int:
-        """The key of an entry of a pool."""
+        """Return the key of an entry of a pool."""
         if pool not in self.pools:
             raise SettingError(f"{self.owner} has pools named {[*self.pools]}, got {pool!r}: see init_pools")
         return self.first_entry + number * len(self.pools) + self.pools.index(pool)
@@ -55,7 +55,7 @@ class Keys:
         return self.clients * (1 + len(self.rows))
 
     def place(self, key: int) -> Place:
-        """What a key stands for."""
+        """Return what a key stands for."""
         if key >= self.first_entry:
             number, pool = divmod(key - self.first_entry, len(self.pools))
             return Place("entry", self.pools[pool], number)

@@ -80,7 +80,7 @@ class ClientStore(MutableMapping[int, Tree]):
         return self._bytes
 
     def stack(self, clients: Sequence[int], fresh: Callable[[int], Tree]) -> Tree:
-        """The states of clients of one architecture, stacked; `fresh` makes that of a client never heard of.
+        """Return the states of clients of one architecture, stacked; `fresh` makes that of a client never heard of.
 
         What it makes is not kept: being looked at has no consequences.
         """
@@ -98,7 +98,7 @@ class ClientStore(MutableMapping[int, Tree]):
         self._offers.update({k: (version, ([t[i] for t in flat], spec)) for i, k in enumerate(clients)})
 
     def accept(self, clients: Sequence[int]) -> None:
-        """What was offered of these clients is now their state."""
+        """Make what was offered of these clients their state."""
         for k in clients:
             if k in self._offers:
                 self.accepted[k], (flat, spec) = self._offers.pop(k)
@@ -107,7 +107,7 @@ class ClientStore(MutableMapping[int, Tree]):
                     self._spill()
 
     def drop_offers(self) -> None:
-        """What was offered and not accepted never was."""
+        """Forget what was offered and not accepted."""
         self._offers.clear()
 
     def save(self) -> dict[int, File]:
@@ -192,7 +192,7 @@ class ClientStore(MutableMapping[int, Tree]):
             self._unsynced.add(name)
 
     def _shape(self, flat: list[Tensor], spec: Any) -> Flat:
-        """A state of this structure that takes no memory; the same object for all clients that have it."""
+        """Return a state of this structure that takes no memory; the same object for all clients that have it."""
         for like in self._likes:
             if like[1] == spec and all(
                 a.shape == b.shape and a.dtype == b.dtype for a, b in zip(like[0], flat, strict=True)
@@ -214,7 +214,7 @@ class ClientStore(MutableMapping[int, Tree]):
 
 
 def state_name(client: int, version: int) -> str:
-    """The file of a client's state as a round made it."""
+    """Return the file of a client's state as a round made it."""
     return f"{client:08d}-{version:08d}.safetensors"
 
 

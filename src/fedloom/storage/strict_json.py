@@ -42,7 +42,7 @@ def parse(data: bytes, most: int = MOST) -> Object:
 
 
 def short(value: Any) -> str:
-    """A value as messages show it."""
+    """Return a value as messages show it."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

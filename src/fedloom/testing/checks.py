@@ -66,7 +66,7 @@ def float32_agrees(subject: Subject) -> str | None:
 
 
 def tracing_agrees(subject: Subject) -> str | None:
-    """A stack whose lock-steps are traced computes what an untraced one does, to 1e-9 in float64."""
+    """Compare a stack whose lock-steps are traced with an untraced one: the same to 1e-9 in float64."""
     loop, traced = subject.run(Loop), subject.run(Stacked, compilation="trace")
     _agree(loop, traced, "the traced stack must agree with the loop", 1e-9)
     assert loop.right == traced.right, f"personal accuracies differ: loop {loop.right}, traced {traced.right}"
@@ -191,7 +191,7 @@ def only_the_cohort_moves(subject: Subject) -> str | None:
 
 
 def empty_steps_change_nothing(subject: Subject) -> str | None:
-    """A step of padding at the end changes no bit; columns of padding change nothing beyond rounding."""
+    """Check that a step of padding at the end changes no bit, and columns of padding nothing beyond rounding."""
     for kind in COMPUTING:
         reference = subject.run(kind)
         longer = subject.run(kind, subject.population(kind=Padded, steps=1))
@@ -202,7 +202,7 @@ def empty_steps_change_nothing(subject: Subject) -> str | None:
 
 
 def order_of_cohort_is_immaterial(subject: Subject) -> str | None:
-    """The same cohorts in another order give the same bits."""
+    """Check that the same cohorts in another order give the same bits."""
     for kind in COMPUTING:
         turned = subject.run(kind, cohorts=[tuple(reversed(c)) for c in subject.cohorts])
         _agree(subject.run(kind), turned, f"the order of a cohort must change nothing ({kind.name})", 0.0)
@@ -253,7 +253,7 @@ def saved_runs_continue(subject: Subject) -> str | None:
 def _from_round_1(
     subject: Subject, kind: type[Engine], cohorts: Sequence[Sequence[int]], faults: Faults | None = None
 ) -> Trail:
-    """Rounds 1, 2, ... of an engine that begins with what its usual run saved after round 0."""
+    """Run rounds 1, 2, ... of an engine that begins with what its usual run saved after round 0."""
     whole = subject.run(kind)
     engine = kind(subject.population(), subject.algorithm, Options(faults=faults))
     start = decode(encode(whole.servers[1]), engine.init())
@@ -265,7 +265,7 @@ def _from_round_1(
 
 
 def clients_may_vanish(subject: Subject) -> str | None:
-    """A client lost in any exchange keeps its state; lost in the only one of a round, it counts as never asked."""
+    """Check that a client lost in any exchange keeps its state; lost in the only one of a round, it was never asked."""
     cohort = subject.cohorts[1]
     lost = cohort[len(cohort) // 2]
     recorder = RecordingLoop(subject.population(), subject.algorithm)
@@ -301,7 +301,7 @@ def clients_may_vanish(subject: Subject) -> str | None:
 
 
 def rounds_may_ask_nobody(subject: Subject) -> str | None:
-    """A round without clients leaves clients as they were; one that loses all of them the server too."""
+    """Check that a round without clients leaves them as they were; one that loses all of them the server too."""
     for kind in ENGINES:
         for cohort in ((), subject.cohorts[1]):
             trail = _from_round_1(subject, kind, [cohort], lambda round, exchange, client: "lost by the test")
@@ -313,7 +313,7 @@ def rounds_may_ask_nobody(subject: Subject) -> str | None:
 
 
 def seeds_govern(subject: Subject) -> str | None:
-    """The same seed twice gives the same bits, another seed others; torch's and NumPy's own generators play no part."""
+    """Check that a seed gives the same bits twice, another one others; generators of torch and NumPy play no part."""
     for kind in COMPUTING:
         first = subject.run(kind)
         with torch.random.fork_rng(devices=[]):

@@ -12,7 +12,7 @@ from fedloom.storage.codec import decode, encode
 
 
 def through(value: Any, what: str) -> Any:
-    """The value, encoded and decoded."""
+    """Return the value, encoded and decoded."""
     try:
         back = decode(encode(value), tree.zeros_like(value))
     except CodecError as error:
@@ -22,7 +22,7 @@ def through(value: Any, what: str) -> Any:
 
 
 def copy_of(value: Any) -> Any:
-    """A tree that no later step in place can reach."""
+    """Return a tree that no later step in place can reach."""
     return tree.map_tree(torch.clone, value)
 
 

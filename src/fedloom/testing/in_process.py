@@ -118,7 +118,7 @@ class Keeping(Devices):
         return answer
 
     def controller(self, client: int, folder: Path | None = None) -> Controller:
-        """The device of a client, as it begins with what is in a folder."""
+        """Return the device of a client, as it begins with what is in a folder."""
         assert self.fleet is not None
         name = self.fleet.names[client]
         runtime = Runtime(
@@ -129,7 +129,7 @@ class Keeping(Devices):
         return Controller(name, self.fleet.tokens[name], runtime, models)
 
     def all_states(self) -> dict[int, Any]:
-        """The states of all clients, wherever they are, and what the server keeps."""
+        """Return the states of all clients, wherever they are, and what the server keeps."""
         out = dict(self.states)
         for k in (k for k in out if k < self.population.num_clients):
             if (version := self._version(k)) is not None:

@@ -41,7 +41,7 @@ class Messages(Engine):
             broadcast = None
 
     def exchange(self, request: Request, broadcast: Part | None) -> memoryview:
-        """The bytes that answer a request."""
+        """Return the bytes that answer a request."""
         if self.child is None:
             self.child = Child(self.service())
         (k,) = request.clients
@@ -53,7 +53,7 @@ class Messages(Engine):
             raise ClientError(what, client=k, round=request.call.round + 1) from None
 
     def accept(self, data: bytes | memoryview, request: Request) -> tuple[Any, Answer]:
-        """(new states, answer) from bytes that may be anybody's."""
+        """Return (new states, answer) from bytes that may be anybody's."""
         message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
         states, answer = answer_of(message, request)
         if ("state" in message.parts) == (request.call.exchange == JUDGING):
@@ -61,7 +61,7 @@ class Messages(Engine):
         return states, answer
 
     def service(self) -> Service:
-        """The child's end."""
+        """Return the child's end."""
         federation = self.population.federation
         if federation.test is None:
             mine = self.population

@@ -52,12 +52,12 @@ class MLP(nn.Module):
         return torch.tanh(self.hidden(x))
 
     def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs and outputs of the last stage, logits."""
+        """Return inputs and outputs of the last stage, logits."""
         z = self.features(x)
         return x, z, self.head(z)
 
     def slim(self, before: Tensor, width: float) -> tuple[Tensor, Tensor]:
-        """The last stage on the first of its inputs, to the first of its outputs."""
+        """Return the last stage on the first of its inputs, to the first of its outputs."""
         x, n = before[:, : int(width * FEATURES)], int(width * len(self.hidden.bias))
         return x, torch.tanh(F.linear(x, self.hidden.weight[:n, : x.shape[1]], self.hidden.bias[:n]))
 
@@ -78,12 +78,12 @@ class Convolutional(nn.Module):
         return torch.tanh(self.conv(x[:, None])).flatten(1)
 
     def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs and outputs of the last stage, logits."""
+        """Return inputs and outputs of the last stage, logits."""
         z = torch.tanh(self.conv(x[:, None]))
         return x[:, None], z, self.head(z.flatten(1))
 
     def slim(self, before: Tensor, width: float) -> tuple[Tensor, Tensor]:
-        """The last stage on its one channel, to the first of its outputs."""
+        """Return the last stage on its one channel, to the first of its outputs."""
         n = max(1, int(width * 3))
         return before, torch.tanh(self.conv(before)[:, :n])
 
@@ -106,12 +106,12 @@ class Normalised(nn.Module):
         return self.drop(torch.tanh(self.norm(self.hidden(x))))  # type: ignore[no-any-return]
 
     def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs and outputs of the last stage, logits."""
+        """Return inputs and outputs of the last stage, logits."""
         z = self.features(x)
         return x, z, self.head(z)
 
     def slim(self, before: Tensor, width: float) -> tuple[Tensor, Tensor]:
-        """The last stage on the first of its inputs, to the first of its outputs; statistics of the batch."""
+        """Return the last stage on the first of its inputs, to the first of its outputs; statistics of the batch."""
         x, n = before[:, : int(width * FEATURES)], int(width * 8)
         z = F.linear(x, self.hidden.weight[:n, : x.shape[1]], self.hidden.bias[:n])
         z = F.batch_norm(z, None, None, self.norm.weight[:n], self.norm.bias[:n], training=True)
@@ -153,7 +153,7 @@ class Subject:
         models: Mapping[str, Model] | None = None,
         local: Local | None = None,
     ) -> Subject:
-        """A subject from an algorithm or something that makes one."""
+        """Make a subject from an algorithm or something that makes one."""
         made = algorithm if isinstance(algorithm, Algorithm) else algorithm()
         tiny = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9, weight_decay=1e-3), decay=0.9)
         return cls(changed(made, local=local or tiny), models or {"mlp": Model(MLP, name="mlp")})
@@ -180,7 +180,7 @@ class Subject:
         seed: int = 0,
         **settings: Any,
     ) -> Population:
-        """The six clients (one, where the algorithm pools them)."""
+        """Return the six clients (one, where the algorithm pools them)."""
         everything, chosen = federation(), dict(models or self.models)
         if self.algorithm.pooled:
             everything, first = everything.pooled(), next(iter(chosen))
@@ -200,7 +200,7 @@ class Subject:
         refuse: bool = False,
         judged: bool = False,
     ) -> Trail:
-        """Some rounds, with every state after every round; computed once where all but the engine is as usual.
+        """Run some rounds, with every state after every round; computed once where all but the engine is as usual.
 
         `judged`: ask `right` before the engine is closed, which one in other processes needs.
         """
@@ -347,7 +347,7 @@ class RecordingStacked(Recorder, Stacked):
 
 
 def changed(algorithm: Algorithm[Any, Any], **settings: Any) -> Algorithm[Any, Any]:
-    """The algorithm with some settings replaced, without warnings of neutral ones."""
+    """Return the algorithm with some settings replaced, without warnings of neutral ones."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingWarning)
         return dataclasses.replace(algorithm, **settings)

@@ -93,7 +93,7 @@ class Tampered(CommunicationManager):
         self.wires.at_work = value  # type: ignore[attr-defined]
 
     def _harm(self, rank: int, message: bytes) -> str | None:
-        """What happens to the answer to a message."""
+        """Choose what happens to the answer to a message."""
         token = self.token(rank)
         try:
             head = head_of(message if token is None else unsealed(message, token, _LIMIT))
@@ -103,7 +103,7 @@ class Tampered(CommunicationManager):
         return self.plan(head["round"], head["exchange"], head["clients"][0]) if training else None
 
     def _hear(self, rank: int) -> None:
-        """An answer has come."""
+        """Note that an answer has come."""
         try:
             data = bytes(self.wires.take(rank))
         except EOFError:
@@ -121,7 +121,7 @@ class Tampered(CommunicationManager):
             self._behind = []
 
     def _harmed(self, harm: str | None, rank: int, answer: bytes) -> list[bytes]:
-        """What comes in the place of an answer."""
+        """Return what comes in the place of an answer."""
         if harm == "lost" or (harm == "replayed" and rank not in self._before):
             return []
         if harm == "duplicated":
@@ -140,7 +140,7 @@ class Tampered(CommunicationManager):
 
 
 def tampered(kind: type[P], plan: Faults) -> type[P]:
-    """An engine of processes whose wires are tampered with."""
+    """Return an engine of processes whose wires are tampered with."""
 
     class Harmed(kind):  # type: ignore[misc,valid-type]
         @cached_property
@@ -151,7 +151,7 @@ def tampered(kind: type[P], plan: Faults) -> type[P]:
 
 
 def tampered_fleet(fleet: RankFleet, plan: Faults) -> RankFleet:
-    """The fleet, with its wires tampered with."""
+    """Return the fleet, with its wires tampered with."""
 
     def token(rank: int) -> str | None:
         return next((fleet.tokens[name] for name, its in fleet.ranks.items() if its == rank), None)
@@ -161,14 +161,14 @@ def tampered_fleet(fleet: RankFleet, plan: Faults) -> RankFleet:
 
 
 def changed(message: bytes | memoryview, token: str | None, change: Callable[[Any], Any]) -> bytes:
-    """An answer with another upload, by somebody who has the token."""
+    """Return an answer with another upload, by somebody who has the token."""
     whole = unpack(message if token is None else unsealed(message, token, _LIMIT))
     made = pack(whole.head, {**whole.parts, "upload": change(whole.parts["upload"])})
     return made if token is None else sealed(made, token)
 
 
 def overweight(message: bytes | memoryview, token: str, weight: Any) -> bytes:
-    """An answer that claims another weight in the mean."""
+    """Return an answer that claims another weight in the mean."""
 
     def heavier(node: Any) -> Any:
         if not isinstance(node, Weighted):

@@ -23,8 +23,9 @@ class Unit:
 
 @functools.cache
 def units(model: Model) -> dict[str, Unit]:
-    """The tensors that are decomposed, by name: weight and bias of linear layers and convolutions, but for transposed
-    ones in groups.
+    """Return the tensors that are decomposed, by name: weight and bias of linear layers and convolutions.
+
+    Transposed convolutions in groups are left out.
 
     Of a convolution with 5 outputs, `conv.weight` [5, 3, 2, 2] and `conv.bias` [5] share the mask `conv.weight.mask`
     [5], which multiplies them as [5, 1, 1, 1] and as [5].
@@ -47,8 +48,10 @@ def units(model: Model) -> dict[str, Unit]:
 
 
 def decompose(model: Model, w: Weights, raw: float, share: float) -> Weights:
-    """The parts beside W_S = w as they begin, with the buffers of w: of `fc.weight` the own part `fc.weight.own`,
-    `share` of it, and r, `fc.weight.mask`, filled with `raw`; m = sigmoid(r).
+    """Return the parts beside W_S = w as they begin, with the buffers of w.
+
+    Of `fc.weight` they are the own part `fc.weight.own`, `share` of it, and r, `fc.weight.mask`, filled with `raw`;
+    m = sigmoid(r).
     """
     params = Params()
     for name, unit in units(model).items():

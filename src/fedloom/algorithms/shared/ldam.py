@@ -71,7 +71,7 @@ class LDAM(Classification):
         return None if self.drw is None else "drw"
 
     def notes(self, y: Tensor) -> dict[str, Tensor]:
-        """The margin and the weight of each of a client's training examples, [n], from all their labels [n]."""
+        """Return the margin and the weight of each of a client's training examples, [n], from all their labels [n]."""
         counts = torch.bincount(y, minlength=1)
         told = {"margin": margins(counts, self.max_m)[y]}
         return told if self.drw is None else {**told, "class_weight": class_weights(counts, self.beta)[y]}

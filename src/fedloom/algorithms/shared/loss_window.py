@@ -38,9 +38,7 @@ class Window:
         return there.mean(), there.std(correction=0)
 
     def push(self, loss: Tensor, delta_mu: float, delta_sigma: float, min_fill: int) -> tuple[Window, Tensor]:
-        """The window with one more loss, which is finite as all uploads are, and whether it has come to a plateau, []
-        bool.
-        """
+        """Return the window with one more finite loss, and whether it has come to a plateau, [] bool."""
         new = replace(self, losses=torch.cat([self.losses[1:], loss[None]]), seen=self.seen + 1)
         if new.seen < min_fill:
             return new, torch.zeros_like(self.armed)

@@ -59,7 +59,7 @@ class Teachers:
         return sum(len(tree.leaves(w)[0]) for w in self.weights)
 
     def each(self, fn: Callable[[Model, Weights], V]) -> V:
-        """What `fn(model, weights)` says of every teacher, [m, ...]: a stack at a time, or one after another."""
+        """Return `fn(model, weights)` of every teacher, [m, ...]: a stack at a time, or one after another."""
         out: list[V] = []
         for model, weights in zip(self.models, self.weights, strict=True):
             first = tree.leaves(weights)[0]
@@ -161,7 +161,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
         )
 
     def begin(self, key: int) -> Any:
-        """What the method trains beside the student, as it is after a round of uploads."""
+        """Return what the method trains beside the student, as it is after a round of uploads."""
         return ()
 
     def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> Mapping[str, Any]:
@@ -171,7 +171,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
         return {"images": self.entry(self.synthesis.batch_size)}
 
     def entry(self, count: int) -> Made:
-        """What the pool gets in an epoch."""
+        """Return what the pool gets in an epoch."""
         none = torch.zeros(count, dtype=torch.int64)
         return Made(x=torch.zeros((count, *self.about.shape), dtype=torch.uint8), y=none, said=none)
 
@@ -197,13 +197,13 @@ class OneShot(Algorithm[Server, tuple[()]]):
 
     @abstractmethod
     def epoch(self, server: Server, teachers: Teachers, cohort: Cohort) -> Server:
-        """An epoch of the server: what the method makes, and what the student learns from it."""
+        """Run an epoch of the server: what the method makes, and what the student learns from it."""
 
     def global_models(self, server: Mapping[str, Server], models: Mapping[str, Model]) -> dict[str, Weights]:
         return {name: server[""].student for name, model in models.items() if model.fits(server[""].student)}
 
     def _collect(self, server: Server, cohort: Cohort) -> Server:
-        """The round of uploads."""
+        """Run the round of uploads."""
         answered, found, single = torch.zeros_like(server.answered), [], dict[int, Any]()
         for group in cohort.groups:
             model, again = group.model, bool(server.answered.any()) and group.model is self.about.student
@@ -252,11 +252,11 @@ class OneShot(Algorithm[Server, tuple[()]]):
         cohort.note(agree=(said == y).double().mean())
 
     def since(self, server: Server, cohort: Cohort) -> list[Tensor]:
-        """The examples of each epoch since the last round of uploads, before this one."""
+        """Return the examples of each epoch since the last round of uploads, before this one."""
         return [made.x for made in cohort.pool("images")[int(server.begun) :]]
 
     def inputs(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """What the networks take of examples x [n, ...], bytes or values in [0, 1]."""
+        """Return the inputs of the networks for examples x [n, ...], bytes or values in [0, 1]."""
         return self._prepared(x)(x, dtype)
 
     def _prepared(self, x: Tensor) -> Normalise:
@@ -307,7 +307,7 @@ class Generates(OneShot):
         return made
 
     def begin(self, key: int) -> Any:
-        """The generator and the state of its optimiser."""
+        """Return the generator and the state of its optimiser."""
         g = self.network.init(key)
         return g, tuple(self.synthesis.optimiser.init(tree.leaves(g.params)))
 
@@ -349,7 +349,7 @@ def student_loss(model: Model, T: float) -> Loss:
 
 
 def labelled(y: Tensor, steps: int, key: int) -> Batches:
-    """`steps` batches that all have the labels y [B], each with a key of its own; their inputs are made in the loss."""
+    """Return `steps` batches of the same labels y [B], each with a key of its own; the loss makes their inputs."""
     zero = torch.zeros((), dtype=torch.int64, device=y.device)
     return Batches(
         x=torch.zeros((len(y), 1, 1, 1), device=y.device),  # four axes: what makes images is laid out for images
@@ -364,13 +364,13 @@ def labelled(y: Tensor, steps: int, key: int) -> Batches:
 
 
 def least(examples: Tensor, **terms: Tensor) -> Weights:
-    """The batch of least loss so far, before there is one: buffers, so that a fold carries it and does not train it."""
+    """Return the batch of least loss before there is one: buffers, so that a fold carries it and does not train it."""
     none = examples.new_full((), torch.inf)
     return Weights(params={}, buffers={"x": examples, "loss": none, **terms})
 
 
 def lesser(kept: Weights, x: Tensor, loss: Tensor, **terms: Tensor) -> Weights:
-    """The batch of least loss: what was kept, or x [B, ...] with its loss [] and the terms of which it is made."""
+    """Return the batch of less loss: what was kept, or x [B, ...] with its loss [] and the terms that make it up."""
     new = {"x": x, "loss": loss, **terms}
     better = loss < kept.buffers["loss"]
     return Weights(params={}, buffers={n: torch.where(better, new[n].detach(), t) for n, t in kept.buffers.items()})
@@ -382,13 +382,13 @@ def as_bytes(x: Tensor) -> Tensor:
 
 
 def like(server: Weights, value: V) -> V:
-    """A new value where the server's weights are, and of their type."""
+    """Return a new value where the server's weights are, and of their type."""
     there = tree.leaves(server.params)[0]
     return tree.cast(value, device=there.device, dtype=there.dtype)
 
 
 def rate(part: Distill, there: Tensor) -> Tensor:
-    """The rate at which a part of the server learns, [], on a device."""
+    """Return the rate at which a part of the server learns, [], on a device."""
     return torch.tensor(part.optimiser.lr, dtype=torch.float64, device=there.device)
 
 
@@ -410,7 +410,7 @@ def needs_statistics(setting: str, remedy: str, models: Mapping[str, Model]) -> 
 
 
 def _mean(stacked: Weights) -> Weights:
-    """The uniform mean of models [k, ...], as `Cohort.reduce` makes it of uploads that all weigh 1."""
+    """Return the uniform mean of models [k, ...], as `Cohort.reduce` makes it of uploads that all weigh 1."""
     total = tree.WeightedMean()
     total.add(Weighted(value=stacked, weight=torch.ones(len(tree.leaves(stacked)[0]))))
     mean: Weights = total.result()

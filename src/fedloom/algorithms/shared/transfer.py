@@ -111,7 +111,7 @@ def learnt(client: Client[Any], weights: Weights, loss: Loss, public: Tensor, ta
 
 
 def with_own_statistics(client: Client[Any], weights: Weights) -> Weights:
-    """The same weights, whose running statistics have seen the client's training batches, E epochs, without a step."""
+    """Return the weights with running statistics of the client's training batches, E epochs, without a step."""
     if not weights.buffers:
         return weights
     model = client.model
