@@ -16,7 +16,7 @@ import pytest
 from commands import call, stop_after
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.train import train
-from fedloom.coordinator import Job
+from fedloom.coordinator import Job, reading
 from fedloom.core.errors import SettingError
 from fedloom.papers import find
 from fedloom.papers.reproduction.results import read
@@ -331,7 +331,7 @@ def test_report_only_runs_nothing(data: str, tmp_path: Path, capsys: pytest.Capt
         status, text, _ = call(capsys, "reproduce", *argv, *more)
         assert (status, f"\n{words} asked for are there\n" in text) == (expected, True), more
     assert logs(tmp_path) == before
-    (tmp_path / FEDAVG / "seed-0" / "failed.json").write_text('{"why": "the loss is NaN"}')
+    (tmp_path / FEDAVG / "seed-0" / "failed.json").write_bytes(reading.sealed({"why": "the loss is NaN"}))
     status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2", "--rounds", "3")
     assert (status, "\n0 of 2 runs asked for are there, 1 failed\n" in text) == (1, True)
     status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2")  # whose round it did not fail in

@@ -184,8 +184,10 @@ def write_svhn(folder: Path, **changes: Any) -> dict[str, np.ndarray]:
     return arrays
 
 
+@pytest.mark.parametrize("block", [2, 1024])
 @pytest.mark.parametrize("place", ["", "SVHN"])
-def test_svhn(tmp_path: Path, place: str) -> None:
+def test_svhn(tmp_path: Path, place: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedloom.data.matlab._BLOCK", block)
     arrays = write_svhn(tmp_path / place)
     dataset = load("svhn", tmp_path)
     assert dataset.test is not None

@@ -13,7 +13,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from torch import nn
 
 import fedloom as fl
@@ -79,7 +79,9 @@ def test_a_table_is_learnt_as_by_scikit_learn(tmp_path: Path) -> None:
         assert trained(unscaled) < theirs - 0.1
 
 
-def test_features_are_those_of_scikit_learn() -> None:
+@pytest.mark.parametrize("block", [7, 4096])
+def test_features_are_those_of_scikit_learn(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedloom.data.preparation._BLOCK", block)
     frame = households(60)
     dataset = from_frame(frame, label="bought", split="part", drop=["id"], prepare="standard")
     train = frame[frame["part"] == "train"]
@@ -161,6 +163,14 @@ def test_a_transformer_of_ones_own() -> None:
         from_frame(frame, label="bought", drop=["id", "part"], prepare=StandardScaler())
     with pytest.raises(ValueError, match="must be 'standard' or a transformer of scikit-learn, got 'scale'"):
         from_frame(frame, label="bought", drop=["id", "part"], prepare="scale")
+
+
+def test_a_transformer_of_ones_own_is_given_all_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedloom.data.preparation._BLOCK", 7)
+    ranks = make_column_transformer((FunctionTransformer(lambda frame: frame.rank()), ["age"]))
+    frame = households(60)
+    dataset = from_frame(frame, label="bought", drop=["id", "part"], prepare=ranks, test_fraction=0)
+    assert sorted(dataset.train.x[:, 0].tolist()) == sorted(frame["age"].rank().tolist())
 
 
 @pytest.mark.parametrize(

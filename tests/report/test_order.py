@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from made import made_run, methods
 
 from fedloom import summary
+from fedloom.coordinator import reading
 from fedloom.core.errors import SettingError
 from fedloom.report.order import ordered_runs, write_order
 
@@ -39,7 +39,7 @@ def test_what_came_later_stands_behind_in_folders_below_too(tmp_path: Path) -> N
     made_run(tmp_path / "a/seed-2", seed=2)
     write_order(two, ["scaffold", "gone"])
     write_order(two, ["fedprox"])
-    assert json.loads((two / "comparison.json").read_text()) == {"methods": ["fedprox", "scaffold", "gone"]}
+    assert reading.proved(two / "comparison.json") == {"methods": ["fedprox", "scaffold", "gone"]}
     seeds = [f"b/{name}/seed-{seed}" for name in ("fedprox", "scaffold", "fedavg") for seed in (0, 1)]
     assert places(tmp_path) == ["a/seed-2", "a/seed-10", *seeds]
 
@@ -47,14 +47,16 @@ def test_what_came_later_stands_behind_in_folders_below_too(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"methods": "fedavg"}', "methods must be a list of names, got 'fedavg'; remove the file"),
-        ('{"methods": [1]}', r"methods must be a list of names, got \[1\]; remove the file"),
-        ("[]", "a JSON object is needed"),
+        (reading.sealed({"methods": "fedavg"}), "methods must be a list of names, got 'fedavg'; remove the file"),
+        (reading.sealed({"methods": [1]}), r"methods must be a list of names, got \[1\]; remove the file"),
+        (b"[]", "a JSON object is needed"),
+        (reading.sealed({"methods": ["fedavg", "fedprox"]}).replace(b"prox", b"xprox"), "its digest is that of other"),
+        (b'{"methods": ["fedavg"]}', "its digest is that of other content: it was changed; restore the file or remove"),
     ],
 )
-def test_a_damaged_order_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_a_damaged_order_is_refused(text: bytes, message: str, tmp_path: Path) -> None:
     compared(tmp_path, "fedavg")
-    (tmp_path / "comparison.json").write_text(text)
+    (tmp_path / "comparison.json").write_bytes(text)
     with pytest.raises(SettingError, match=rf"comparison\.json: {message}"):
         ordered_runs(tmp_path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.storage.strict_json import parse
+from fedloom.storage.strict_json import parse, pretty
 
 DEEP = b'{"a": %s}'
 
@@ -34,3 +34,12 @@ def test_what_is_one_is_read_up_to_its_bounds() -> None:
     assert parse(b'{"a": 1}', 8) == {"a": 1}
     with pytest.raises(ValueError, match="at most 7 bytes of JSON are read, got more"):
         parse(b'{"a": 1}', 7)
+
+
+def test_what_is_written_for_people_is_read_again() -> None:
+    value = {"a": [1, 0.5, None], "b": {"c": [[], {"d": (1, 2)}], "e": {}}, "f": "\u00e4\n"}
+    text = pretty(value)
+    assert parse(text.encode()) == {**value, "b": {"c": [[], {"d": [1, 2]}], "e": {}}}
+    assert text.splitlines()[:4] == ["{", '  "a": [1, 0.5, null],', '  "b": {', '    "c": [']
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        pretty({"a": float("nan")})

@@ -29,7 +29,7 @@ from fedloom.core.errors import DamageError, SettingError, SettingWarning, Stora
 from fedloom.engines.engine import Engine
 from fedloom.storage import files
 from fedloom.storage.output import below
-from fedloom.storage.strict_json import MOST, SETTINGS, parse
+from fedloom.storage.strict_json import MOST, SETTINGS, parse, pretty
 
 _OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
@@ -435,7 +435,7 @@ def left_by_a_kill(name: str, start: bytes, tail: bytes, every: int) -> bool:
 
 
 def _pretty(content: Any) -> bytes:
-    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+    return (pretty(content) + "\n").encode()
 
 
 def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -230,12 +230,21 @@ def manifest(data: bytes) -> Object:
 
 def mapping(path: Path) -> Object:
     """Return the object in a JSON file; empty where there is no such file."""
+    return _document(path, parse)
+
+
+def proved(path: Path) -> Object:
+    """Return what was `sealed` in a file; empty where there is no such file."""
+    return _document(path, unsealed)
+
+
+def _document(path: Path, understood: Callable[[bytes], Object]) -> Object:
     if not path.is_file():
         return {}
     with path.open("rb") as file:
         data = file.read(MOST + 1)
     try:
-        return parse(data)
+        return understood(data)
     except ValueError as error:
         raise SettingError(f"{path}: {error}; restore the file or remove it") from None
 

@@ -75,7 +75,12 @@ def _users(
         if not sizes[-1]:
             refuse(place / part, "the files must hold examples", "none")
     held_out = np.repeat([False, True], sizes)
-    return np.concatenate(xs), np.concatenate(ys), np.concatenate(owners), held_out, tuple(numbers)
+    x, end = np.empty((sum(sizes), width or 0), np.float32), sum(sizes)
+    while xs:  # from behind, and each goes as it is copied: all of them twice is too much
+        last = xs.pop()
+        x[end - len(last) : end] = last
+        end -= len(last)
+    return x, np.concatenate(ys), np.concatenate(owners), held_out, tuple(numbers)
 
 
 def _file(path: Path, num_classes: int | None) -> Iterator[tuple[str, _Rows]]:
@@ -84,8 +89,14 @@ def _file(path: Path, num_classes: int | None) -> Iterator[tuple[str, _Rows]]:
     def constant(value: str) -> NoReturn:
         refuse(path, "numbers must be finite", value)
 
+    def packed(found: dict[str, Any]) -> dict[str, Any]:
+        # As soon as an object ends: a number of Python takes 32 bytes, and those of one user alone are there at a time.
+        if isinstance(found.get("x"), list) and found["x"]:
+            found["x"] = _values(found["x"])
+        return found
+
     try:
-        content = json.loads(read_whole(path), parse_constant=constant)
+        content = json.loads(read_whole(path), parse_constant=constant, object_hook=packed)
     except FormatError:
         raise
     except (ValueError, RecursionError) as error:
@@ -109,25 +120,33 @@ def _file(path: Path, num_classes: int | None) -> Iterator[tuple[str, _Rows]]:
 
 def _rows(path: Path, user: str, count: object, data: Any, num_classes: int | None) -> _Rows | None:
     x, y = (data.get(k) if isinstance(data, dict) else None for k in "xy")
-    if not isinstance(x, list) or not isinstance(y, list) or not len(x) == len(y) == count or isinstance(count, bool):
-        found = [len(v) if isinstance(v, list) else type(v).__name__ for v in (x, y)]
-        refuse(path, f"user {user!r} must have lists x and y of num_samples={count}", f"{found[0]} and {found[1]}")
-    if not x:
+    if isinstance(x, ValueError):
+        refuse(path, f"x of user {user!r} must be lists of equally many numbers, finite in float32", x)
+    match x, y:
+        case ((list() | np.ndarray()), list()) if len(x) == len(y) == count and not isinstance(count, bool):
+            pass
+        case _:
+            found = [len(v) if isinstance(v, list | np.ndarray) else type(v).__name__ for v in (x, y)]
+            refuse(path, f"user {user!r} must have lists x and y of num_samples={count}", f"{found[0]} and {found[1]}")
+    if isinstance(x, list):  # an empty one
         return None
     top = MAX_CLASSES if num_classes is None else num_classes
     if wrong := [label for label in y if not (_is_whole(label) and 0 <= label < top)]:
         refuse(path, f"labels of user {user!r} must be integers in 0..{top - 1}", repr(wrong[0])[:40])
+    return x, np.array(y, np.int64)
+
+
+def _values(x: list[Any]) -> npt.NDArray[np.float32] | ValueError:
+    """Return the numbers of a user's examples (n, D), or what is wrong with them."""
     try:
         values = np.array(x)  # not straight to float32: text would be converted
-        if values.dtype.kind not in "iuf" or values.ndim != 2 or not values.size:
-            raise ValueError(f"{values.dtype} of shape {values.shape}")
-        with np.errstate(over="ignore"):
-            numbers = values.astype(np.float32)
     except (ValueError, OverflowError) as error:
-        refuse(path, f"x of user {user!r} must be lists of numbers of equal length", error)
-    if not np.isfinite(numbers).all():
-        refuse(path, f"x of user {user!r} must be finite in float32", "a larger number")
-    return numbers, np.array(y, np.int64)
+        return ValueError(str(error))
+    if values.dtype.kind not in "iuf" or values.ndim != 2 or not values.size:
+        return ValueError(f"{values.dtype} of shape {values.shape}")
+    with np.errstate(over="ignore"):
+        numbers = values.astype(np.float32)
+    return numbers if np.isfinite(numbers).all() else ValueError("a larger number")
 
 
 def _is_whole(label: object) -> bool:

@@ -31,6 +31,8 @@ _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8
 _CLASSES = dict(enumerate(("f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"), start=6))
 _CELL, _MATRIX, _COMPRESSED = 1, 14, 15
 _MAX_CELLS = 2**20
+_AT_ONCE = 2**16  # compressed bytes
+_BLOCK = 1024  # images
 
 
 def read_matlab(path: Path, names: Collection[str]) -> dict[str, Array | list[Array]]:
@@ -82,9 +84,14 @@ class _File:
             refuse(self.path, f"variables must unpack to at most {formats.LIMIT} bytes", "more", "store fewer")
 
     def inflate(self, packed: memoryview) -> memoryview:
-        stream = zlib.decompressobj()
+        stream, unpacked = zlib.decompressobj(), bytearray()
         try:
-            unpacked = stream.decompress(packed, self.room + 1)  # zlib takes 0 for no limit
+            for at in range(
+                0, len(packed), _AT_ONCE
+            ):  # into memory that grows and may be written on, and no copy of it
+                room = self.room + 1 - len(unpacked)  # zlib takes 0 for no limit
+                if room and not stream.eof:
+                    unpacked += stream.decompress(packed[at : at + _AT_ONCE], room)
         except zlib.error as error:
             refuse(self.path, "compressed variables must be whole zlib streams", error)
         self.take(len(unpacked))
@@ -176,7 +183,9 @@ def _svhn(path: Path) -> Examples:
         refuse(path, "X must be a uint8 array (32, 32, 3, N) with N > 0", _what(x))
     labels = _column(path, "y", y)
     digits = check_labels(path, labels, x.shape[3], 10, first=1) + 1
-    images: Bytes = np.ascontiguousarray(x.transpose(3, 2, 0, 1))
+    images: Bytes = np.require(x.T, requirements=["C", "W"])  # (N, 3, column, row), as they are stored
+    for i in range(0, len(images), _BLOCK):  # where they are: a copy of all would double the memory
+        images[i : i + _BLOCK] = images[i : i + _BLOCK].swapaxes(2, 3).copy()
     return from_arrays(images, digits % 10, num_classes=10, normalise=NORMALISE["svhn"], name="svhn")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"}  # words that mean a gap
+_BLOCK = 4096  # rows that are transformed at once
 _MOST_NAMED = 20  # categories of a column that facts name
 
 
@@ -65,7 +66,7 @@ class Preparation:
         scaled = make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler())
         hot = make_pipeline(
             SimpleImputer(strategy="constant", fill_value="missing"),
-            OneHotEncoder(handle_unknown="ignore", sparse_output=False),
+            OneHotEncoder(handle_unknown="ignore"),  # sparse: to fit is to transform, and that is 8 bytes a number
         )
         each = [("numbers", scaled, numbers), ("words", hot, words)]
         return cls(frame, ColumnTransformer(each, verbose_feature_names_out=False), read)
@@ -100,13 +101,22 @@ class Preparation:
 
     def features(self, other: Preparation | None = None) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
         """Return features (N, D) of these columns, or of those of `other`, and their names."""
-        made = self.transformer.transform((other or self).frame)
-        x = made.toarray() if hasattr(made, "toarray") else made
+        frame = (other or self).frame
+        # Somebody's own may look at all rows at once; ours makes float64 of each alone, which need not be there of all.
+        block = _BLOCK if _is_standard(self.transformer) else max(1, len(frame))
+        x: npt.NDArray[np.float32] | None = None
+        for start in range(0, max(1, len(frame)), block):
+            made = self.transformer.transform(frame.iloc[start : start + block])
+            part = np.asarray(made.toarray() if hasattr(made, "toarray") else made)
+            if x is None:
+                x = np.empty((len(frame), *part.shape[1:]), np.float32)
+            x[start : start + block] = part
+        assert x is not None
         try:
             names = tuple(map(str, self.transformer.get_feature_names_out()))
         except AttributeError:
             names = ()
-        return np.ascontiguousarray(x, np.float32), names
+        return x, names
 
     def new_rows(self, frame: Any) -> npt.NDArray[np.float32]:
         """Return features (N, D) of other rows, as the fitted transformer makes them.
@@ -152,10 +162,14 @@ class Preparation:
         return self.features(Preparation(pd.DataFrame(columns), self.transformer))[0]
 
 
+def _is_standard(made: Any) -> bool:
+    """Return whether a fitted transformer is the one that "standard" names."""
+    return set(getattr(made, "named_transformers_", {})) == {"numbers", "words"}
+
+
 def _described(made: Any, frame: Any) -> dict[str, str] | str:
     """Describe what became of each column, for somebody who reads the manifest."""
-    named = getattr(made, "named_transformers_", {})
-    if set(named) != {"numbers", "words"}:  # somebody's own
+    if not _is_standard(made):
         return " ".join(repr(made).split())
     out = {}
     gaps = frame.isna().sum()

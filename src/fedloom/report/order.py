@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ def write_order(folder: str | os.PathLike[str], methods: Sequence[str]) -> None:
     Methods that an earlier comparison has put there come behind.
     """
     before = [name for name in _order(Path(folder)) if name not in methods]
-    publish(Path(folder), _FILE, json.dumps({"methods": [*methods, *before]}, indent=1).encode() + b"\n")
+    publish(Path(folder), _FILE, reading.sealed({"methods": [*methods, *before]}))
 
 
 def ordered_runs(directory: str | os.PathLike[str], *, begun: bool = False) -> list[Path]:
@@ -50,7 +49,7 @@ def ordered_runs(directory: str | os.PathLike[str], *, begun: bool = False) -> l
 def _order(folder: Path) -> list[str]:
     """Return the methods that a folder names; none where it holds no comparison, or one that noted nothing."""
     path = folder / _FILE
-    found = reading.mapping(path)
+    found = reading.proved(path)
     methods = found.get("methods", [])
     if not (isinstance(methods, list) and all(isinstance(name, str) for name in methods)):
         raise SettingError(f"{path}: methods must be a list of names, got {methods!r:.60}; remove the file")

@@ -19,7 +19,7 @@ from fedloom.data import Examples, Federation, Partition
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.engines.norms import LEAST
 from fedloom.storage import files
-from fedloom.storage.strict_json import LARGEST, parse
+from fedloom.storage.strict_json import LARGEST, parse, pretty
 
 CAP = 1_000_000  # examples that count of one device, unless said otherwise
 TIMES_MEDIAN = 10  # nor more than so many times the median of all devices
@@ -284,7 +284,7 @@ class Registry:
 
     def save(self, path: Path) -> None:
         """Write the file."""
-        files.write(path.parent, path.name, (json.dumps(asdict(self), indent=2) + "\n").encode())
+        files.write(path.parent, path.name, (pretty(asdict(self)) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path) -> Registry:
@@ -315,17 +315,15 @@ class Registry:
                 f"columns of the test examples are called as those of the devices, in the same order, and differ: "
                 f"{_unlike((test.name, test.columns), (first.id, first.columns))}; {_MEND_COLUMNS}"
             )
-        classes = np.tile(np.arange(len(first.train)), n)
         parts: dict[str, Partition | None] = {}
-        labels = []
-        for role in ("train", "test", "val"):  # [those of device 0, those of device 1, ...] for each role in turn
-            counts = np.array([getattr(device, role) for device in self.devices], np.int64)
-            indptr = np.cumsum([0, *counts.sum(1)], dtype=np.int64)
+        roles = ("train", "test", "val")  # [those of device 0, those of device 1, ...] for each role in turn
+        counts = np.array([[getattr(device, role) for device in self.devices] for role in roles], np.int64)
+        for role, sizes in zip(roles, counts.sum(2), strict=True):
+            indptr = np.cumsum([0, *sizes], dtype=np.int64)
             rows = np.arange(end, end := end + int(indptr[-1]))
             parts[role] = Partition(indptr, rows, "devices") if len(rows) else None
-            labels.append(np.repeat(classes, counts.ravel()))
+        y = torch.from_numpy(np.repeat(np.tile(np.arange(len(first.train)), len(roles) * n), counts.ravel()))
         x = torch.zeros((), dtype=_DTYPES[first.dtype]).expand(end, *first.shape)
-        y = torch.from_numpy(np.concatenate(labels))
         train = Absent(x, y, len(first.train), name="examples of devices", registry=asdict(self))
         assert parts["train"] is not None  # every device has some
         return Federation(train, parts["train"], test, parts["test"], parts["val"])

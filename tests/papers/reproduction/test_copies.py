@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedloom.coordinator import History
+from fedloom.coordinator import History, reading
 from fedloom.core.errors import DamageError, SettingError
 from fedloom.papers import recipes
 from fedloom.papers.reproduction import kept
@@ -121,7 +121,7 @@ def test_copies_follow_the_runs(tmp_path: Path) -> None:
         (place / "settings.json").write_text(json.dumps(settings))
 
     def fail() -> None:
-        (place / FAILED).write_text('{"why": "client 3, round 201: the loss is NaN"}')
+        (place / FAILED).write_bytes(reading.sealed({"why": "client 3, round 201: the loss is NaN"}))
 
     for change in (renumber, reset, fail, (place / FAILED).unlink):
         change()
@@ -169,7 +169,7 @@ def test_a_longer_copy_with_other_numbers_is_not_lost(
     made(out, recipe, 0, 40.0, rounds=40)
     place = made(out, recipe, 1, accuracy, rounds=40, **changes)
     if failed is not None:
-        (place / FAILED).write_text(json.dumps({"why": failed}))
+        (place / FAILED).write_bytes(reading.sealed({"why": failed}))
     with pytest.raises(
         SettingError,
         match=f"{copy} holds a copy of 200 rounds, and {place} a run of 40 that is not their beginning: {difference}. "

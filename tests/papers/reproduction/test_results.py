@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedloom.coordinator import reading
 from fedloom.core.errors import SettingError
 from fedloom.papers import find, recipes, study
 from fedloom.papers.reproduction.recipe import Recipe
@@ -105,7 +106,7 @@ def test_cells_that_are_no_targets_say_so(tmp_path: Path) -> None:
 def test_failures(tmp_path: Path) -> None:
     recipe = cell("fedntd-table1", "cifar10-lda0.05", "scaffold")
     place = made(tmp_path, recipe, 0, 10.0, rounds=7)
-    (place / FAILED).write_text('{"why": "client 3, round 7: the loss is NaN"}')
+    (place / FAILED).write_bytes(reading.sealed({"why": "client 3, round 7: the loss is NaN"}))
     assert result(recipe, tmp_path).verdict == "failed, as published"
     made(tmp_path, recipe, 1, 30.0)
     found = result(recipe, tmp_path)
@@ -124,7 +125,7 @@ def test_a_run_without_a_round_is_no_run(tmp_path: Path) -> None:
     assert summary([found]) == "0 of 1 cells have runs."
     made(tmp_path, recipe, 1, 40.0)
     assert result(recipe, tmp_path).seeds == list(result(recipe, tmp_path).runs) == [1]
-    (place / FAILED).write_text('{"why": "the loss is NaN"}')
+    (place / FAILED).write_bytes(reading.sealed({"why": "the loss is NaN"}))
     assert result(recipe, tmp_path).verdict == "1 of 2 failed"
 
 
@@ -367,7 +368,7 @@ def test_nothing_is_said_of_a_method_of_which_a_seed_failed(tmp_path: Path) -> N
             made(tmp_path, second, seed, 40.0, rounds=rounds[1])
             place = made(tmp_path, first, seed, 50.0, rounds=rounds[0] - 9 * seed)
         assert study(table).remarks(read([first, second], [tmp_path])) != [], table
-        (place / FAILED).write_text('{"why": "the loss is nan"}')
+        (place / FAILED).write_bytes(reading.sealed({"why": "the loss is nan"}))
         found = read([first, second], [tmp_path])
         assert found[0].verdict == "1 of 2 failed"
         assert orderings(found) == []
@@ -377,7 +378,7 @@ def test_nothing_is_said_of_a_method_of_which_a_seed_failed(tmp_path: Path) -> N
 def test_a_run_that_failed_later_has_the_rounds_before(tmp_path: Path) -> None:
     recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
     place = made(tmp_path, recipe, 0, 40.0, rounds=150)
-    (place / FAILED).write_text('{"why": "round 151: the loss is nan"}')
+    (place / FAILED).write_bytes(reading.sealed({"why": "round 151: the loss is nan"}))
     assert (result(recipe, tmp_path).verdict, result(recipe, tmp_path).accuracy) == ("failed", None)
     assert result(recipe, tmp_path, 150).verdict == "short run (150 of 200)"
     assert result(recipe, tmp_path, 40).accuracy == pytest.approx(40.0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedloom.coordinator import reading
 from fedloom.core.errors import SettingError, SettingWarning
 from fedloom.papers import find
 from fedloom.papers.reproduction.results import FAILED
@@ -66,7 +67,7 @@ def test_runs_that_are_there_need_no_data(tmp_path: Path) -> None:
     recipe = cell("fedntd-table1", "cifar10-s2", "fedavg")
     made(tmp_path / "kept", recipe, 0, 40.0)
     place = made(tmp_path / "kept", recipe, 1, 40.0, rounds=3)
-    (place / FAILED).write_text('{"why": "the loss is NaN"}')
+    (place / FAILED).write_bytes(reading.sealed({"why": "the loss is NaN"}))
     (there, failed) = reproduce([recipe], None, tmp_path / "out", seeds=(0, 1), known=[tmp_path / "kept"])
     assert (there.status, there.good) == ("there", True)
     assert (failed.status, failed.good) == (f"failed: the loss is NaN (before, in {place})", False)
@@ -100,7 +101,7 @@ def test_what_stands_without_running(tmp_path: Path) -> None:
     made(tmp_path / "out", recipe, 3, 40.0, local__lr=0.5)
     for seed in range(4):
         place = made(tmp_path / "known", failing, seed, 40.0, rounds=2)
-        (place / FAILED).write_text('{"why": "the loss is NaN"}')
+        (place / FAILED).write_bytes(reading.sealed({"why": "the loss is NaN"}))
 
     def good(rounds: int | None = None) -> list[bool]:
         found = standing([recipe, failing], tmp_path / "out", seeds=range(4), rounds=rounds, known=[tmp_path / "known"])

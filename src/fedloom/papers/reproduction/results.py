@@ -100,7 +100,7 @@ def _standing(recipe: Recipe, folder: Path) -> Iterator[Run]:
     """Yield the runs of a recipe in a folder of results: those in directories of their own, and those that are kept."""
     for place in (folder / recipe.place).glob("seed-*"):
         if place.name.removeprefix("seed-").isdecimal() and (place / "metrics.jsonl").is_file():
-            why = reading.mapping(place / FAILED).get("why")
+            why = reading.proved(place / FAILED).get("why")
             seed = int(place.name.removeprefix("seed-"))
             yield Run(seed, place, History.read(place), None if why is None else str(why))
     table, _, place_in_it = recipe.place.partition("/")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fedloom.coordinator import Job
+from fedloom.coordinator import Job, reading
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
 from fedloom.experiments.experiment import DataSettings, Experiment, Federations
@@ -218,7 +217,7 @@ def _run(steps: Sequence[_Step], federations: Federations, train: Train) -> str:
                 job.branch(before, place)
             train(name, job, place)
         except ClientError as error:
-            files.write(place, FAILED, (json.dumps({"why": str(error)}) + "\n").encode())
+            files.write(place, FAILED, reading.sealed({"why": str(error)}))
             return f"failed: {error}"
         before = place
     return "done"
