@@ -10,6 +10,7 @@ Runs on Linux.
 from __future__ import annotations
 
 import argparse
+import gzip
 import io
 import json
 import mmap
@@ -32,13 +33,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fedloom.coordinator import History
 from fedloom.core import tree
-from fedloom.core.errors import CodecError
+from fedloom.core.errors import CodecError, DamageError
 from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.data import Dataset, folders, formats, load, read_csv, read_npz
 from fedloom.data.formats import FormatError, read_pickle
 from fedloom.data.matlab import read_matlab
 from fedloom.data.tables import NoColumnError
+from fedloom.papers.reproduction import kept
+from fedloom.storage import files
 from fedloom.storage.codec import decode, encode
 
 SECONDS = 2.0
@@ -348,6 +352,56 @@ def check_dataset(found: Dataset) -> None:
         assert part is None or (part.y.dtype == torch.int64 and len(part.x) == len(part.y)), "no examples"
 
 
+def user(n: int) -> dict[str, Any]:
+    return {"x": [[i / 4, n] for i in range(n)], "y": [i % 2 for i in range(n)]}
+
+
+USERS = json.dumps({"users": ["a", "b"], "num_samples": [2, 3], "user_data": {"a": user(2), "b": user(3)}}).encode()
+PARTS = [b"[", b"]", b"{", b"}", b"[[", b"1e999", b"NaN", b"null", b'"x"', b"9" * 30, b"[" * 3000, b"{}", b"true", b","]
+
+
+def leaf(rng: Random) -> bytes:
+    text = bytearray(USERS)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        at, end = rng.randrange(len(text)), rng.choice((0, 0, 1, 5, 40))
+        text[at : at + end] = rng.choice(PARTS) * rng.choice((1, 1, 1, 100))
+    return bytes(text) if rng.random() < 0.6 else damaged(USERS, rng)
+
+
+def read_leaf(data: bytes, folder: Path) -> None:
+    for part, content in (("train", data), ("test", USERS)):
+        (folder / part).mkdir(exist_ok=True)
+        (folder / part / "a.json").write_bytes(content)
+    check_dataset(load("leaf", folder))
+
+
+def kept_runs() -> bytes:
+    records = [{"round": t, "global_accuracy": t / 4, "clients": [0, t]} for t in range(4)]
+    with tempfile.TemporaryDirectory() as folder:
+        kept.write(Path(folder), [kept.Kept("c/r", s, History(algorithm="A", metrics=records), None) for s in (0, 1)])
+        return (Path(folder) / kept.NAME).read_bytes()
+
+
+KEPT = kept_runs()
+LINES = gzip.decompress(KEPT)
+
+
+def some_kept(rng: Random) -> bytes:
+    if rng.random() < 0.4:
+        return damaged(KEPT, rng)
+    first, _, rest = LINES.partition(b"\n")
+    rest = damaged(rest, rng)
+    if rng.random() < 0.7:  # by somebody who can count a digest
+        first = json.dumps({**json.loads(first), "digest": files.digest(rest)}).encode()
+    return gzip.compress(first + b"\n" + rest, 1)
+
+
+def read_kept(data: bytes, folder: Path) -> None:
+    (folder / kept.NAME).write_bytes(data)
+    for one in kept._read.__wrapped__(folder / kept.NAME, 0, 0):
+        assert all(isinstance(record["round"], int) for record in one.history.metrics), "no record"
+
+
 # ---- what this script itself must notice
 
 
@@ -382,6 +436,8 @@ TARGETS = {
     "npz": Target(npz, read_archive, (FormatError, ValueError)),
     "csv": Target(csv, read_table, (FormatError, NoColumnError, ValueError)),
     "png": Target(png, read_image, (FormatError,)),
+    "leaf": Target(leaf, read_leaf, (FormatError,)),
+    "kept": Target(some_kept, read_kept, (DamageError,)),
     "broken": Target(broken, break_down, (FormatError,)),
 }
 

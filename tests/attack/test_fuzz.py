@@ -19,10 +19,10 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_damaged_input_is_refused_or_read_as_what_it_is() -> None:
     pytest.importorskip("PIL")
-    done = fuzz("payloads", "mat", "pickles", "npz", "csv", "png", "--cases", "120", "--seed", "1")
+    done = fuzz("payloads", "mat", "pickles", "npz", "csv", "png", "leaf", "kept", "--cases", "120", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 8
     for line in lines:
         assert "cases 120," in line
         assert "accepted 0" not in line  # damage that leaves nothing whole finds little

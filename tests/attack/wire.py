@@ -1,7 +1,7 @@
 """Damaged and forged messages to devices, and answers of devices, under the limits of `fuzz.py`.
 
     python tests/attack/wire.py requests answers --cases 1000000
-    python tests/attack/wire.py own-requests own-answers registrations --cases 100000
+    python tests/attack/wire.py own-requests own-answers registrations welcomes --cases 100000
 
 `requests` and `answers` were damaged on their way, or are of somebody without a token: none may be taken. `own-`: the
 other end itself sends nonsense, behind a digest that is right: it is refused, or has the structure that was asked for.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,13 +19,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fuzz
+import numpy as np
 import torch
 
 from fedloom.algorithms import PFedSD
 from fedloom.core import tree
-from fedloom.core.errors import CodecError, DeclinedError, RefusedError
+from fedloom.core.errors import CodecError, DeclinedError, RefusedError, SettingError, SettingWarning
+from fedloom.device import Membership
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message import Call
+from fedloom.experiments.experiment import Experiment
 from fedloom.testing.in_process import Keeping
 from fedloom.wire.reception import _read
 from fedloom.wire.service import request_bytes
@@ -45,9 +49,7 @@ class Wire:
 
     def __init__(self) -> None:
         # states travel: more to damage
-        self.engine = Keeping(
-            population(mlp), PFedSD(local=LOCAL), Options(counts_states=True)
-        )  # states travel: more to damage
+        self.engine = Keeping(population(mlp), PFedSD(local=LOCAL), Options(counts_states=True))
         fleet = self.engine.fleet
         assert fleet is not None
         self.name = fleet.names[2]
@@ -149,7 +151,53 @@ def read_registration(data: bytes, _: Path) -> None:
     assert sum(found.capped(100).train) <= 100, "too many examples count"
 
 
+# ---- what a server says to a device before it asks
+
+
+def described(algorithm: str) -> dict[str, Any]:
+    words: dict[str, Any] = {"algorithm": algorithm, "model": "logistic", "data.classes": 3, "run.engine": "devices"}
+    return Experiment().with_all(words).described()
+
+
+ALGORITHMS = [described(name) for name in ("fedavg", "pfedsd", "dense", "kt_pfl", "fedper", "fednova")]
+_member: list[Membership] = []
+
+
+def member(folder: Path) -> Membership:
+    """A device that has heard nothing yet; made once in each process, with its files in a folder."""
+    if not _member:
+        x, y = np.eye(4, dtype=np.float32), np.array([0, 1, 2, 1])
+        np.savez(folder / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        _member.append(Membership(str(folder / "mine.npz"), folder / "state"))
+    one = _member[0]
+    one._asked, one._taken, one.controller, one.over = {}, None, None, False
+    return one
+
+
+def welcome(rng: Random) -> list[bytes]:
+    """Settings and a welcome, of which something is wrong."""
+    settings = json.loads(json.dumps(rng.choice(ALGORITHMS)))
+    first = {"run": "a" * 32, "settings": settings}
+    second: dict[str, Any] = {"client": 1, "model": "logistic", "token": "t" * 32}
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        places = [first, second, settings, *(part for part in settings.values() if isinstance(part, dict))]
+        place: dict[str, Any] = rng.choice(places)
+        name = rng.choice([*place, "more", "public", "refused"])
+        place[name] = rng.choice(ODD)
+    texts = [json.dumps(part).encode() for part in (first, second)]
+    return [fuzz.damaged(text, rng) if rng.random() < 0.15 else text for text in texts]
+
+
+def read_welcome(messages: list[bytes], folder: Path) -> None:
+    one = member(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SettingWarning)  # of dense without BatchNorm
+        for message in messages:
+            assert isinstance(one(message), bytes)
+
+
 fuzz.TARGETS |= {
+    "welcomes": fuzz.Target(welcome, read_welcome, (RefusedError, SettingError)),
     "requests": fuzz.Target(lambda rng: otherwise(wire().request, rng), read_request, (RefusedError,)),
     "answers": fuzz.Target(lambda rng: otherwise(wire().answer, rng), read_answer, (RefusedError,)),
     "own-requests": fuzz.Target(lambda rng: wire().own(rng, wire().request), read_own_request, (RefusedError,)),
