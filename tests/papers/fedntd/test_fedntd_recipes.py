@@ -85,7 +85,7 @@ def test_cells_that_tables_share_agree_and_are_run_once() -> None:
                 shared += 1
     places = {r.place: same(r.experiment) for table in TABLES for r in recipes(table)}
     assert len(set(places.values())) == len(places)
-    assert shared == 4 * (5 + 2) + 2  # E = 5 or R = 0.1 of Tables 8 to 11 with FedNova's and FedProx's variants; 14
+    assert shared == 4 * (5 + 3) + 3  # E = 5 or R = 0.1 of Tables 8 to 11, with variants of three methods; 14
 
 
 def test_the_rows_of_fedntd_in_table_1() -> None:
@@ -241,6 +241,7 @@ def test_table_13_has_the_settings_of_fedaligns_code() -> None:
         ("fedntd-table1", "mnist-s2", "fednova", {"variance_reduction": "none"}),
         ("fedntd-table1", "mnist-s2", "fednova-released", {"variance_reduction": "released"}),
         ("fedntd-table1", "mnist-s2", "fedntd", {"beta": 1.0, "tau": 1.0}),
+        ("fedntd-table8", "cifar10-s2-e1", "fedntd-tau3", {"tau": 3.0, "beta": 0.1111111111}),
         ("fedntd-table12", "cifar10-s2", "kd_ntd-0.3", {"beta": 1.0, "tau": 1.0, "lam": 0.3}),
         ("fedntd-table14", "cifar10-s2", "fedntd_mse-0.005", {"beta": 0.005, "reduction": "mean"}),
         ("fedntd-table14", "cifar10-s2", "fedntd_mse-0.005-sum", {"beta": 0.005, "reduction": "class_sum"}),
@@ -250,7 +251,7 @@ def test_table_13_has_the_settings_of_fedaligns_code() -> None:
 def test_hyper_parameters(table: str, column: str, row: str, own: dict[str, Any] | None) -> None:
     found = cell(table, column, row)
     assert found.experiment.settings.get(found.experiment.algorithm) == own
-    assert found.variant == (row.split("-")[-1] in ("config", "released", "sum"))
+    assert found.variant == (row.split("-")[-1] in ("config", "released", "sum", "tau3"))
 
 
 @pytest.mark.some(1)

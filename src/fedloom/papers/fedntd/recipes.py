@@ -43,6 +43,11 @@ _VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"variance_reduction": "released"},
         "the released code's variance reduction, on by default there, which never forms the global direction",
     ),
+    "fedntd": (
+        "tau3",
+        {"tau": 3.0, "beta": 0.1111111111},
+        "tau = 3 and no tau^2 (beta = 1/9), the defaults of an early commit of the released code",
+    ),
     "fedntd_mse": ("sum", {"reduction": "class_sum"}, "summed over classes; the paper does not say"),
 }
 _CAVEATS = {
