@@ -22,6 +22,7 @@ import fuzz
 import numpy as np
 import torch
 
+from fedloom import algorithms
 from fedloom.algorithms import PFedSD
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, RefusedError, SettingError, SettingWarning
@@ -159,7 +160,7 @@ def described(algorithm: str) -> dict[str, Any]:
     return Experiment().with_all(words).described()
 
 
-ALGORITHMS = [described(name) for name in ("fedavg", "pfedsd", "dense", "kt_pfl", "fedper", "fednova")]
+ALGORITHMS = [described(name) for name in algorithms.ALGORITHMS]
 _member: list[Membership] = []
 
 

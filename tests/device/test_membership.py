@@ -256,6 +256,17 @@ def test_a_welcome_comes_after_settings_and_names_a_model_of_these(tmp_path: Pat
         one(welcome.replace(b"logistic", b"mlp"))
 
 
+def test_what_a_welcome_breaks_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: Any) -> None:
+        raise RuntimeError("can't allocate memory")
+
+    (one,) = members(tmp_path, 1)
+    one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
+    monkeypatch.setattr("fedloom.device.membership.catalogue.algorithm", no_memory)
+    with pytest.raises(RefusedError, match=r"settings of the server cannot be run here: .*can't allocate memory"):
+        one(json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode())
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -264,6 +275,8 @@ def test_a_welcome_comes_after_settings_and_names_a_model_of_these(tmp_path: Pat
         {"run": 5},
         {"local": {"optimiser": {"kind": 5}}},
         {"data": {"classes": []}},
+        {"data": {"classes": 1 << 31}},
+        {"algorithm": "dense", "dense": {"ngf": 65_535}},
     ],
 )
 def test_settings_of_a_server_that_cannot_be_read_are_refused_in_words(wrong: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedloom.core.errors import SettingError
 from fedloom.data import Dataset, Examples
 from fedloom.experiments.experiment import DataSettings, Experiment, Federations
 
@@ -76,3 +77,9 @@ def test_a_seed_makes_other_arrays_only_where_something_is_drawn(monkeypatch: py
     for data, same in ((plain, True), (dataclasses.replace(plain, public=20), False)):
         first, second = (dataclasses.replace(data, partition_seed=seed) for seed in (0, 1))
         assert shared(monkeypatch, first, second) == same
+
+
+def test_a_number_of_classes_has_a_bound() -> None:
+    assert Experiment().changed("data.classes", 65_536).data.classes == 65_536
+    with pytest.raises(SettingError, match="classes must be >= 0 and <= 65536, got 65537"):
+        Experiment().changed("data.classes", 65_537)

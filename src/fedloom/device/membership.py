@@ -36,6 +36,17 @@ from fedloom.wire.service import LIMIT
 FIRST = 1 << 20  # bytes of what the server says before public examples and requests
 
 
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Turn what reading a stranger's settings raises, which may be nearly anything, into words."""
+    try:
+        yield
+    except FedloomError:
+        raise
+    except Exception as error:
+        raise RefusedError(f"the settings of the server cannot be run here: {error!r:.200}") from error
+
+
 class Membership:
     """A device in the run of a server.
 
@@ -88,8 +99,7 @@ class Membership:
         said = _said(data)
         if "settings" in said:
             self._asked = said
-            with _understood():
-                self._prepare(said)
+            self._prepare(said)
             registration = self.data.registration(self.id, self.model)
             return json.dumps(vars(registration)).encode()
         if said.get("refused") is not None:
@@ -102,6 +112,7 @@ class Membership:
             self._join(said, self.data.federation)
         return b"{}"
 
+    @_understood()
     def _prepare(self, said: dict[str, Any]) -> None:
         """Load what the server's settings ask for."""
         if own := named_code(said["settings"]):
@@ -126,6 +137,7 @@ class Membership:
                     f"settings say {name} = {value}: join with a higher --most-steps, or not at all"
                 )
 
+    @_understood()
     def _join(self, said: dict[str, Any], federation: Federation) -> None:
         if said["model"] not in self.models:
             raise RefusedError(
@@ -174,17 +186,6 @@ def _said(data: bytes) -> dict[str, Any]:
     if not 0 <= said.get("client", 0) < 1 << 40:
         raise RefusedError(f"the number of a client is below 2**40, got {said['client']}")
     return said
-
-
-@contextmanager
-def _understood() -> Iterator[None]:
-    """Turn what reading a stranger's settings raises, which may be nearly anything, into words."""
-    try:
-        yield
-    except FedloomError:
-        raise
-    except Exception as error:
-        raise RefusedError(f"the settings of the server cannot be run here: {error!r:.200}") from error
 
 
 def own_id(folder: Path) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.directory import RunDirectory
@@ -28,6 +28,7 @@ from fedloom.core.naming import is_python_name, meant, source_file
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.setting import setting
 from fedloom.data import Dataset, Examples, Federation, federate
+from fedloom.data.examples import MAX_CLASSES
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
 from fedloom.experiments.export import module
@@ -52,7 +53,7 @@ class DataSettings:
     `huggingface:NAME`, or your own as `module:name`."""
     merge: bool = False
     """Give clients the test examples of the source too; there is no global test set then."""
-    classes: WholeNumber = 0
+    classes: Annotated[int, Ge(0), Le(MAX_CLASSES)] = 0
     """Use the first N classes of the source alone, such as the letters a to j; 0: all."""
     examples: WholeNumber = 0
     """Distribute N random examples, with the class shares of the source, drawn by `data.partition_seed`; 0: all."""

@@ -10,10 +10,11 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 from torch.func import vmap
 
@@ -289,9 +290,9 @@ class Generates(OneShot):
     generator: str = "fedloom.models:DenseGenerator"
     """Maker of the generator's network, as module:name; it takes `nz`, `ngf`, and the `channels` and `size` of the
     images, and makes values in [0, 1]."""
-    nz: Count = 256
+    nz: Annotated[int, Ge(1), Le(4096)] = 256  # at most, or a device might run out of memory by a server's settings
     """Values of a noise vector."""
-    ngf: Count = 64
+    ngf: Annotated[int, Ge(1), Le(1024)] = 64
     """Width of the generator."""
 
     def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
