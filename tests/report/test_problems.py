@@ -22,7 +22,8 @@ from fedloom.core.errors import SettingError
 from fedloom.experiments.experiment import ClientSettings, DataSettings
 from fedloom.experiments.problem import of_problem
 from fedloom.report import sentences, summary, write_report
-from fedloom.report.problems import by_problem, data_name, facts_of
+from fedloom.report.grouping import by_problem
+from fedloom.report.problems import data_name, facts_of
 from fedloom.report.several_seeds import Summary, paired
 from fedloom.report.sweeps import sweeps
 

@@ -22,9 +22,9 @@ from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import comparison_table, readings_table, summary
+from fedloom.report.grouping import grouped, titled
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
-from fedloom.report.problems import grouped, titled
 from fedloom.wire.communication import only_computes
 
 Results = list[tuple[str, History]]

@@ -12,12 +12,15 @@ from fedloom.experiments.catalogue import label
 from fedloom.experiments.problem import of_problem
 from fedloom.report.methods import Method, Run, free_in_a_method
 from fedloom.report.order import ordered_runs
-from fedloom.report.printable import printable
-from fedloom.report.problems import grouped, numbered, titled
+from fedloom.report.printable import part, printable
+from fedloom.report.problems import UNKNOWN, Problem, data_name, numbered
 
 # of names of settings that every method has
 _OF_ALL = ("model", "start", "local.", "run.", "hyper_parameters.local.", "data.", "federation.")
 _MOST = 1e30  # of a number; a loss beyond has diverged
+_PARTS = ("train", "test", "public")
+_BARE = ("data.partition", "federation.partition")  # whose values tell what they are of
+_NAMED = 3  # settings in a title
 
 
 def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Method], list[str]]:
@@ -172,3 +175,73 @@ def _remarks(method: Method) -> Iterator[str]:
     seeds = [run.draw for run in method.runs if run.seed is not None]
     if len(set(seeds)) < len(seeds):
         yield f"{method.label}: a seed occurs twice, so that its spread is not one over seeds."
+
+
+# ---- by problem
+
+
+def grouped(runs: Sequence[Run]) -> list[list[Run]]:
+    """Group runs by their problem; groups are in the order of their first runs."""
+    groups: list[list[Run]] = []
+    for run in runs:
+        for group in groups:
+            if all(_one_problem(run, other) for other in group):
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    return groups
+
+
+def _one_problem(one: Run, other: Run) -> bool:
+    """Return whether nothing differs in what two runs tell of their problems.
+
+    Settings may be the same although a file was changed. Two runs with the same draw of it must therefore also have the
+    same fingerprints.
+    """
+    a, b = one.problem, other.problem
+    if any(_tells(a, kind) != _tells(b, kind) for kind in ("data.", "federation.")):
+        return False
+    if any(a[name] != b[name] for name in a.keys() & b.keys()):
+        return False
+    return one.draw != other.draw or not any(_differ(one.history, other.history, name) for name in _PARTS)
+
+
+def _tells(facts: dict[str, str], kind: str) -> bool:
+    return any(name.startswith(kind) for name in facts)
+
+
+def _differ(one: History, other: History, name: str) -> bool:
+    """Return whether two runs tell different fingerprints of a part of their data."""
+    for path in (("manifest", "federation", "parts", name), ("federation", "data", "sample", name)):
+        a, b = (part(vars(history), *path) for history in (one, other))
+        if a is not None and b is not None:
+            return bool(a != b)
+    return False
+
+
+def titled(groups: Sequence[Sequence[Run]]) -> list[Problem]:
+    """Return the problem of each group, titled by its data and by what else tells it from the others."""
+    found = [group[0].problem for group in groups]
+    names = dict.fromkeys(name for facts in found for name in facts if name != "data.source")
+    other = [name for name in names if len({facts.get(name) for facts in found}) > 1]
+    if any(name.endswith(" data") for name in other):
+        other = [name for name in other if not name.endswith(" sample")]  # the same once more
+    titles = []
+    for (first, *_), facts in zip(groups, found, strict=True):
+        words = [_said(name, facts[name]) for name in other if name in facts][:_NAMED]
+        titles.append(", ".join(filter(None, (data_name(first.history), *words))) or UNKNOWN)
+    full = [printable(facts.get("data.source", title), 60) for facts, title in zip(found, titles, strict=True)]
+    titles = [f if titles.count(t) > 1 and not other else t for t, f in zip(titles, full, strict=True)]
+    return [Problem(title, facts) for title, facts in zip(numbered(titles), found, strict=True)]
+
+
+def by_problem(methods: Sequence[Method]) -> list[tuple[Problem, list[Method]]]:
+    """Group methods by the problem that their runs work on."""
+    problems = list(dict.fromkeys(m.problem.title for m in methods))
+    groups = [[m for m in methods if m.problem.title == title] for title in problems]
+    return [(group[0].problem, group) for group in groups]
+
+
+def _said(name: str, value: str) -> str:
+    return value if name in _BARE else f"{name.rpartition('.')[2]}={value}"

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import History
@@ -16,17 +16,11 @@ from fedloom.experiments.experiment import ClientSettings, DataSettings
 from fedloom.experiments.problem import of_problem
 from fedloom.report.printable import flat_settings, part, printable
 
-if TYPE_CHECKING:
-    from fedloom.report.methods import Method, Run
-
 _DEFAULTS = {
     section: {f.name: plain(f.default) for f in fields(of) if of_problem(f"{section}.{f.name}")}
     for section, of in (("data", DataSettings), ("clients", ClientSettings), ("run", RunSettings))
 }
 _BY_FOLDER = ("images", "leaf", "femnist")  # sources whose names do not say what is in the folder
-_PARTS = ("train", "test", "public")
-_BARE = ("data.partition", "federation.partition")  # whose values tell what they are of
-_MOST = 3  # settings in a title
 UNKNOWN = "unknown data"  # the title where a run tells nothing
 
 
@@ -80,62 +74,6 @@ def _without_seeds(value: Any) -> Any:
     return [_without_seeds(inner) for inner in value] if isinstance(value, list) else value
 
 
-def grouped(runs: Sequence[Run]) -> list[list[Run]]:
-    """Group runs by their problem; groups are in the order of their first runs."""
-    groups: list[list[Run]] = []
-    for run in runs:
-        for group in groups:
-            if all(_one_problem(run, other) for other in group):
-                group.append(run)
-                break
-        else:
-            groups.append([run])
-    return groups
-
-
-def _one_problem(one: Run, other: Run) -> bool:
-    """Return whether nothing differs in what two runs tell of their problems.
-
-    Settings may be the same although a file was changed. Two runs with the same draw of it must therefore also have the
-    same fingerprints.
-    """
-    a, b = one.problem, other.problem
-    if any(_tells(a, kind) != _tells(b, kind) for kind in ("data.", "federation.")):
-        return False
-    if any(a[name] != b[name] for name in a.keys() & b.keys()):
-        return False
-    return one.draw != other.draw or not any(_differ(one.history, other.history, name) for name in _PARTS)
-
-
-def _tells(facts: dict[str, str], kind: str) -> bool:
-    return any(name.startswith(kind) for name in facts)
-
-
-def _differ(one: History, other: History, name: str) -> bool:
-    """Return whether two runs tell different fingerprints of a part of their data."""
-    for path in (("manifest", "federation", "parts", name), ("federation", "data", "sample", name)):
-        a, b = (part(vars(history), *path) for history in (one, other))
-        if a is not None and b is not None:
-            return bool(a != b)
-    return False
-
-
-def titled(groups: Sequence[Sequence[Run]]) -> list[Problem]:
-    """Return the problem of each group, titled by its data and by what else tells it from the others."""
-    found = [group[0].problem for group in groups]
-    names = dict.fromkeys(name for facts in found for name in facts if name != "data.source")
-    other = [name for name in names if len({facts.get(name) for facts in found}) > 1]
-    if any(name.endswith(" data") for name in other):
-        other = [name for name in other if not name.endswith(" sample")]  # the same once more
-    titles = []
-    for (first, *_), facts in zip(groups, found, strict=True):
-        words = [_said(name, facts[name]) for name in other if name in facts][:_MOST]
-        titles.append(", ".join(filter(None, (data_name(first.history), *words))) or UNKNOWN)
-    full = [printable(facts.get("data.source", title), 60) for facts, title in zip(found, titles, strict=True)]
-    titles = [f if titles.count(t) > 1 and not other else t for t, f in zip(titles, full, strict=True)]
-    return [Problem(title, facts) for title, facts in zip(numbered(titles), found, strict=True)]
-
-
 def numbered(names: Sequence[str]) -> list[str]:
     """Add numbers to the names that occur more than once, so that no two are the same."""
     return [n if names.count(n) == 1 else f"{n} ({names[: i + 1].count(n)})" for i, n in enumerate(names)]
@@ -153,13 +91,6 @@ def data_name(history: History) -> str:
     return "devices" if kind == "devices" else printable(_published(text) or text, 60)
 
 
-def by_problem(methods: Sequence[Method]) -> list[tuple[Problem, list[Method]]]:
-    """Group methods by the problem that their runs work on."""
-    problems = list(dict.fromkeys(m.problem.title for m in methods))
-    groups = [[m for m in methods if m.problem.title == title] for title in problems]
-    return [(group[0].problem, group) for group in groups]
-
-
 def _last(path: str) -> str:
     return re.split(r"[/\\]", path.rstrip("/"))[-1]
 
@@ -168,7 +99,3 @@ def _published(source: str) -> str | None:
     """Return the name of original files, wherever they lie; None for other data."""
     name, colon, _ = source.partition(":")
     return name if colon and name in SOURCES and name not in _BY_FOLDER else None
-
-
-def _said(name: str, value: str) -> str:
-    return value if name in _BARE else f"{name.rpartition('.')[2]}={value}"

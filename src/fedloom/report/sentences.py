@@ -12,11 +12,12 @@ from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.trials import LAST
 from fedloom.report.comparison import total_seconds
 from fedloom.report.figures import MOST_BANDS, class_accuracy
+from fedloom.report.grouping import by_problem
 from fedloom.report.heterogeneity import Heterogeneity
 from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import amount, percent, signed, whole
 from fedloom.report.printable import class_names, part, printable
-from fedloom.report.problems import UNKNOWN, by_problem
+from fedloom.report.problems import UNKNOWN
 from fedloom.report.several_seeds import paired
 from fedloom.report.sweeps import Swept
 

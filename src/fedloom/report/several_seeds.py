@@ -20,11 +20,11 @@ from fedloom.core.naming import meant
 from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.catalogue import label
 from fedloom.report.console import fitted
-from fedloom.report.grouping import methods_of, read_methods, remarks_on
+from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_on
 from fedloom.report.methods import Method, Run, Spread, free_in_a_method
 from fedloom.report.number_table import Column, Interval, Table, literal, percent, whole
 from fedloom.report.printable import printable
-from fedloom.report.problems import Problem, by_problem
+from fedloom.report.problems import Problem
 from fedloom.storage.output import as_csv, publish
 
 WAYS = {  # a field of Readings: what it is

@@ -13,11 +13,10 @@ from fedloom.core.errors import SettingError
 from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.trials import LAST
 from fedloom.report import comparison, figures, sentences
-from fedloom.report.grouping import read_methods
+from fedloom.report.grouping import by_problem, read_methods
 from fedloom.report.heterogeneity import draw_federation, heterogeneity
 from fedloom.report.methods import Method
 from fedloom.report.printable import class_names, client_names
-from fedloom.report.problems import by_problem
 from fedloom.report.several_seeds import Summary, partitions, readings, renamed, seeds
 from fedloom.report.sweeps import sweeps
 from fedloom.storage.output import below, publish
