@@ -3,8 +3,9 @@
     python scripts/make_index.py
 
 Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
-`fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md
-and that of measures in docs/guide.md. Run it where these have changed; `tests/cli/test_index.py` says when.
+`fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md,
+those of algorithms and measures in docs/guide.md, and that of families in README.md. Run it where these have changed;
+`tests/cli/test_index.py` says when.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import TypeAdapter
 
-from fedloom.algorithms import ALGORITHMS
+from fedloom.algorithms import ALGORITHMS, FAMILIES
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.choices import field_types, settable, without_none
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
@@ -33,7 +34,7 @@ from fedloom.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
-PAGE, GUIDE = ROOT / "docs/settings.md", ROOT / "docs/guide.md"
+PAGE, GUIDE, README = ROOT / "docs/settings.md", ROOT / "docs/guide.md", ROOT / "README.md"
 Schema = dict[str, Any]
 
 
@@ -107,11 +108,60 @@ def page(text: str) -> str:
 
 
 def guide(text: str) -> str:
-    """Return docs/guide.md with its table of measures made anew."""
-    rows = [f"| `{m.name}` | {m.unit} | {m.better} | {m.meaning} |\n" for m in MEASURES.values()]
-    head = "| measure | unit | better | meaning |\n|---|---|---|---|\n"
+    """Return docs/guide.md with its tables of algorithms and measures made anew."""
+    measures = [(f"`{m.name}`", m.unit, m.better, m.meaning) for m in MEASURES.values()]
+    text = _with_table(text, ("measure", "unit", "better", "meaning"), measures)
+    return _with_table(text, _TOLD, [tuple(told(name).values()) for name in ALGORITHMS])
+
+
+def readme(text: str) -> str:
+    """Return README.md with its table of families made anew."""
+    names = {kind: name for name, kind in ALGORITHMS.items()}
+    rows = [(family, " ".join(f"`{names[kind]}`" for kind in kinds)) for family, kinds in FAMILIES.items()]
+    return _with_table(text, ("family", "names"), rows)
+
+
+def _with_table(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a page with the rows of the table that has these columns made anew."""
+    head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
     before, after = text.split(head)
-    return before + head + "".join(rows) + after[after.index("\n\n") + 1 :]
+    lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return before + head + lines + after[after.index("\n\n") + 1 :]
+
+
+# ---- what the docstring of an algorithm's file says
+
+_TOLD = ("name", "class", "paper", "what it is", "down", "up", "client keeps", "FedAvg")
+_CITED = re.compile(r"([A-Z][^.*:]*)\. \*[^*]+\*[^\d*]*?([A-Z][\w() ]*?)?,? ?((?:19|20)\d\d)")
+_TRAVELS = re.compile(r"Down: (.*?)\. Up: (.*?)\. Kept by the client: (.*?)\.(?= |$)(.*)")
+_KINDS = {
+    "personalises": "personal", "mixed": "several architectures", "needs_public": "public data",
+    "needs_val": "validation examples", "asks_everyone": "one-shot", "pooled": "not federated",
+}  # fmt: skip
+
+
+def told(name: str) -> dict[str, str]:
+    """Return what the docstring of an algorithm's file says of it, and what its class does, by `_TOLD`.
+
+    Raises:
+        ValueError: it does not end with what goes down, what comes up and what the client keeps.
+    """
+    made = ALGORITHMS[name]()
+    text = " ".join((sys.modules[ALGORITHMS[name].__module__].__doc__ or "").split())
+    travels, cited = _TRAVELS.search(text), _CITED.search(text)
+    if travels is None:
+        raise ValueError(f"the file of {name} must say: Down: ... . Up: ... . Kept by the client: ... .")
+    down, up, kept, rest = travels.groups()
+    sentences = [s for s in re.split(r"\. ", rest.strip().rstrip(".")) if "FedAvg" in s]
+    paper = "-"
+    if cited is not None:
+        authors, venue, year = cited[1].removeprefix("After ").split(", "), cited[2], cited[3]
+        who = f"{authors[0]} and {authors[1]}" if len(authors) == 2 else f"{authors[0]} et al."
+        paper = f"{who}, {venue} {year}" if venue else f"{who}, {year}"
+    first = plain(sys.modules[ALGORITHMS[name].__module__].__doc__.strip().splitlines()[0]).rstrip(".")
+    what = "; ".join([first, *(word for fact, word in _KINDS.items() if getattr(made, fact))])
+    values = (f"`{name}`", f"`{type(made).__name__}`", paper, what, down, up, kept, sentences[0] if sentences else "-")
+    return dict(zip(_TOLD, values, strict=True))
 
 
 def written(found: Schema) -> str:
@@ -121,7 +171,7 @@ def written(found: Schema) -> str:
 
 def made() -> dict[Path, str]:
     """Return all files and what they must hold."""
-    pages = {PAGE: page, GUIDE: guide}
+    pages = {PAGE: page, GUIDE: guide, README: readme}
     texts = {path: make(path.read_text(encoding="utf-8")) for path, make in pages.items()}
     return {INDEX: written(index()), SCHEMA: written(schema()), **texts}
 

@@ -13,16 +13,15 @@ import torch
 import torch.nn.functional as F
 
 from colours import federation as images
+from fedloom import algorithms
 from fedloom.algorithms import (
     KDNTD,
     MOON,
     APFLNi,
-    Centralised,
     FedAlign,
     FedAvg,
     FedAvgFT,
     FedAvgM,
-    FedAvgStored,
     FedBE,
     FedCurv,
     FedCurvNi,
@@ -40,7 +39,6 @@ from fedloom.algorithms import (
     KTpFL,
     KTpFLWeights,
     LGFedAvg,
-    LocalOnly,
     PerFedAvg,
     PFedDF,
     PFedMe,
@@ -74,17 +72,15 @@ KNOWLEDGE: dict[str, Any] = {
     "distill": Digest(epochs=2, batch_size=8, optimiser=SGD(lr=0.02)), "num_public": 13, "tau": 2.0,
 }  # fmt: skip
 ALGORITHMS: dict[str, Any] = {
-    "fedavg": FedAvg(),
+    **{name: kind() for name, kind in algorithms.ALGORITHMS.items()},  # and with settings by which more happens
     "fedavg_uniform_server_buffers": FedAvg(aggregation="uniform", buffers="server"),
     "fedavg_local_buffers": FedAvg(buffers="local"),
     "fedavg_personal_head": FedAvg(shared="* !head.*"),
-    "scaffold": Scaffold(),
     "scaffold_uniform_steps": Scaffold(aggregation="uniform", divisor="steps", server_lr=0.5),
     "fedntd": FedNTD(beta=0.7, tau=2.0),
     "fedprox": FedProx(mu=0.5),
     "fedprox_stragglers": FedProx(mu=0.5, drop_percent=0.5),
     "fedprox_dropped": FedProx(mu=0.5, drop_percent=0.5, stragglers="dropped"),
-    "fednova": FedNova(),
     "fednova_released_uniform": FedNova(variance_reduction="released", aggregation="uniform"),
     "fedavgm": FedAvgM(momentum=0.7, server_lr=0.5),
     "feddyn": FedDyn(alpha=0.3),
@@ -106,7 +102,6 @@ ALGORITHMS: dict[str, Any] = {
     "lg_fedavg_pretrained_self_distilled": self_distilled(LGFedAvg)(
         global_modules="head.*", pretrain_rounds=1, lam=0.5, T=2.0
     ),
-    "fedavg_stored": FedAvgStored(),
     "fedavg_ft": FedAvgFT(ft_epochs=1, ft_lr=0.02),
     "fedavg_ft_head": FedAvgFT(ft_part="head"),
     "pfedme": PFedMe(lam=5.0, K=2, alpha_p=0.1, eta=0.05, beta=1.5),
@@ -144,8 +139,6 @@ ALGORITHMS: dict[str, Any] = {
     "fedmd": FedMD(distill=KNOWLEDGE["distill"], num_public=13, public_epochs=1, private_passes=1),
     "fedmd_without_labels": FedMD(distill=KNOWLEDGE["distill"], num_public=13, public_epochs=0, private_passes=0),
     "fedmd_kt": FedMDKT(**KNOWLEDGE),
-    "local_only": LocalOnly(),
-    "centralised": Centralised(),
 }
 
 

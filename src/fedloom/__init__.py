@@ -13,10 +13,22 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+
+def _imported(path: Path) -> dict[str, str]:
+    """Return the module of each name that a file imports `as` itself, and of those that it imports by a star."""
+    found: dict[str, str] = {}
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if node.names[0].name == "*":
+                package = Path(__file__).parents[1].joinpath(*node.module.split("."))
+                found |= dict.fromkeys(_imported(package / "__init__.py"), node.module)
+            found |= {alias.name: node.module for alias in node.names if alias.asname == alias.name}
+    return found
+
+
 # A name is imported when it is first used, so that what needs no PyTorch does not wait for it. Which names there are
 # is said once, by the imports of the stub beside this file, which type checkers and editors read.
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_bytes())
-_MODULES = {alias.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+_MODULES = _imported(Path(__file__).with_suffix(".pyi"))
 __all__ = list(_MODULES)
 
 

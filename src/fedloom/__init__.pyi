@@ -1,45 +1,7 @@
 from annotated_types import Ge as Ge, Gt as Gt, Le as Le, Lt as Lt
 
-from fedloom.algorithms import (
-    ALGORITHMS as ALGORITHMS,
-    DENSE as DENSE,
-    KDNTD as KDNTD,
-    MOON as MOON,
-    APFLNi as APFLNi,
-    Centralised as Centralised,
-    FedADI as FedADI,
-    FedAlign as FedAlign,
-    FedAvg as FedAvg,
-    FedAvgFT as FedAvgFT,
-    FedAvgM as FedAvgM,
-    FedAvgStored as FedAvgStored,
-    FedBE as FedBE,
-    FedCurv as FedCurv,
-    FedCurvNi as FedCurvNi,
-    FedDAFL as FedDAFL,
-    FedDF as FedDF,
-    FedDyn as FedDyn,
-    FedFomo as FedFomo,
-    FedMD as FedMD,
-    FedMDKT as FedMDKT,
-    FedMeta as FedMeta,
-    FedNova as FedNova,
-    FedNTD as FedNTD,
-    FedNTDMSE as FedNTDMSE,
-    FedPer as FedPer,
-    FedProx as FedProx,
-    KTpFL as KTpFL,
-    KTpFLWeights as KTpFLWeights,
-    LGFedAvg as LGFedAvg,
-    LocalOnly as LocalOnly,
-    PerFedAvg as PerFedAvg,
-    PFedDF as PFedDF,
-    PFedMe as PFedMe,
-    PFedSD as PFedSD,
-    Scaffold as Scaffold,
-    SimPFL as SimPFL,
-    TopKPFL as TopKPFL,
-)
+from fedloom.algorithms import *
+from fedloom.algorithms import ALGORITHMS as ALGORITHMS
 from fedloom.algorithms.pfedsd import self_distilled as self_distilled
 from fedloom.algorithms.shared.ldam import LDAM as LDAM
 from fedloom.coordinator import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import runpy
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,21 @@ def test_every_flag_is_that_of_a_setting() -> None:
     assert declared.items() <= flags.items()
     assert set(flags) - set(declared) == {"help", "settings", "set", "seeds", "out", "resume", "track"}
     assert "0.9 is 90 %." in " ".join(parser.format_help().split())
+
+
+def test_the_file_of_an_algorithm_says_what_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = MADE["told"]
+    assert told("fedbe")["paper"] == "Chen and Chao, ICLR 2021"
+    assert told("kt_pfl")["what it is"].endswith("; personal; several architectures; public data")
+    assert [told("moon")[n] for n in ("class", "up", "client keeps", "FedAvg")] == [
+        "`MOON`", "the model", "its last model", "mu = 0 is FedAvg",
+    ]  # fmt: skip
+    without = {name for name in ALGORITHMS if told(name)["paper"] == "-"}
+    assert without == {"fedavg_stored", "local_only", "centralised"}
+    text = str(sys.modules["fedloom.algorithms.moon"].__doc__)
+    monkeypatch.setattr("fedloom.algorithms.moon.__doc__", text.replace("Kept by the client", "Kept"))
+    with pytest.raises(ValueError, match="the file of moon must say: Down: "):
+        told("moon")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ Each round takes as many steps as a whole cohort would (`Local.steps`, set by th
 computation equals that of the other methods of a comparison. Each client's last batch may be short, so the steps of a
 full cohort are somewhat more than its epochs of everybody's examples.
 
-It is FedAvg with one client, except that nothing travels: 0 bytes down and up. Kept: nothing. The optimiser's momentum
-starts empty each round, as theirs does.
+Down: nothing. Up: nothing. Kept by the client: nothing. It is FedAvg with one client, except that 0 bytes travel. The
+optimiser's momentum starts empty each round, as theirs does.
 """
 
 from __future__ import annotations
