@@ -2,11 +2,11 @@
 
     python scripts/concepts.py [FILE ...]    without files: those of src/fedloom/algorithms
 
-Counted are distinct names: those that are imported (`from __future__` apart), and attributes that are read. Not counted
-are names that the file itself defines (classes, fields, functions, methods; an attribute of that name included),
-names with double underscores, and an attribute whose name is imported too (it is counted once). So a method that is
-inherited counts, a parameter does not, and what is said in a docstring is free. `from x import *` is refused: it would
-hide names.
+Counted are distinct names: those that are imported (`from __future__` and fedloom itself apart), and attributes that
+are read. Not counted are names that the file itself defines (classes, fields, functions, methods; an attribute of that
+name included), names with double underscores, and an attribute whose name is imported too (it is counted once). So a
+method that is inherited counts, a parameter does not, and what is said in a docstring is free. `from x import *` is
+refused: it would hide names.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def concepts(text: str) -> tuple[set[str], set[str]]:
     nodes = list(ast.walk(ast.parse(text)))
     imports = [n for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)]
     aliases = [alias for n in imports if getattr(n, "module", "") != "__future__" for alias in n.names]
+    aliases = [alias for alias in aliases if alias.name != "fedloom"]
     imported = {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
     if "*" in imported:
         raise ValueError("a star import hides names: import each")

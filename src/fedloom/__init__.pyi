@@ -29,10 +29,12 @@ from fedloom.core.choices import (
     Positive as Positive,
     WholeNumber as WholeNumber,
 )
-from fedloom.core.client import Client as Client, on_client as on_client
+from fedloom.core.client import Aggregation as Aggregation, Client as Client, on_client as on_client
 from fedloom.core.cohort import Cohort as Cohort, Reduction as Reduction, Replies as Replies
-from fedloom.core.fold import fold as fold, minimise as minimise
-from fedloom.core.losses import task_loss as task_loss
+from fedloom.core.derivatives import mean_gradient as mean_gradient, mean_loss as mean_loss
+from fedloom.core.errors import FedloomError as FedloomError, SettingError as SettingError
+from fedloom.core.fold import fold as fold, minimise as minimise, minimise_from as minimise_from
+from fedloom.core.losses import distillation as distillation, objective as objective, task_loss as task_loss
 from fedloom.core.model import Model as Model
 from fedloom.core.optimiser import (
     SGD as SGD,
@@ -41,6 +43,7 @@ from fedloom.core.optimiser import (
     Digest as Digest,
     Distill as Distill,
     Local as Local,
+    Optimiser as Optimiser,
 )
 from fedloom.core.task import SVM as SVM, Classification as Classification, Hinge as Hinge, Task as Task
 from fedloom.core.types import (
@@ -50,6 +53,7 @@ from fedloom.core.types import (
     Params as Params,
     Weighted as Weighted,
     Weights as Weights,
+    replace as replace,
     state as state,
 )
 from fedloom.data import (

@@ -40,6 +40,10 @@ def test_names_are_counted_once_and_what_the_file_defines_not_at_all() -> None:
     )
 
 
+def test_names_of_the_library_count_as_if_they_were_imported() -> None:
+    assert concepts("import fedloom as fl\nfl.Client, fl.Client, fl.tree.take") == (set(), {"Client", "tree", "take"})
+
+
 def test_star_imports_are_refused() -> None:
     with pytest.raises(ValueError, match="a star import hides names"):
         concepts("from fedloom import *")

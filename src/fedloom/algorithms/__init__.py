@@ -66,7 +66,9 @@ FAMILIES: dict[str, tuple[type[Algorithm[Any, Any]], ...]] = {
 }
 """The algorithms, as lists of them are ordered."""
 
-ALGORITHMS = {kind.__module__.rpartition(".")[2]: kind for family in FAMILIES.values() for kind in family}
+ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {
+    kind.__module__.rpartition(".")[2]: kind for family in FAMILIES.values() for kind in family
+}
 """By their names on the command line."""
 
 globals()["__all__"] = ["ALGORITHMS", *(kind.__name__ for kind in ALGORITHMS.values())]  # type checkers read imports

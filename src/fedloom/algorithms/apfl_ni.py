@@ -35,21 +35,12 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
+import fedloom as fl
 from fedloom.algorithms.shared.decomposition import decompose, effective, units
 from fedloom.algorithms.shared.loss_window import Window
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
-from fedloom.core.choices import Count, NonNegative, Positive, WholeNumber
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.derivatives import mean_gradient, mean_loss
-from fedloom.core.errors import SettingError
 from fedloom.core.fisher import fisher
-from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD
 from fedloom.core.task import Objective
 from fedloom.core.tree import leaves, map_tree, zeros_like
-from fedloom.core.types import BatchLoss, Maybe, Params, Weighted, Weights, state
 
 # r at the beginning, and which part of W_S is W_k: by `decomposition`
 STARTS = {
@@ -61,35 +52,37 @@ STARTS = {
 }
 
 
-@state
+@fl.state
 class Server:
-    w: Weights  # W_S
-    F: Params
+    w: fl.Weights  # W_S
+    F: fl.Params
     version: Tensor  # [] int64: how often F was measured
     pending: Tensor  # [] bool: whether the next round measures it
     window: Window
 
 
-@state
+@fl.state
 class Own:
-    parts: Maybe[Weights]  # W_k and r_k, and BatchNorm statistics; none before its first round after z
-    F: Maybe[Params]  # the newest one that it was sent
+    parts: fl.Maybe[fl.Weights]  # W_k and r_k, and BatchNorm statistics; none before its first round after z
+    F: fl.Maybe[fl.Params]  # the newest one that it was sent
 
 
-Importance = Annotated[Maybe[Params], "fisher"]
-Upload = tuple[Weighted[Weights], Annotated[Weighted[Tensor], "control"]]
-Measured = tuple[Weighted[Weights], Annotated[Weighted[Tensor], "control"], Annotated[Weighted[Params], "fisher"]]
+Importance = Annotated[fl.Maybe[fl.Params], "fisher"]
+Upload = tuple[fl.Weighted[fl.Weights], Annotated[fl.Weighted[Tensor], "control"]]
+Measured = tuple[
+    fl.Weighted[fl.Weights], Annotated[fl.Weighted[Tensor], "control"], Annotated[fl.Weighted[fl.Params], "fisher"]
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class APFLNi(Algorithm[Server, Own]):
+class APFLNi(fl.Algorithm[Server, Own]):
     """Decompose weights into a shared and a personal part, and consolidate the shared one."""
 
-    mu: NonNegative = 1.0
+    mu: fl.NonNegative = 1.0
     """Weight of the consolidation; 0: importance is neither measured nor sent."""
     lam: Annotated[float, Ge(0), Le(1)] = 1.0
     """Share of F that remains when importance is measured anew."""
-    z: WholeNumber = 2
+    z: fl.WholeNumber = 2
     """Last round, from 0, without decomposition."""
     decomposition: Literal["function_preserving", "paper_literal", "mask_one", "zero_personal", "third"] = (
         "function_preserving"
@@ -100,18 +93,18 @@ class APFLNi(Algorithm[Server, Own]):
     `per_sample`."""
     forced_rounds: tuple[int, ...] = (0, 1, 2)
     """Rounds, from 0, in which importance is measured whatever the losses."""
-    window: Count = 5
+    window: fl.Count = 5
     """Losses by which a plateau is recognised."""
-    delta_mu: Positive = 1.0
+    delta_mu: fl.Positive = 1.0
     """Largest mean of these losses on a plateau, in the unit of the task's loss."""
-    delta_sigma: Positive = 0.5
+    delta_sigma: fl.Positive = 0.5
     """Largest standard deviation of these losses on a plateau."""
     window_loss: Literal["participants_before", "global_all_clients"] = "participants_before"
     """Loss that is watched: of the participants before training, or of the global model over all clients."""
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         if not units(model):
-            raise SettingError(
+            raise fl.SettingError(
                 f"APFLNi decomposes linear and convolutional layers, and {model.name} has none: give it a network that "
                 "has, or train it with FedCurv"
             )
@@ -121,44 +114,48 @@ class APFLNi(Algorithm[Server, Own]):
             w=w, F=zeros_like(w.params), version=torch.tensor(0), pending=never, window=Window.new(self.window)
         )
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Own:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> Own:
         begun = decompose(model, initial, *STARTS[self.decomposition])
-        return Own(parts=Maybe.none(begun), F=Maybe.none(initial.params))
+        return Own(parts=fl.Maybe.none(begun), F=fl.Maybe.none(initial.params))
 
-    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> dict[str, Any]:
+    def init_rows(self, initial: fl.Weights, model: fl.Model, *, num_clients: int) -> dict[str, Any]:
         return {"version": torch.tensor(0)}  # of the F that a client has
 
     # ---- on a client
 
-    @on_client
-    def local_update(self, client: Client[Own], w: Weights, told: Importance) -> tuple[Own, Upload]:
+    @fl.on_client
+    def local_update(self, client: fl.Client[Own], w: fl.Weights, told: Importance) -> tuple[Own, Upload]:
         F = told.otherwise(client.state.F.value)
         decomposed = client.round > self.z
         parts = self.together(client, self.parts(client, w), w.params, F, decomposed)
-        own = Maybe.where(decomposed, parts.select(lambda name: name not in w.params))
+        own = fl.Maybe.where(decomposed, parts.select(lambda name: name not in w.params))
         shared = parts.select(lambda name: name in w.params or name in w.buffers)
-        state = Own(parts=own, F=Maybe(present=told.present | client.state.F.present, value=F))
+        state = Own(parts=own, F=fl.Maybe(present=told.present | client.state.F.present, value=F))
         return state, (client.weigh(shared, "samples"), self.judged_loss(client, w))
 
-    @on_client
-    def measured_update(self, client: Client[Own], w: Weights, told: Importance) -> tuple[Own, Measured]:
+    @fl.on_client
+    def measured_update(self, client: fl.Client[Own], w: fl.Weights, told: Importance) -> tuple[Own, Measured]:
         state, upload = self.local_update(client, w, told)
         return state, (*upload, client.weigh(self.importance(client, w), "samples"))
 
-    @on_client
-    def watch(self, client: Client[Own], w: Weights) -> tuple[Own, Annotated[Weighted[Tensor], "control"]]:
+    @fl.on_client
+    def watch(self, client: fl.Client[Own], w: fl.Weights) -> tuple[Own, Annotated[fl.Weighted[Tensor], "control"]]:
         return client.state, self.judged_loss(client, w)
 
-    def parts(self, client: Client[Own], w: Weights) -> Weights:
+    def parts(self, client: fl.Client[Own], w: fl.Weights) -> fl.Weights:
         """W_S as received, with the client's r_k and W_k, or as they begin where it has none."""
         begun = decompose(client.model, w, *STARTS[self.decomposition])
         return w.merge(client.state.parts.otherwise(begun))
 
-    def together(self, client: Client[Own], start: Weights, anchor: Params, F: Params, decomposed: Tensor) -> Weights:
+    def together(
+        self, client: fl.Client[Own], start: fl.Weights, anchor: fl.Params, F: fl.Params, decomposed: Tensor
+    ) -> fl.Weights:
         """Local training of all three parts, or where not `decomposed` of the shared one alone."""
         model, task_loss = client.model, client.loss
 
-        def loss(parts: Weights, batch: Batch, anchor: Params, F: Params, decomposed: Tensor) -> BatchLoss:
+        def loss(
+            parts: fl.Weights, batch: fl.Batch, anchor: fl.Params, F: fl.Params, decomposed: Tensor
+        ) -> fl.BatchLoss:
             found = task_loss(effective(model, parts, decomposed), batch)
             if self.mu == 0:
                 return found
@@ -167,30 +164,30 @@ class APFLNi(Algorithm[Server, Own]):
 
         return self.train(client, start, anchor, F, decomposed, loss=loss)
 
-    def importance(self, client: Client[Own], w: Weights) -> Params:
+    def importance(self, client: fl.Client[Own], w: fl.Weights) -> fl.Params:
         """Return the client's part of the sum in (5)."""
         if self.estimator == "client_grad_sq":
-            g = mean_gradient(client.model, client.task, w, client.train.whole())
+            g = fl.mean_gradient(client.model, client.task, w, client.train.whole())
             return g * g
         width = 1 if self.estimator == "per_sample" else self.local.batch_size
         return fisher(client.model, client.task, w, client.train.in_order(width))
 
-    def judged_loss(self, client: Client[Own], w: Weights) -> Weighted[Tensor]:
+    def judged_loss(self, client: fl.Client[Own], w: fl.Weights) -> fl.Weighted[Tensor]:
         """Return the loss, [], of the model that judges the client, without the pull, on all examples at once."""
         judged, task = self.personal(client, w), client.task
-        loss = mean_loss(client.model, task, judged, client.train.whole())
+        loss = fl.mean_loss(client.model, task, judged, client.train.whole())
         if isinstance(task, Objective):
             loss = task.objective(loss, client.num_examples, judged.params)
         return client.weigh(loss.to(client.train.dtype), "samples")
 
     # ---- on the server
 
-    def round(self, server: Server, cohort: Cohort) -> Server:
+    def round(self, server: Server, cohort: fl.Cohort) -> Server:
         measures = self.mu > 0 and (bool(server.pending) or cohort.round in self.forced_rounds)
 
-        def told(clients: Tensor) -> tuple[Maybe[Params]]:
+        def told(clients: Tensor) -> tuple[fl.Maybe[fl.Params]]:
             stale = cohort.rows("version", clients) < server.version
-            return (Maybe.where(stale, map_tree(lambda t: t.expand(len(clients), *t.shape), server.F)),)
+            return (fl.Maybe.where(stale, map_tree(lambda t: t.expand(len(clients), *t.shape), server.F)),)
 
         update = self.measured_update if measures else self.local_update
         replies = cohort.reduce(update, server.w, scatter=told)
@@ -213,20 +210,20 @@ class APFLNi(Algorithm[Server, Own]):
             window=window,
         )
 
-    def check_pull(self, F: Params, round: int) -> None:
+    def check_pull(self, F: fl.Params, round: int) -> None:
         """Raise SettingError where the pull is stronger than a step of the next round can follow."""
         top, rate = max(float(t.max()) for t in leaves(F)), self.local.rate(round + 1)
-        if isinstance(self.local.optimiser, SGD) and rate * self.mu * top >= 2:
-            raise SettingError(
+        if isinstance(self.local.optimiser, fl.SGD) and rate * self.mu * top >= 2:
+            raise fl.SettingError(
                 f"APFL's pull is stable only with lr * mu * max F < 2, got {rate:g} * {self.mu:g} * {top:g} = "
                 f"{rate * self.mu * top:g} after round {round + 1}: set mu below {2 / (rate * top):.3g}, or lower lr"
             )
 
-    def personal(self, client: Client[Own], sent: Weights) -> Weights:
+    def personal(self, client: fl.Client[Own], sent: fl.Weights) -> fl.Weights:
         return effective(client.model, self.parts(client, sent), client.state.parts.present)
 
     def has_personal(self, state: Own) -> Tensor:
         return state.parts.present
 
-    def global_weights(self, server: Server) -> Weights:
+    def global_weights(self, server: Server) -> fl.Weights:
         return server.w

@@ -13,29 +13,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
-from fedloom.core.types import Weighted, Weights
+import fedloom as fl
 
 
 @dataclass(frozen=True, kw_only=True)
-class Centralised(Algorithm[Weights, tuple[()]]):
+class Centralised(fl.Algorithm[fl.Weights, tuple[()]]):
     """Everybody's data in one place."""
 
     pooled: ClassVar[bool] = True
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
 
-    @on_client
-    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+    @fl.on_client
+    def local_update(self, client: fl.Client[tuple[()]], w: fl.Weights) -> tuple[tuple[()], fl.Weighted[fl.Weights]]:
         return (), client.weigh(self.train(client, w, loss=client.loss), "samples")
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
-        trained: Weights = cohort.reduce(self.local_update, w).mean  # of the one client
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
+        trained: fl.Weights = cohort.reduce(self.local_update, w).mean  # of the one client
         return trained
 
-    def global_weights(self, server: Weights) -> Weights:
+    def global_weights(self, server: fl.Weights) -> fl.Weights:
         return server

@@ -36,6 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import fedloom as fl
 from fedloom.algorithms.shared.one_shot import (
     Generates,
     Server,
@@ -49,44 +50,36 @@ from fedloom.algorithms.shared.one_shot import (
     rate,
     statistics_distance,
 )
-from fedloom.core.batches import Batch
-from fedloom.core.choices import Count, NonNegative
-from fedloom.core.cohort import Cohort
-from fedloom.core.fold import minimise_from
 from fedloom.core.losses import divergence_of_logits
-from fedloom.core.model import Model
-from fedloom.core.optimiser import Adam, Distill
-from fedloom.core.types import Weights, replace, state
-from fedloom.data import Federation
 
 
-@state
+@fl.state
 class Synthesis:
     """A generator and its noise while they learn."""
 
-    g: Weights
-    z: Weights  # "z" [b, nz]: a parameter where it is trained, a buffer where it is not
-    kept: Weights  # the images of the least loss, "x" [b, ...], with that "loss" and its terms
+    g: fl.Weights
+    z: fl.Weights  # "z" [b, nz]: a parameter where it is trained, a buffer where it is not
+    kept: fl.Weights  # the images of the least loss, "x" [b, ...], with that "loss" and its terms
 
 
 @dataclass(frozen=True, kw_only=True)
 class DENSE(Generates):
     """Distil the ensemble of uploads with the images of a generator, which is trained against the student."""
 
-    synthesis: Distill = field(
-        default_factory=lambda: Distill(batch_size=256, optimiser=Adam(lr=1e-3, betas=(0.5, 0.999)))
+    synthesis: fl.Distill = field(
+        default_factory=lambda: fl.Distill(batch_size=256, optimiser=fl.Adam(lr=1e-3, betas=(0.5, 0.999)))
     )
     """Batch size and optimiser of the generator."""
     schedule: Literal["pool", "paper"] = "pool"
     """Order of an epoch of the server: `pool` as the authors' code, `paper` as Algorithm 1."""
-    T_G: Count = 30
+    T_G: fl.Count = 30
     """Steps of the generator in each epoch."""
-    lambda1: NonNegative = 1.0
+    lambda1: fl.NonNegative = 1.0
     """Weight of L_BN."""
-    lambda2: NonNegative = 0.5
+    lambda2: fl.NonNegative = 0.5
     """Weight of L_div."""
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.lambda1:
             needs_statistics(f"lambda1 = {self.lambda1}", "lambda1 = 0", models)
         return super().suited(federation, models)
@@ -94,21 +87,21 @@ class DENSE(Generates):
     def begin(self, key: int) -> Any:
         return () if self.schedule == "pool" else super().begin(key)
 
-    def epoch(self, server: Server, teachers: Teachers, cohort: Cohort) -> Server:
+    def epoch(self, server: Server, teachers: Teachers, cohort: fl.Cohort) -> Server:
         y, rng = self.drawn(cohort, server)
         z, key = like(server.student, torch.randn((len(y), self.nz), generator=rng)), cohort.key("synthesis")
         if self.schedule == "pool":
             g = like(server.student, self.network.init(cohort.key("generator")))
-            start = Synthesis(g=g, z=Weights({"z": z}), kept=self.nothing(g, y))
+            start = Synthesis(g=g, z=fl.Weights({"z": z}), kept=self.nothing(g, y))
             at_rest = self.synthesis.optimiser.init([*g.params.values(), z])
             made, _ = self.synthesise(start, at_rest, y, teachers, server.student, key)
             x = made.kept.buffers["x"]
             examples = torch.cat([*self.since(server, cohort), as_bytes(x)])
         else:
             g, moments = server.own
-            start = Synthesis(g=g, z=Weights({}, {"z": z}), kept=self.nothing(g, y))
+            start = Synthesis(g=g, z=fl.Weights({}, {"z": z}), kept=self.nothing(g, y))
             made, moments = self.synthesise(start, moments, y, teachers, server.student, key)
-            server = replace(server, own=(made.g, moments))
+            server = fl.replace(server, own=(made.g, moments))
             x = examples = self.images(made.g, z)
         terms = {name: made.kept.buffers[name] for name in ("ce", "bn", "div")}
         cohort.note(**terms if self.lambda1 else {**terms, "bn": self.distance(teachers, made.kept.buffers["x"])})
@@ -121,7 +114,7 @@ class DENSE(Generates):
         seen = self.inputs(x, x.dtype)
         return teachers.each(lambda f, w: statistics_distance(f, w, seen))[1].mean()
 
-    def nothing(self, g: Weights, y: Tensor) -> Weights:
+    def nothing(self, g: fl.Weights, y: Tensor) -> fl.Weights:
         """Return what is kept before there is a loss."""
         none = next(iter(g.params.values())).new_zeros(())
         return least(none.new_zeros((len(y), *self.about.shape)), ce=none, bn=none, div=none)
@@ -132,7 +125,7 @@ class DENSE(Generates):
         moments: Sequence[Tensor],
         y: Tensor,
         teachers: Teachers,
-        student: Weights,
+        student: fl.Weights,
         key: int = 0,
     ) -> tuple[Synthesis, tuple[Tensor, ...]]:
         """`T_G` steps on L_gen, for images of the classes y [b]; what they lead to, and the optimiser's state.
@@ -142,23 +135,29 @@ class DENSE(Generates):
         network, about, lambda1, lambda2 = self.network, self.about, self.lambda1, self.lambda2
         augment = about.augment if self.schedule == "pool" else None
 
-        def loss(made: Synthesis, batch: Batch, teachers: Teachers, student: Weights) -> tuple[Tensor, Synthesis]:
+        def loss(made: Synthesis, batch: fl.Batch, teachers: Teachers, student: fl.Weights) -> tuple[Tensor, Synthesis]:
             z = {**made.z.params, **made.z.buffers}["z"]
-            x, buffers = network.train(made.g, replace(batch, x=z))
+            x, buffers = network.train(made.g, fl.replace(batch, x=z))
             seen = about.pixels(x, x.dtype)
             seen = seen if augment is None else augment(seen, batch.key)
             ce, bn, div = generator_losses(teachers, about.student, student, seen, batch.y, lambda1, lambda2)
             value = ce + lambda1 * bn + lambda2 * div  # (5)
             kept = lesser(made.kept, x=x, loss=value, ce=ce, bn=bn, div=div)
-            return value, replace(made, g=replace(made.g, buffers=buffers), kept=kept)
+            return value, fl.replace(made, g=fl.replace(made.g, buffers=buffers), kept=kept)
 
         batches = labelled(y, self.T_G, key)
         lr = rate(self.synthesis, y)
-        return minimise_from(loss, start, moments, batches, self.synthesis.optimiser, teachers, student, lr=lr)
+        return fl.minimise_from(loss, start, moments, batches, self.synthesis.optimiser, teachers, student, lr=lr)
 
 
 def generator_losses(
-    teachers: Teachers, model: Model, student: Weights, x: Tensor, y: Tensor, lambda1: float = 1.0, lambda2: float = 1.0
+    teachers: Teachers,
+    model: fl.Model,
+    student: fl.Weights,
+    x: Tensor,
+    y: Tensor,
+    lambda1: float = 1.0,
+    lambda2: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the terms of DENSE's generator loss, L_CE, L_BN and L_div, [] each, of inputs x [B, ...] with labels y.
 

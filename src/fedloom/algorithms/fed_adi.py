@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import fedloom as fl
 from fedloom.algorithms.shared.one_shot import (
     OneShot,
     Server,
@@ -45,38 +46,30 @@ from fedloom.algorithms.shared.one_shot import (
     rate,
     statistics_distance,
 )
-from fedloom.core.batches import Batch
-from fedloom.core.choices import Count, NonNegative
-from fedloom.core.cohort import Cohort
-from fedloom.core.fold import minimise
-from fedloom.core.model import Model
-from fedloom.core.optimiser import Adam, Distill
 from fedloom.core.random import uniform
-from fedloom.core.types import Weights
-from fedloom.data import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedADI(OneShot):
     """Distil the ensemble of uploads with images that are inverted from it."""
 
-    synthesis: Distill = field(default_factory=lambda: Distill(batch_size=256, optimiser=Adam(lr=0.05)))
+    synthesis: fl.Distill = field(default_factory=lambda: fl.Distill(batch_size=256, optimiser=fl.Adam(lr=0.05)))
     """Batch size and optimiser of the images."""
-    steps: Count = 2000
+    steps: fl.Count = 2000
     """Steps on a batch of images."""
-    alpha_f: NonNegative = 10.0
+    alpha_f: fl.NonNegative = 10.0
     """Weight of R, the distance to the running statistics."""
-    alpha_tv: NonNegative = 2.5e-5
+    alpha_tv: fl.NonNegative = 2.5e-5
     """Weight of the total variation."""
-    alpha_c: NonNegative = 10.0
+    alpha_c: fl.NonNegative = 10.0
     """Weight of the competition with the student."""
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.alpha_f:
             needs_statistics(f"alpha_f = {self.alpha_f}", "alpha_f = 0", models)
         return super().suited(federation, models)
 
-    def epoch(self, server: Server, teachers: Teachers, cohort: Cohort) -> Server:
+    def epoch(self, server: Server, teachers: Teachers, cohort: fl.Cohort) -> Server:
         y, rng = self.drawn(cohort, server)
         x = like(server.student, 0.5 + 0.25 * torch.randn((len(y), *self.about.shape), generator=rng))
         kept = self.inverted(x, y, teachers, server.student, cohort.key("synthesis"))
@@ -85,13 +78,13 @@ class FedADI(OneShot):
         self.keep(kept.buffers["x"], y, teachers, cohort)
         return self.distilled(server, teachers, examples, cohort.key("distil"))
 
-    def inverted(self, x: Tensor, y: Tensor, teachers: Teachers, student: Weights, key: int = 0) -> Weights:
+    def inverted(self, x: Tensor, y: Tensor, teachers: Teachers, student: fl.Weights, key: int = 0) -> fl.Weights:
         """After `steps` from pixels x [b, ...] towards the classes y [b]: those of the least loss, and its terms."""
         about, (af, atv, ac) = self.about, (self.alpha_f, self.alpha_tv, self.alpha_c)
 
         def loss(
-            carry: tuple[Tensor, Weights], batch: Batch, teachers: Teachers, student: Weights
-        ) -> tuple[Tensor, tuple[Tensor, Weights]]:
+            carry: tuple[Tensor, fl.Weights], batch: fl.Batch, teachers: Teachers, student: fl.Weights
+        ) -> tuple[Tensor, tuple[Tensor, fl.Weights]]:
             x, kept = carry
             seen = about.pixels(rolled(x, batch.key), x.dtype)
             ce, bn, tv, js = inversion_losses(teachers, about.student, student, seen, batch.y)
@@ -101,11 +94,11 @@ class FedADI(OneShot):
         none = x.new_zeros(())
         start = x, least(x, ce=none, bn=none, tv=none, js=none)
         batches, lr = labelled(y, self.steps, key), rate(self.synthesis, y)
-        return minimise(loss, start, batches, self.synthesis.optimiser, teachers, student, lr=lr)[1]
+        return fl.minimise(loss, start, batches, self.synthesis.optimiser, teachers, student, lr=lr)[1]
 
 
 def inversion_losses(
-    teachers: Teachers, model: Model, student: Weights, x: Tensor, y: Tensor
+    teachers: Teachers, model: fl.Model, student: fl.Weights, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the terms of the loss of Adaptive DeepInversion, CE, R, TV and JS, [] each, of inputs x with labels y.
 

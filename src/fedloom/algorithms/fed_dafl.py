@@ -30,26 +30,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import fedloom as fl
 from fedloom.algorithms.shared.one_shot import Generates, Server, Teachers, like
-from fedloom.core import tree
-from fedloom.core.batches import Batch, noise
-from fedloom.core.choices import Count, NonNegative, Positive
-from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise_from
-from fedloom.core.losses import distillation
-from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Adam, Distill, Optimiser
-from fedloom.core.types import Weights, replace, state
-from fedloom.data import Federation
+from fedloom.core.batches import noise
 
 
-@state
+@fl.state
 class Pair:
     """The generator and the student."""
 
-    g: Weights
-    student: Weights
+    g: fl.Weights
+    student: fl.Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,29 +50,29 @@ class FedDAFL(Generates):
     Both networks are trained on the batches of `synthesis`.
     """
 
-    synthesis: Distill = field(default_factory=lambda: Distill(batch_size=1024, optimiser=Adam(lr=0.02)))
+    synthesis: fl.Distill = field(default_factory=lambda: fl.Distill(batch_size=1024, optimiser=fl.Adam(lr=0.02)))
     """Batch size and optimiser of the generator."""
-    distill: Distill = field(
-        default_factory=lambda: Distill(batch_size=1024, optimiser=SGD(lr=0.1, momentum=0.9, weight_decay=5e-4))
+    distill: fl.Distill = field(
+        default_factory=lambda: fl.Distill(batch_size=1024, optimiser=fl.SGD(lr=0.1, momentum=0.9, weight_decay=5e-4))
     )
     """Optimiser of the student."""
-    T: Positive = 1.0
+    T: fl.Positive = 1.0
     """Temperature of the distillation."""
-    nz: Count = 1000
+    nz: fl.Count = 1000
     """Values of a noise vector."""
-    steps: Count = 120
+    steps: fl.Count = 120
     """Steps in each epoch."""
-    oh: NonNegative = 0.05
+    oh: fl.NonNegative = 0.05
     """Weight of L_oh."""
-    ie: NonNegative = 5.0
+    ie: fl.NonNegative = 5.0
     """Weight of L_ie."""
-    a: NonNegative = 0.01
+    a: fl.NonNegative = 0.01
     """Weight of L_a."""
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         bare = [name for name, model in models.items() if not model.offers("features")]
         if bare:
-            raise SettingError(
+            raise fl.SettingError(
                 f"Fed-DAFL looks at the features of a network, and {', '.join(bare)} has no method features(x): "
                 "define it to return the input of the last layer"
             )
@@ -90,24 +81,24 @@ class FedDAFL(Generates):
     def init_pools(self, server: Server) -> Mapping[str, Any]:
         return {"images": self.entry(min(SHOWN, self.synthesis.batch_size))}
 
-    def epoch(self, server: Server, teachers: Teachers, cohort: Cohort) -> Server:
+    def epoch(self, server: Server, teachers: Teachers, cohort: fl.Cohort) -> Server:
         network, about, T, (oh, ie, a) = self.network, self.about, self.T, (self.oh, self.ie, self.a)
 
-        def loss(both: Pair, batch: Batch, teachers: Teachers) -> tuple[Tensor, Pair]:
+        def loss(both: Pair, batch: fl.Batch, teachers: Teachers) -> tuple[Tensor, Pair]:
             x, g_buffers = network.train(both.g, batch)
             x = about.pixels(x, x.dtype)
             logits, activity = seen(teachers, x)
-            answer, buffers = about.student.train(both.student, replace(batch, x=x.detach()))
-            taught = batch.mean(distillation(answer, logits.detach(), T))
+            answer, buffers = about.student.train(both.student, fl.replace(batch, x=x.detach()))
+            taught = batch.mean(fl.distillation(answer, logits.detach(), T))
             one_hot, entropy, activation = generator_losses(logits, activity)
             value = oh * one_hot + ie * entropy + a * activation + taught
-            return value, Pair(replace(both.g, buffers=g_buffers), replace(both.student, buffers=buffers))
+            return value, Pair(fl.replace(both.g, buffers=g_buffers), fl.replace(both.student, buffers=buffers))
 
         g, moments = server.own
-        weight = tree.leaves(server.student.params)[0]
+        weight = fl.tree.leaves(server.student.params)[0]
         z = noise((self.nz,), self.synthesis.batch_size, self.steps, cohort.key("noise"), weight)
         optimiser = Both(first=self.synthesis.optimiser, second=self.distill.optimiser, count=len(g.params))
-        both, after = minimise_from(
+        both, after = fl.minimise_from(
             loss,
             Pair(g, server.student),
             [*moments, *server.moments],
@@ -123,7 +114,7 @@ class FedDAFL(Generates):
         logits, activity = seen(teachers, self.inputs(x, x.dtype))
         cohort.note(**dict(zip(("oh", "ie", "a"), generator_losses(logits, activity), strict=True)))
         self.keep(x, logits.argmax(-1), teachers, cohort)
-        return replace(server, student=both.student, moments=after[len(moments) :], own=own)
+        return fl.replace(server, student=both.student, moments=after[len(moments) :], own=own)
 
 
 SHOWN = 256  # images of an epoch that are kept
@@ -132,7 +123,7 @@ SHOWN = 256  # images of an epoch that are kept
 def seen(teachers: Teachers, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the ensemble's logits [B, C] of inputs x, and the mean absolute feature of each of its models, [m]."""
 
-    def one(model: Model, w: Weights) -> tuple[Tensor, Tensor]:
+    def one(model: fl.Model, w: fl.Weights) -> tuple[Tensor, Tensor]:
         logits, h = model.with_features(w, x)
         return logits, h.abs().mean()
 
@@ -150,13 +141,13 @@ def generator_losses(logits: Tensor, activity: Tensor) -> tuple[Tensor, Tensor, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Both(Optimiser):
+class Both(fl.Optimiser):
     """Two optimisers at once, at their own rates: one for the first `count` tensors, the other for all that follow."""
 
     lr: float = field(init=False, default=1.0)
     clip: None = field(init=False, default=None)  # they clip
-    first: Optimiser
-    second: Optimiser
+    first: fl.Optimiser
+    second: fl.Optimiser
     count: int
 
     def init(self, params: Sequence[Tensor], lead: int = 0) -> list[Tensor]:

@@ -31,59 +31,51 @@ import torch.nn.functional as F
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
-from fedloom.core.choices import NonNegative
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.losses import objective
-from fedloom.core.model import Model
-from fedloom.core.types import BatchLoss, Weighted, Weights
+import fedloom as fl
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAlign(Algorithm[Weights, tuple[()]]):
+class FedAlign(fl.Algorithm[fl.Weights, tuple[()]]):
     """Align the Lipschitz constant of the last stage with that of a slim version of it."""
 
-    mu: NonNegative = 0.45
+    mu: fl.NonNegative = 0.45
     """Weight of the alignment."""
     width: Annotated[float, Gt(0), Lt(1)] = 0.25
     """Share of the channels of the slim stage."""
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         if not (model.offers("stages") and model.offers("slim")):
-            raise SettingError(
+            raise fl.SettingError(
                 f"FedAlign slims the last stage of a network, and {model.name} cannot: use resnet10, resnet18 or "
                 "resnet56, or define stages(x) -> (before, after, logits) and slim(before, width) -> (s2, s3)"
             )
         return model.init(key)
 
-    @on_client
-    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+    @fl.on_client
+    def local_update(self, client: fl.Client[tuple[()]], w: fl.Weights) -> tuple[tuple[()], fl.Weighted[fl.Weights]]:
         model, task = client.model, client.task
 
         def passes(network: Any, x: Tensor) -> tuple[Tensor, ...]:
             t2, t3, logits = network.stages(x)
             return logits, t2.detach(), t3.detach(), *network.slim(t2.detach(), self.width)
 
-        def loss(w: Weights, batch: Batch) -> BatchLoss:
+        def loss(w: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
             (logits, t2, t3, s2, s3), moved = model.train_calling(w, batch, passes)
-            ce = objective(task, logits, batch, w.params)
+            ce = fl.objective(task, logits, batch, w.params)
             apart = sigma(transmitting(s2, s3)) - sigma(transmitting(t2, t3))
             lip = batch.mean(apart.square())
-            return BatchLoss(ce + self.mu * (ce / (lip + 1e-8)).detach() * lip, logits, Weights(w.params, moved))
+            return fl.BatchLoss(ce + self.mu * (ce / (lip + 1e-8)).detach() * lip, logits, fl.Weights(w.params, moved))
 
         return (), client.weigh(self.train(client, w, loss=loss), self.aggregation)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return cohort.reduce(self.local_update, w).mean  # type: ignore[no-any-return]
 
-    def global_weights(self, server: Weights) -> Weights:
+    def global_weights(self, server: fl.Weights) -> fl.Weights:
         return server
 
 

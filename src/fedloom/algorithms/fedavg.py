@@ -14,20 +14,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedloom.core.averaging import Averaging
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.types import Weighted, Weights
+import fedloom as fl
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Averaging[Weights]):
+class FedAvg(fl.Averaging[fl.Weights]):
     """Federated averaging: see `Averaging` for its settings."""
 
-    @on_client
-    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+    @fl.on_client
+    def local_update(
+        self, client: fl.Client[fl.Weights], sent: fl.Weights
+    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
         w_k = self.train(client, self.received(client, sent), loss=client.loss)
         return self.answer(client, w_k)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)  # sum_k (n_k / n) w_k

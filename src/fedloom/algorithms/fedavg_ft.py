@@ -18,23 +18,18 @@ from typing import ClassVar, Literal
 
 import torch
 
+import fedloom as fl
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.core.averaging import named
-from fedloom.core.batches import Batch
-from fedloom.core.choices import Count, Positive
-from fedloom.core.client import Client
-from fedloom.core.fold import minimise
-from fedloom.core.optimiser import Local
-from fedloom.core.types import BatchLoss, Weights, replace
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgFT(FedAvg):
     """Average models, and judge each client by the mean after fine-tuning."""
 
-    ft_epochs: Count | None = None
+    ft_epochs: fl.Count | None = None
     """Passes over the client's examples; none: as in a round."""
-    ft_lr: Positive | None = None
+    ft_lr: fl.Positive | None = None
     """Learning rate; none: that of the round."""
     ft_part: Literal["all", "head"] = "all"
     """Trained layers: `all`, or the `head`, which is the last one."""
@@ -42,19 +37,19 @@ class FedAvgFT(FedAvg):
     personal_trains: ClassVar[bool] = True
 
     @property
-    def judging(self) -> Local:
+    def judging(self) -> fl.Local:
         return (
             self.local if self.ft_epochs is None else dataclasses.replace(self.local, epochs=self.ft_epochs, steps=None)
         )
 
-    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+    def personal(self, client: fl.Client[fl.Weights], sent: fl.Weights) -> fl.Weights:
         task_loss, w = client.loss, self.received(client, sent)
         rate = client.lr if self.ft_lr is None else torch.full_like(client.lr, self.ft_lr)
         trained = {*w.params} if self.ft_part == "all" else named("last:1", w)
 
-        def loss(u: Weights, batch: Batch, w: Weights) -> BatchLoss:
+        def loss(u: fl.Weights, batch: fl.Batch, w: fl.Weights) -> fl.BatchLoss:
             found = task_loss(w.merge(u), batch)
-            return replace(found, weights=replace(u, buffers=found.weights.buffers))
+            return fl.replace(found, weights=fl.replace(u, buffers=found.weights.buffers))
 
-        u = Weights(params=w.params.select(trained.__contains__), buffers=w.buffers)
-        return w.merge(minimise(loss, u, client.train, self.local.optimiser, w, lr=rate))
+        u = fl.Weights(params=w.params.select(trained.__contains__), buffers=w.buffers)
+        return w.merge(fl.minimise(loss, u, client.train, self.local.optimiser, w, lr=rate))

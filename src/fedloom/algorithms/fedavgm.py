@@ -19,48 +19,43 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import Positive
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
+import fedloom as fl
 from fedloom.core.tree import zeros_like
-from fedloom.core.types import Params, Weighted, Weights, state
 
 
-@state
+@fl.state
 class Server:
-    w: Weights
-    v: Params  # like w.params
+    w: fl.Weights
+    v: fl.Params  # like w.params
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgM(Algorithm[Server, tuple[()]]):
+class FedAvgM(fl.Algorithm[Server, tuple[()]]):
     """Average models with momentum on the server."""
 
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
     """Momentum of the server."""
-    server_lr: Positive = 1.0
+    server_lr: fl.Positive = 1.0
     """Step of the server."""
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"momentum": 0, "server_lr": 1}
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
         return Server(w=w, v=zeros_like(w.params))
 
-    @on_client
-    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+    @fl.on_client
+    def local_update(self, client: fl.Client[tuple[()]], w: fl.Weights) -> tuple[tuple[()], fl.Weighted[fl.Weights]]:
         return (), client.weigh(self.train(client, w, loss=client.loss), self.aggregation)
 
-    def round(self, server: Server, cohort: Cohort) -> Server:
+    def round(self, server: Server, cohort: fl.Cohort) -> Server:
         w, v = server.w, server.v
         mean = cohort.reduce(self.local_update, w).mean
         reached = w.towards(mean, self.server_lr)  # w - server_lr (w - mean)
         params = reached.params - self.server_lr * self.momentum * v
-        return Server(w=Weights(params, reached.buffers), v=self.momentum * v + (w.params - mean.params))
+        return Server(w=fl.Weights(params, reached.buffers), v=self.momentum * v + (w.params - mean.params))
 
-    def global_weights(self, server: Server) -> Weights:
+    def global_weights(self, server: Server) -> fl.Weights:
         return server.w

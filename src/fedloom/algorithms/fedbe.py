@@ -29,38 +29,31 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from fedloom.core import tree
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, Batches
-from fedloom.core.choices import Count, NonNegative, Positive, WholeNumber
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.fold import fold
+import fedloom as fl
 from fedloom.core.losses import Loss, soft_prediction, soft_target_loss
-from fedloom.core.model import Model
-from fedloom.core.optimiser import SGD, Distill, Optimiser
-from fedloom.core.types import BatchLoss, Params, Weighted, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBE(Algorithm[Weights, tuple[()]]):
+class FedBE(fl.Algorithm[fl.Weights, tuple[()]]):
     """Distil an ensemble of models around the mean into one."""
 
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
-    distill: Distill = field(default_factory=lambda: Distill(batch_size=128, optimiser=SGD(lr=1e-3, momentum=0.9)))
+    distill: fl.Distill = field(
+        default_factory=lambda: fl.Distill(batch_size=128, optimiser=fl.SGD(lr=1e-3, momentum=0.9))
+    )
     """Batch size and optimiser of the server."""
-    steps: WholeNumber = 800
+    steps: fl.WholeNumber = 800
     """Steps of the server in each round."""
-    num_sampled: WholeNumber = 10
+    num_sampled: fl.WholeNumber = 10
     """Models that are sampled for the ensemble."""
-    spread: NonNegative = 0.1
+    spread: fl.NonNegative = 0.1
     """Factor on the standard deviation of the sampled models."""
-    T: Positive = 0.5
+    T: fl.Positive = 0.5
     """Temperature that sharpens the ensemble's prediction."""
-    swa_start: WholeNumber = 500
+    swa_start: fl.WholeNumber = 500
     """Steps before models enter the mean."""
-    swa_every: Count = 25
+    swa_every: fl.Count = 25
     """Steps between models that enter the mean."""
 
     needs_public: ClassVar[bool] = True
@@ -70,36 +63,36 @@ class FedBE(Algorithm[Weights, tuple[()]]):
     def fewest_logits(self) -> int:
         return 2
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
 
-    @on_client
-    def local_update(self, client: Client[tuple[()]], w: Weights) -> tuple[tuple[()], Weighted[Weights]]:
+    @fl.on_client
+    def local_update(self, client: fl.Client[tuple[()]], w: fl.Weights) -> tuple[tuple[()], fl.Weighted[fl.Weights]]:
         return (), client.weigh(self.train(client, w, loss=client.loss), self.aggregation)
 
-    def round(self, server: Weights, cohort: Cohort) -> Weights:
+    def round(self, server: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         replies = cohort.gather(self.local_update, server)
-        mean: Weights = replies.mean
+        mean: fl.Weights = replies.mean
         if not self.steps:
             return mean
         model, clients = cohort.model, [upload.value for upload in replies.values]
         drawn = draws(server.params, [w.params for w in clients], self.spread, self.num_sampled, cohort.key("draws"))
-        teachers = [mean, *clients, *(Weights(params, mean.buffers) for params in drawn)]
+        teachers = [mean, *clients, *(fl.Weights(params, mean.buffers) for params in drawn)]
         p = cohort.public.consensus([(soft_prediction(model, 1.0), w) for w in teachers])
         batches = cohort.public.shuffled(self.distill.batch_size, self.steps, cohort.key("public"))
         batches = batches.note("target", F.softmax(p.log() / self.T, -1))
         kl, optimiser = soft_target_loss(model, 1.0), self.distill.optimiser
 
-        def loss(w: Weights, batch: Batch) -> BatchLoss:
+        def loss(w: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
             return kl(w, batch) / batch.target.shape[-1]
 
         return minimise_averaged(loss, mean, batches, optimiser, since=self.swa_start, every=self.swa_every)
 
-    def global_weights(self, server: Weights) -> Weights:
+    def global_weights(self, server: fl.Weights) -> fl.Weights:
         return server
 
 
-def draws(w: Params, clients: Sequence[Params], spread: float, count: int, key: int) -> Iterator[Params]:
+def draws(w: fl.Params, clients: Sequence[fl.Params], spread: float, count: int, key: int) -> Iterator[fl.Params]:
     """Models drawn from the Gaussian of the clients' directions around the received w."""
     rng = torch.Generator().manual_seed(key)
     gaussian: dict[str, tuple[Tensor, Tensor]] = {}
@@ -111,33 +104,33 @@ def draws(w: Params, clients: Sequence[Params], spread: float, count: int, key: 
         gaussian[n] = received + norm.mean() * m, norm.mean() * spread * v.clamp(min=1e-5).sqrt()
     for _ in range(count):
         drawn = {n: torch.randn(m.shape, generator=rng, dtype=torch.float64) for n, (m, _) in gaussian.items()}
-        yield Params({n: m + s * drawn[n].to(m) for n, (m, s) in gaussian.items()})
+        yield fl.Params({n: m + s * drawn[n].to(m) for n, (m, s) in gaussian.items()})
 
 
 def minimise_averaged(
-    loss: Loss, start: Weights, batches: Batches, optimiser: Optimiser, *, since: int, every: int
-) -> Weights:
+    loss: Loss, start: fl.Weights, batches: fl.Batches, optimiser: fl.Optimiser, *, since: int, every: int
+) -> fl.Weights:
     """As `fold.minimise`, at the optimiser's own rate, but for the mean of the models after some of the steps.
 
     Those are the steps whose number, from 1, is above `since` and a multiple of `every` (Izmailov et al., UAI 2018);
     without any it is the last model. Buffers are those of the last step.
     """
 
-    def objective(params: Params, buffers: Params, batch: Batch) -> tuple[Tensor, Params]:
-        found = loss(Weights(params, buffers), batch)
+    def objective(params: fl.Params, buffers: fl.Params, batch: fl.Batch) -> tuple[Tensor, fl.Params]:
+        found = loss(fl.Weights(params, buffers), batch)
         return found.value, found.weights.buffers
 
-    def step(carry: Any, batch: Batch) -> Any:
+    def step(carry: Any, batch: fl.Batch) -> Any:
         w, moments, mean, t, count = carry
         gradient, buffers = grad(objective, has_aux=True)(w.params, w.buffers, batch)
         params, moments = optimiser.apply(w.params, gradient, moments)
         t = t + 1
         due = (t > since) & (t % every == 0)
         count = count + due
-        mean = tree.map_tree(lambda m, p: torch.where(due, m + (p - m) / count.clamp(min=1), m), mean, params)
-        return Weights(params, buffers), moments, mean, t, count
+        mean = fl.tree.map_tree(lambda m, p: torch.where(due, m + (p - m) / count.clamp(min=1), m), mean, params)
+        return fl.Weights(params, buffers), moments, mean, t, count
 
     zero = torch.zeros((), dtype=torch.int64, device=batches.num_steps.device)
-    moments = optimiser.init(tree.leaves(start.params))
-    w, _, mean, _, count = fold(step, (start, moments, start.params, zero, zero), batches)
-    return Weights(tree.map_tree(lambda m, p: torch.where(count > 0, m, p), mean, w.params), w.buffers)
+    moments = optimiser.init(fl.tree.leaves(start.params))
+    w, _, mean, _, count = fl.fold(step, (start, moments, start.params, zero, zero), batches)
+    return fl.Weights(fl.tree.map_tree(lambda m, p: torch.where(count > 0, m, p), mean, w.params), w.buffers)

@@ -28,58 +28,52 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
-from fedloom.core.choices import Count, NonNegative
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
+import fedloom as fl
 from fedloom.core.fisher import first_pass, fisher
-from fedloom.core.model import Model
 from fedloom.core.tree import zeros_like
-from fedloom.core.types import Arithmetic, BatchLoss, Params, Weighted, Weights, state
 
 
-@state
-class Report(Arithmetic):
+@fl.state
+class Report(fl.Arithmetic):
     """Of one client, or summed over clients."""
 
-    u: Params
-    v: Params
+    u: fl.Params
+    v: fl.Params
 
 
-@state
+@fl.state
 class Server:
-    w: Weights
+    w: fl.Weights
     total: Report
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCurv(Algorithm[Server, Report]):
+class FedCurv(fl.Algorithm[Server, Report]):
     """Hold local weights near what other clients have learnt, by their Fisher information."""
 
-    lam: NonNegative = 1.0
+    lam: fl.NonNegative = 1.0
     """Weight of the penalty."""
-    fisher_size: Count = 500
+    fisher_size: fl.Count = 500
     """Examples after which a client stops to measure F."""
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
         return Server(w=w, total=Report(u=zeros_like(w.params), v=zeros_like(w.params)))
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Report:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> Report:
         return Report(u=zeros_like(initial.params), v=zeros_like(initial.params))
 
-    @on_client
+    @fl.on_client
     def local_update(
-        self, client: Client[Report], w: Weights, total: Annotated[Report, "fisher"]
-    ) -> tuple[Report, tuple[Weighted[Weights], Annotated[Weighted[Report], "fisher"]]]:
+        self, client: fl.Client[Report], w: fl.Weights, total: Annotated[Report, "fisher"]
+    ) -> tuple[Report, tuple[fl.Weighted[fl.Weights], Annotated[fl.Weighted[Report], "fisher"]]]:
         task_loss, others = client.loss, total - client.state  # P_k, Q_k
 
-        def loss(w: Weights, batch: Batch, others: Report) -> BatchLoss:
+        def loss(w: fl.Weights, batch: fl.Batch, others: Report) -> fl.BatchLoss:
             return task_loss(w, batch) + self.lam * penalty(w.params, others)  # (4)
 
         w = self.train(client, w, others, loss=loss)
@@ -88,15 +82,15 @@ class FedCurv(Algorithm[Server, Report]):
         mine = Report(u=u, v=u * w.params)
         return mine, (client.weigh(w, self.aggregation), client.weigh(mine - client.state, "uniform"))
 
-    def round(self, server: Server, cohort: Cohort) -> Server:
+    def round(self, server: Server, cohort: fl.Cohort) -> Server:
         replies = cohort.reduce(self.local_update, server.w, server.total)
         w, change = replies.mean
         return Server(w=w, total=server.total + len(replies.cohort.ids) * change)
 
-    def global_weights(self, server: Server) -> Weights:
+    def global_weights(self, server: Server) -> fl.Weights:
         return server.w
 
 
-def penalty(w: Params, others: Report) -> Tensor:
+def penalty(w: fl.Params, others: Report) -> Tensor:
     """<P, w * w> - 2 <Q, w>, []; no factor 1/2, no constant."""
     return torch.stack([(p * (others.u[n] * p - 2.0 * others.v[n])).sum() for n, p in w.items()]).sum()

@@ -20,55 +20,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
-from fedloom.core.choices import NonNegative
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.derivatives import mean_gradient
-from fedloom.core.model import Model
+import fedloom as fl
 from fedloom.core.tree import zeros_like
-from fedloom.core.types import BatchLoss, Params, Weighted, Weights, state
 
 
-@state
+@fl.state
 class Server:
-    w: Weights
-    F: Params
+    w: fl.Weights
+    F: fl.Params
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCurvNi(Algorithm[Server, tuple[()]]):
+class FedCurvNi(fl.Algorithm[Server, tuple[()]]):
     """Hold local weights near the last global model, by the mean Fisher information."""
 
-    mu: NonNegative = 1.0
+    mu: fl.NonNegative = 1.0
     """Weight of the penalty."""
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
         return Server(w=w, F=zeros_like(w.params))
 
-    @on_client
+    @fl.on_client
     def local_update(
-        self, client: Client[tuple[()]], w: Weights, F: Annotated[Params, "fisher"]
-    ) -> tuple[tuple[()], tuple[Weighted[Weights], Annotated[Weighted[Params], "fisher"]]]:
+        self, client: fl.Client[tuple[()]], w: fl.Weights, F: Annotated[fl.Params, "fisher"]
+    ) -> tuple[tuple[()], tuple[fl.Weighted[fl.Weights], Annotated[fl.Weighted[fl.Params], "fisher"]]]:
         task_loss = client.loss
 
-        def loss(u: Weights, batch: Batch, w: Weights, F: Params) -> BatchLoss:
+        def loss(u: fl.Weights, batch: fl.Batch, w: fl.Weights, F: fl.Params) -> fl.BatchLoss:
             moved = u.params - w.params
             return task_loss(u, batch) + self.mu / 2 * (F * moved).dot(moved)
 
-        g = mean_gradient(client.model, client.task, w, client.train.whole())
+        g = fl.mean_gradient(client.model, client.task, w, client.train.whole())
         w_k = self.train(client, w, w, F, loss=loss)
         return (), (client.weigh(w_k, self.aggregation), client.weigh(g * g, self.aggregation))
 
-    def round(self, server: Server, cohort: Cohort) -> Server:
+    def round(self, server: Server, cohort: fl.Cohort) -> Server:
         w, F = cohort.reduce(self.local_update, server.w, server.F).mean
         return Server(w=w, F=F)
 
-    def global_weights(self, server: Server) -> Weights:
+    def global_weights(self, server: Server) -> fl.Weights:
         return server.w

@@ -37,19 +37,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core import tree
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batches
-from fedloom.core.choices import Count, Positive, WholeNumber
-from fedloom.core.client import Aggregation, Client, Public, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise, minimise_from
+import fedloom as fl
+from fedloom.core.client import Public
 from fedloom.core.losses import soft_prediction, soft_target_loss
-from fedloom.core.model import Model, student_among
-from fedloom.core.optimiser import Adam, Cosine, Distill
+from fedloom.core.model import student_among
 from fedloom.core.random import derive, generator
-from fedloom.core.types import Weighted, Weights
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
@@ -59,26 +51,28 @@ Scheme = Literal["avg_logits", "avg_probs", "avg_losses"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDF(Algorithm[dict[str, Weights], Any]):
+class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
     """Distil the ensemble of the cohort's models into their mean, on public examples."""
 
-    distill: Distill = field(default_factory=lambda: Distill(batch_size=128, optimiser=Adam(lr=1e-3, clip=5.0)))
+    distill: fl.Distill = field(
+        default_factory=lambda: fl.Distill(batch_size=128, optimiser=fl.Adam(lr=1e-3, clip=5.0))
+    )
     """Batch size and optimiser of the server."""
-    steps: WholeNumber = 200
+    steps: fl.WholeNumber = 200
     """Steps of the server in each round; with `validation` at most."""
-    T: Positive = 1.0
+    T: fl.Positive = 1.0
     """Temperature of the distillation."""
     scheme: Scheme = "avg_logits"
     """Target: the mean of the teachers' logits, or of their losses."""
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
     student: str | None = None
     """Architecture that alone is distilled, from random weights; none: each that the cohort has, from its mean."""
-    validation: WholeNumber = 0
+    validation: fl.WholeNumber = 0
     """Public examples with labels that choose the best student; 0: none."""
-    every: Count = 100
+    every: fl.Count = 100
     """Steps between validations."""
-    patience: Count = 1000
+    patience: fl.Count = 1000
     """Steps without a better student after which the round ends."""
 
     mixed: ClassVar[bool] = True
@@ -89,34 +83,36 @@ class FedDF(Algorithm[dict[str, Weights], Any]):
     def fewest_logits(self) -> int:
         return 2
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def suited(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
         there = 0 if federation.public is None else len(federation.public)
         if self.validation and not federation.public_labels:
-            raise SettingError(
+            raise fl.SettingError(
                 f"FedDF validates its students on labelled public examples, validation = {self.validation} of them, "
                 "and those of this federation have no labels: set data.public_labels "
                 "(Federation(public_labels=True)) where they are of the clients' classes, or validation = 0"
             )
         if 0 < there <= self.validation:
-            raise SettingError(
+            raise fl.SettingError(
                 f"FedDF learns from the public examples that are not for validation, and validation = "
                 f"{self.validation} leaves none of {there}: lower it, or give more public examples"
             )
         return super().suited(federation, models)
 
-    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> dict[str, Weights]:
+    def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> dict[str, fl.Weights]:
         students = {m.name: m.init(key) for m in model.values()}
         if len(students) < len(model):
-            raise SettingError(f"FedDF tells architectures by name, got {[m.name for m in model.values()]}: name each")
+            raise fl.SettingError(
+                f"FedDF tells architectures by name, got {[m.name for m in model.values()]}: name each"
+            )
         if self.student is None:
             return students
         return {**students, ALONE: student_among(model, self.student).init(derive(key, "student"))}
 
-    @on_client
-    def local_update(self, client: Client[Any], w: Weights) -> tuple[Any, Weighted[Weights]]:
+    @fl.on_client
+    def local_update(self, client: fl.Client[Any], w: fl.Weights) -> tuple[Any, fl.Weighted[fl.Weights]]:
         return (), client.weigh(self.train(client, w, loss=client.loss), self.aggregation)
 
-    def round(self, server: dict[str, Weights], cohort: Cohort) -> dict[str, Weights]:
+    def round(self, server: dict[str, fl.Weights], cohort: fl.Cohort) -> dict[str, fl.Weights]:
         replies = {g.model: g.gather(self.local_update, server[g.model.name], at_least=0) for g in cohort.groups}
         means = {model: reply.mean for model, reply in replies.items() if reply.values}
         server = {**server, **{model.name: mean for model, mean in means.items()}}
@@ -133,7 +129,7 @@ class FedDF(Algorithm[dict[str, Weights], Any]):
                 server[name] = self.distilled(model, student, batches, held)
         return server
 
-    def divided(self, public: Public) -> tuple[Public, Batches | None]:
+    def divided(self, public: Public) -> tuple[Public, fl.Batches | None]:
         """Return the public examples to learn from, and those to validate on; the same ones in every round."""
         if not self.validation:
             return public, None
@@ -142,16 +138,18 @@ class FedDF(Algorithm[dict[str, Weights], Any]):
         learnt, held = public.only(order[self.validation :]), public.only(order[: self.validation])
         return learnt, held.rows(torch.arange(self.validation, device=device), 200)
 
-    def distilled(self, model: Model, student: Weights, batches: Batches, held: Batches | None) -> Weights:
+    def distilled(
+        self, model: fl.Model, student: fl.Weights, batches: fl.Batches, held: fl.Batches | None
+    ) -> fl.Weights:
         """Return the student after all batches, or the best of those that were validated on the way."""
-        optimiser, loss = Cosine(of=self.distill.optimiser, steps=self.steps), soft_target_loss(model, self.T)
+        optimiser, loss = fl.Cosine(of=self.distill.optimiser, steps=self.steps), soft_target_loss(model, self.T)
         rate = torch.tensor(optimiser.lr, dtype=torch.float64, device=batches.x.device)
         if held is None:
-            return minimise(loss, student, batches, optimiser, lr=rate)
-        moments = tuple(optimiser.init(tree.leaves(student.params)))
+            return fl.minimise(loss, student, batches, optimiser, lr=rate)
+        moments = tuple(optimiser.init(fl.tree.leaves(student.params)))
         best, highest, at = student, accuracy(model, student, held), 0
         for start in range(0, self.steps, self.every):
-            student, moments = minimise_from(
+            student, moments = fl.minimise_from(
                 loss, student, moments, batches.part(start, start + self.every), optimiser, lr=rate
             )
             reached = accuracy(model, student, held)
@@ -162,14 +160,14 @@ class FedDF(Algorithm[dict[str, Weights], Any]):
         return best
 
     def global_models(
-        self, server: Mapping[str, dict[str, Weights]], models: Mapping[str, Model]
-    ) -> dict[str, Weights]:
+        self, server: Mapping[str, dict[str, fl.Weights]], models: Mapping[str, fl.Model]
+    ) -> dict[str, fl.Weights]:
         if self.student is not None:
             return {name: server[""][ALONE] for name, model in models.items() if model.fits(server[""][ALONE])}
         return {name: server[""][model.name] for name, model in models.items()}
 
 
-def ensemble(teachers: Sequence[tuple[Model, Weights]], public: Public, T: float, scheme: Scheme) -> Tensor:
+def ensemble(teachers: Sequence[tuple[fl.Model, fl.Weights]], public: Public, T: float, scheme: Scheme) -> Tensor:
     """Return what a student is to predict of each public example at temperature T, [P, C]."""
     if scheme == "avg_logits":
         return F.softmax(public.consensus(teachers) / T, -1)
@@ -177,6 +175,6 @@ def ensemble(teachers: Sequence[tuple[Model, Weights]], public: Public, T: float
     return public.consensus([(soft_prediction(model, tau), weights) for model, weights in teachers])
 
 
-def accuracy(model: Model, weights: Weights, held: Batches) -> float:
+def accuracy(model: fl.Model, weights: fl.Weights, held: fl.Batches) -> float:
     """Of a model on labelled examples."""
     return float((held.predict(model, weights).argmax(-1) == held.y[held.examples]).double().mean())

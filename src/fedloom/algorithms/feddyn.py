@@ -19,51 +19,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
-from fedloom.core.choices import Positive
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
+import fedloom as fl
 from fedloom.core.tree import zeros_like
-from fedloom.core.types import BatchLoss, Params, Weighted, Weights, state
 
 
-@state
+@fl.state
 class Server:
-    w: Weights
-    h: Params  # like w.params
+    w: fl.Weights
+    h: fl.Params  # like w.params
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDyn(Algorithm[Server, Params]):
+class FedDyn(fl.Algorithm[Server, fl.Params]):
     """Regularise local training dynamically, so that the optima of clients and server agree."""
 
-    alpha: Positive = 0.1
+    alpha: fl.Positive = 0.1
     """Weight of the regularisation."""
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
         return Server(w=w, h=zeros_like(w.params))
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Params:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Params:
         return zeros_like(initial.params)
 
-    @on_client
-    def local_update(self, client: Client[Params], w: Weights) -> tuple[Params, Weighted[Weights]]:
+    @fl.on_client
+    def local_update(self, client: fl.Client[fl.Params], w: fl.Weights) -> tuple[fl.Params, fl.Weighted[fl.Weights]]:
         task_loss, g = client.loss, client.state
 
-        def loss(u: Weights, batch: Batch, w: Params, g: Params) -> BatchLoss:
+        def loss(u: fl.Weights, batch: fl.Batch, w: fl.Params, g: fl.Params) -> fl.BatchLoss:
             return task_loss(u, batch) - g.dot(u.params) + self.alpha / 2 * (u.params - w).sq_norm()
 
         w_k = self.train(client, w, w.params, g, loss=loss)
         return g - self.alpha * (w_k.params - w.params), client.weigh(w_k, "uniform")
 
-    def round(self, server: Server, cohort: Cohort) -> Server:
+    def round(self, server: Server, cohort: fl.Cohort) -> Server:
         replies = cohort.reduce(self.local_update, server.w)
         mean, w = replies.mean, server.w
         h = server.h - self.alpha * replies.share * (mean.params - w.params)
-        return Server(w=Weights(mean.params - 1 / self.alpha * h, mean.buffers), h=h)
+        return Server(w=fl.Weights(mean.params - 1 / self.alpha * h, mean.buffers), h=h)
 
-    def global_weights(self, server: Server) -> Weights:
+    def global_weights(self, server: Server) -> fl.Weights:
         return server.w

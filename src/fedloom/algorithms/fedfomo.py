@@ -35,64 +35,58 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import Count, NonNegative
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.derivatives import mean_loss
-from fedloom.core.model import Model
+import fedloom as fl
 from fedloom.core.random import generator
-from fedloom.core.types import Maybe, Params, Weights, state
 
 Norm = Literal["euclid", "l1", "l2", "l2_root"]
 
 
-@state
+@fl.state
 class FomoClient:
-    base: Weights  # its model before its last local training
-    theta: Weights  # and after it
+    base: fl.Weights  # its model before its last local training
+    theta: fl.Weights  # and after it
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedFomo(Algorithm[Tensor, FomoClient]):
+class FedFomo(fl.Algorithm[Tensor, FomoClient]):
     """Send each client models of others, which it weighs by its validation loss."""
 
-    M: Count = 4
+    M: fl.Count = 4
     """Models of others that a client is sent; 4 and its own are the paper's five."""
-    epsilon: NonNegative = 0.3
+    epsilon: fl.NonNegative = 0.3
     """Exploration in round 0."""
-    decay: NonNegative = 0.05
+    decay: fl.NonNegative = 0.05
     """What exploration loses in each round."""
     norm: Norm = "euclid"
     """Distance of two models."""
 
     needs_val: ClassVar[bool] = True
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Tensor:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> Tensor:
         return torch.full((num_clients,), -1)  # who uploaded before, in order; -1: nobody
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> FomoClient:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> FomoClient:
         return FomoClient(base=initial, theta=initial)
 
-    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> dict[str, Any]:
+    def init_rows(self, initial: fl.Weights, model: fl.Model, *, num_clients: int) -> dict[str, Any]:
         return {"model": initial, "affinity": torch.zeros(num_clients)}
 
-    @on_client
+    @fl.on_client
     def local_update(
-        self, client: Client[FomoClient], sent: tuple[Maybe[Weights], ...]
-    ) -> tuple[FomoClient, tuple[Weights, Tensor]]:
+        self, client: fl.Client[FomoClient], sent: tuple[fl.Maybe[fl.Weights], ...]
+    ) -> tuple[FomoClient, tuple[fl.Weights, Tensor]]:
         base, theta = client.state.base, client.state.theta
         models = [theta, *(maybe.value for maybe in sent)]
         gain = validation_loss(client, base) - torch.stack([validation_loss(client, n) for n in models])
         away = torch.stack([distance(n.params - base.params, self.norm) for n in models])
         there = torch.stack([torch.ones_like(client.num_examples.bool()), *(maybe.present for maybe in sent)])
         w = torch.where(there, fomo_weights(gain, away), 0.0)
-        alone = Maybe(present=client.val.num_examples == 0, value=theta)
+        alone = fl.Maybe(present=client.val.num_examples == 0, value=theta)
         start = alone.otherwise(mixed(base, models, w))
         trained = self.train(client, start)
         return FomoClient(base=start, theta=trained), (trained, w)
 
-    def round(self, uploaded: Tensor, cohort: Cohort) -> Tensor:
+    def round(self, uploaded: Tensor, cohort: fl.Cohort) -> Tensor:
         known, key = uploaded[uploaded >= 0].tolist(), cohort.key("candidates")
         chosen: dict[int, list[int]] = {}  # by client, M numbers of others; -1: nobody
         for k in cohort.ids.tolist():
@@ -101,7 +95,7 @@ class FedFomo(Algorithm[Tensor, FomoClient]):
             found = choose(affinity, others, self.M, self.epsilon - self.decay * cohort.round, generator(key, k))
             chosen[k] = found + [-1] * (self.M - len(found))
 
-        def candidates(clients: Tensor) -> tuple[tuple[Maybe[Weights], ...]]:
+        def candidates(clients: Tensor) -> tuple[tuple[fl.Maybe[fl.Weights], ...]]:
             theirs = torch.tensor([chosen[k] for k in clients.tolist()], device=clients.device)  # [k, M]
             return (tuple(last_model(cohort, n, clients) for n in theirs.unbind(1)),)
 
@@ -115,16 +109,16 @@ class FedFomo(Algorithm[Tensor, FomoClient]):
         now = sorted({*known, *replies.ids.tolist()})
         return uploaded.new_tensor(now + [-1] * (len(uploaded) - len(now)))
 
-    def personal(self, client: Client[FomoClient], sent: tuple[()]) -> Weights:
+    def personal(self, client: fl.Client[FomoClient], sent: tuple[()]) -> fl.Weights:
         return client.state.theta
 
 
-def validation_loss(client: Client[FomoClient], weights: Weights) -> Tensor:
+def validation_loss(client: fl.Client[FomoClient], weights: fl.Weights) -> Tensor:
     """Return the mean loss on the client's validation examples, [] float64; 0 where it has none."""
-    return mean_loss(client.model, client.task, weights, client.val)
+    return fl.mean_loss(client.model, client.task, weights, client.val)
 
 
-def distance(moved: Params, norm: Norm) -> Tensor:
+def distance(moved: fl.Params, norm: Norm) -> Tensor:
     """Return the norm of a difference of models, []: Euclidean, `l1`, its square (`l2`), or summed over tensors."""
     sizes = torch.stack([t.abs().sum() if norm == "l1" else t.square().sum() for t in moved.values()])
     if norm == "l2_root":
@@ -137,7 +131,7 @@ def fomo_weights(gain: Tensor, away: Tensor) -> Tensor:
     return torch.where(away > 0, gain.to(away.dtype) / torch.where(away > 0, away, 1.0), 0.0)
 
 
-def mixed(base: Weights, models: Sequence[Weights], w: Tensor) -> Weights:
+def mixed(base: fl.Weights, models: Sequence[fl.Weights], w: Tensor) -> fl.Weights:
     """Return base + sum_n w^_n (theta_n - base), with the positive w_n alone; base where there is none."""
     kept = w.clamp(min=0.0)
     total, start = kept.sum(), base
@@ -164,7 +158,7 @@ def choose(affinity: Tensor, others: Sequence[int], count: int, explore: float, 
     return chosen
 
 
-def last_model(cohort: Cohort, others: Tensor, clients: Tensor) -> Maybe[Weights]:
+def last_model(cohort: fl.Cohort, others: Tensor, clients: Tensor) -> fl.Maybe[fl.Weights]:
     """Return the last models of `others` [k], stacked; none where the number is -1. Row `clients` gives the shapes."""
     present = others >= 0
-    return Maybe.where(present, cohort.rows("model", torch.where(present, others, clients)))
+    return fl.Maybe.where(present, cohort.rows("model", torch.where(present, others, clients)))

@@ -29,75 +29,66 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 import torch
 from torch import Tensor
 
+import fedloom as fl
 from fedloom.algorithms.shared.transfer import PUBLIC, drawn, learnt
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, Batches
-from fedloom.core.choices import Count, WholeNumber
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.fold import minimise
 from fedloom.core.losses import Loss
-from fedloom.core.model import Model
-from fedloom.core.optimiser import Adam, Digest
 from fedloom.core.random import fold_in, uniform
-from fedloom.core.types import BatchLoss, Weights, replace, state
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
 
 
-@state
+@fl.state
 class FedMDClient:
-    weights: Weights
+    weights: fl.Weights
     begun: Tensor  # [] bool: whether it has been through phase 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMD(Algorithm[tuple[()], FedMDClient]):
+class FedMD(fl.Algorithm[tuple[()], FedMDClient]):
     """Let clients learn the mean of their predictions on public examples."""
 
-    distill: Digest = field(default_factory=lambda: Digest(epochs=1, batch_size=128, optimiser=Adam(lr=1e-3)))
+    distill: fl.Digest = field(default_factory=lambda: fl.Digest(epochs=1, batch_size=128, optimiser=fl.Adam(lr=1e-3)))
     """Passes, batch size and optimiser on public examples; of phase 0 all but the passes."""
-    num_public: Count = 5000
+    num_public: fl.Count = 5000
     """Public examples of a round, P; all where there are fewer."""
-    public_epochs: WholeNumber = 20
+    public_epochs: fl.WholeNumber = 20
     """Passes over all public examples with labels in phase 0."""
-    private_passes: WholeNumber = 2
+    private_passes: fl.WholeNumber = 2
     """Local trainings (each of E epochs) that follow in phase 0."""
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def suited(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.public_epochs and not federation.public_labels:
-            raise SettingError(
+            raise fl.SettingError(
                 f"phase 0 of FedMD trains on public examples with their labels, for {self.public_epochs} epochs, and "
                 "those of this federation have none: set data.public_labels (Federation(public_labels=True)) where the "
                 "public examples are of the clients' classes, or public_epochs = 0"
             )
         return super().suited(federation, models)
 
-    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> tuple[()]:
+    def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> tuple[()]:
         return ()
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> FedMDClient:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> FedMDClient:
         return FedMDClient(weights=model.init(key), begun=torch.zeros((), dtype=torch.bool))
 
-    @on_client
+    @fl.on_client
     def communicate(
-        self, client: Client[FedMDClient], public: Annotated[Tensor, "control"]
+        self, client: fl.Client[FedMDClient], public: Annotated[Tensor, "control"]
     ) -> tuple[FedMDClient, Annotated[Tensor, "predictions"]]:
         weights = self.phase_0(client)
         batches = client.public.rows(public, self.distill.batch_size)
         done = FedMDClient(weights=weights, begun=torch.ones_like(client.state.begun))
         return done, batches.predict(client.model, weights)
 
-    def phase_0(self, client: Client[FedMDClient]) -> Weights:
+    def phase_0(self, client: fl.Client[FedMDClient]) -> fl.Weights:
         """Return the model after phase 0, which has no steps for a client that has been through it."""
         weights, rate = client.state.weights, torch.full_like(client.lr, self.distill.optimiser.lr)
 
-        def once(batches: Batches) -> Batches:
+        def once(batches: fl.Batches) -> fl.Batches:
             return batches.first(torch.where(client.state.begun, 0, batches.num_steps))
 
         count, n = client.public.batches.x.shape[:1], self.public_epochs
@@ -105,39 +96,39 @@ class FedMD(Algorithm[tuple[()], FedMDClient]):
             orders = [uniform(client.key, epoch, count).argsort(stable=True) for epoch in range(n)]
             stored = client.public.rows(torch.arange(count[0], device=orders[0].device), self.distill.batch_size)
             batches = once(stored.passes(torch.stack(orders), fold_in(client.key, PUBLIC)))
-            weights = minimise(client.loss, weights, batches, self.distill.optimiser, lr=rate)
+            weights = fl.minimise(client.loss, weights, batches, self.distill.optimiser, lr=rate)
         for _ in range(self.private_passes):
             weights = self.train(client, weights, batches=once(client.train))
         return weights
 
-    @on_client
+    @fl.on_client
     def local_update(
         self,
-        client: Client[FedMDClient],
+        client: fl.Client[FedMDClient],
         public: Annotated[Tensor, "control"],
         consensus: Annotated[Tensor, "predictions"],
     ) -> tuple[FedMDClient, tuple[()]]:
         """Digest, then revisit."""
         loss = absolute_error_loss(client.model)
         weights = learnt(client, client.state.weights, loss, public, consensus, self.distill)
-        return replace(client.state, weights=self.train(client, weights)), ()
+        return fl.replace(client.state, weights=self.train(client, weights)), ()
 
-    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+    def round(self, server: tuple[()], cohort: fl.Cohort) -> tuple[()]:
         public = drawn(cohort, self.num_public)
         replies = cohort.gather(self.communicate, public)
         replies.cohort.gather(self.local_update, public, replies.value.mean(0), at_least=0)
         return server
 
-    def personal(self, client: Client[FedMDClient], sent: tuple[()]) -> Weights:
+    def personal(self, client: fl.Client[FedMDClient], sent: tuple[()]) -> fl.Weights:
         return client.state.weights
 
 
-def absolute_error_loss(model: Model) -> Loss:
+def absolute_error_loss(model: fl.Model) -> Loss:
     """mean_c |logits - batch.target|, mean over the batch; `batch.target`: [B, C] logits."""
 
-    def loss(weights: Weights, batch: Batch) -> BatchLoss:
+    def loss(weights: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
         logits, buffers = model.train(weights, batch)
         value = batch.mean((logits - batch.target).abs().mean(-1))
-        return BatchLoss(value=value, logits=logits, weights=replace(weights, buffers=buffers))
+        return fl.BatchLoss(value=value, logits=logits, weights=fl.replace(weights, buffers=buffers))
 
     return loss

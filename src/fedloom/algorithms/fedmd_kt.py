@@ -22,19 +22,18 @@ from dataclasses import dataclass
 
 import torch
 
+import fedloom as fl
 from fedloom.algorithms.shared.transfer import Transfer
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedMDKT(Transfer[tuple[()]]):
     """See `Transfer` for the settings."""
 
-    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> tuple[()]:
+    def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> tuple[()]:
         return ()
 
-    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+    def round(self, server: tuple[()], cohort: fl.Cohort) -> tuple[()]:
         public, replies = self.collect(cohort)
         count = len(replies.ids)
         self.teach(replies, public, torch.ones(count, count).to(replies.value) / count)

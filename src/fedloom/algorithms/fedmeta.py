@@ -35,57 +35,49 @@ import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batches
-from fedloom.core.choices import Count, Positive
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
+import fedloom as fl
 from fedloom.core.derivatives import objective_gradient, objective_hessian_times
-from fedloom.core.errors import SettingError
-from fedloom.core.model import Model
-from fedloom.core.types import Params, Weighted, Weights, replace
-from fedloom.data import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMeta(Algorithm[Weights, tuple[()]]):
+class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
     """Learn an initialisation from which a client adapts in a few steps."""
 
-    alpha: Positive = 0.01
+    alpha: fl.Positive = 0.01
     """Learning rate of the inner steps."""
-    beta: Positive = 0.01
+    beta: fl.Positive = 0.01
     """Learning rate of the server."""
-    inner_steps: Count = 1
+    inner_steps: fl.Count = 1
     """Number of inner steps."""
     order: Literal["second", "first"] = "second"
     """Order of the meta-gradient."""
     support: Annotated[float, Gt(0), Lt(1)] = 0.8
     """Share of a client's examples to adapt on."""
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     own_steps: ClassVar[bool] = True
     personal_trains: ClassVar[bool] = True
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         sizes = federation.partition.sizes
         query = np.floor(sizes * (1 - self.support) + _TIE).astype(int)
         wrong = np.flatnonzero((sizes > 0) & ((query == 0) | (query == sizes)))  # a new client has nothing to train on
         if len(wrong):
             n, q = sizes[wrong[0]], query[wrong[0]]
-            raise SettingError(
+            raise fl.SettingError(
                 f"FedMeta needs support and query examples on each client, got {n - q} and {q} of the {n} of client "
                 f"{wrong[0]} with support = {self.support:g}: leave this client out, or set support nearer to 0.5"
             )
         return super().suited(federation, models)
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
 
-    @on_client
+    @fl.on_client
     def meta_gradient(
-        self, client: Client[tuple[()]], w: Weights
-    ) -> tuple[tuple[()], Annotated[Weighted[Params], "gradient"]]:
+        self, client: fl.Client[tuple[()]], w: fl.Weights
+    ) -> tuple[tuple[()], Annotated[fl.Weighted[fl.Params], "gradient"]]:
         support, query = self.sets(client)
         *path, u = self.adapted(client, w, support)
         g = objective_gradient(client.model, client.task, u, query)
@@ -94,26 +86,26 @@ class FedMeta(Algorithm[Weights, tuple[()]]):
                 g = g - self.alpha * objective_hessian_times(client.model, client.task, u, support, g)
         return (), client.weigh(g, self.aggregation)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
-        return replace(w, params=w.params - self.beta * cohort.reduce(self.meta_gradient, w).mean)
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
+        return fl.replace(w, params=w.params - self.beta * cohort.reduce(self.meta_gradient, w).mean)
 
-    def sets(self, client: Client[tuple[()]]) -> tuple[Batches, Batches]:
+    def sets(self, client: fl.Client[tuple[()]]) -> tuple[fl.Batches, fl.Batches]:
         """One pass over the support examples, and one over the query examples."""
         query = is_query(torch.arange(len(client.train.examples), device=client.key.device), self.support)
         return client.train.only(~query), client.train.only(query)
 
-    def adapted(self, client: Client[tuple[()]], w: Weights, support: Batches) -> list[Weights]:
+    def adapted(self, client: fl.Client[tuple[()]], w: fl.Weights, support: fl.Batches) -> list[fl.Weights]:
         """u^0 = w, u^1, ..., u^K."""
         path = [w]
         for _ in range(self.inner_steps):
             slope = objective_gradient(client.model, client.task, path[-1], support)
-            path.append(replace(w, params=path[-1].params - self.alpha * slope))
+            path.append(fl.replace(w, params=path[-1].params - self.alpha * slope))
         return path
 
-    def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
+    def personal(self, client: fl.Client[tuple[()]], sent: fl.Weights) -> fl.Weights:
         return self.adapted(client, sent, self.sets(client)[0])[-1]
 
-    def global_weights(self, server: Weights) -> Weights:
+    def global_weights(self, server: fl.Weights) -> fl.Weights:
         return server
 
 

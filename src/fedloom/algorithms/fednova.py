@@ -22,43 +22,39 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
+import fedloom as fl
 from fedloom.core.tree import zeros_like
-from fedloom.core.types import Params, Weighted, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNova(Algorithm[Weights, Params]):
+class FedNova(fl.Algorithm[fl.Weights, fl.Params]):
     """Normalise what clients send by their number of steps."""
 
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """p_k: by the number of `samples`, or `uniform`."""
     variance_reduction: Literal["none", "released"] = "none"
     """`none`, or that of the FedNTD authors' code (`released`)."""
 
     sums_gradients = True  # who has no a_k is refused
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Params:
-        return zeros_like(initial.params) if self.variance_reduction == "released" else Params()
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Params:
+        return zeros_like(initial.params) if self.variance_reduction == "released" else fl.Params()
 
-    @on_client
+    @fl.on_client
     def local_update(
-        self, client: Client[Params], w: Weights
-    ) -> tuple[Params, Weighted[tuple[Annotated[Weights, "gradient"], Annotated[Tensor, "control"]]]]:
+        self, client: fl.Client[fl.Params], w: fl.Weights
+    ) -> tuple[fl.Params, fl.Weighted[tuple[Annotated[fl.Weights, "gradient"], Annotated[Tensor, "control"]]]]:
         last, a = client.state, self.plain_steps(client)  # d_k / lr of the client's last round, if it counts
         w_k = self.train(client, w, last, loss=client.loss, correct=(lambda g, last: g - last) if last else None)
         d = 1 / a * (w.params - w_k.params)
-        return 1 / client.lr * d if last else last, client.weigh((Weights(d, w_k.buffers), a), self.aggregation)
+        return 1 / client.lr * d if last else last, client.weigh((fl.Weights(d, w_k.buffers), a), self.aggregation)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         d, tau_eff = cohort.reduce(self.local_update, w).mean
-        return Weights(w.params - tau_eff * d.params, d.buffers)
+        return fl.Weights(w.params - tau_eff * d.params, d.buffers)
 
-    def global_weights(self, server: Weights) -> Weights:
+    def global_weights(self, server: fl.Weights) -> fl.Weights:
         return server

@@ -21,20 +21,15 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from fedloom.core.averaging import Averaging
-from fedloom.core.batches import Batch
-from fedloom.core.choices import NonNegative
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
+import fedloom as fl
 from fedloom.core.losses import not_true
-from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNTDMSE(Averaging[Weights]):
+class FedNTDMSE(fl.Averaging[fl.Weights]):
     """Hold the not-true logits to those of the received model by their squared distance."""
 
-    beta: NonNegative = 0.05
+    beta: fl.NonNegative = 0.05
     """Weight of the squared distance."""
     reduction: Literal["mean", "class_sum"] = "mean"
     """Reduction of the squares over the classes: `mean`, or their sum (`class_sum`)."""
@@ -45,11 +40,13 @@ class FedNTDMSE(Averaging[Weights]):
     def fewest_logits(self) -> int:
         return 2  # one that is not the true one
 
-    @on_client
-    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+    @fl.on_client
+    def local_update(
+        self, client: fl.Client[fl.Weights], sent: fl.Weights
+    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
         task_loss, received = client.loss, self.received(client, sent)
 
-        def loss(w: Weights, batch: Batch) -> BatchLoss:
+        def loss(w: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
             ce = task_loss(w, batch)
             return ce + self.penalty(ce.logits, batch)
 
@@ -57,11 +54,11 @@ class FedNTDMSE(Averaging[Weights]):
         w_k = self.train(client, received, loss=loss, batches=batches)
         return self.answer(client, w_k)
 
-    def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
+    def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:
         """Beta * MSE over the not-true classes, []."""
         squares = (not_true(logits, batch.y) - not_true(batch.teacher, batch.y)).square()
         others = squares.shape[-1] if self.reduction == "mean" else 1
         return self.beta * batch.mean(squares.sum(-1) / others)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

@@ -18,14 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from fedloom.core.averaging import Averaging
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.types import Weighted, Weights
+import fedloom as fl
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPer(Averaging[Weights]):
+class FedPer(fl.Averaging[fl.Weights]):
     """Share all layers but the personal ones."""
 
     personal_layers: str = "last:1"
@@ -40,10 +37,12 @@ class FedPer(Averaging[Weights]):
         object.__setattr__(self, "shared", " ".join(words))
         super().__post_init__()
 
-    @on_client
-    def local_update(self, client: Client[Weights], base: Weights) -> tuple[Weights, Weighted[Weights]]:
+    @fl.on_client
+    def local_update(
+        self, client: fl.Client[fl.Weights], base: fl.Weights
+    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
         w_k = self.train(client, self.received(client, base), loss=client.loss)
         return self.answer(client, w_k)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

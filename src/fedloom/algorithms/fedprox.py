@@ -26,21 +26,15 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedloom.core.averaging import Averaging
-from fedloom.core.batches import Batch
-from fedloom.core.choices import NonNegative
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
+import fedloom as fl
 from fedloom.core.random import generator
-from fedloom.core.types import BatchLoss, Weighted, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx(Averaging[Weights]):
+class FedProx(fl.Averaging[fl.Weights]):
     """Hold the local model near the received one by a proximal term."""
 
-    mu: NonNegative = 0.1
+    mu: fl.NonNegative = 0.1
     """Weight of the proximal term."""
     drop_percent: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of clients that are slow."""
@@ -52,7 +46,7 @@ class FedProx(Averaging[Weights]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.drop_percent and self.local.epochs < 2:
-            raise SettingError(
+            raise fl.SettingError(
                 f"a straggler does fewer epochs than others, of which there must be two, got local.epochs = "
                 f"{self.local.epochs}: set local.epochs to 2 or more, or drop_percent=0"
             )
@@ -62,21 +56,21 @@ class FedProx(Averaging[Weights]):
         """As `Paced`: a straggler's share is one of all epochs of the round."""
         return "drop_percent" if self.drop_percent else None
 
-    @on_client
+    @fl.on_client
     def local_update(
-        self, client: Client[Weights], sent: Weights, epochs: Tensor | None = None
-    ) -> tuple[Weights, Weighted[Weights]]:
+        self, client: fl.Client[fl.Weights], sent: fl.Weights, epochs: Tensor | None = None
+    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
         task_loss, received, batches = client.loss, self.received(client, sent), client.train
         if epochs is not None:
             batches = batches.first((epochs * batches.num_steps // self.local.epochs).clamp(min=1))
 
-        def loss(w: Weights, batch: Batch, received: Weights) -> BatchLoss:
+        def loss(w: fl.Weights, batch: fl.Batch, received: fl.Weights) -> fl.BatchLoss:
             return task_loss(w, batch) + self.mu / 2 * (w.params - received.params).sq_norm()  # (2)
 
         w_k = self.train(client, received, received, loss=loss, batches=batches)
         return self.answer(client, w_k)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         each: tuple[Tensor, ...] = ()
         if self.drop_percent:
             epochs = self.epochs(cohort)
@@ -86,7 +80,7 @@ class FedProx(Averaging[Weights]):
                 cohort = cohort.only(cohort.ids[epochs == self.local.epochs])
         return w.merge(cohort.reduce(self.local_update, self.down(w), scatter=each).mean)
 
-    def epochs(self, cohort: Cohort) -> Tensor:
+    def epochs(self, cohort: fl.Cohort) -> Tensor:
         """How many epochs each client does, [K] int64."""
         draw, (K,) = generator(cohort.key("stragglers")), cohort.ids.shape
         whole = max(1, round(K * (1 - self.drop_percent)))

@@ -22,24 +22,19 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from fedloom.core.averaging import Averaging
-from fedloom.core.batches import Batch
-from fedloom.core.choices import NonNegative, Positive
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.losses import distillation, not_true
-from fedloom.core.types import BatchLoss, Weighted, Weights
+import fedloom as fl
+from fedloom.core.losses import not_true
 
 
 @dataclass(frozen=True, kw_only=True)
-class KDNTD(Averaging[Weights]):
+class KDNTD(fl.Averaging[fl.Weights]):
     """Mix ordinary and not-true distillation of the received model."""
 
     lam: Annotated[float, Ge(0), Le(1)] = 0.5
     """Share of NTD: 0 is KD, 1 FedNTD."""
-    beta: NonNegative = 1.0
+    beta: fl.NonNegative = 1.0
     """Weight of the distillation."""
-    tau: Positive = 1.0
+    tau: fl.Positive = 1.0
     """Temperature of the distillation."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
@@ -48,11 +43,13 @@ class KDNTD(Averaging[Weights]):
     def fewest_logits(self) -> int:
         return 3 if self.lam else 2  # two that are not the true one
 
-    @on_client
-    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+    @fl.on_client
+    def local_update(
+        self, client: fl.Client[fl.Weights], sent: fl.Weights
+    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
         task_loss, received = client.loss, self.received(client, sent)
 
-        def loss(w: Weights, batch: Batch) -> BatchLoss:
+        def loss(w: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
             ce = task_loss(w, batch)
             return ce + self.penalty(ce.logits, batch)
 
@@ -60,12 +57,12 @@ class KDNTD(Averaging[Weights]):
         w_k = self.train(client, received, loss=loss, batches=batches)
         return self.answer(client, w_k)
 
-    def penalty(self, logits: Tensor, batch: Batch) -> Tensor:
+    def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:
         """(1 - lam) of the divergence over all classes, lam of that over the not-true ones, [] (17, 18)."""
         q, teacher = not_true(logits, batch.y), not_true(batch.teacher, batch.y)
-        kd = self.beta * batch.mean(distillation(logits, batch.teacher, self.tau))
-        ntd = self.beta * batch.mean(distillation(q, teacher, self.tau))
+        kd = self.beta * batch.mean(fl.distillation(logits, batch.teacher, self.tau))
+        ntd = self.beta * batch.mean(fl.distillation(q, teacher, self.tau))
         return (1.0 - self.lam) * kd + self.lam * ntd
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

@@ -28,10 +28,8 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+import fedloom as fl
 from fedloom.algorithms.shared.transfer import Transfer, check_pull, mixture, project_simplex
-from fedloom.core.choices import Count, NonNegative
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
 
 LOGGED = 100  # clients up to which C, N x N numbers, is in every round's record
 
@@ -43,23 +41,23 @@ class KTpFL(Transfer[Tensor]):
     The record of a round has C as `server_coefficients`, row by row, where there are at most 100 clients.
     """
 
-    lam: NonNegative = 1.0
+    lam: fl.NonNegative = 1.0
     """Weight of the distillation in eq. 7."""
-    rho: NonNegative = 0.7
+    rho: fl.NonNegative = 0.7
     """Pull of the coefficients to uniform mixing in eq. 7; `eta3` * `rho` < 1."""
-    eta3: NonNegative = 0.1
+    eta3: fl.NonNegative = 0.1
     """Learning rate of the coefficients in eq. 7."""
-    coefficient_steps: Count = 1
+    coefficient_steps: fl.Count = 1
     """Steps of eq. 7 in each round."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pull(self.eta3, self.rho)
 
-    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> Tensor:
+    def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> Tensor:
         return torch.full((num_clients, num_clients), 1.0 / num_clients)  # row = student
 
-    def round(self, server: Tensor, cohort: Cohort) -> Tensor:
+    def round(self, server: Tensor, cohort: fl.Cohort) -> Tensor:
         public, replies = self.collect(cohort)  # (5)
         ids, soft, sizes = replies.ids, replies.value, replies.cohort.sizes.to(server.dtype)  # soft: [K, P, C]
         block = server[ids][:, ids]

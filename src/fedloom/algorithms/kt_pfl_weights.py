@@ -25,48 +25,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import fedloom as fl
 from fedloom.algorithms.shared.transfer import check_pull, project_simplex
-from fedloom.core import tree
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import NonNegative
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
-from fedloom.core.types import Params, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class KTpFLWeights(Algorithm[tuple[()], Weights]):
+class KTpFLWeights(fl.Algorithm[tuple[()], fl.Weights]):
     """Mix models of one architecture by learnt coefficients."""
 
-    lam: NonNegative = 1.0
+    lam: fl.NonNegative = 1.0
     """Weight of the distance in eq. 7."""
-    rho: NonNegative = 0.7
+    rho: fl.NonNegative = 0.7
     """Pull of the coefficients to uniform mixing in eq. 7; `eta3` * `rho` < 1."""
-    eta3: NonNegative = 0.1
+    eta3: fl.NonNegative = 0.1
     """Learning rate of the coefficients in eq. 7."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pull(self.eta3, self.rho)
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> tuple[()]:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> tuple[()]:
         return ()
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Weights:
         return initial
 
-    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> dict[str, Any]:
+    def init_rows(self, initial: fl.Weights, model: fl.Model, *, num_clients: int) -> dict[str, Any]:
         return {"model": initial, "coefficients": torch.full((num_clients,), 1.0 / num_clients)}
 
-    @on_client
-    def local_update(self, client: Client[Weights], theta: Weights) -> tuple[Weights, Weights]:
+    @fl.on_client
+    def local_update(self, client: fl.Client[fl.Weights], theta: fl.Weights) -> tuple[fl.Weights, fl.Weights]:
         w = self.train(client, theta)
         return w, w
 
-    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+    def round(self, server: tuple[()], cohort: fl.Cohort) -> tuple[()]:
         everyone, n = cohort.everyone.ids, cohort.num_clients
-        models: Weights = cohort.everyone.rows("model")  # [N, ...]
+        models: fl.Weights = cohort.everyone.rows("model")  # [N, ...]
 
         def rows(clients: Tensor) -> tuple[Tensor, Tensor]:
             """C of some clients [k, N], and at which of the N each of them stands."""
@@ -85,20 +79,20 @@ class KTpFLWeights(Algorithm[tuple[()], Weights]):
         replies.cohort.keep("coefficients", kept)
         return server
 
-    def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
+    def personal(self, client: fl.Client[fl.Weights], sent: tuple[()]) -> fl.Weights:
         return client.state
 
 
-def mixed(models: Weights, c: Tensor, own: Tensor) -> Weights:
+def mixed(models: fl.Weights, c: Tensor, own: Tensor) -> fl.Weights:
     """theta_n = sum_m C[n, m] w_m. `models`: [N, ...], `c`: [k, N], `own` [k]: whose counters -> [k, ...]."""
 
     def mix(t: Tensor) -> Tensor:
         return torch.tensordot(c.to(t.dtype), t, 1) if t.is_floating_point() else t[own]
 
-    found: Weights = tree.map_tree(mix, models)
+    found: fl.Weights = fl.tree.map_tree(mix, models)
     return found
 
 
-def flat(params: Params) -> Tensor:
+def flat(params: fl.Params) -> Tensor:
     """All parameters of N models, [N, d]."""
     return torch.cat([t.flatten(1) for t in params.values()], 1)

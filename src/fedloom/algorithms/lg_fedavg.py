@@ -26,25 +26,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedloom.core import tree
-from fedloom.core.averaging import Averaging
-from fedloom.core.choices import WholeNumber
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.model import Model
-from fedloom.core.types import Maybe, Weighted, Weights
+import fedloom as fl
 
 
 @dataclass(frozen=True, kw_only=True)
-class LGFedAvg(Averaging[Maybe[Weights]]):
+class LGFedAvg(fl.Averaging[fl.Maybe[fl.Weights]]):
     """Share the layers near the output, and keep representations local."""
 
-    aggregation: Aggregation = "uniform"
+    aggregation: fl.Aggregation = "uniform"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
     global_modules: str = "last:2"
     """Tensors that are shared: glob patterns of their names, or `last:N` for the last N layers, separated by spaces."""
-    pretrain_rounds: WholeNumber = 0
+    pretrain_rounds: fl.WholeNumber = 0
     """Rounds of FedAvg before."""
     shared: str = field(init=False, default="*")
 
@@ -54,56 +47,60 @@ class LGFedAvg(Averaging[Maybe[Weights]]):
         object.__setattr__(self, "shared", self.global_modules)
         super().__post_init__()
         if self.pretrain_rounds and self.buffers == "local":
-            raise SettingError(
+            raise fl.SettingError(
                 f"LG-FedAvg's clients start from the pretrained model, and with buffers = 'local' it has no BatchNorm "
                 f"statistics, got pretrain_rounds = {self.pretrain_rounds}: set buffers = 'average' or 'server', or "
                 "pretrain_rounds = 0"
             )
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Maybe[Weights]:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Maybe[fl.Weights]:
         own = self.own(initial)
-        return Maybe.none(own) if self.pretrain_rounds else Maybe.some(own)
+        return fl.Maybe.none(own) if self.pretrain_rounds else fl.Maybe.some(own)
 
-    def init_rows(self, initial: Weights, model: Model, *, num_clients: int) -> Mapping[str, Any]:
+    def init_rows(self, initial: fl.Weights, model: fl.Model, *, num_clients: int) -> Mapping[str, Any]:
         return {"has_layers": torch.zeros((), dtype=torch.bool)} if self.pretrain_rounds else {}
 
-    def received(self, client: Client[Maybe[Weights]], sent: Weights) -> Weights:
+    def received(self, client: fl.Client[fl.Maybe[fl.Weights]], sent: fl.Weights) -> fl.Weights:
         own = client.state.otherwise(self.own(sent)) if self.pretrain_rounds else client.state.value
         return client.model.arrange(sent.merge(own))
 
-    def answer(self, client: Client[Maybe[Weights]], w_k: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
+    def answer(
+        self, client: fl.Client[fl.Maybe[fl.Weights]], w_k: fl.Weights
+    ) -> tuple[fl.Maybe[fl.Weights], fl.Weighted[fl.Weights]]:
         _, upload = super().answer(client, w_k)
-        return Maybe.where(client.round >= self.pretrain_rounds, self.own(w_k)), upload
+        return fl.Maybe.where(client.round >= self.pretrain_rounds, self.own(w_k)), upload
 
-    @on_client
-    def pretrain(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
+    @fl.on_client
+    def pretrain(
+        self, client: fl.Client[fl.Maybe[fl.Weights]], w: fl.Weights
+    ) -> tuple[fl.Maybe[fl.Weights], fl.Weighted[fl.Weights]]:
         w_k = self.train(client, w, loss=client.loss)
         kept, upload = self.answer(client, w_k)
         own = self.own(w_k)
-        rest = Weights(params=own.params) if self.buffers == "server" else own  # as `up` has it of the shared part
+        rest = fl.Weights(params=own.params) if self.buffers == "server" else own  # as `up` has it of the shared part
         return kept, client.weigh(upload.value.merge(rest), self.aggregation)
 
-    @on_client
+    @fl.on_client
     def local_update(
-        self, client: Client[Maybe[Weights]], head: Weights, layers: Maybe[Weights] | None = None
-    ) -> tuple[Maybe[Weights], Weighted[Weights]]:
+        self, client: fl.Client[fl.Maybe[fl.Weights]], head: fl.Weights, layers: fl.Maybe[fl.Weights] | None = None
+    ) -> tuple[fl.Maybe[fl.Weights], fl.Weighted[fl.Weights]]:
         sent = head if layers is None else head.merge(layers.value)
         w_k = self.train(client, self.received(client, sent), loss=client.loss)
         return self.answer(client, w_k)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         if cohort.round < self.pretrain_rounds:
             return w.merge(cohort.reduce(self.pretrain, w).mean)
         if self.pretrain_rounds == 0:
             return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)
         new = ~cohort.rows("has_layers")  # w keeps the lower layers with which pretraining ended
-        layers = tree.map_tree(lambda t: t.expand(len(new), *t.shape), self.own(w))
-        found = cohort.reduce(self.local_update, self.down(w), scatter=(Maybe.where(new, layers),))
+        layers = fl.tree.map_tree(lambda t: t.expand(len(new), *t.shape), self.own(w))
+        found = cohort.reduce(self.local_update, self.down(w), scatter=(fl.Maybe.where(new, layers),))
         found.cohort.keep("has_layers", torch.ones_like(found.cohort.ids, dtype=torch.bool))
         return w.merge(found.mean)
 
-    def judged_with(self, server: Weights, model: Model) -> Weights:
+    def judged_with(self, server: fl.Weights, model: fl.Model) -> fl.Weights:
         return server if self.pretrain_rounds else self.down(server)
 
-    def has_personal(self, state: Maybe[Weights]) -> Tensor:
+    def has_personal(self, state: fl.Maybe[fl.Weights]) -> Tensor:
         return state.present

@@ -10,15 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
-from fedloom.core.types import Weights
+import fedloom as fl
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalOnly(Algorithm[tuple[()], Weights]):
+class LocalOnly(fl.Algorithm[tuple[()], fl.Weights]):
     """Train each client alone, without federation."""
 
     schedule: Literal["cohort", "every_round"] = "cohort"
@@ -28,19 +24,19 @@ class LocalOnly(Algorithm[tuple[()], Weights]):
     def asks_everyone(self) -> bool:
         return self.schedule == "every_round"
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> tuple[()]:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> tuple[()]:
         return ()
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Weights:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Weights:
         return initial
 
-    @on_client
-    def local_update(self, client: Client[Weights]) -> tuple[Weights, tuple[()]]:
+    @fl.on_client
+    def local_update(self, client: fl.Client[fl.Weights]) -> tuple[fl.Weights, tuple[()]]:
         return self.train(client, client.state, loss=client.loss), ()
 
-    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+    def round(self, server: tuple[()], cohort: fl.Cohort) -> tuple[()]:
         cohort.gather(self.local_update)
         return server
 
-    def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
+    def personal(self, client: fl.Client[fl.Weights], sent: tuple[()]) -> fl.Weights:
         return client.state

@@ -25,69 +25,64 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
-from fedloom.core.choices import NonNegative, Positive
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.losses import objective
-from fedloom.core.model import Features, Model
-from fedloom.core.types import BatchLoss, Maybe, Weighted, Weights
+import fedloom as fl
+from fedloom.core.model import Features
 
 
 @dataclass(frozen=True, kw_only=True)
-class MOON(Algorithm[Weights, Maybe[Weights]]):
+class MOON(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """Contrast features with those of the global and of the previous local model."""
 
-    mu: NonNegative = 1.0
+    mu: fl.NonNegative = 1.0
     """Weight of the contrastive term."""
-    tau: Positive = 0.5
+    tau: fl.Positive = 0.5
     """Temperature of the contrastive term."""
     feature: str = "features"
     """Method or layer of the network that returns z."""
     previous: Literal["initial", "received", "random"] = "initial"
     """Last model of a client that never took part: `initial`, `received`, or `random`."""
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0}
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         if not model.offers(self.feature):
-            raise SettingError(
+            raise fl.SettingError(
                 f"MOON compares features, and {model.name} has no method or layer {self.feature!r}: define "
                 f"features(x), which forward calls, or set feature to one of its layers, {', '.join(model.layers)}"
             )
         if self.previous == "random" and not model.seeded:
-            raise SettingError(
+            raise fl.SettingError(
                 f"MOON cannot draw a random {model.name} from a module: give fl.Model a function, or its class"
             )
         return model.init(key)
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Maybe[Weights]:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Maybe[fl.Weights]:
         if self.previous == "received":
-            return Maybe.none(initial)
-        return Maybe.some(model.init(key) if self.previous == "random" else initial)
+            return fl.Maybe.none(initial)
+        return fl.Maybe.some(model.init(key) if self.previous == "random" else initial)
 
-    @on_client
-    def local_update(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
+    @fl.on_client
+    def local_update(
+        self, client: fl.Client[fl.Maybe[fl.Weights]], w: fl.Weights
+    ) -> tuple[fl.Maybe[fl.Weights], fl.Weighted[fl.Weights]]:
         model, task, features = client.model, client.task, Features(client.model, self.feature)
         batches = client.train.annotate("z_glob", features, w).annotate("z_prev", features, client.state.otherwise(w))
 
-        def loss(w: Weights, batch: Batch) -> BatchLoss:
+        def loss(w: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
             (logits, z), moved = model.train_features(w, batch, self.feature)
             term = batch.mean(contrast(z, batch.z_glob, batch.z_prev, self.tau))
-            value = objective(task, logits, batch, w.params) + self.mu * term  # (3)
-            return BatchLoss(value, logits, Weights(w.params, moved))
+            value = fl.objective(task, logits, batch, w.params) + self.mu * term  # (3)
+            return fl.BatchLoss(value, logits, fl.Weights(w.params, moved))
 
         w_k = self.train(client, w, loss=loss, batches=batches)
-        return Maybe.some(w_k), client.weigh(w_k, self.aggregation)
+        return fl.Maybe.some(w_k), client.weigh(w_k, self.aggregation)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return cohort.reduce(self.local_update, w).mean  # type: ignore[no-any-return]
 
-    def global_weights(self, server: Weights) -> Weights:
+    def global_weights(self, server: fl.Weights) -> fl.Weights:
         return server
 
 

@@ -31,56 +31,52 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedloom.core.averaging import Averaging
-from fedloom.core.batches import Batch, Batches
-from fedloom.core.choices import Positive
-from fedloom.core.client import Client, on_client
-from fedloom.core.cohort import Cohort
+import fedloom as fl
 from fedloom.core.derivatives import objective_gradient
-from fedloom.core.fold import fold
 from fedloom.core.tree import zeros_like
-from fedloom.core.types import Maybe, Params, Weighted, Weights, replace, state
 
 
-@state
+@fl.state
 class Step:
     """Between two batches of a step."""
 
-    w: Params
-    at: Params  # where the next gradient is taken: w or u
-    g: Params  # g_D'(u) once it is known, else 0
-    buffers: Params
+    w: fl.Params
+    at: fl.Params  # where the next gradient is taken: w or u
+    g: fl.Params  # g_D'(u) once it is known, else 0
+    buffers: fl.Params
     turn: Tensor  # [] int64: the next batch is D (0), D' (1) or D'' (2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(Averaging[Weights]):
+class PerFedAvg(fl.Averaging[fl.Weights]):
     """Learn a model that one step of a client adapts."""
 
-    alpha: Positive = 0.01
+    alpha: fl.Positive = 0.01
     """Learning rate of the adaptation."""
-    beta: Positive = 0.01
+    beta: fl.Positive = 0.01
     """Learning rate of w."""
     form: Literal["fo", "hf"] = "fo"
     """`fo`, of first order, or `hf`, with Hessians as differences of gradients."""
-    delta: Positive = 1e-3
+    delta: fl.Positive = 1e-3
     """Step of these differences."""
 
     own_steps: ClassVar[bool] = True
     personal_trains: ClassVar[bool] = True
 
-    @on_client
-    def local_update(self, client: Client[Weights], sent: Weights) -> tuple[Weights, Weighted[Weights]]:
+    @fl.on_client
+    def local_update(
+        self, client: fl.Client[fl.Weights], sent: fl.Weights
+    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
         task_loss = client.loss
 
-        def slope(params: Params, buffers: Params, batch: Batch) -> tuple[Params, Params]:
-            def loss(params: Params) -> tuple[Tensor, Params]:
-                found = task_loss(Weights(params, buffers), batch)
+        def slope(params: fl.Params, buffers: fl.Params, batch: fl.Batch) -> tuple[fl.Params, fl.Params]:
+            def loss(params: fl.Params) -> tuple[Tensor, fl.Params]:
+                found = task_loss(fl.Weights(params, buffers), batch)
                 return found.value, found.weights.buffers
 
             return grad(loss, has_aux=True)(params)  # type: ignore[no-any-return]
 
-        def step(s: Step, batch: Batch) -> Step:
+        def step(s: Step, batch: fl.Batch) -> Step:
             h, buffers = slope(s.at + self.delta * s.g, s.buffers, batch)
             if self.form == "fo":
                 w, last = s.w - self.beta * h, s.turn == 1
@@ -99,19 +95,19 @@ class PerFedAvg(Averaging[Weights]):
 
         w, D = self.received(client, sent), torch.zeros_like(client.round)
         start = Step(w=w.params, at=w.params, g=zeros_like(w.params), buffers=w.buffers, turn=D)
-        end = fold(step, start, whole_steps(client.train, 2 if self.form == "fo" else 3))
-        return self.answer(client, Weights(end.w, end.buffers))
+        end = fl.fold(step, start, whole_steps(client.train, 2 if self.form == "fo" else 3))
+        return self.answer(client, fl.Weights(end.w, end.buffers))
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)
 
-    def personal(self, client: Client[Weights], sent: Weights) -> Weights:
+    def personal(self, client: fl.Client[fl.Weights], sent: fl.Weights) -> fl.Weights:
         w = self.received(client, sent)
         slope = objective_gradient(client.model, client.task, w, client.train.whole())
-        return replace(w, params=w.params - self.alpha * slope)
+        return fl.replace(w, params=w.params - self.alpha * slope)
 
 
-def whole_steps(batches: Batches, each: int) -> Batches:
+def whole_steps(batches: fl.Batches, each: int) -> fl.Batches:
     """Return the same batches, `each` for every step; the last step is filled up with the first of them.
 
     Five batches with two for each step are 0 1, 2 3, 4 0.
@@ -119,9 +115,9 @@ def whole_steps(batches: Batches, each: int) -> Batches:
     count = batches.num_steps
     at = torch.arange(-(-len(batches.order) // each) * each, device=count.device) % count.clamp(min=1)
     steps = torch.div(count + each - 1, each, rounding_mode="floor")
-    return replace(batches, order=batches.order[at], mask=batches.mask[at], num_steps=each * steps)
+    return fl.replace(batches, order=batches.order[at], mask=batches.mask[at], num_steps=each * steps)
 
 
-def choose(first: Tensor, a: Params, b: Params) -> Params:
+def choose(first: Tensor, a: fl.Params, b: fl.Params) -> fl.Params:
     """Return a if `first`, [] bool, else b; no branch."""
-    return Maybe(present=first, value=a).otherwise(b)
+    return fl.Maybe(present=first, value=a).otherwise(b)

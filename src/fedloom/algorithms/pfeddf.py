@@ -18,11 +18,8 @@ from typing import TYPE_CHECKING, Self
 
 from torch import Tensor
 
+import fedloom as fl
 from fedloom.algorithms.feddf import FedDF
-from fedloom.core.client import Client, on_client
-from fedloom.core.errors import SettingError
-from fedloom.core.model import Model
-from fedloom.core.types import Maybe, Weighted, Weights
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
@@ -32,25 +29,27 @@ if TYPE_CHECKING:
 class PFedDF(FedDF):
     """See `FedDF` for the settings."""
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def suited(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.student is not None:
-            raise SettingError(
+            raise fl.SettingError(
                 "pFedDF judges clients by their copies of the fused model of their architecture, and with student = "
                 f"{self.student!r} none is fused but a student that clients are not sent: set student = None, or run "
                 "FedDF"
             )
         return super().suited(federation, models)
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Maybe[Weights]:
-        return Maybe.none(initial)
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Maybe[fl.Weights]:
+        return fl.Maybe.none(initial)
 
-    @on_client
-    def local_update(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
+    @fl.on_client
+    def local_update(
+        self, client: fl.Client[fl.Maybe[fl.Weights]], w: fl.Weights
+    ) -> tuple[fl.Maybe[fl.Weights], fl.Weighted[fl.Weights]]:
         _, upload = super().local_update(client, w)
-        return Maybe.some(upload.value), upload
+        return fl.Maybe.some(upload.value), upload
 
-    def personal(self, client: Client[Maybe[Weights]], sent: Weights) -> Weights:
+    def personal(self, client: fl.Client[fl.Maybe[fl.Weights]], sent: fl.Weights) -> fl.Weights:
         return client.state.otherwise(sent)
 
-    def has_personal(self, state: Maybe[Weights]) -> Tensor:
+    def has_personal(self, state: fl.Maybe[fl.Weights]) -> Tensor:
         return state.present

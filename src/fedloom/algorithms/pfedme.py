@@ -30,35 +30,27 @@ from typing import ClassVar
 from torch import Tensor
 from torch.func import grad
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch
-from fedloom.core.choices import Count, NonNegative, Positive
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError
-from fedloom.core.fold import fold
-from fedloom.core.model import Model
+import fedloom as fl
 from fedloom.core.random import fold_in
-from fedloom.core.types import Maybe, Params, Weighted, Weights, replace
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Algorithm[Weights, Maybe[Weights]]):
+class PFedMe(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """Train personal models that a Moreau envelope holds near the client's global one."""
 
-    lam: Positive = 15.0
+    lam: fl.Positive = 15.0
     """Pull of theta and w_k to each other."""
-    K: Count = 5
+    K: fl.Count = 5
     """Steps of theta on a batch."""
-    alpha_p: Positive = 0.09
+    alpha_p: fl.Positive = 0.09
     """Learning rate of theta."""
-    eta: Positive = 0.005
+    eta: fl.Positive = 0.005
     """Learning rate of w_k."""
-    mu2: NonNegative = 0.001
+    mu2: fl.NonNegative = 0.001
     """Weight decay of theta."""
-    beta: Positive = 1.0
+    beta: fl.Positive = 1.0
     """Step of the server towards the clients' mean."""
-    aggregation: Aggregation = "uniform"
+    aggregation: fl.Aggregation = "uniform"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     own_steps: ClassVar[bool] = True
@@ -67,50 +59,52 @@ class PFedMe(Algorithm[Weights, Maybe[Weights]]):
         super().__post_init__()
         pull, inner = self.eta * self.lam, self.alpha_p * (self.lam + self.mu2)
         if pull >= 1:
-            raise SettingError(
+            raise fl.SettingError(
                 f"pFedMe is stable only with eta * lam < 1, got {self.eta:g} * {self.lam:g} = {pull:g}: "
                 f"set eta below {1 / self.lam:.3g}, or lower lam"
             )
         if inner >= 2:
-            raise SettingError(
+            raise fl.SettingError(
                 f"pFedMe is stable only with alpha_p * (lam + mu2) < 2, got {self.alpha_p:g} * ({self.lam:g} + "
                 f"{self.mu2:g}) = {inner:g}: set alpha_p below {2 / (self.lam + self.mu2):.3g}, or lower lam"
             )
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Maybe[Weights]:
-        return Maybe.none(initial)
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Maybe[fl.Weights]:
+        return fl.Maybe.none(initial)
 
-    @on_client
-    def local_update(self, client: Client[Maybe[Weights]], w: Weights) -> tuple[Maybe[Weights], Weighted[Weights]]:
+    @fl.on_client
+    def local_update(
+        self, client: fl.Client[fl.Maybe[fl.Weights]], w: fl.Weights
+    ) -> tuple[fl.Maybe[fl.Weights], fl.Weighted[fl.Weights]]:
         task_loss = client.loss
 
-        def loss(params: Params, buffers: Params, batch: Batch) -> tuple[Tensor, Params]:
-            found = task_loss(Weights(params, buffers), batch)
+        def loss(params: fl.Params, buffers: fl.Params, batch: fl.Batch) -> tuple[Tensor, fl.Params]:
+            found = task_loss(fl.Weights(params, buffers), batch)
             return found.value, found.weights.buffers
 
-        def step(carry: tuple[Weights, Params], batch: Batch) -> tuple[Weights, Params]:
+        def step(carry: tuple[fl.Weights, fl.Params], batch: fl.Batch) -> tuple[fl.Weights, fl.Params]:
             theta, w = carry
             for k in range(self.K):
-                again = replace(batch, key=fold_in(batch.key, k))
+                again = fl.replace(batch, key=fold_in(batch.key, k))
                 g, buffers = grad(loss, has_aux=True)(theta.params, theta.buffers, again)
                 pull = g + self.lam * (theta.params - w) + self.mu2 * theta.params
-                theta = Weights(theta.params - self.alpha_p * pull, buffers)
+                theta = fl.Weights(theta.params - self.alpha_p * pull, buffers)
             return theta, w - self.eta * self.lam * (w - theta.params)
 
-        theta, w_k = fold(step, (w, w.params), client.train)
-        return Maybe.some(theta), client.weigh(Weights(w_k, theta.buffers), self.aggregation)
+        theta, w_k = fl.fold(step, (w, w.params), client.train)
+        return fl.Maybe.some(theta), client.weigh(fl.Weights(w_k, theta.buffers), self.aggregation)
 
-    def round(self, w: Weights, cohort: Cohort) -> Weights:
+    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
         return w.towards(cohort.reduce(self.local_update, w).mean, self.beta)
 
-    def personal(self, client: Client[Maybe[Weights]], sent: Weights) -> Weights:
+    def personal(self, client: fl.Client[fl.Maybe[fl.Weights]], sent: fl.Weights) -> fl.Weights:
         return client.state.otherwise(sent)
 
-    def has_personal(self, state: Maybe[Weights]) -> Tensor:
+    def has_personal(self, state: fl.Maybe[fl.Weights]) -> Tensor:
         return state.present
 
-    def global_weights(self, server: Weights) -> Weights:
+    def global_weights(self, server: fl.Weights) -> fl.Weights:
         return server

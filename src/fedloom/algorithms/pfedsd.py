@@ -32,19 +32,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import fedloom as fl
 from fedloom.algorithms.fedavg import FedAvg
-from fedloom.core.averaging import Averaging, KeepsModel, Kept
-from fedloom.core.batches import Batch, Batches
-from fedloom.core.choices import NonNegative, Positive, WholeNumber
-from fedloom.core.client import Aggregation, Client
-from fedloom.core.errors import SettingError
-from fedloom.core.losses import Loss, distillation
-from fedloom.core.model import Model
-from fedloom.core.types import BatchLoss, Weighted, Weights, state
-from fedloom.data import Federation
+from fedloom.core.averaging import KeepsModel, Kept
+from fedloom.core.losses import Loss
 
 
-@state
+@fl.state
 class Noted(Kept[Any]):
     """A client's last model with what it said of the client's training examples."""
 
@@ -55,13 +49,13 @@ class Noted(Kept[Any]):
 class SelfDistilled(KeepsModel):
     """Add the distillation of (4) to the local loss of an algorithm that averages (abstract, a mixin)."""
 
-    lam: NonNegative = 1.0
+    lam: fl.NonNegative = 1.0
     """Weight of the distillation."""
-    T: Positive = 1.0
+    T: fl.Positive = 1.0
     """Temperature of the distillation."""
-    teacher_max_age: WholeNumber | None = None
+    teacher_max_age: fl.WholeNumber | None = None
     """Age of v_k, in rounds, beyond which a client trains without it (of the round before: 1); none: no limit."""
-    kd_warmup_rounds: WholeNumber = 0
+    kd_warmup_rounds: fl.WholeNumber = 0
     """Rounds over which the weight grows from 0 to `lam`; 0: none."""
     teacher_store: Literal["model", "soft_predictions"] = "model"
     """Teacher: v_k as a `model`, or the `soft_predictions` that it made of the client's examples at the end of
@@ -75,26 +69,26 @@ class SelfDistilled(KeepsModel):
     def fewest_logits(self) -> int:
         return max(2, super().fewest_logits)
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         made = super().suited(federation, models)
         if self.teacher_store == "model":
             return made
         if federation.train.augment is not None:
-            raise SettingError(
+            raise fl.SettingError(
                 "soft predictions are of inputs that stay what they are, and the training examples are augmented at "
                 'random: set teacher_store="model", or leave augmentation out'
             )
         return made.knowing(table=(int(federation.partition.sizes.max()), federation.num_classes))
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         if self.teacher_store == "soft_predictions" and model.by_batch:
-            raise SettingError(
+            raise fl.SettingError(
                 f"soft predictions do not depend on a batch, and those of {model.name} do (BatchNorm without running "
                 'statistics): set teacher_store="model"'
             )
         return super().init(model, key, num_clients=num_clients)
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Kept[Any]:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> Kept[Any]:
         kept = super().init_client(initial, model, key)
         if self.teacher_store == "model":
             return kept
@@ -103,17 +97,17 @@ class SelfDistilled(KeepsModel):
 
     def train(
         self,
-        client: Client[Kept[Any]],
-        start: Weights,
+        client: fl.Client[Kept[Any]],
+        start: fl.Weights,
         *context: Any,
         loss: Loss | None = None,
         correct: Callable[..., Any] | None = None,
-        batches: Batches | None = None,
-    ) -> Weights:
+        batches: fl.Batches | None = None,
+    ) -> fl.Weights:
         taught = self.taught(client, client.train if batches is None else batches)
         return super().train(client, start, *context, loss=loss, correct=correct, batches=taught)
 
-    def taught(self, client: Client[Kept[Any]], batches: Batches) -> Batches:
+    def taught(self, client: fl.Client[Kept[Any]], batches: fl.Batches) -> fl.Batches:
         """Batches with what the client's last model says, and how much that counts."""
         kept, rows = client.state, batches.examples.shape[0]
         if self.lam == 0:
@@ -130,20 +124,20 @@ class SelfDistilled(KeepsModel):
             share = share * (client.round / self.kd_warmup_rounds).clamp(max=1.0).to(batches.dtype)
         return batches.note("share", share.expand(rows))
 
-    def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
+    def term(self, loss: fl.BatchLoss, batch: fl.Batch, start: fl.Weights) -> Tensor:
         other = super().term(loss, batch, start)
         if self.lam == 0:
             return other
         if batch.v.shape != loss.logits.shape:
-            raise SettingError(
+            raise fl.SettingError(
                 f"a client's soft predictions have a column for each of the data's {self.table[1]} classes, and the "
                 f'network makes {loss.logits.shape[1]} logits: give it as many, or set teacher_store="model"'
             )
         # Where there is no v_k, zeros stand for it, of which a normalised layer may make NaN; and 0 * NaN is NaN.
         v = torch.where(batch.share[:, None] > 0, batch.v, 0.0)
-        return other + self.lam * batch.mean(batch.share * distillation(loss.logits, v, self.T))  # (4), (5)
+        return other + self.lam * batch.mean(batch.share * fl.distillation(loss.logits, v, self.T))  # (4), (5)
 
-    def answer(self, client: Client[Kept[Any]], w_k: Weights) -> tuple[Kept[Any], Weighted[Weights]]:
+    def answer(self, client: fl.Client[Kept[Any]], w_k: fl.Weights) -> tuple[Kept[Any], fl.Weighted[fl.Weights]]:
         kept, upload = super().answer(client, w_k)
         if self.teacher_store == "model":
             return kept, upload
@@ -157,12 +151,12 @@ class SelfDistilled(KeepsModel):
 class PFedSD(SelfDistilled, FedAvg):
     """Average models; each client distils its own last model. See `SelfDistilled` and `Averaging` for the settings."""
 
-    aggregation: Aggregation = "uniform"
+    aggregation: fl.Aggregation = "uniform"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
 
 @functools.cache
-def self_distilled(algorithm: type[Averaging[Any]]) -> type[Any]:
+def self_distilled(algorithm: type[fl.Averaging[Any]]) -> type[Any]:
     """Return an algorithm that averages, with pFedSD's term in its loss and the settings of `SelfDistilled`.
 
     The teacher is the whole model with which the client's last participation ended: of FedPer the base and the client's
@@ -172,19 +166,19 @@ def self_distilled(algorithm: type[Averaging[Any]]) -> type[Any]:
         SettingError: the class does not derive from `Averaging`, judges clients by a model that it makes for that, as
             Per-FedAvg does, or has a setting of the same name already.
     """
-    if not issubclass(algorithm, Averaging) or issubclass(algorithm, SelfDistilled):
-        raise SettingError(
+    if not issubclass(algorithm, fl.Averaging) or issubclass(algorithm, SelfDistilled):
+        raise fl.SettingError(
             f"self_distilled adds its term to a class that derives from fl.Averaging and has it not yet, such as "
             f"FedProx, got {algorithm.__name__}"
         )
-    if algorithm.personal not in (Averaging.personal, KeepsModel.personal):
-        raise SettingError(
+    if algorithm.personal not in (fl.Averaging.personal, KeepsModel.personal):
+        raise fl.SettingError(
             f"self_distilled has clients judged by the model that they trained last, and {algorithm.__name__} by one "
             "that its own personal makes: take an algorithm that judges by what it sends and keeps, such as FedProx"
         )
     both = sorted({f.name for f in fields(algorithm)} & {f.name for f in fields(SelfDistilled)})
     if both:
-        raise SettingError(
+        raise fl.SettingError(
             f"self_distilled brings the settings {', '.join(both)}, which {algorithm.__name__} has with another "
             "meaning: rename those of a subclass"
         )

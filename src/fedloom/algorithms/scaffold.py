@@ -21,27 +21,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fedloom.core.algorithm import Algorithm
-from fedloom.core.choices import Positive
-from fedloom.core.client import Aggregation, Client, on_client
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
-from fedloom.core.types import Params, Weights, state
+import fedloom as fl
 
 
-@state
+@fl.state
 class Server:
-    x: Weights
-    c: Params  # like x.params
+    x: fl.Weights
+    c: fl.Params  # like x.params
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(Algorithm[Server, Params]):
+class Scaffold(fl.Algorithm[Server, fl.Params]):
     """Correct local steps by control variates."""
 
-    server_lr: Positive = 1.0
+    server_lr: fl.Positive = 1.0
     """Step of the server."""
-    aggregation: Aggregation = "samples"
+    aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
     divisor: Literal["adaptive", "steps"] = "adaptive"
     """A, by which control variates are divided: the steps that momentum amounts to (`adaptive`), or the number of
@@ -49,26 +44,26 @@ class Scaffold(Algorithm[Server, Params]):
 
     sums_gradients = True  # by l. 12, c_i is the mean of the gradients along the way
 
-    def init(self, model: Model, key: int, *, num_clients: int) -> Server:
+    def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         x = model.init(key)
         return Server(x=x, c=0.0 * x.params)
 
-    def init_client(self, initial: Weights, model: Model, key: int) -> Params:
+    def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Params:
         return 0.0 * initial.params
 
-    @on_client
+    @fl.on_client
     def local_update(
-        self, client: Client[Params], x: Weights, c: Annotated[Params, "control"]
-    ) -> tuple[Params, tuple[object, Annotated[object, "control"]]]:
+        self, client: fl.Client[fl.Params], x: fl.Weights, c: Annotated[fl.Params, "control"]
+    ) -> tuple[fl.Params, tuple[object, Annotated[object, "control"]]]:
         c_i, A = client.state, self.plain_steps(client, self.divisor)
         y = self.train(client, x, c - c_i, correct=lambda g, drift: g + drift)  # Alg. 1, l. 10
         dc = 1 / (A * client.lr) * (x.params - y.params) - c  # l. 12: c_i+ - c_i
         return c_i + dc, (client.weigh(y, self.aggregation), client.weigh(dc, "uniform"))
 
-    def round(self, server: Server, cohort: Cohort) -> Server:
+    def round(self, server: Server, cohort: fl.Cohort) -> Server:
         replies = cohort.reduce(self.local_update, server.x, server.c)
         y, dc = replies.mean
         return Server(x=server.x.towards(y, self.server_lr), c=server.c + replies.share * dc)  # l. 16, 17
 
-    def global_weights(self, server: Server) -> Weights:
+    def global_weights(self, server: Server) -> fl.Weights:
         return server.x

@@ -24,19 +24,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+import fedloom as fl
 from fedloom.algorithms.shared.transfer import Transfer, cosines
-from fedloom.core.cohort import Cohort
-from fedloom.core.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimPFL(Transfer[tuple[()]]):
     """See `Transfer` for the settings."""
 
-    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> tuple[()]:
+    def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> tuple[()]:
         return ()
 
-    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+    def round(self, server: tuple[()], cohort: fl.Cohort) -> tuple[()]:
         public, replies = self.collect(cohort)
         self.teach(replies, public, similar(cosines(replies.value)))
         return server
