@@ -17,24 +17,16 @@ statistics are those of a client's own examples (theirs take in the public ones)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
+from torch import Tensor
 
-import fedloom as fl
-from fedloom.algorithms.shared.transfer import Transfer
+from fedloom.algorithms.shared.transfer import Comparator
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMDKT(Transfer[tuple[()]]):
+class FedMDKT(Comparator):
     """See `Transfer` for the settings."""
 
-    def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> tuple[()]:
-        return ()
-
-    def round(self, server: tuple[()], cohort: fl.Cohort) -> tuple[()]:
-        public, replies = self.collect(cohort)
-        count = len(replies.ids)
-        self.teach(replies, public, torch.ones(count, count).to(replies.value) / count)
-        return server
+    def coefficients(self, soft: Tensor) -> Tensor:
+        return soft.new_ones(len(soft), len(soft)) / len(soft)

@@ -15,49 +15,27 @@ code: none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from torch import Tensor
 
 import fedloom as fl
+from fedloom.algorithms.shared.ntd import TaughtByReceived
 from fedloom.core.losses import not_true
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNTD(fl.Averaging[fl.Weights]):
+class FedNTD(TaughtByReceived):
     """Distil the not-true logits of the received model in local training."""
 
-    beta: fl.NonNegative = 1.0
-    """Weight of the distillation."""
     tau: fl.Positive = 1.0
     """Temperature of the distillation."""
-
-    neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 
     @property
     def fewest_logits(self) -> int:
         return 3  # two that are not the true one
 
-    @fl.on_client
-    def local_update(
-        self, client: fl.Client[fl.Weights], sent: fl.Weights
-    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
-        task_loss, received = client.loss, self.received(client, sent)
-
-        def loss(w: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
-            ce = task_loss(w, batch)
-            return ce + self.penalty(ce.logits, batch)
-
-        batches = client.train.annotate("teacher", client.model, received)
-        w_k = self.train(client, received, loss=loss, batches=batches)
-        return self.answer(client, w_k)
-
     def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:
         """Beta * tau^2 * KL(q~_global || q~_local), [] (10, 11)."""
         q, teacher = not_true(logits, batch.y), not_true(batch.teacher, batch.y)
         return self.beta * batch.mean(fl.distillation(q, teacher, self.tau))
-
-    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
-        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

@@ -15,18 +15,18 @@ beta = 0.3 fits the sum better. From the authors' code: there is none of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
 import fedloom as fl
+from fedloom.algorithms.shared.ntd import TaughtByReceived
 from fedloom.core.losses import not_true
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNTDMSE(fl.Averaging[fl.Weights]):
+class FedNTDMSE(TaughtByReceived):
     """Hold the not-true logits to those of the received model by their squared distance."""
 
     beta: fl.NonNegative = 0.05
@@ -34,31 +34,12 @@ class FedNTDMSE(fl.Averaging[fl.Weights]):
     reduction: Literal["mean", "class_sum"] = "mean"
     """Reduction of the squares over the classes: `mean`, or their sum (`class_sum`)."""
 
-    neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
-
     @property
     def fewest_logits(self) -> int:
         return 2  # one that is not the true one
-
-    @fl.on_client
-    def local_update(
-        self, client: fl.Client[fl.Weights], sent: fl.Weights
-    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
-        task_loss, received = client.loss, self.received(client, sent)
-
-        def loss(w: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
-            ce = task_loss(w, batch)
-            return ce + self.penalty(ce.logits, batch)
-
-        batches = client.train.annotate("teacher", client.model, received)
-        w_k = self.train(client, received, loss=loss, batches=batches)
-        return self.answer(client, w_k)
 
     def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:
         """Beta * MSE over the not-true classes, []."""
         squares = (not_true(logits, batch.y) - not_true(batch.teacher, batch.y)).square()
         others = squares.shape[-1] if self.reduction == "mean" else 1
         return self.beta * batch.mean(squares.sum(-1) / others)
-
-    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
-        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

@@ -15,47 +15,29 @@ authors' code: there is none of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from annotated_types import Ge, Le
 from torch import Tensor
 
 import fedloom as fl
+from fedloom.algorithms.shared.ntd import TaughtByReceived
 from fedloom.core.losses import not_true
 
 
 @dataclass(frozen=True, kw_only=True)
-class KDNTD(fl.Averaging[fl.Weights]):
+class KDNTD(TaughtByReceived):
     """Mix ordinary and not-true distillation of the received model."""
 
     lam: Annotated[float, Ge(0), Le(1)] = 0.5
     """Share of NTD: 0 is KD, 1 FedNTD."""
-    beta: fl.NonNegative = 1.0
-    """Weight of the distillation."""
     tau: fl.Positive = 1.0
     """Temperature of the distillation."""
-
-    neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 
     @property
     def fewest_logits(self) -> int:
         return 3 if self.lam else 2  # two that are not the true one
-
-    @fl.on_client
-    def local_update(
-        self, client: fl.Client[fl.Weights], sent: fl.Weights
-    ) -> tuple[fl.Weights, fl.Weighted[fl.Weights]]:
-        task_loss, received = client.loss, self.received(client, sent)
-
-        def loss(w: fl.Weights, batch: fl.Batch) -> fl.BatchLoss:
-            ce = task_loss(w, batch)
-            return ce + self.penalty(ce.logits, batch)
-
-        batches = client.train.annotate("teacher", client.model, received)
-        w_k = self.train(client, received, loss=loss, batches=batches)
-        return self.answer(client, w_k)
 
     def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:
         """(1 - lam) of the divergence over all classes, lam of that over the not-true ones, [] (17, 18)."""
@@ -63,6 +45,3 @@ class KDNTD(fl.Averaging[fl.Weights]):
         kd = self.beta * batch.mean(fl.distillation(logits, batch.teacher, self.tau))
         ntd = self.beta * batch.mean(fl.distillation(q, teacher, self.tau))
         return (1.0 - self.lam) * kd + self.lam * ntd
-
-    def round(self, w: fl.Weights, cohort: fl.Cohort) -> fl.Weights:
-        return w.merge(cohort.reduce(self.local_update, self.down(w)).mean)

@@ -18,27 +18,20 @@ statistics are those of a client's own examples (theirs take in the public ones)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-import fedloom as fl
-from fedloom.algorithms.shared.transfer import Transfer, cosines
+from fedloom.algorithms.shared.transfer import Comparator, cosines
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimPFL(Transfer[tuple[()]]):
+class SimPFL(Comparator):
     """See `Transfer` for the settings."""
 
-    def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> tuple[()]:
-        return ()
-
-    def round(self, server: tuple[()], cohort: fl.Cohort) -> tuple[()]:
-        public, replies = self.collect(cohort)
-        self.teach(replies, public, similar(cosines(replies.value)))
-        return server
+    def coefficients(self, soft: Tensor) -> Tensor:
+        return similar(cosines(soft))
 
 
 def similar(a: Tensor) -> Tensor:

@@ -20,27 +20,20 @@ take in the public ones).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-import fedloom as fl
-from fedloom.algorithms.shared.transfer import Transfer, cosines
+from fedloom.algorithms.shared.transfer import Comparator, cosines
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopKPFL(Transfer[tuple[()]]):
+class TopKPFL(Comparator):
     """See `Transfer` for the settings."""
 
-    def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> tuple[()]:
-        return ()
-
-    def round(self, server: tuple[()], cohort: fl.Cohort) -> tuple[()]:
-        public, replies = self.collect(cohort)
-        self.teach(replies, public, nearest(cosines(replies.value)))
-        return server
+    def coefficients(self, soft: Tensor) -> Tensor:
+        return nearest(cosines(soft))
 
 
 def nearest(a: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ KT-pFL, and those that are its round with other coefficients: who learns from wh
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -90,6 +92,23 @@ class Transfer(Algorithm[V, Weights]):
 
     def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
         return client.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparator(Transfer[tuple[()]]):
+    """Mix predictions by coefficients that follow from them and that nobody learns (abstract)."""
+
+    @abstractmethod
+    def coefficients(self, soft: Tensor) -> Tensor:
+        """Return who learns from whom, [K, K], row = student, from the soft predictions `soft` [K, P, C]."""
+
+    def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> tuple[()]:
+        return ()
+
+    def round(self, server: tuple[()], cohort: Cohort) -> tuple[()]:
+        public, replies = self.collect(cohort)
+        self.teach(replies, public, self.coefficients(replies.value))
+        return server
 
 
 def drawn(cohort: Cohort, count: int) -> Tensor:
