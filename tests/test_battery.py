@@ -345,7 +345,7 @@ class Broken(Algorithm[Weights, Weights]):
     def round(self, server: Weights, cohort: Any) -> Weights:
         return cohort.reduce(self.local_update, server).mean
 
-    def judged_with(self, server: Weights, model: Model) -> Weights:
+    def evaluation_payload(self, server: Weights, model: Model) -> Weights:
         return server
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
@@ -499,7 +499,7 @@ class FeelsTheOrder(Broken):
 
 
 class ReadsTestRows(Broken):
-    personal_trains = True
+    trains_for_evaluation = True
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         return client.train.x.mean() * client.state
@@ -583,7 +583,7 @@ class SelectsByValidation(Broken):
 class FineTunes(Broken):
     """Judged by the global model after one more local training."""
 
-    personal_trains = True
+    trains_for_evaluation = True
 
     def personal(self, client: Client[Weights], sent: Weights) -> Weights:
         return minimise(self.loss(client), sent, client.train, self.local.optimiser, lr=client.lr)

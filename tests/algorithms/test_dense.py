@@ -111,7 +111,7 @@ def test_images_are_kept_as_the_authors_keep_them() -> None:
 def test_synthesis_is_plain_pytorch(lambda1: float, lambda2: float) -> None:
     """Adam on the generator and its noise at once, from given ones; the images of the least loss, before its step."""
     g = golden("ktpfl_dense/dense_generator_losses")
-    dense = dataclasses.replace(DENSE(**SMALL), lambda1=lambda1, lambda2=lambda2).suited(federation(), {"tiny": TINY})
+    dense = dataclasses.replace(DENSE(**SMALL), lambda1=lambda1, lambda2=lambda2).bind(federation(), {"tiny": TINY})
     start, student, teachers = dense.network.init(5), weights_at(g, "student/"), teachers_of(g)
     rng = torch.Generator().manual_seed(0)
     z, y = torch.randn((8, 6), generator=rng), torch.arange(8) // 2

@@ -82,7 +82,7 @@ def test_pieces_of_the_loss() -> None:
 @pytest.mark.slow
 def test_pixels_go_down_the_loss_and_the_least_is_kept() -> None:
     g = golden("ktpfl_dense/dense_generator_losses")
-    adi = dataclasses.replace(FedADI(**SMALL), steps=30).suited(federation(), {"tiny": TINY})
+    adi = dataclasses.replace(FedADI(**SMALL), steps=30).bind(federation(), {"tiny": TINY})
     teachers = Teachers(weights=(tree.stack([weights_at(g, f"client{k}/") for k in range(3)]),), models=(TINY,))
     x, y = torch.rand((8, 3, 8, 8), generator=torch.Generator().manual_seed(0)), torch.arange(8) // 2
     with executing(Execution()) as seen:

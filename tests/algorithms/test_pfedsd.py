@@ -328,7 +328,7 @@ def test_a_network_of_which_zeros_make_nan_has_a_first_round(store: Any, engine:
     ends = []
     for algorithm in (PFedSD(lam=0.5, teacher_store=store, local=LOCAL), FedAvg(aggregation="uniform", local=LOCAL)):
         population = clients_of(random_data(SIZES), model=model)
-        run = engine(population, algorithm.suited(population.federation, {"normed": model}))
+        run = engine(population, algorithm.bind(population.federation, {"normed": model}))
         server = run.round(run.init(), (0, 1, 2), 0)
         ends.append((server, run.round(server, (0, 1, 2), 1)))
     (first, second), (plain, later) = ends

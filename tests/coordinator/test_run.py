@@ -764,7 +764,7 @@ def test_logits_of_which_too_few_are_compared_are_refused(algorithm: Any, fewest
     """A softmax over one logit is 1 whatever a network says: distillation by it would be silently without effect."""
     from fedloom.coordinator.run import Job
 
-    assert algorithm.fewest_logits == fewest
+    assert algorithm.min_logits == fewest
     data = federation(public=examples(12))
     for logits in (fewest - 1, fewest):
         job = Job(

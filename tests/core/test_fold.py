@@ -405,7 +405,7 @@ class Holder:
         return carry + self.secret.sum()
 
 
-class Keeper:
+class StateKeeper:
     """Neither a function nor a dataclass, and it holds a tensor."""
 
     def __init__(self, secret: Any) -> None:
@@ -430,9 +430,9 @@ def capturing(kind: str) -> Any:
         "method": Holder(SECRET).step,
         "object": Holder(SECRET),
         "weights": Holder(Weights(params={"w": SECRET})),
-        "attribute": Keeper(SECRET),
-        "attribute of self": Keeper(SECRET).step,
-        "attribute within": functools.partial(lambda held, *args: held.secret(*args), Keeper(plain)),
+        "attribute": StateKeeper(SECRET),
+        "attribute of self": StateKeeper(SECRET).step,
+        "attribute within": functools.partial(lambda held, *args: held.secret(*args), StateKeeper(plain)),
     }[kind]
 
 
@@ -454,7 +454,7 @@ def test_captured_tensors_are_refused(engine: Any, kind: str) -> None:
 def w_of_each(number: str, client: Any) -> Tensor:
     """Each client's w after steps in whose gradient its own number of examples stands, passed or captured."""
     n, w, optimiser = client.num_examples.double(), torch.zeros((), dtype=torch.float64), SGD(lr=0.1)
-    keeper = Keeper(n)
+    keeper = StateKeeper(n)
     taught = changed(client.train, lazy={"number": Lazy(context=(), fn=lambda x: x[:, 0] * 0 + n)})
     answers: dict[str, Callable[[], Tensor]] = {
         "passed": lambda: minimise(

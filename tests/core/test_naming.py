@@ -7,12 +7,12 @@ import torch
 
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.naming import by_python_name, meant
+from fedloom.core.naming import by_python_name, did_you_mean
 
 
 def test_what_was_meant() -> None:
-    assert meant("fedavgg", ["fedavg", "moon"]) == " (did you mean 'fedavg'?)"
-    assert meant("zzz", ["fedavg", "moon"]) == ""
+    assert did_you_mean("fedavgg", ["fedavg", "moon"]) == " (did you mean 'fedavg'?)"
+    assert did_you_mean("zzz", ["fedavg", "moon"]) == ""
 
 
 def test_things_by_their_python_names() -> None:

@@ -25,7 +25,7 @@ from fedloom.device.membership import FIRST, own_id
 from fedloom.experiments.experiment import DataSettings, Experiment
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.communication import CLOSED, CommunicationManager
-from fedloom.wire.fleet import Audit, Lost, RankFleet
+from fedloom.wire.fleet import Audit, NoResponse, RankFleet
 from fedloom.wire.reception import hand_out, handed_out, receive
 from fedloom.wire.registration import Registry
 from fedloom.wire.transport import pack, unpack, with_checksum
@@ -574,9 +574,13 @@ def test_who_is_late_is_not_asked_and_its_answer_is_dropped(tmp_path: Path) -> N
     fleet.ranks = {"slow": 1, "quick": 2}
     requests = {"slow": b"one", "quick": b"two", "away": b"three"}
     found = dict(fleet.ask(requests, 0.01))
-    assert found == {"slow": Lost("no answer within 0.01 s"), "quick": b"TWO", "away": Lost("it is not there")}
+    assert found == {
+        "slow": NoResponse("no answer within 0.01 s"),
+        "quick": b"TWO",
+        "away": NoResponse("it is not there"),
+    }
     assert fleet.there() == ["quick"]
-    assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": Lost("it is still busy with an earlier request")}
+    assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": NoResponse("it is still busy with an earlier request")}
     wires = fleet.manager
     assert isinstance(wires, InProcess)
     wires.found[1].append(b"late")
@@ -620,11 +624,11 @@ def test_who_is_slow_to_join_and_then_late_is_asked_again(tmp_path: Path) -> Non
     fleet = fleet_of([lambda message: answers[0]], tmp_path)
     fleet.ranks = {"one": 1}
     fleet.tell(1, b"welcome")
-    assert dict(fleet.ask({"one": b"first"}, 0.01)) == {"one": Lost("no answer within 0.01 s")}
+    assert dict(fleet.ask({"one": b"first"}, 0.01)) == {"one": NoResponse("no answer within 0.01 s")}
     wires = fleet.manager
     assert isinstance(wires, InProcess)
     wires.found[1].append(b"{}")  # of the welcome: the late answer is still to come
-    assert dict(fleet.ask({"one": b"second"}, 0.01)) == {"one": Lost("it is still busy with an earlier request")}
+    assert dict(fleet.ask({"one": b"second"}, 0.01)) == {"one": NoResponse("it is still busy with an earlier request")}
     wires.found[1].append(b"late")
     answers[0] = b"new"
     assert dict(fleet.ask({"one": b"third"}, 0.01)) == {"one": b"new"}
@@ -637,8 +641,8 @@ def test_who_is_gone_is_not_there(tmp_path: Path) -> None:
 
     fleet = fleet_of([gone], tmp_path)
     fleet.ranks = {"one": 1}
-    assert dict(fleet.ask({"one": b"m"}, None)) == {"one": Lost("its connection ended, or it sent too much")}
-    assert dict(fleet.ask({"one": b"m"}, None)) == {"one": Lost("it is not there")}
+    assert dict(fleet.ask({"one": b"m"}, None)) == {"one": NoResponse("its connection ended, or it sent too much")}
+    assert dict(fleet.ask({"one": b"m"}, None)) == {"one": NoResponse("it is not there")}
     assert [line["event"] for line in log(tmp_path)] == ["left"]
 
 

@@ -36,7 +36,7 @@ from fedloom.core.client import Client, on_client
 from fedloom.core.errors import StackingError
 from fedloom.core.tree import leaves
 from fedloom.core.types import Maybe, Params, Weighted, Weights, state
-from fedloom.engines.accounting import KINDS, Bill, of_states
+from fedloom.engines.accounting import KINDS, PayloadSize, of_states
 from tiny import LOCAL, examples, federation, linear
 
 D = 4 * (4 * 3 + 3)  # bytes of the linear model's 15 parameters, in float32
@@ -187,7 +187,7 @@ class Sends:
 
 def test_a_field_of_a_state_says_what_it_is() -> None:
     both = Both(w=W, g=Params({"a": torch.zeros(7)}))
-    bill = Bill(Sends().marked)
+    bill = PayloadSize(Sends().marked)
     assert bill.of_request((W, both), (), 2) == [{"model": 40, "gradient": 28}] * 2
     stacked = Both(w=Weights(params={"a": torch.zeros(2, 5)}), g=Params({"a": torch.zeros(2, 7)}))
     weighed = Weighted(value=torch.zeros(2, 3), weight=torch.ones(2))
@@ -195,11 +195,11 @@ def test_a_field_of_a_state_says_what_it_is() -> None:
 
 
 def test_what_nothing_says_is_model_and_an_absent_maybe_is_its_flag() -> None:
-    bill = Bill(Sends().unmarked)
+    bill = PayloadSize(Sends().unmarked)
     assert bill.of_request((W, Maybe.none(W)), (torch.zeros(2, 3),), 2) == [{"model": 20 + 1 + 12}] * 2
     assert bill.of_uploads({"a": Weighted(value=torch.zeros(1, 3), weight=torch.ones(1))}, 1) == [{"model": 12}]
 
 
 def test_a_kind_that_there_is_not_is_refused() -> None:
     with pytest.raises(StackingError, match=f"one of {', '.join(KINDS)}, got the annotation 'modell': name one"):
-        Bill(Sends().misspelt).of_request((W,), (), 1)
+        PayloadSize(Sends().misspelt).of_request((W,), (), 1)

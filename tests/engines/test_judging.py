@@ -41,7 +41,7 @@ ENGINES = [Loop, Stacked]
 class FineTuned(Algorithm[Weights, tuple[()]]):
     """FedAvg, whose clients are judged by the global model after local training."""
 
-    personal_trains: ClassVar[bool] = True
+    trains_for_evaluation: ClassVar[bool] = True
 
     def init(self, model: Any, key: int, *, num_clients: int) -> Weights:
         return model.init(key)
@@ -103,7 +103,7 @@ def test_a_personal_that_trains_has_the_rate_of_its_round_and_batches_of_its_own
 class Unsaid(FineTuned):
     """Trains in `personal` and does not say so."""
 
-    personal_trains: ClassVar[bool] = False
+    trains_for_evaluation: ClassVar[bool] = False
 
 
 class Simple(Unsaid):
@@ -126,7 +126,9 @@ def test_batches_are_planned_for_judging_only_where_the_algorithm_says_so(
         lambda self, request, local: (planned.append(request.call.exchange), plan(self, request, local))[1],
     )
     unsaid = engine(judged(), Unsaid(local=LOCAL))
-    with pytest.raises(StackingError, match=r"personal of Unsaid reads client\.train, .*write personal_trains: Class"):
+    with pytest.raises(
+        StackingError, match=r"personal of Unsaid reads client\.train, .*write trains_for_evaluation: Class"
+    ):
         unsaid.judge(unsaid.init(), range(6), 0)
     for algorithm, want in ((Simple(local=LOCAL), set()), (DECAYING, {"evaluate"})):
         run = engine(judged(), algorithm)
@@ -146,7 +148,7 @@ def test_what_is_not_planned_has_no_attribute_and_can_be_copied() -> None:
 class Averaged(FineTuned):
     """Judged by what its server sends, which is not the global model."""
 
-    def judged_with(self, server: Weights, model: Model) -> Weights:
+    def evaluation_payload(self, server: Weights, model: Model) -> Weights:
         return 2.0 * server
 
     def personal(self, client: Client[tuple[()]], sent: Weights) -> Weights:
@@ -175,7 +177,7 @@ class Global(Plain):
 
 
 class SendsAnother(Global):
-    def judged_with(self, server: Weights, model: Model) -> Weights:
+    def evaluation_payload(self, server: Weights, model: Model) -> Weights:
         return server
 
 

@@ -48,7 +48,7 @@ def test_a_digest_of_parts_is_that_of_the_whole() -> None:
 
 def test_what_goes_aside_is_never_written_over(tmp_path: Path) -> None:
     for number in (1, 2):
-        aside = files.Aside(tmp_path)
+        aside = files.Quarantine(tmp_path)
         assert not (tmp_path / f"set-aside/{number}").exists()  # made when the first file comes
         (tmp_path / "sub").mkdir(exist_ok=True)
         (tmp_path / "sub/a").write_text(str(number))
@@ -63,7 +63,7 @@ def test_what_goes_aside_is_never_written_over(tmp_path: Path) -> None:
         for name in ("sub/a", "b"):
             assert (tmp_path / f"set-aside/{number}/{name}").read_text() == str(number)
     with pytest.raises(StorageError, match=r"cannot set .*gone aside in"):
-        files.Aside(tmp_path).move(tmp_path / "gone")
+        files.Quarantine(tmp_path).move(tmp_path / "gone")
 
 
 def test_failures_to_delete_or_rename_are_said(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_folder_in_the_place_of_a_file_goes_aside(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/mine").write_text("mine")
     (tmp_path / "b").write_text("nobody's")
-    aside = files.Aside(tmp_path)
+    aside = files.Quarantine(tmp_path)
     for name in ("a", "b", "nowhere"):
         files.remove_or_move(tmp_path / name, aside)
     with pytest.warns(StorageWarning, match=r"^1 file\(s\) that are odd are now in .*set-aside/1; delete them"):

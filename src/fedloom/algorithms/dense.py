@@ -79,10 +79,10 @@ class DENSE(Generates):
     lambda2: fl.NonNegative = 0.5
     """Weight of L_div."""
 
-    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.lambda1:
             needs_statistics(f"lambda1 = {self.lambda1}", "lambda1 = 0", models)
-        return super().suited(federation, models)
+        return super().bind(federation, models)
 
     def begin(self, key: int) -> Any:
         return () if self.schedule == "pool" else super().begin(key)

@@ -64,10 +64,10 @@ class FedADI(OneShot):
     alpha_c: fl.NonNegative = 10.0
     """Weight of the competition with the student."""
 
-    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.alpha_f:
             needs_statistics(f"alpha_f = {self.alpha_f}", "alpha_f = 0", models)
-        return super().suited(federation, models)
+        return super().bind(federation, models)
 
     def epoch(self, server: Server, teachers: Teachers, cohort: fl.Cohort) -> Server:
         y, rng = self.drawn(cohort, server)

@@ -69,14 +69,14 @@ class FedDAFL(Generates):
     a: fl.NonNegative = 0.01
     """Weight of L_a."""
 
-    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         bare = [name for name, model in models.items() if not model.offers("features")]
         if bare:
             raise fl.SettingError(
                 f"Fed-DAFL looks at the features of a network, and {', '.join(bare)} has no method features(x): "
                 "define it to return the input of the last layer"
             )
-        return super().suited(federation, models)
+        return super().bind(federation, models)
 
     def init_pools(self, server: Server) -> Mapping[str, Any]:
         return {"images": self.entry(min(SHOWN, self.synthesis.batch_size))}

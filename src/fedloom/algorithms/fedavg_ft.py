@@ -34,10 +34,10 @@ class FedAvgFT(FedAvg):
     ft_part: Literal["all", "head"] = "all"
     """Trained layers: `all`, or the `head`, which is the last one."""
 
-    personal_trains: ClassVar[bool] = True
+    trains_for_evaluation: ClassVar[bool] = True
 
     @property
-    def judging(self) -> fl.Local:
+    def evaluation_training(self) -> fl.Local:
         return (
             self.local if self.ft_epochs is None else dataclasses.replace(self.local, epochs=self.ft_epochs, steps=None)
         )

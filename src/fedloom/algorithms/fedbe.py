@@ -60,7 +60,7 @@ class FedBE(fl.Algorithm[fl.Weights, tuple[()]]):
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0}
 
     @property
-    def fewest_logits(self) -> int:
+    def min_logits(self) -> int:
         return 2
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:

@@ -80,10 +80,10 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0, "student": None}
 
     @property
-    def fewest_logits(self) -> int:
+    def min_logits(self) -> int:
         return 2
 
-    def suited(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
         there = 0 if federation.public is None else len(federation.public)
         if self.validation and not federation.public_labels:
             raise fl.SettingError(
@@ -96,7 +96,7 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
                 f"FedDF learns from the public examples that are not for validation, and validation = "
                 f"{self.validation} leaves none of {there}: lower it, or give more public examples"
             )
-        return super().suited(federation, models)
+        return super().bind(federation, models)
 
     def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> dict[str, fl.Weights]:
         students = {m.name: m.init(key) for m in model.values()}

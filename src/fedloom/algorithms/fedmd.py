@@ -60,14 +60,14 @@ class FedMD(fl.Algorithm[tuple[()], FedMDClient]):
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
 
-    def suited(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.public_epochs and not federation.public_labels:
             raise fl.SettingError(
                 f"phase 0 of FedMD trains on public examples with their labels, for {self.public_epochs} epochs, and "
                 "those of this federation have none: set data.public_labels (Federation(public_labels=True)) where the "
                 "public examples are of the clients' classes, or public_epochs = 0"
             )
-        return super().suited(federation, models)
+        return super().bind(federation, models)
 
     def init(self, model: Mapping[str, fl.Model], key: int, *, num_clients: int) -> tuple[()]:
         return ()

@@ -57,9 +57,9 @@ class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 
     own_steps: ClassVar[bool] = True
-    personal_trains: ClassVar[bool] = True
+    trains_for_evaluation: ClassVar[bool] = True
 
-    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         sizes = federation.partition.sizes
         query = np.floor(sizes * (1 - self.support) + _TIE).astype(int)
         wrong = np.flatnonzero((sizes > 0) & ((query == 0) | (query == sizes)))  # a new client has nothing to train on
@@ -69,7 +69,7 @@ class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
                 f"FedMeta needs support and query examples on each client, got {n - q} and {q} of the {n} of client "
                 f"{wrong[0]} with support = {self.support:g}: leave this client out, or set support nearer to 0.5"
             )
-        return super().suited(federation, models)
+        return super().bind(federation, models)
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         return model.init(key)

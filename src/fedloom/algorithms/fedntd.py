@@ -32,7 +32,7 @@ class FedNTD(TaughtByReceived):
     """Temperature of the distillation."""
 
     @property
-    def fewest_logits(self) -> int:
+    def min_logits(self) -> int:
         return 3  # two that are not the true one
 
     def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:

@@ -35,7 +35,7 @@ class FedNTDMSE(TaughtByReceived):
     """Reduction of the squares over the classes: `mean`, or their sum (`class_sum`)."""
 
     @property
-    def fewest_logits(self) -> int:
+    def min_logits(self) -> int:
         return 2  # one that is not the true one
 
     def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:

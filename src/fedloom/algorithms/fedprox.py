@@ -53,7 +53,7 @@ class FedProx(fl.Averaging[fl.Weights]):
 
     @property
     def paced_by(self) -> str | None:
-        """As `Paced`: a straggler's share is one of all epochs of the round."""
+        """As `ScheduledLoss`: a straggler's share is one of all epochs of the round."""
         return "drop_percent" if self.drop_percent else None
 
     @fl.on_client

@@ -36,7 +36,7 @@ class KDNTD(TaughtByReceived):
     """Temperature of the distillation."""
 
     @property
-    def fewest_logits(self) -> int:
+    def min_logits(self) -> int:
         return 3 if self.lam else 2  # two that are not the true one
 
     def penalty(self, logits: Tensor, batch: fl.Batch) -> Tensor:

@@ -99,7 +99,7 @@ class LGFedAvg(fl.Averaging[fl.Maybe[fl.Weights]]):
         found.cohort.keep("has_layers", torch.ones_like(found.cohort.ids, dtype=torch.bool))
         return w.merge(found.mean)
 
-    def judged_with(self, server: fl.Weights, model: fl.Model) -> fl.Weights:
+    def evaluation_payload(self, server: fl.Weights, model: fl.Model) -> fl.Weights:
         return server if self.pretrain_rounds else self.down(server)
 
     def has_personal(self, state: fl.Maybe[fl.Weights]) -> Tensor:

@@ -21,7 +21,7 @@ class LocalOnly(fl.Algorithm[tuple[()], fl.Weights]):
     """Clients that train in a round: its `cohort`, or everybody (`every_round`)."""
 
     @property
-    def asks_everyone(self) -> bool:
+    def full_participation(self) -> bool:
         return self.schedule == "every_round"
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> tuple[()]:

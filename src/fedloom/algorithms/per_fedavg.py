@@ -61,7 +61,7 @@ class PerFedAvg(fl.Averaging[fl.Weights]):
     """Step of these differences."""
 
     own_steps: ClassVar[bool] = True
-    personal_trains: ClassVar[bool] = True
+    trains_for_evaluation: ClassVar[bool] = True
 
     @fl.on_client
     def local_update(

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 class PFedDF(FedDF):
     """See `FedDF` for the settings."""
 
-    def suited(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.student is not None:
             raise fl.SettingError(
                 "pFedDF judges clients by their copies of the fused model of their architecture, and with student = "
                 f"{self.student!r} none is fused but a student that clients are not sent: set student = None, or run "
                 "FedDF"
             )
-        return super().suited(federation, models)
+        return super().bind(federation, models)
 
     def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Maybe[fl.Weights]:
         return fl.Maybe.none(initial)

@@ -62,15 +62,15 @@ class SelfDistilled(KeepsModel):
     training. These save the teacher's pass at the start of a round, and cost one at its end and a table of logits
     beside v_k, with a row for each example of the largest client."""
 
-    table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `suited`
+    table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `bind`
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
 
     @property
-    def fewest_logits(self) -> int:
-        return max(2, super().fewest_logits)
+    def min_logits(self) -> int:
+        return max(2, super().min_logits)
 
-    def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
-        made = super().suited(federation, models)
+    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
+        made = super().bind(federation, models)
         if self.teacher_store == "model":
             return made
         if federation.train.augment is not None:
@@ -78,7 +78,7 @@ class SelfDistilled(KeepsModel):
                 "soft predictions are of inputs that stay what they are, and the training examples are augmented at "
                 'random: set teacher_store="model", or leave augmentation out'
             )
-        return made.knowing(table=(int(federation.partition.sizes.max()), federation.num_classes))
+        return made.with_context(table=(int(federation.partition.sizes.max()), federation.num_classes))
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> fl.Weights:
         if self.teacher_store == "soft_predictions" and model.by_batch:

@@ -14,7 +14,7 @@ from fedloom.analyses.analysed_run import AnalysedRun
 from fedloom.analyses.analysis_result import AnalysisResult
 from fedloom.cli.options import print_code
 from fedloom.core.errors import SettingError, StorageError
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 from fedloom.display.terminal import table
 from fedloom.experiments.words import coerce
 from fedloom.storage.output import below
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     names = list(analyses) if every else list(dict.fromkeys(args.names))
     if unknown := next((name for name in names if name not in analyses), None):
         raise SettingError(
-            f"there is no analysis {unknown!r}{meant(unknown, analyses)}; fedloom analyse --list names all"
+            f"there is no analysis {unknown!r}{did_you_mean(unknown, analyses)}; fedloom analyse --list names all"
         )
     print_code(args.directory, args, console)
     analysed = AnalysedRun.of(args.directory, _rounds(args), args.model, allow_code=args.allow_code)

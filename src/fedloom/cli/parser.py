@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from fedloom import __version__
 from fedloom.cli.flags import add_settings, directory
 from fedloom.cli.index import INDEX
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 
 _EXAMPLES = """\
 examples:
@@ -313,7 +313,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            close = meant(unknown[0].partition("=")[0], self._option_string_actions)
+            close = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
             if self.prog == "fedloom run" and not unknown[0].startswith("-"):
                 close = ": fedloom compare trains with several algorithms"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
@@ -323,7 +323,7 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             known = list(map(str, action.choices))
             raise argparse.ArgumentError(
-                action, f"invalid choice: {value!r}{meant(str(value), known)}; there are {', '.join(known)}"
+                action, f"invalid choice: {value!r}{did_you_mean(str(value), known)}; there are {', '.join(known)}"
             )
 
     def error(self, message: str) -> NoReturn:

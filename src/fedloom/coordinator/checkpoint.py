@@ -16,7 +16,7 @@ from fedloom.engines.engine import Engine
 from fedloom.engines.norms import Kept, Norms
 from fedloom.storage import files
 from fedloom.storage.codec import decode, encode
-from fedloom.storage.files import Aside, File
+from fedloom.storage.files import File, Quarantine
 from fedloom.storage.store import state_name
 from fedloom.storage.strict_json import LARGEST, parse, short
 
@@ -330,7 +330,7 @@ class Checkpoints:
         return kept, [t for t in reversed(rounds) if t not in kept]
 
     def go_on_from(
-        self, checkpoint: Checkpoint, kept: dict[int, Checkpoint], others: list[int], engine: Engine, aside: Aside
+        self, checkpoint: Checkpoint, kept: dict[int, Checkpoint], others: list[int], engine: Engine, aside: Quarantine
     ) -> None:
         """Make a checkpoint the newest; `kept` and `others` are as `standing` returns them.
 
@@ -380,7 +380,7 @@ class Checkpoints:
         newest = sorted(self._kept)[-2:]
         dropped = [self._kept.pop(t) for t in list(self._kept) if t not in newest and not self._stays(t)]
         named = {f.name for c in self._kept.values() for f in c.clients.values()}
-        aside = Aside(self.folder.parent)
+        aside = Quarantine(self.folder.parent)
         engine.spare(named)
         for checkpoint in dropped:
             index = self.index(checkpoint.round)

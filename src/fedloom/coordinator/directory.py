@@ -165,7 +165,7 @@ class RunDirectory:
         changed = {name: data for name, data in contents.items() if there.get(name) != data}
         new = {name: [files.digest(data)] for name, data in contents.items()}
         if not self.begun:  # somebody's own files
-            aside = files.Aside(self.path)
+            aside = files.Quarantine(self.path)
             for name in changed.keys() & there.keys():
                 aside.copy(self.path / name)
             aside.say("have names that a run needs")
@@ -348,7 +348,7 @@ class RunDirectory:
             cut |= not left_by_a_kill(name, starts[name], tail, every)
         kept, others = self.checkpoints.standing(checkpoint)
         cut |= any(t > checkpoint.round for t in others)
-        aside = files.Aside(self.path)
+        aside = files.Quarantine(self.path)
         for name in self.logs:
             if cut:
                 aside.copy(self.path / name)

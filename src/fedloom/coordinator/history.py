@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fedloom.coordinator import reading
 from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import lower_is_better
 from fedloom.storage import files
@@ -161,7 +161,7 @@ class History:
         """Return the error that a number was never measured; it names those that were."""
         known = sorted({key for row in self.rows() for key, value in row.items() if value is not None})
         return SettingError(
-            f"no round has measured {name!r}{meant(name, known)}; measured: {', '.join(known) or 'nothing'}"
+            f"no round has measured {name!r}{did_you_mean(name, known)}; measured: {', '.join(known) or 'nothing'}"
         )
 
     def newest_accuracy(self) -> str:

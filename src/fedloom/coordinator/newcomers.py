@@ -109,7 +109,7 @@ def no_training_rows(federation: Federation, new: Sequence[int]) -> None:
 class _FineTuned(Averaging[Any]):
     """Judge a client by the global model after the training of one round on its own examples, used once."""
 
-    personal_trains: ClassVar[bool] = True
+    trains_for_evaluation: ClassVar[bool] = True
 
     def round(self, server: Weights, cohort: Cohort) -> Weights:
         return server

@@ -17,7 +17,7 @@ from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import SettingError, SettingWarning
-from fedloom.core.task import Paced
+from fedloom.core.task import ScheduledLoss
 from fedloom.core.types import Weights
 from fedloom.engines.cohort import Exchange
 from fedloom.engines.faults import lost_again
@@ -106,7 +106,7 @@ class Past:
 
         Raises:
             SettingError: the algorithm trains for a number of steps or several times a round: it has no such epochs.
-                Or clients know how long a round is (`Paced`): fewer epochs are not the first of them.
+                Or clients know how long a round is (`ScheduledLoss`): fewer epochs are not the first of them.
         """
         local = self.job.algorithm.local
         if local.steps is not None or self.job.algorithm.pooled:
@@ -145,7 +145,7 @@ class Past:
         """Return what clients trained in a past round, with each of some changes to the algorithm's settings."""
         engine = self.coordinator.engine
         for known in (engine.algorithm, engine.population.task):
-            if isinstance(known, Paced) and (name := known.paced_by) is not None:
+            if isinstance(known, ScheduledLoss) and (name := known.paced_by) is not None:
                 raise SettingError(
                     "fewer epochs or steps are the first of a round where clients do not know how long it is, got "
                     f"{type(known).__name__} with {name} = {getattr(known, name)}: analyse a run without {name}"

@@ -53,7 +53,7 @@ class Coordinator:
             steps = local.steps or round(local.epochs * share * float((-(-population.sizes // local.batch_size)).sum()))
             algorithm = replace(algorithm, local=replace(local, steps=max(1, steps)))
             trained, self.cohort_size = pooled(population), 1
-        elif algorithm.asks_everyone:
+        elif algorithm.full_participation:
             self.cohort_size = population.num_clients
         self.algorithm, self.trained = algorithm, trained
         stored: Mapping[str, Any] = files.document("manifest") if files is not None else {}
@@ -255,7 +255,7 @@ class Coordinator:
         sizes, new = self.trained.sizes, self.job.new
         late = set() if new is None or new.joined(round) else set(new.ids(n))
         count = min(self.cohort_size + self.settings.spares, n - len(late))
-        if self.algorithm.asks_everyone:
+        if self.algorithm.full_participation:
             return [k for k in range(n) if k not in late]
         if not late or isinstance(self.sampler, FixedList):  # a list names clients by number
             clients = [int(k) for k in self.sampler(round, sizes, count)]

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge, Le
 
 from fedloom.coordinator.choose import CompilationName, EngineName
-from fedloom.core.choices import Count, Known, Positive, WholeNumber, check_choices
+from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import setting
 from fedloom.evaluate.measure import lower_is_better
@@ -22,7 +22,7 @@ _DEVICES = "device must be 'cpu', 'cuda' or 'cuda:0', ..."
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(Known):
+class RunSettings(StrictSettings):
     """Set how a run is run; the same for every algorithm of a comparison.
 
     `engine`, `compilation`, `chunk`, `bf16`, `device`, `dtype` and `threads` may change results in the last bits.

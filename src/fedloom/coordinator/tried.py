@@ -57,7 +57,7 @@ def try_model(model: Model, job: Plan) -> bool:
             f"classes: {how}{type(error).__name__}: {error}; a model maps a batch of such examples to logits "
             f"(N, {train.num_classes})"
         ) from error
-    count, fewest = logits[0].numel(), job.algorithm.fewest_logits
+    count, fewest = logits[0].numel(), job.algorithm.min_logits
     if count < fewest:
         raise SettingError(
             f"{type(job.algorithm).__name__} compares what models say of an example in at least {fewest} logits, and "

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.batches import Batch, Batches
-from fedloom.core.choices import Known, check_choices
+from fedloom.core.choices import StrictSettings, check_choices
 from fedloom.core.client import Client
 from fedloom.core.cohort import Cohort
 from fedloom.core.errors import SettingError, SettingWarning, warn
@@ -20,6 +20,7 @@ from fedloom.core.fold import minimise
 from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Cosine, Local
+from fedloom.core.renamed import OF_ALGORITHM, keep_old_names
 from fedloom.core.types import BatchLoss, Weights
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(Known, ABC, Generic[V, S]):
+class Algorithm(StrictSettings, ABC, Generic[V, S]):
     """A federated algorithm: server state V, client state S (both pytrees of tensors).
 
     Fields are hyper-parameters, named by the paper's symbols; one that is annotated `Literal[...]` takes those values
@@ -48,15 +49,19 @@ class Algorithm(Known, ABC, Generic[V, S]):
     mixed: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False  # cannot run without public examples
     needs_val: ClassVar[bool] = False  # nor without validation examples on clients
-    personal_trains: ClassVar[bool] = False  # `personal` reads `client.train`: batches are planned for judging too
+    trains_for_evaluation: ClassVar[bool] = False  # `personal` reads `client.train`, whose batches must be planned
     sums_gradients: ClassVar[bool] = False  # takes what a client's weights moved for a sum of gradients: no Adam
     own_steps: ClassVar[bool] = False  # takes steps of its own and not by `train`, so a `term` would reach none of them
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        keep_old_names(cls, OF_ALGORITHM)
+
     def __post_init__(self) -> None:
         check_choices(self)
-        if not any(_says(self, name) for name in ("personal", "judged_with", "global_weights", "global_models")):
+        if not any(_says(self, name) for name in ("personal", "evaluation_payload", "global_weights", "global_models")):
             raise SettingError(
                 f"{type(self).__name__} says no model by which clients are judged: define global_weights(self, server) "
                 "or personal(self, client, sent)"
@@ -77,16 +82,16 @@ class Algorithm(Known, ABC, Generic[V, S]):
 
     @property
     def personalises(self) -> bool:
-        """True where clients are judged by models of their own: where `personal` or `judged_with` is defined."""
-        return _says(self, "personal") or _says(self, "judged_with")
+        """True where clients are judged by models of their own: where `personal` or `evaluation_payload` is defined."""
+        return _says(self, "personal") or _says(self, "evaluation_payload")
 
     @property
-    def asks_everyone(self) -> bool:
+    def full_participation(self) -> bool:
         """True where every round's cohort is all clients, whatever sampler and cohort size say."""
         return False
 
     @property
-    def fewest_logits(self) -> int:
+    def min_logits(self) -> int:
         """Smallest number of logits for each example with which the algorithm works; a job with fewer is refused.
 
         With fewer, what the algorithm compares of two models' answers is the same whatever they say: a softmax over one
@@ -95,19 +100,19 @@ class Algorithm(Known, ABC, Generic[V, S]):
         return 1
 
     @property
-    def judging(self) -> Local:
-        """Plan of the batches with which `personal` trains, where `personal_trains`: epochs, steps, size."""
+    def evaluation_training(self) -> Local:
+        """Plan of the batches with which `personal` trains, where `trains_for_evaluation`: epochs, steps, size."""
         return self.local
 
     @abstractmethod
     def init(self, model: Any, key: int, *, num_clients: int) -> V:
         """Return the server state before round 0. `model`: a Model, or a mapping of names to them where `mixed`."""
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         """Return this algorithm as it runs with these data and networks: itself, or a copy with facts about them.
 
         Raise SettingError where they do not suit its settings, before work starts. The facts that it needs are not
-        settings: `return super().suited(federation, models).knowing(shape=federation.train.shape)`.
+        settings: `return super().bind(federation, models).with_context(shape=federation.train.shape)`.
         """
         return self
 
@@ -115,7 +120,7 @@ class Algorithm(Known, ABC, Generic[V, S]):
         """Return the names of the trained tensors that clients share where others stay with them; else None."""
         return None
 
-    def knowing(self, **facts: Any) -> Self:
+    def with_context(self, **facts: Any) -> Self:
         """Return a copy that has these attributes besides its settings."""
         made = copy.copy(self)
         for name, fact in facts.items():
@@ -150,7 +155,7 @@ class Algorithm(Known, ABC, Generic[V, S]):
     def round(self, server: V, cohort: Cohort) -> V:
         """Run the paper's outer loop body, with as many exchanges as the paper has; return the server state."""
 
-    def judged_with(self, server: V, model: Model) -> Any:
+    def evaluation_payload(self, server: V, model: Model) -> Any:
         """Return what a client with this model is sent to be judged: the global weights, `()` if there are none."""
         found = self.global_models({"" if self.mixed else model.name: server}, {model.name: model})
         return found.get(model.name, ())
@@ -158,7 +163,8 @@ class Algorithm(Known, ABC, Generic[V, S]):
     def personal(self, client: Client[S], sent: Any) -> Weights:
         """Return the model by which this client is judged. Runs on the client, like an `@on_client` method.
 
-        `sent`: what `judged_with` returns. `client.train` is there only where the class says `personal_trains = True`.
+        `sent`: what `evaluation_payload` returns. `client.train` is there only where the class says
+        `trains_for_evaluation = True`.
         """
         return sent  # type: ignore[no-any-return]
 
@@ -224,6 +230,9 @@ class Algorithm(Known, ABC, Generic[V, S]):
         """
         taken = client.train.num_steps
         return self.local.optimiser.effective_steps(taken) if counted == "adaptive" else taken.double()
+
+
+keep_old_names(Algorithm, OF_ALGORITHM)
 
 
 def _says(algorithm: Algorithm[Any, Any], method: str) -> bool:

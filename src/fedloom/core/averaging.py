@@ -48,13 +48,16 @@ class Averaging(Algorithm[Weights, S]):
 
     @property
     def personalises(self) -> bool:
-        said = (type(self).personal, type(self).judged_with) != (Averaging.personal, Averaging.judged_with)
+        said = (type(self).personal, type(self).evaluation_payload) != (
+            Averaging.personal,
+            Averaging.evaluation_payload,
+        )
         return said or self.shared != "*" or self.buffers == "local"
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         for model in models.values() if self.shared != "*" else ():
             self._warn_of_halves(model)
-        return super().suited(federation, models)
+        return super().bind(federation, models)
 
     def _warn_of_halves(self, model: Model) -> None:
         """Warn where a pattern means the normalisation layers of a network and misses some.
@@ -127,7 +130,7 @@ class Averaging(Algorithm[Weights, S]):
         """Return what a client keeps and what it sends of the whole model that it trained."""
         return self.own(w_k), client.weigh(self.up(w_k), self.aggregation)  # type: ignore[return-value]
 
-    def judged_with(self, server: Weights, model: Model) -> Weights:
+    def evaluation_payload(self, server: Weights, model: Model) -> Weights:
         return self.down(server)
 
     def personal(self, client: Client[S], sent: Weights) -> Weights:

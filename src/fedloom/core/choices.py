@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt
 from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
 
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
@@ -23,15 +23,14 @@ Count = Annotated[int, Ge(1)]
 WholeNumber = Annotated[int, Ge(0)]
 
 
-class Known:
+class StrictSettings:
     """A class whose settings have names: one that it lacks is refused with the one that may be meant."""
 
     def __new__(cls, *values: Any, **given: Any) -> Self:
         known = _settings(cls)  # type: ignore[arg-type]
         if known is not None and (unknown := [name for name in given if name not in known]):
-            raise SettingError(
-                f"{cls.__name__} has no setting {unknown[0]!r}{meant(unknown[0], known)}; it has {', '.join(known)}"
-            )
+            close = did_you_mean(unknown[0], known)
+            raise SettingError(f"{cls.__name__} has no setting {unknown[0]!r}{close}; it has {', '.join(known)}")
         return super().__new__(cls)
 
 
@@ -46,7 +45,7 @@ def _settings(kind: type) -> tuple[str, ...] | None:
     for owner in kind.__mro__:
         said = {} if "__dataclass_params__" in vars(owner) else inspect.get_annotations(owner)
         open_ones = [name for name, its in said.items() if not name.startswith("_") and "ClassVar" not in str(its)]
-        if open_ones and issubclass(owner, Known):
+        if open_ones and issubclass(owner, StrictSettings):
             raise SettingError(
                 f"the settings of a class are the fields of a dataclass, and {owner.__name__} has {open_ones[0]!r} "
                 f"without being one: decorate {owner.__name__} with @dataclass(frozen=True, kw_only=True), or annotate "

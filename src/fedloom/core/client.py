@@ -13,7 +13,7 @@ from fedloom.core.batches import Batches, plan
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.losses import Loss, task_loss
 from fedloom.core.model import Model
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 from fedloom.core.task import Task
 from fedloom.core.types import Weighted, replace, state, static
 
@@ -82,7 +82,7 @@ class NotPlanned:
             raise AttributeError(name)
         raise StackingError(
             f"personal of {self.algorithm} reads client.train, and batches for judging are planned only for algorithms "
-            "that say so: write personal_trains: ClassVar[bool] = True in the class"
+            "that say so: write trains_for_evaluation: ClassVar[bool] = True in the class"
         )
 
 
@@ -91,7 +91,7 @@ class Client(Generic[S]):
     """All that one client may see in one exchange of one round. Nothing in it knows of other clients."""
 
     state: S  # what it keeps between rounds
-    train: Batches  # this round's training batches, in order; for judging as `Algorithm.personal_trains` says
+    train: Batches  # this round's training batches, in order; for judging as `Algorithm.trains_for_evaluation` says
     val: Batches  # held-out examples, one pass; empty (num_examples = 0) where none are held out
     public: Public
     num_examples: Tensor  # [] int64: its training examples
@@ -111,7 +111,7 @@ class Client(Generic[S]):
         if aggregation not in _AGGREGATIONS:
             raise SettingError(
                 f"client.weigh counts clients by 'samples' or 'uniform', got {aggregation!r}"
-                f"{meant(str(aggregation), _AGGREGATIONS)}"
+                f"{did_you_mean(str(aggregation), _AGGREGATIONS)}"
             )
         counts = self.num_examples if aggregation == "samples" else torch.ones_like(self.num_examples)
         return Weighted(value=value, weight=counts)

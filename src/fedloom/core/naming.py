@@ -22,7 +22,7 @@ def printable(text: str, most: int = 120) -> str:
     return kept if len(kept) <= most else kept[: most - 1] + "…"
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return " (did you mean 'x'?)", or "" where no known word is close. PerAvg is close to per_fedavg."""
     bare = {plain(name): name for name in known}
     close = difflib.get_close_matches(plain(word), bare, n=1, cutoff=0.7)
@@ -86,7 +86,7 @@ def by_python_name(text: str, what: str) -> Any:
         return getattr(found, name)
     except AttributeError:
         known = [n for n in vars(found) if not n.startswith("_")]
-        raise SettingError(f"{what} {text!r}: {module} has no {name!r}{meant(name, known)}") from None
+        raise SettingError(f"{what} {text!r}: {module} has no {name!r}{did_you_mean(name, known)}") from None
 
 
 def source_file(text: str) -> str | None:

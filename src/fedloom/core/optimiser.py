@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedloom.core import tree
-from fedloom.core.choices import Count, Known, NonNegative, Positive, check_choices
+from fedloom.core.choices import Count, NonNegative, Positive, StrictSettings, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.setting import setting
 
@@ -23,7 +23,7 @@ Beta = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimiser(Known, ABC):
+class Optimiser(StrictSettings, ABC):
     """Take steps along gradients."""
 
     lr: Positive = setting(flag="--lr RATE")
@@ -224,7 +224,7 @@ class Digest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local(Known):
+class Local(StrictSettings):
     """Set the local training of every client, shared by all algorithms of a comparison.
 
     Each client has a new optimiser state in every round.

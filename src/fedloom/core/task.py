@@ -30,7 +30,7 @@ class Task(Protocol):
 
 
 @runtime_checkable
-class Noting(Protocol):
+class NeedsLabelStatistics(Protocol):
     """A task whose loss wants to know more of a client's training examples than a batch says, such as `LDAM`."""
 
     def notes(self, y: Tensor) -> Mapping[str, Tensor]:
@@ -52,7 +52,7 @@ class Objective(Protocol):
 
 
 @runtime_checkable
-class Paced(Protocol):
+class ScheduledLoss(Protocol):
     """A task or an algorithm whose clients know how long a round's training is.
 
     What they do in a step depends on how many steps are still to come, such as `LDAM` with `drw`. A loss that reads
@@ -77,8 +77,8 @@ def check_task(task: object, name: str = "task") -> None:
 
 
 def notes_of(task: Task, y: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return what a `Noting` task wants to know of a client's examples with these labels, in this dtype."""
-    told = task.notes(y.clone()) if isinstance(task, Noting) else {}
+    """Return what a `NeedsLabelStatistics` task wants to know of examples with these labels, in this dtype."""
+    told = task.notes(y.clone()) if isinstance(task, NeedsLabelStatistics) else {}
     return {name: t.to(dtype) if t.is_floating_point() else t for name, t in told.items()}
 
 

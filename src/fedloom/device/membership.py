@@ -150,7 +150,7 @@ class Membership:
             dtype=getattr(torch, e.run.dtype), first=int(said["client"]),
         )  # fmt: skip
         runtime = Runtime(
-            population, algorithm.suited(population.federation, chosen), compilation="none", bf16=e.run.bf16
+            population, algorithm.bind(population.federation, chosen), compilation="none", bf16=e.run.bf16
         )
         folder = self.folder / "runs" / checked_id(self._asked["run"], "a run")
         models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))

@@ -28,7 +28,7 @@ from fedloom.core.types import Maybe, Weighted, Weights
 KINDS = ("model", "personal", "fisher", "gradient", "control", "predictions")
 
 
-class Bill:
+class PayloadSize:
     """Bytes of the messages of one method, by kind."""
 
     def __init__(self, method: Callable[..., Any]) -> None:

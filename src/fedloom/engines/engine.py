@@ -19,7 +19,7 @@ from fedloom.core.fold.execution import Execution, Programs, executing
 from fedloom.core.model import own_defaults
 from fedloom.core.random import derive
 from fedloom.core.types import Weights
-from fedloom.engines.accounting import Bill
+from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.cohort import AskedCohort, Exchange, Traffic
 from fedloom.engines.engine_options import DEFAULTS, Options
 from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
@@ -56,7 +56,7 @@ class Engine(ABC):
     ) -> None:
         if algorithm.needs_public and population.federation.public is None:
             raise SettingError(f"{type(algorithm).__name__} needs public examples: federate(..., public=examples)")
-        algorithm = algorithm.suited(population.federation, population.models)
+        algorithm = algorithm.bind(population.federation, population.models)
         val = population.federation.local_val
         if algorithm.needs_val and (val is None or not len(val.indices)):
             raise SettingError(
@@ -71,7 +71,7 @@ class Engine(ABC):
                 "out"
             )
         self.norms = Norms()
-        self._bills: dict[str, Bill] = {}
+        self._bills: dict[str, PayloadSize] = {}
         self.runtime = Runtime(
             population, algorithm, stacked=self.stacked, compilation=o.compilation, bf16=o.bf16, programs=programs
         )
@@ -220,10 +220,10 @@ class Engine(ABC):
         """Return the request to some clients of one architecture."""
         return Request.to(call, clients, self.population.seed, self.states.accepted, send(clients))
 
-    def bill(self, method: str) -> Bill:
+    def bill(self, method: str) -> PayloadSize:
         """Return the bill of a method, which says what its messages cost."""
         if method not in self._bills:
-            self._bills[method] = Bill(self.runtime.method(method))
+            self._bills[method] = PayloadSize(self.runtime.method(method))
         return self._bills[method]
 
     def stack(self, clients: Sequence[int]) -> Any:
@@ -340,7 +340,7 @@ class Engine(ABC):
             if method == GIVEN:
                 sent = server[name]
             else:
-                sent = self.algorithm.judged_with(server["" if self.algorithm.mixed else name], group.model)
+                sent = self.algorithm.evaluation_payload(server["" if self.algorithm.mixed else name], group.model)
             if not (tree.leaves(sent) or self.algorithm.personalises):
                 continue  # another architecture's alone is global, and these clients have nothing of their own
             call = Call(method, (sent,), round, JUDGING, rate, judged)

@@ -19,7 +19,7 @@ from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
-from fedloom.core.task import Classification, Noting, Task, notes_of
+from fedloom.core.task import Classification, NeedsLabelStatistics, Task, notes_of
 from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
 from fedloom.engines.message import Request, Rows
@@ -102,7 +102,7 @@ class Population:
 
         Padding has zeros.
         """
-        if not isinstance(self.task, Noting):
+        if not isinstance(self.task, NeedsLabelStatistics):
             return {}
         y = self.federation.train.y
         told = [notes_of(self.task, y[torch.tensor(r)], self.dtype) for r in rows]

@@ -110,8 +110,8 @@ class Runtime:
     def clients(self, request: Request, states: Any) -> Client[Any]:
         """Return K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, call, ids = self.population, request.call, request.clients
-        idle = call.exchange == JUDGING and not (self.algorithm.personal_trains and call.method == "personal")
-        local = self.algorithm.judging if call.exchange == JUDGING else self.algorithm.local
+        idle = call.exchange == JUDGING and not (self.algorithm.trains_for_evaluation and call.method == "personal")
+        local = self.algorithm.evaluation_training if call.exchange == JUDGING else self.algorithm.local
         return Client(
             state=states,
             train=NotPlanned(type(self.algorithm).__name__) if idle else p.train_batches(request, local),  # type: ignore[arg-type]

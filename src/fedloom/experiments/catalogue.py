@@ -22,7 +22,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.augment import Augment
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import by_python_name, is_python_name, meant, plain
+from fedloom.core.naming import by_python_name, did_you_mean, is_python_name, plain
 from fedloom.core.optimiser import Local
 from fedloom.core.random import generator
 from fedloom.core.task import SVM, Classification, Hinge, Task, check_task
@@ -105,7 +105,7 @@ def kind(name: str) -> type[Algorithm[Any, Any]]:
         )
     if ":" not in name:
         raise SettingError(
-            f"unknown algorithm {name!r}{meant(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}, "
+            f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}, "
             "and your own as module:Class"
         )
     found = by_python_name(name, "algorithm")
@@ -135,7 +135,7 @@ def algorithm(name: str, local: Local, settings: Mapping[str, Any]) -> Algorithm
         whole = defaults.get(field)
         if field not in known:
             raise SettingError(
-                f"{owner} has no setting {key!r}{meant(key, known)}; it has {', '.join(known) or 'none'}"
+                f"{owner} has no setting {key!r}{did_you_mean(key, known)}; it has {', '.join(known) or 'none'}"
             )
         if dataclasses.is_dataclass(whole):
             if not part:
@@ -215,7 +215,7 @@ def data(source: str, *, whole: bool = False) -> Dataset:
         return _table(path, arguments if question else None, whole)
     if source.endswith(".npz"):
         return read_npz(source, every_class=not whole)
-    if is_own_data(source) and not (meant(name, SOURCES) and _unknown_module(name)):
+    if is_own_data(source) and not (did_you_mean(name, SOURCES) and _unknown_module(name)):
         found = by_python_name(source, "data")
         found = found() if callable(found) else found
         if isinstance(found, Dataset):
@@ -234,8 +234,9 @@ def data(source: str, *, whole: bool = False) -> Dataset:
             "has written: docs/coming-from.md"
         )
     raise SettingError(
-        f"unknown data {source!r}{meant(name, [DATA, *SOURCES])}; there are {DATA}, original files as NAME:FOLDER "
-        f"with one of {', '.join(SOURCES)}, FILE.npz, FILE.csv, huggingface:NAME, and your own as module:name"
+        f"unknown data {source!r}{did_you_mean(name, [DATA, *SOURCES])}; there are {DATA}, original files as "
+        f"NAME:FOLDER with one of {', '.join(SOURCES)}, FILE.npz, FILE.csv, huggingface:NAME, and your own as "
+        "module:name"
     )
 
 
@@ -276,7 +277,7 @@ def _table(path: str, written: str | None, whole: bool) -> Dataset:
         key, _, value = pair.partition("=")
         if key not in _ARGUMENTS or not value or key in given:
             raise SettingError(
-                f"of a table one says, each once, {form}, got {pair!r}{meant(key, _ARGUMENTS.keys() - {key})}"
+                f"of a table one says, each once, {form}, got {pair!r}{did_you_mean(key, _ARGUMENTS.keys() - {key})}"
             )
         given[key] = value.split(",") if _ARGUMENTS[key] is list else value
     if whole and "split" not in given:
@@ -369,7 +370,7 @@ def _parameters(text: str) -> list[Any]:
     """Return the values that follow a partition's name, with defaults for those that are missing."""
     name, colon, rest = text.partition(":")
     if name not in _PARTITIONS:
-        raise SettingError(f"unknown partition {text!r}{meant(name, _PARTITIONS)}; there are {PARTITIONS}")
+        raise SettingError(f"unknown partition {text!r}{did_you_mean(name, _PARTITIONS)}; there are {PARTITIONS}")
     found = _PARTITIONS[name]
     if not found.kinds and colon:
         raise SettingError(f"partition {name} takes no value, got {text!r}; there are {PARTITIONS}")
@@ -567,7 +568,7 @@ def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
             out[label(name)] = found
         else:
             raise SettingError(
-                f"unknown model {name!r}{meant(name, MODELS)}; there are {', '.join(MODELS)}, "
+                f"unknown model {name!r}{did_you_mean(name, MODELS)}; there are {', '.join(MODELS)}, "
                 "and your own as module:name"
             )
     return out
@@ -582,7 +583,9 @@ def task(text: str) -> Task:
     if text in TASKS:
         return TASKS[text]()
     if ":" not in text:
-        raise SettingError(f"unknown task {text!r}{meant(text, TASKS)}; there are {', '.join(TASKS)}, and module:name")
+        raise SettingError(
+            f"unknown task {text!r}{did_you_mean(text, TASKS)}; there are {', '.join(TASKS)}, and module:name"
+        )
     found = by_python_name(text, "task")
     found = found() if isinstance(found, type) else found
     check_task(found, f"task {text!r}")

@@ -24,7 +24,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import Count, WholeNumber, check_choices
 from fedloom.core.errors import FedloomError, SettingError, SettingWarning
 from fedloom.core.model import Model, packaged
-from fedloom.core.naming import is_python_name, meant, source_file
+from fedloom.core.naming import did_you_mean, is_python_name, source_file
 from fedloom.core.optimiser import SGD, Adam, Local
 from fedloom.core.setting import setting
 from fedloom.data import Dataset, Examples, Federation, federate
@@ -258,7 +258,7 @@ class Experiment:
             else:
                 known = [*_TOP, *(f"{s}.{n}" for s in _SECTIONS for n in parts(getattr(self, s))), *ALGORITHMS]
                 whole = {k.rpartition(".")[2]: k for k in known}
-                close = meant(whole.get(key, key), known)
+                close = did_you_mean(whole.get(key, key), known)
                 raise SettingError(
                     f"there is no setting {key!r}{close}; settings are {', '.join(_TOP)}, those in the sections "
                     f"{', '.join(_SECTIONS)}, and those of an algorithm, for example {own}.NAME"

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from fedloom.core.choices import field_types, settable
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 from fedloom.core.optimiser import SGD, Adam, Cosine, Local, Optimiser
 from fedloom.experiments.words import coerce
 
@@ -70,7 +70,9 @@ def with_parts(whole: P, owner: str, given: Mapping[str, Any]) -> P:
         if part not in known:
             which = f" with the optimiser {_word(optimiser)}" if known else ""
             there = [*own, *known]
-            raise SettingError(f"{owner} has no setting {part!r}{which}{meant(part, there)}; it has {', '.join(there)}")
+            raise SettingError(
+                f"{owner} has no setting {part!r}{which}{did_you_mean(part, there)}; it has {', '.join(there)}"
+            )
         inner[part] = coerce(given[part], known[part], f"{owner}.{part}")
     if inner and isinstance(optimiser, Optimiser):
         values["optimiser"] = _optimiser(optimiser, f"{owner}.optimiser", inner)
@@ -95,8 +97,9 @@ def _optimiser(before: Optimiser, owner: str, given: Mapping[str, Any]) -> Optim
             values[part] = coerce(value, known[part], f"{owner}.{part}")
         else:
             there = ["kind", *known]
+            close = did_you_mean(part, there)
             raise SettingError(
-                f"{owner} of kind {_word(after)} has no field {part!r}{meant(part, there)}; it has {', '.join(there)}"
+                f"{owner} of kind {_word(after)} has no field {part!r}{close}; it has {', '.join(there)}"
             )
     values |= {name: _optimiser(getattr(after, name), f"{owner}.{name}", fields) for name, fields in within.items()}
     return dataclasses.replace(after, **values)

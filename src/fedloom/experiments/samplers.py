@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.coordinator.sampler import Arriving, Available, BySize, DeviceSampler, FixedList, SeededByRound, Uniform
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 
 
 def sampler(text: str, seed: int) -> DeviceSampler:
@@ -23,14 +23,14 @@ def sampler(text: str, seed: int) -> DeviceSampler:
     name, *given = chosen.split(":")
     if name not in _KINDS:
         forms = ", ".join(form for form, _, _ in _KINDS.values())
-        raise SettingError(f"unknown sampler {text!r}{meant(name, _KINDS)}; there are {forms}")
+        raise SettingError(f"unknown sampler {text!r}{did_you_mean(name, _KINDS)}; there are {forms}")
     form, kinds, make = _KINDS[name]
     made = make(seed, *_values(given, kinds, text, form))
     if not plus:
         return made
     name, *given = late.split(":")
     if name != "arriving":
-        raise SettingError(f"unknown sampler {text!r}{meant(name, ['arriving'])}; it may end in {_ARRIVING}")
+        raise SettingError(f"unknown sampler {text!r}{did_you_mean(name, ['arriving'])}; it may end in {_ARRIVING}")
     return Arriving(made, *_values(given, (int, int), text, form + _ARRIVING))
 
 

@@ -21,7 +21,7 @@ from fedloom.coordinator.history import History
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.coordinator.run import Job
 from fedloom.core.errors import ClientError, FedloomError, SettingError, SettingWarning, warn
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION, lower_is_better
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations, flat
@@ -107,7 +107,7 @@ class Sweep:
             raise SettingError(f"a sweep needs at least one seed, each once, got {list(seeds)}")
         if self.by not in TUNABLE:
             raise SettingError(
-                f"a sweep chooses by one of {', '.join(TUNABLE)}, got {self.by!r}{meant(self.by, TUNABLE)}"
+                f"a sweep chooses by one of {', '.join(TUNABLE)}, got {self.by!r}{did_you_mean(self.by, TUNABLE)}"
             )
         if self.search is not None and not 1 <= self.search <= _MOST:
             raise SettingError(f"search must be in 1..{_MOST:,} trials, got {self.search:,}")

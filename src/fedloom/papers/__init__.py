@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 
 if TYPE_CHECKING:
     from fedloom.analyses import Analysis
@@ -66,7 +66,7 @@ def study(table: str) -> Study:
     found = next((study for study in _studies() if table in study.tables), None)
     if found is None:
         known = tables()
-        raise SettingError(f"unknown table {table!r}{meant(table, known)}; there are {', '.join(known)}")
+        raise SettingError(f"unknown table {table!r}{did_you_mean(table, known)}; there are {', '.join(known)}")
     return found
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedloom.coordinator.history import History, newest
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 from fedloom.evaluate.measure import MEASURES
 from fedloom.experiments.catalogue import label
 from fedloom.report.console import fitted
@@ -92,13 +92,13 @@ def summary(
         against = next((old for old, new in (names or {}).items() if new == against and old in labels), against)
     if against is not None and against not in labels:
         raise SettingError(
-            f"against must be one of the methods {', '.join(labels)}, got {against!r}{meant(against, labels)}"
+            f"against must be one of the methods {', '.join(labels)}, got {against!r}{did_you_mean(against, labels)}"
         )
     if reading not in WAYS:
-        raise SettingError(f"reading must be one of {', '.join(WAYS)}, got {reading!r}{meant(reading, WAYS)}")
+        raise SettingError(f"reading must be one of {', '.join(WAYS)}, got {reading!r}{did_you_mean(reading, WAYS)}")
     known = ("seeds", *WAYS, DIFFERENCES)
     if wrong := [name for name in columns or () if name not in known]:
-        raise SettingError(f"columns are {', '.join(known)}, got {wrong[0]!r}{meant(wrong[0], known)}")
+        raise SettingError(f"columns are {', '.join(known)}, got {wrong[0]!r}{did_you_mean(wrong[0], known)}")
     if columns is not None and not set(columns) & set(WAYS):
         raise SettingError(f"columns need at least one of the readings {', '.join(WAYS)}, got {', '.join(columns)!r}")
     chosen = against or next((m.label for m in methods if not m.alone), labels[0])
@@ -338,7 +338,7 @@ def renamed(methods: Sequence[Method], names: Mapping[str, str]) -> list[Method]
     for old, new in names.items():
         if old not in known:
             raise SettingError(
-                f"there is no {old!r} to be named {new!r}: there are {', '.join(known)}{meant(old, known)}"
+                f"there is no {old!r} to be named {new!r}: there are {', '.join(known)}{did_you_mean(old, known)}"
             )
     for of in kinds:
         called = [names.get(name, name) for name in of]

@@ -196,7 +196,7 @@ def remove(path: Path) -> None:
         raise StorageError(f"cannot delete {path}: {error.strerror}") from error
 
 
-def remove_or_move(path: Path, aside: Aside) -> None:
+def remove_or_move(path: Path, aside: Quarantine) -> None:
     """Delete a file of which nobody has any use; a folder that has its name is somebody's, and goes aside."""
     if path.is_dir() and not path.is_symlink():
         aside.move(path)
@@ -204,7 +204,7 @@ def remove_or_move(path: Path, aside: Aside) -> None:
         remove(path)
 
 
-class Aside:
+class Quarantine:
     """Where files go that may be of use to somebody: `FOLDER/set-aside/NUMBER`, made when the first of them comes."""
 
     def __init__(self, folder: Path) -> None:

@@ -49,7 +49,7 @@ class Messages(Engine):
             self.child.send(request_bytes(request, self.sent, (self.sent, broadcast), self.stack([k])))
             return self.child.receive()
         except EOFError:
-            what = f"the process of the clients died ({self.child.epitaph})"
+            what = f"the process of the clients died ({self.child.exit_reason})"
             raise ClientError(what, client=k, round=request.call.round + 1) from None
 
     def accept(self, data: bytes | memoryview, request: Request) -> tuple[Any, Answer]:

@@ -66,7 +66,7 @@ class Child:
             raise EOFError from error
 
     @property
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         """Cause of death of a process that has died."""
         self.process.join(5)
         code = self.process.exitcode

@@ -16,7 +16,7 @@ from fedloom.core.types import Weighted, state
 from fedloom.engines.engine import Engine, Send
 from fedloom.engines.message import JUDGING, Answer, Call, Request, Seen
 from fedloom.storage.store import Version
-from fedloom.wire.fleet import Fleet, Lost
+from fedloom.wire.fleet import Fleet, NoResponse
 from fedloom.wire.processes import in_order
 from fedloom.wire.rehearsal import Rehearsals
 from fedloom.wire.service import LIMIT, answer_of, request_bytes
@@ -134,7 +134,7 @@ class Devices(Engine):
 
     def _exchange(
         self, requests: dict[int, Request], broadcast: tuple[Any, ...] | None
-    ) -> Iterator[tuple[int, memoryview | Lost]]:
+    ) -> Iterator[tuple[int, memoryview | NoResponse]]:
         """Send each client its request, and yield what comes, by client."""
         self._fleet.gather()
         fleet, made, clients = self._fleet, None if broadcast is None else part(broadcast), dict[str, int]()
@@ -159,13 +159,13 @@ class Devices(Engine):
         except FedloomError:
             return self.limit
 
-    def _open(self, client: int, answer: memoryview | Lost) -> memoryview:
+    def _open(self, client: int, answer: memoryview | NoResponse) -> memoryview:
         """Return the answer of a device, if it is one to the newest request.
 
         Raises:
             FedloomError: there is none, or it is not, or the device declines.
         """
-        if isinstance(answer, Lost):
+        if isinstance(answer, NoResponse):
             raise RankError(answer.why)
         name = self._fleet.names[client]
         data = unsealed(answer, self._fleet.tokens[name], self.limit)

@@ -41,7 +41,7 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class Lost:
+class NoResponse:
     """In the place of an answer: why there is none."""
 
     why: str
@@ -74,7 +74,9 @@ class Fleet(ABC):
         """Take answers of up to `size` bytes from now on, if not of more: late ones are of earlier requests."""
 
     @abstractmethod
-    def ask(self, requests: Mapping[str, bytes], deadline: float | None) -> Iterator[tuple[str, memoryview | Lost]]:
+    def ask(
+        self, requests: Mapping[str, bytes], deadline: float | None
+    ) -> Iterator[tuple[str, memoryview | NoResponse]]:
         """Send each device its request, and yield the answers as they come, one for each device.
 
         An answer that comes after `deadline` seconds is dropped, now or at a later call.
@@ -172,16 +174,18 @@ class RankFleet(Fleet):
     def there(self) -> Collection[str]:
         return [name for name, rank in self.ranks.items() if rank not in self._late]
 
-    def ask(self, requests: Mapping[str, bytes], deadline: float | None) -> Iterator[tuple[str, memoryview | Lost]]:
+    def ask(
+        self, requests: Mapping[str, bytes], deadline: float | None
+    ) -> Iterator[tuple[str, memoryview | NoResponse]]:
         end = None if deadline is None else time.monotonic() + deadline
         self._drop_stale()
         waited: dict[int, str] = {}
         for name, message in requests.items():
             rank = self.ranks.get(name)
             if rank is None:
-                yield name, Lost("it is not there")
+                yield name, NoResponse("it is not there")
             elif rank in self._late:
-                yield name, Lost("it is still busy with an earlier request")
+                yield name, NoResponse("it is still busy with an earlier request")
             else:
                 self.manager.post(rank, message)
                 waited[rank] = name
@@ -192,12 +196,12 @@ class RankFleet(Fleet):
                 if self._heard(rank):
                     continue
                 name, answer = waited.pop(rank), self._take(rank)
-                yield name, Lost("its connection ended, or it sent too much") if answer is None else answer
+                yield name, NoResponse("its connection ended, or it sent too much") if answer is None else answer
             if not ready:
                 break
         for rank, name in waited.items():
             self._late[rank] = name
-            yield name, Lost(f"{NOT_WITHIN} {deadline:g} s")
+            yield name, NoResponse(f"{NOT_WITHIN} {deadline:g} s")
 
     def close(self) -> None:
         """Tell the ranks that are there, and those that come just now, that it is over."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from fedloom.core import errors, tree
 from fedloom.core.errors import ClientError, CodecError, FedloomError, warn
-from fedloom.engines.accounting import Bill
+from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.finite import mean_losses, not_finite
 from fedloom.engines.message import JUDGING, Answer, Call, Request, Summed
 from fedloom.engines.norms import too_large, upload_norms
@@ -23,7 +23,7 @@ LIMIT = 1 << 30  # bytes of a message, unless said otherwise
 _WARNINGS, _WORDS = 100, 1000  # of an answer to strangers, whose head is short: how many, characters of each
 
 
-class Keeper(Protocol):
+class StateKeeper(Protocol):
     """Place where a client keeps its state between requests."""
 
     began: str | None  # the digest of the state that was asked for last; None: of the first, or there are none
@@ -52,7 +52,7 @@ class Service:
         self,
         runtime: Runtime,
         *,
-        keeper: Keeper | None = None,
+        keeper: StateKeeper | None = None,
         trusted: bool = False,
         limit: int = LIMIT,
         norm_bound: float | None = None,
@@ -109,7 +109,7 @@ class Service:
     def _summed(self, request: Request, states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the answer of some clients, one after the other, with the sum of their uploads."""
         total, each, after = tree.WeightedMean(), list[dict[str, Any]](), list[Any]()
-        bill, new = Bill(self.runtime.method(request.call.method)), list[Any]()
+        bill, new = PayloadSize(self.runtime.method(request.call.method)), list[Any]()
         for i, k in enumerate(request.clients):
             one, bound = request.one(i), self.norm_bound
             moved, answer = self.runtime.answer(one, tree.take(states, slice(i, i + 1)))

@@ -60,7 +60,7 @@ class Workers(Processes):
         return list(self.children)[:count]
 
     def replaced(self, process: int) -> tuple[str, list[int]]:
-        why = self.children[process].epitaph
+        why = self.children[process].exit_reason
         self._forget(process)
         return why, [self._fork()]
 

@@ -67,7 +67,7 @@ class LDAM(Classification):
 
     @property
     def paced_by(self) -> str | None:
-        """As `Paced`: weights begin at a share of the round's training."""
+        """As `ScheduledLoss`: weights begin at a share of the round's training."""
         return None if self.drw is None else "drw"
 
     def notes(self, y: Tensor) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class About:
+class DataSummary:
     """What a server knows of its clients' data, whose like it makes."""
 
     shape: tuple[int, ...]  # of an example
@@ -127,17 +127,17 @@ class OneShot(Algorithm[Server, tuple[()]]):
     (or the next, where nobody answers)."""
 
     mixed: ClassVar[bool] = True
-    about: ClassVar[About]  # of an instance that is `suited`
+    about: ClassVar[DataSummary]  # of an instance that is `bind`
 
     @property
-    def asks_everyone(self) -> bool:
+    def full_participation(self) -> bool:
         return True
 
     @property
-    def fewest_logits(self) -> int:
+    def min_logits(self) -> int:
         return 2
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+    def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
         train, student = federation.train, student_among(models, self.student or next(iter(models)))
         absent = np.flatnonzero(federation.counts().sum(0) == 0).tolist()
         if absent:
@@ -147,8 +147,8 @@ class OneShot(Algorithm[Server, tuple[()]]):
                 SettingWarning,
             )
         pixels = dataclasses.replace(train.normalise, scale=1.0)
-        about = About(train.shape, train.num_classes, pixels, train.augment, student)
-        return super().suited(federation, models).knowing(about=about)
+        about = DataSummary(train.shape, train.num_classes, pixels, train.augment, student)
+        return super().bind(federation, models).with_context(about=about)
 
     def init(self, model: Mapping[str, Model], key: int, *, num_clients: int) -> Server:
         student = self.about.student.init(derive(key, "student"))
@@ -295,8 +295,8 @@ class Generates(OneShot):
     ngf: Annotated[int, Ge(1), Le(1024)] = 64
     """Width of the generator."""
 
-    def suited(self, federation: Federation, models: Mapping[str, Model]) -> Self:
-        made = super().suited(federation, models)
+    def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
+        made = super().bind(federation, models)
         shape, network = made.about.shape, made.network
         z = torch.zeros(2, self.nz)
         images = network(network.init(0), z)

@@ -50,7 +50,7 @@ class Transfer(Algorithm[V, Weights]):
     needs_public: ClassVar[bool] = True
 
     @property
-    def fewest_logits(self) -> int:
+    def min_logits(self) -> int:
         return 2
 
     def init_client(self, initial: Weights, model: Model, key: int) -> Weights:

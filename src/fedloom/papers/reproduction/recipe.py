@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.facts import plain
 from fedloom.core.errors import SettingError
-from fedloom.core.naming import meant
+from fedloom.core.naming import did_you_mean
 from fedloom.experiments.experiment import Experiment, flat
 from fedloom.models import MODELS
 
@@ -237,7 +237,9 @@ def select(recipes: Sequence[Recipe], only: Sequence[str] = (), methods: Sequenc
         for name in asked:
             if not _named([name], known):
                 table = recipes[0].table
-                raise SettingError(f"{table} has no {what} {name!r}{meant(name, known)}; it has {', '.join(known)}")
+                raise SettingError(
+                    f"{table} has no {what} {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}"
+                )
     columns, rows = _named(only, {r.column for r in recipes}), _named(methods, {r.row for r in recipes})
     return [
         r

@@ -1,0 +1,47 @@
+"""Names of 0.1 that are others now: they work with a warning, until 0.3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedloom.core.errors import warn
+
+OF_ALGORITHM = {
+    "asks_everyone": "full_participation",
+    "fewest_logits": "min_logits",
+    "judged_with": "evaluation_payload",
+    "judging": "evaluation_training",
+    "knowing": "with_context",
+    "personal_trains": "trains_for_evaluation",
+    "suited": "bind",
+}
+"""Today's name of each attribute of `Algorithm` that had another one."""
+
+
+class _Old:
+    """Attribute under its old name."""
+
+    def __init__(self, old: str, new: str, value: Any) -> None:
+        self.old, self.new, self.value = old, new, value
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        _warn(owner, self.old, self.new)
+        get = getattr(type(self.value), "__get__", None)  # of a function or a property
+        return self.value if get is None else get(self.value, instance, owner)
+
+
+def keep_old_names(kind: type, renamed: dict[str, str]) -> None:
+    """Let a class define attributes by their old names, and give these of each that it defines.
+
+    A class that defines `suited` has it as `bind`, and `super().suited` in it is the `bind` of the class above.
+    """
+    for old, new in renamed.items():
+        if old in vars(kind):
+            _warn(kind, old, new)
+            setattr(kind, new, vars(kind)[old])
+        if new in vars(kind):
+            setattr(kind, old, _Old(old, new, vars(kind)[new]))
+
+
+def _warn(kind: type, old: str, new: str) -> None:
+    warn(f"{old} of {kind.__name__} is called {new}: rename it, the old name goes in 0.3", FutureWarning)

@@ -1,0 +1,63 @@
+"""Names of before work with a warning that names today's, in classes of one's own and in calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import pytest
+
+import fedloom as fl
+from fedloom.core.renamed import OF_ALGORITHM
+
+
+def test_every_old_name_leads_to_todays() -> None:
+    one = fl.FedAvg()
+    for old, new in OF_ALGORITHM.items():
+        assert hasattr(fl.Algorithm, new)
+        with pytest.warns(FutureWarning, match=f"{old} of FedAvg is called {new}: rename it, the old name goes in 0.3"):
+            found = getattr(one, old)
+        assert found == getattr(one, new)
+
+
+def test_a_class_of_before_runs_as_one_of_today() -> None:
+    with pytest.warns(FutureWarning) as caught:
+
+        @dataclasses.dataclass(frozen=True, kw_only=True)
+        class Before(fl.FedAvgFT):
+            personal_trains: ClassVar[bool] = True
+
+            @property
+            def fewest_logits(self) -> int:
+                return 7
+
+            def suited(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
+                return super().suited(federation, models)
+
+            def judged_with(self, server: fl.Weights, model: fl.Model) -> Any:
+                return super().judged_with(server, model), "and more"
+
+    names = {str(w.message).split()[0] for w in caught}
+    assert names == {"fewest_logits", "judged_with", "personal_trains", "suited"}
+    made: Any = Before()
+    assert (made.min_logits, made.trains_for_evaluation, made.personalises) == (7, True, True)
+    with pytest.warns(FutureWarning, match="judged_with of Before is called evaluation_payload"):
+        payload, more = made.evaluation_payload(fl.Weights(params=fl.Params()), None)
+    assert isinstance(payload, fl.Weights)
+    assert more == "and more"
+
+
+def test_super_is_the_class_above_whatever_the_name() -> None:
+    class Middle(fl.FedAvg):
+        @property
+        def min_logits(self) -> int:
+            return 5
+
+    class Last(Middle):
+        @property
+        def min_logits(self) -> int:
+            return 1 + int(super().fewest_logits)  # type: ignore[misc]
+
+    with pytest.warns(FutureWarning):
+        assert Last().min_logits == 6
