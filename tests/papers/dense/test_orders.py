@@ -7,25 +7,26 @@ from pathlib import Path
 import pytest
 
 from fedloom.papers import recipes, study
-from fedloom.papers.dense.orders import Order, page, remarks, required
+from fedloom.papers.dense.orders import page, remarks, required
+from fedloom.papers.reproduction.claims import Claim
 from fedloom.papers.reproduction.results import NOT_COMPARABLE, read
 from published_runs import cell, made
 
 COLUMN = "cifar10-a0.1-m5-cnn"
 
 
-def judged(folder: Path, words: str) -> list[Order]:
-    return [o for o in required([folder]) if o.claim.startswith(words) and o.verdict != "not run"]
+def judged(folder: Path, words: str) -> list[Claim]:
+    return [o for o in required([folder]) if o.text.startswith(words) and o.verdict != "not run"]
 
 
 @pytest.mark.slow
 def test_every_claim_is_there_before_anything_is_run(tmp_path: Path) -> None:
     found = required([tmp_path])
     assert {o.verdict for o in found} == {"not run"}
-    counts = {o.claim: sum(other.claim == o.claim for other in found) for o in found}
+    counts = {o.text: sum(other.text == o.text for other in found) for o in found}
     assert counts == {
         "FedAvg is below every method that distils": 4 * (3 * (2 + 2 + 2 + 1) + 2 * 2),
-        "the ensemble is above every student": 4 * 33,
+        "The ensemble is above every student": 4 * 33,
         "DENSE rises with alpha": 2 * (2 * 5 + 1),
         "DENSE is above FedAvg at 5 to 50 clients": 16,
         "DENSE is above CE alone": 6,
@@ -39,15 +40,16 @@ def test_verdicts(tmp_path: Path) -> None:
     made(tmp_path, cell("dense-table1", COLUMN, "dense"), 0, 50.0, rounds=201)
     made(tmp_path, cell("dense-table1", COLUMN, "fed_adi"), 0, 20.0, rounds=201)
     below = judged(tmp_path, "FedAvg is below")
-    assert {(o.high.split()[-1], o.above, o.below, o.verdict) for o in below} == {
-        ("dense", 50.0, 30.0, "holds"), ("fed_adi", 20.0, 30.0, "does not hold"),
+    assert {(o.numbers, o.verdict) for o in below} == {
+        ("dense 50.00, fedavg 30.00", "holds"), ("fed_adi 20.00, fedavg 30.00", "does not hold"),
     }  # fmt: skip
     text = page([tmp_path])
-    assert f"| dense-table1 {COLUMN} dense | dense-table1 {COLUMN} fedavg | 50.00 | 30.00 | holds |" in text
+    assert f"| dense-table1 {COLUMN} | dense 50.00, fedavg 30.00 | holds |" in text
     assert "holds in 1 of 2 that can be judged, of 100." in text
     mine = [r for r in read(recipes("dense-table1"), [tmp_path]) if r.recipe.column == COLUMN]
     assert remarks(mine) == [
-        "Required, FedAvg is below every method that distils: holds in 1 of 2. Not: fed_adi 20.00, fedavg 30.00."
+        "Required: FedAvg is below every method that distils: does not hold (fed_adi 20.00, fedavg 30.00).",
+        "Required: FedAvg is below every method that distils: holds (dense 50.00, fedavg 30.00).",
     ]
     assert study("dense-table1").remarks is remarks
     assert remarks(read(recipes("dense-ldam"), [tmp_path])) == []
@@ -73,10 +75,17 @@ def test_an_order_that_holds_in_the_mean_alone_names_the_seeds_against_it(tmp_pa
         made(tmp_path, cell("dense-table1", COLUMN, "fedavg"), seed, fedavg, rounds=1)
         made(tmp_path, cell("dense-table1", COLUMN, "dense"), seed, dense, rounds=201)
     (order,) = judged(tmp_path, "FedAvg is below")
-    assert (order.verdict, order.against) == ("holds", (0, 2))
-    assert "| 36.33 | 30.00 | holds in the mean, not in 0, 2 |" in page([tmp_path])
+    numbers = "dense 36.33, fedavg 30.00; in the mean, not in seed 0, 2"
+    assert (order.verdict, order.numbers) == ("holds", numbers)
+    assert f"| {numbers} | holds |" in page([tmp_path])
     mine = [r for r in read(recipes("dense-table1"), [tmp_path]) if r.recipe.column == COLUMN]
-    assert remarks(mine) == [
-        "Required, FedAvg is below every method that distils: holds in 1 of 1. "
-        "In the mean, but not in every seed: dense above fedavg (not in 0, 2)."
-    ]
+    assert remarks(mine) == [f"Required: FedAvg is below every method that distils: holds ({numbers})."]
+
+
+@pytest.mark.slow
+def test_what_is_compared_over_columns_names_both(tmp_path: Path) -> None:
+    made(tmp_path, cell("dense-table1", COLUMN, "dense"), 0, 50.0, rounds=201)
+    made(tmp_path, cell("dense-table1", COLUMN.replace("a0.1", "a0.3"), "dense"), 0, 40.0, rounds=201)
+    (order,) = judged(tmp_path, "DENSE rises")
+    assert order.verdict == "does not hold"
+    assert order.numbers == "dense at cifar10-a0.3-m5-cnn 40.00, dense at cifar10-a0.1-m5-cnn 50.00"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedloom.papers import recipes, study
-from fedloom.papers.ktpfl.verdicts import BROKEN, HOLDS, NOT_RUN, judged, page
+from fedloom.papers.ktpfl.verdicts import judged, page
+from fedloom.papers.reproduction.claims import BROKEN, HOLDS, NOT_RUN
 from fedloom.papers.reproduction.copies import export
 from fedloom.papers.reproduction.results import NOT_COMPARABLE, read
 from fedloom.papers.reproduction.results_page import write
@@ -34,9 +35,9 @@ def folder(tmp_path: Path) -> Path:
 def test_each_claim_has_a_verdict(folder: Path) -> None:
     found = [v for v in judged([folder]) if v.where.startswith(TABLE) and "cifar20k" in v.where]
     told = {
-        (v.claim, v.where.rpartition("-")[2], v.numbers.partition(" ")[0]): v.verdict
+        (v.text, v.where.rpartition("-")[2], v.numbers.partition(" ")[0]): v.verdict
         for v in found
-        if v.numbers and (v.claim, v.where.rpartition("-")[2]) != (ABOVE, "two")
+        if v.numbers and (v.text, v.where.rpartition("-")[2]) != (ABOVE, "two")
     }
     assert told == {
         ("Sim-pFL and TopK-pFL are above FedMD", "two", "sim_pfl"): HOLDS,
@@ -48,7 +49,7 @@ def test_each_claim_has_a_verdict(folder: Path) -> None:
         ("The gain over FedMD is largest with two classes a client", "two", "+10.00"): BROKEN,
         (ABOVE, "all", "kt_pfl"): HOLDS,
     }
-    two = {v.numbers: v.verdict for v in found if v.claim == ABOVE and v.where.endswith("two")}
+    two = {v.numbers: v.verdict for v in found if v.text == ABOVE and v.where.endswith("two")}
     assert two == {
         "kt_pfl 90.00, fedmd_kt 80.00": HOLDS,
         "kt_pfl 90.00, sim_pfl 91.00": BROKEN,
@@ -60,7 +61,7 @@ def test_each_claim_has_a_verdict(folder: Path) -> None:
 def test_other_settings_cannot_be_compared(tmp_path: Path) -> None:
     made(tmp_path, cell(TABLE, "cifar20k-two", "kt_pfl"), 0, 90, rounds=20)
     made(tmp_path, cell(TABLE, "cifar20k-two", "fedmd_kt"), 0, 80, rounds=20, local__epochs=1)
-    found = [v for v in judged([tmp_path]) if v.claim == ABOVE and v.numbers]
+    found = [v for v in judged([tmp_path]) if v.text == ABOVE and v.numbers]
     assert [v.verdict for v in found] == [NOT_COMPARABLE]
     assert "holds in 0 of 0 that can be judged, of 50." in page([tmp_path])
 
@@ -79,7 +80,7 @@ def test_numbers_that_are_of_fewer_seeds_than_the_table_says_name_these(folder: 
 def test_a_claim_that_holds_in_the_mean_alone_names_the_seeds_against_it(folder: Path) -> None:
     for row, value in {"kt_pfl": 70, "fedmd_kt": 75}.items():
         made(folder, cell(TABLE, "cifar20k-two", row), 1, value, rounds=20)
-    found = {v.numbers: v.verdict for v in judged([folder]) if v.claim == ABOVE and "cifar20k-two" in v.where}
+    found = {v.numbers: v.verdict for v in judged([folder]) if v.text == ABOVE and "cifar20k-two" in v.where}
     assert found["kt_pfl 80.00, fedmd_kt 77.50; in the mean, not in seed 1"] == HOLDS
 
 
@@ -87,7 +88,7 @@ def test_a_run_that_still_rises_has_no_plateau(tmp_path: Path) -> None:
     place = made(tmp_path, cell(TABLE, "cifar20k-two", "kt_pfl"), 0, 90, rounds=20)
     lines = [{"round": t, "personal_accuracy": 0.04 * t} for t in range(21)]
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (found,) = [v for v in judged([tmp_path]) if v.claim.startswith("KT-pFL no longer rises") and v.verdict != NOT_RUN]
+    (found,) = [v for v in judged([tmp_path]) if v.text.startswith("KT-pFL no longer rises") and v.verdict != NOT_RUN]
     assert (found.verdict, found.numbers) == (BROKEN, "within a point of its end from round 20 on")
 
 

@@ -8,31 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fedloom.papers import recipes
 from fedloom.papers.ktpfl import coefficients, distillation
-from fedloom.papers.reproduction.results import NOT_COMPARABLE, Result, comparable, read, seeds_against, seeds_of
+from fedloom.papers.reproduction.claims import BROKEN, HOLDS, NOT_RUN, Claim, above, claims_page, sentences, verdict_of
+from fedloom.papers.reproduction.results import NOT_COMPARABLE, Result, comparable, read, seeds_of
 
 TABLES = ("ktpfl-mixed", "ktpfl-small")  # whose columns are data and setting, of several architectures
 OTHERS = ("fedmd_kt", "feddf", "pfeddf", "sim_pfl", "topk_pfl")
 PLATEAU = 1.0  # % points: nearer than that to its last accuracy, a run no longer rises
 
-HOLDS, BROKEN, NOT_RUN = "holds", "does not hold", "not run"
-
 Rows = dict[str, Result]
 
 
-class Verdict(NamedTuple):
-    """One claim about one column: what runs say of it, with the numbers in words."""
-
-    claim: str
-    where: str  # table and column
-    verdict: str  # `HOLDS`, `BROKEN`, `NOT_RUN` or `NOT_COMPARABLE`
-    numbers: str
-
-
-def judged(folders: Sequence[Path], rounds: int | None = None) -> list[Verdict]:
+def judged(folders: Sequence[Path], rounds: int | None = None) -> list[Claim]:
     """Return a verdict on every claim for every column, from the runs below some folders.
 
     Args:
@@ -44,7 +33,7 @@ def judged(folders: Sequence[Path], rounds: int | None = None) -> list[Verdict]:
 
 def remarks(results: Sequence[Result]) -> list[str]:
     """Say how the claims came out in the results of one column, in sentences; nothing of what was not run."""
-    out = [f"{v.claim}: {v.verdict} ({v.numbers})." for v in _verdicts(results) if v.verdict in (HOLDS, BROKEN)]
+    out = sentences(list(_verdicts(results)))
     for r in results:
         for seed, run in r.runs.items():
             if coefficients.logged(run.history)[0] and run.history.federation:
@@ -55,21 +44,11 @@ def remarks(results: Sequence[Result]) -> list[str]:
 
 
 def page(folders: Sequence[Path], rounds: int | None = None) -> str:
-    """Return the verdicts as Markdown: each claim with how often it holds, and the numbers of what was run."""
-    found, lines = judged(folders, rounds), ["# What KT-pFL claims", ""]
-    for claim in dict.fromkeys(v.claim for v in found):
-        mine = [v for v in found if v.claim == claim]
-        run = [v for v in mine if v.verdict != NOT_RUN]
-        held, broken = (sum(v.verdict == verdict for v in run) for verdict in (HOLDS, BROKEN))
-        lines += [f"**{claim}**: holds in {held} of {held + broken} that can be judged, of {len(mine)}.", ""]
-        if run:
-            lines += ["| column | numbers | verdict |", "|---|---|---|"]
-            lines += [f"| {v.where} | {v.numbers} | {v.verdict} |" for v in run]
-            lines.append("")
-    return "\n".join(lines)
+    """Return the claims as Markdown, with what was run."""
+    return claims_page("What KT-pFL claims", judged(folders, rounds))
 
 
-def _verdicts(results: Sequence[Result]) -> Iterator[Verdict]:
+def _verdicts(results: Sequence[Result]) -> Iterator[Claim]:
     columns: dict[tuple[str, str], Rows] = {}
     for r in results:
         if r.recipe.table in TABLES:
@@ -77,60 +56,42 @@ def _verdicts(results: Sequence[Result]) -> Iterator[Verdict]:
     for (table, column), rows in columns.items():
         where = f"{table} {column}"
         for other in OTHERS:
-            yield _above("KT-pFL is above every comparator", where, rows.get("kt_pfl"), rows.get(other))
+            yield above("KT-pFL is above every comparator", where, rows.get("kt_pfl"), rows.get(other))
         for row in ("sim_pfl", "topk_pfl"):
-            yield _above("Sim-pFL and TopK-pFL are above FedMD", where, rows.get(row), rows.get("fedmd_kt"))
+            yield above("Sim-pFL and TopK-pFL are above FedMD", where, rows.get(row), rows.get("fedmd_kt"))
         yield _plateau(where, rows.get("kt_pfl"))
         other_setting = columns.get((table, f"{column.removesuffix('-two')}-all"))
         if column.endswith("-two") and other_setting is not None:
             yield from _of_both_settings(where, rows, other_setting)
 
 
-def _of_both_settings(where: str, two: Rows, every: Rows) -> Iterator[Verdict]:
+def _of_both_settings(where: str, two: Rows, every: Rows) -> Iterator[Claim]:
     """Judge what is claimed of two classes a client beside every class."""
     for row in ("kt_pfl", "local_only"):
         a, b = two.get(row), every.get(row)
-        yield _above("Two classes a client are easier than every class", where, a, b, " with two", " with every")
+        yield above("Two classes a client are easier than every class", where, a, b, " with two", " with every")
     claim = "The gain over FedMD is largest with two classes a client"
     results = [r for rows in (two, every) for row in ("kt_pfl", "fedmd_kt") if (r := rows.get(row)) is not None]
     if sum(r.accuracy is not None for r in results) < 4:
-        yield Verdict(claim, where, NOT_RUN, "")
+        yield Claim(claim, where, NOT_RUN, "")
         return
     found = comparable(*results)
     kt, md, kt_all, md_all = (r.accuracy or 0.0 for r in found or results)
-    verdict = _told(kt - md > kt_all - md_all) if found else NOT_COMPARABLE
+    verdict = verdict_of(kt - md > kt_all - md_all) if found else NOT_COMPARABLE
     numbers = f"{kt - md:+.2f} with two, {kt_all - md_all:+.2f} with every"
     numbers += seeds_of(found, *results) if found else ""
-    yield Verdict(claim, where, verdict, numbers)
+    yield Claim(claim, where, verdict, numbers)
 
 
-def _above(
-    claim: str, where: str, high: Result | None, low: Result | None, of_high: str = "", of_low: str = ""
-) -> Verdict:
-    if high is None or low is None or high.accuracy is None or low.accuracy is None:
-        return Verdict(claim, where, NOT_RUN, "")
-    pair = comparable(high, low)
-    a, b = (r.accuracy or 0.0 for r in pair or (high, low))
-    seeds = seeds_of(pair, high, low) if pair else ""
-    numbers = f"{high.recipe.row}{of_high} {a:.2f}, {low.recipe.row}{of_low} {b:.2f}{seeds}"
-    if pair and a > b and (against := seeds_against(*pair)):
-        numbers += f"; in the mean, not in seed {', '.join(map(str, against))}"
-    return Verdict(claim, where, _told(a > b) if pair else NOT_COMPARABLE, numbers)
-
-
-def _told(holds: bool) -> str:
-    return HOLDS if holds else BROKEN
-
-
-def _plateau(where: str, result: Result | None) -> Verdict:
+def _plateau(where: str, result: Result | None) -> Claim:
     """Judge whether KT-pFL no longer rises after 13 rounds, in runs of at least 15."""
     claim = "KT-pFL no longer rises after 10 to 13 rounds"
     if result is None or result.rounds < 15 or result.failures:
-        return Verdict(claim, where, NOT_RUN, "")
+        return Claim(claim, where, NOT_RUN, "")
     curves = [_curve(result.runs[seed].after, result.rounds) for seed in result.seeds]
     mean = [sum(values) / len(values) for values in zip(*curves, strict=True)]
     there = next(t for t, value in enumerate(mean, 1) if all(v >= mean[-1] - PLATEAU for v in mean[t - 1 :]))
-    return Verdict(claim, where, HOLDS if there <= 13 else BROKEN, f"within a point of its end from round {there} on")
+    return Claim(claim, where, HOLDS if there <= 13 else BROKEN, f"within a point of its end from round {there} on")
 
 
 def _curve(after: Callable[[int, str], float | None], rounds: int) -> list[float]:
