@@ -115,7 +115,8 @@ def guide(text: str) -> str:
 
 
 def readme(text: str) -> str:
-    """Return README.md with its table of families made anew."""
+    """Return README.md with its number of methods and its table of families made anew."""
+    text = re.sub(r"\*\*\d+ methods\*\*", f"**{len(ALGORITHMS)} methods**", text)
     names = {kind: name for name, kind in ALGORITHMS.items()}
     rows = [(family, " ".join(f"`{names[kind]}`" for kind in kinds)) for family, kinds in FAMILIES.items()]
     return _with_table(text, ("family", "names"), rows)
