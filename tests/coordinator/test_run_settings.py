@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import nn
 
 from fedloom import Classification, Examples, FedAvg, RunSettings, Uniform, Unreliable, federate, iid, run
-from fedloom.coordinator.checkpoint import MAY_DIFFER as OF_A_RUN
 from fedloom.coordinator.sampler import Arriving, Available, BySize, FixedList
 from fedloom.core.errors import SettingError
+from fedloom.core.setting import Where, may_differ
 from fedloom.experiments.experiment import ClientSettings, DataSettings
-from fedloom.papers.reproduction.recipe import _FREE
-from fedloom.report.methods import free_in_a_method
 
 
 @pytest.mark.parametrize(
@@ -106,50 +103,16 @@ def test_arguments_of_a_run(given: dict[str, Any], message: str) -> None:
         assert "such as fedloom.Classification() for cross-entropy" in str(error.value)
 
 
-# In which settings of a run may differ: it where it is resumed, the runs of one method, the runs of one recipe.
-# A new setting needs a line: nowhere, if results can depend on it and nobody asks for another by going on or by a seed.
-MAY_DIFFER: dict[str, tuple[str, ...]] = {
-    "rounds": ("resumed", "recipe"),
-    "cohort_size": (),
-    "spares": (),
-    "seed": ("method", "recipe"),
-    "monitor": ("resumed",),
-    "target": ("resumed",),
-    "patience": ("resumed",),
-    "eval_every": (),  # nor in `panel`, where the number of a recipe depends on them
-    "panel": (),
-    "per_client": (),
-    "checkpoint_every": ("resumed", "method", "recipe"),
-    "keep_every": ("resumed", "method", "recipe"),
-    "state_memory_mib": ("resumed", "method", "recipe"),
-    "stateless": (),
-    "engine": ("recipe",),
-    "workers": ("resumed", "method", "recipe"),
-    "deadline": ("resumed",),
-    "compilation": ("recipe",),
-    "chunk": ("method", "recipe"),
-    "bf16": (),
-    "device": ("recipe",),
-    "dtype": (),
-    "threads": ("method", "recipe"),
-    "on_nonfinite": (),
-    "norm_bound": (),
-    "median_bound": (),
-    "partial_sums": (),
-}
-
-
-@pytest.mark.parametrize("name", [f.name for f in fields(RunSettings)])
-def test_of_every_setting_it_is_known_where_it_may_differ(name: str) -> None:
-    assert name in MAY_DIFFER, f"say of run.{name} where runs may differ in it, here and in the lists themselves"
-    key = f"run.{name}"
-    free = {"resumed": key in OF_A_RUN, "method": free_in_a_method(key), "recipe": key in _FREE}
-    assert tuple(where for where, yes in free.items() if yes) == MAY_DIFFER[name]
-
-
-def test_where_runs_may_differ_names_settings_there_are() -> None:
-    assert set(MAY_DIFFER) == {f.name for f in fields(RunSettings)}
-    assert {f"run.{name}" for name in MAY_DIFFER} >= OF_A_RUN | _FREE
+def test_where_runs_may_differ() -> None:
+    """Those on which no number depends, those by which a run goes on, and its seed; nothing else."""
+    free = {where: may_differ(RunSettings, where) for where in get_args(Where)}
+    assert free["method"] == {
+        "seed", "checkpoint_every", "keep_every", "state_memory_mib", "workers", "chunk", "threads",
+    }  # fmt: skip
+    assert free["resumed"] - free["method"] == {"rounds", "monitor", "target", "patience", "deadline"}
+    assert free["recipe"] - free["method"] == {"rounds", "engine", "compilation", "device"}
+    assert free["method"] <= free["recipe"]
+    assert {"seed", "chunk", "threads"} == free["method"] - free["resumed"]
 
 
 def test_a_value_that_is_as_good_as_the_best_is_no_improvement() -> None:

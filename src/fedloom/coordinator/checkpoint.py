@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import reading
+from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import CodecError, DamageError, StorageError
+from fedloom.core.setting import may_differ
 from fedloom.engines.engine import Engine
 from fedloom.engines.norms import Kept, Norms
 from fedloom.storage import files
@@ -23,20 +25,7 @@ from fedloom.storage.strict_json import LARGEST, parse, short
 FORMAT = 2
 LOGS = ("metrics.jsonl", "timing.jsonl")  # of every run
 PER_CLIENT = "clients.jsonl"  # where that is asked for
-MAY_DIFFER = {
-    f"run.{name}"
-    for name in (
-        "rounds",
-        "target",
-        "patience",
-        "monitor",
-        "checkpoint_every",
-        "keep_every",
-        "state_memory_mib",
-        "workers",
-        "deadline",
-    )
-}
+MAY_DIFFER = {f"run.{name}" for name in may_differ(RunSettings, "resumed")}
 # of a manifest, what does not make a run
 BESIDE = {
     *("format", "versions", "engine_reason", "documents", "unproved", "chained", "later", "shared", "branch", "start"),

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from fedloom.coordinator.choose import CompilationName, EngineName
 from fedloom.core.choices import Count, Positive, StrictSettings, WholeNumber, check_choices
 from fedloom.core.errors import SettingError
-from fedloom.core.setting import setting
+from fedloom.core.setting import Where, setting
 from fedloom.evaluate.measure import lower_is_better
 
 Monitor = Literal["global_accuracy", "global_loss", "forgetting", "train_loss", "personal_accuracy", "val_accuracy"]
@@ -21,6 +21,9 @@ Processes = Annotated[int, Ge(1), Le(4096)]  # or threads: beyond what any machi
 _DEVICES = "device must be 'cpu', 'cuda' or 'cuda:0', ..."
 
 
+EVERYWHERE: tuple[Where, ...] = ("resumed", "method", "recipe")  # how a run is computed and kept changes no number
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(StrictSettings):
     """Set how a run is run; the same for every algorithm of a comparison.
@@ -28,21 +31,21 @@ class RunSettings(StrictSettings):
     `engine`, `compilation`, `chunk`, `bf16`, `device`, `dtype` and `threads` may change results in the last bits.
     """
 
-    rounds: Count = setting(30, "--rounds N", "training")
+    rounds: Count = setting(30, "--rounds N", "training", may_differ=("resumed", "recipe"))
     """Maximum number of rounds."""
     cohort_size: Count = setting(10, "--cohort K", "training")
     """Clients selected in each round."""
     spares: WholeNumber = 0
     """Clients drawn beyond the cohort, who replace those that [decline](devices.md#who-is-asked); without them such a
     round is smaller."""
-    seed: WholeNumber = 0
+    seed: WholeNumber = setting(0, may_differ=("method", "recipe"))
     """Seed of everything random but the partition (`data.partition_seed`). `--seed 0,1,2` starts one run for each."""
-    monitor: Monitor = setting("global_accuracy", "--monitor NAME", "training")
+    monitor: Monitor = setting("global_accuracy", "--monitor NAME", "training", may_differ=("resumed",))
     """Measure that `target` and `patience` watch ([stop conditions](runs.md#stop-early)). Losses and forgetting are
     better when lower."""
-    target: float | None = setting(None, "--target X", "training")
+    target: float | None = setting(None, "--target X", "training", may_differ=("resumed",))
     """Value of the monitored measure at which the run stops. Accuracies are shares: 0.9 is 90 %."""
-    patience: Count | None = setting(None, "--patience N", "training")
+    patience: Count | None = setting(None, "--patience N", "training", may_differ=("resumed",))
     """Measurements without an improvement after which the run stops."""
     eval_every: Count = setting(1, "--eval-every N", "results")
     """Rounds between evaluations of the personal models; the last round always has one. The global model is evaluated
@@ -53,35 +56,37 @@ class RunSettings(StrictSettings):
     """Write the numbers of [each client](runs.md#each-client) to `clients.jsonl`: examples, right answers and losses of
     the personal and the global model, before and after local training. It costs a pass over these examples for each
     model."""
-    checkpoint_every: Count = setting(1, "--checkpoint-every N", "results")
+    checkpoint_every: Count = setting(1, "--checkpoint-every N", "results", may_differ=EVERYWHERE)
     """Rounds between [checkpoints](runs.md#checkpoints); the last round always has one. The first and the last two are
     kept."""
-    keep_every: Count = 10
+    keep_every: Count = setting(10, may_differ=EVERYWHERE)
     """Checkpoints of every N-th round are kept for good."""
-    state_memory_mib: Annotated[float, Ge(1)] | None = setting(None, "--state-memory MIB", "engine")
+    state_memory_mib: Annotated[float, Ge(1)] | None = setting(
+        None, "--state-memory MIB", "engine", may_differ=EVERYWHERE
+    )
     """MiB of client states held in memory; the rest [goes to disk](runs.md#memory); none: all in memory."""
     stateless: bool = False
     """Keep client states on the server and send them with each request; [bytes](runs.md#bytes) count them. Results are
     the same bits."""
-    engine: EngineName = setting("auto", "--engine", "engine")
+    engine: EngineName = setting("auto", "--engine", "engine", may_differ=("recipe",))
     """How clients are computed: [engines](guide.md#engines), [ranks](ranks.md), [devices](devices.md)."""
-    workers: Processes | None = setting(None, "--workers N", "engine")
+    workers: Processes | None = setting(None, "--workers N", "engine", may_differ=EVERYWHERE)
     """Processes of the engine `workers`; none: one for each core. Results do not depend on it."""
-    deadline: Positive | None = setting(None, "--deadline S", "engine")
+    deadline: Positive | None = setting(None, "--deadline S", "engine", may_differ=("resumed",))
     """Seconds that clients in other processes have for an exchange; a client that is later [is left out of the
     round](ranks.md#deadline) and named in its record; none: no limit."""
-    compilation: CompilationName = setting("auto", "--compilation", "engine")
+    compilation: CompilationName = setting("auto", "--compilation", "engine", may_differ=("recipe",))
     """How the training step is executed: step by step, from a traced or from a compiled graph ([the rule of
     auto](design.md#the-fold))."""
-    chunk: Count | None = setting(None, "--chunk K", "engine")
+    chunk: Count | None = setting(None, "--chunk K", "engine", may_differ=("method", "recipe"))
     """Clients stacked at a time; none: by memory. With it, ranks [stack as well](ranks.md)."""
     bf16: bool = setting(False, "--bf16", "engine")
     """Mixed precision (bfloat16) in local training."""
-    device: str = setting("cpu", "--device NAME", "engine")
+    device: str = setting("cpu", "--device NAME", "engine", may_differ=("recipe",))
     """PyTorch device: `cpu`, `cuda`, `cuda:1`."""
     dtype: Literal["float32", "float64"] = setting("float32", "--dtype", "engine")
     """Type of weights and activations."""
-    threads: Processes | None = setting(None, "--threads N", "engine")
+    threads: Processes | None = setting(None, "--threads N", "engine", may_differ=("method", "recipe"))
     """Threads of PyTorch; none: as many as PyTorch chooses."""
     on_nonfinite: Literal["stop", "refuse"] = setting("stop", "--on-nonfinite", "training")
     """At a loss, an upload or a server state that is NaN or infinite: stop, or continue without that client (with the

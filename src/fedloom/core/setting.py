@@ -13,17 +13,31 @@ import dataclasses
 import functools
 import inspect
 import textwrap
-from typing import Any
+from typing import Any, Literal
 
 MISSING: Any = dataclasses.MISSING
 
 
-def setting(default: Any = MISSING, flag: str = "", group: str = "") -> Any:
-    """Declare a field of a dataclass that has a flag: "--rounds N", or "--bf16" of one without a value in the help.
+Where = Literal["resumed", "method", "recipe"]
 
-    `group`: where the help lists it, if not with the other settings of its class.
+
+def setting(default: Any = MISSING, flag: str = "", group: str = "", may_differ: tuple[Where, ...] = ()) -> Any:
+    """Declare a field of a dataclass.
+
+    Args:
+        default: its default.
+        flag: "--rounds N", or "--bf16" of one without a value in the help; "" where it has none.
+        group: where the help lists it, if not with the other settings of its class.
+        may_differ: where another value makes no other run: in a run that is `resumed`, in the runs of one `method`, in
+            those of one published `recipe`. Nowhere, if results can depend on it and nobody asks for another value by
+            going on or by a seed.
     """
-    return dataclasses.field(default=default, metadata={"flag": flag, "group": group})
+    return dataclasses.field(default=default, metadata={"flag": flag, "group": group, "may_differ": may_differ})
+
+
+def may_differ(kind: type, where: Where) -> set[str]:
+    """Return the settings of a class in which runs may differ."""
+    return {field.name for field in dataclasses.fields(kind) if where in field.metadata.get("may_differ", ())}
 
 
 def flag_of(kind: type, name: str) -> tuple[str, str, str]:

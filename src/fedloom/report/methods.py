@@ -14,16 +14,14 @@ import numpy.typing as npt
 from fedloom.coordinator import RunSettings
 from fedloom.coordinator.history import MEASURING, History, Record
 from fedloom.core.errors import SettingError
+from fedloom.core.setting import may_differ
 from fedloom.experiments.problem import of_problem
 from fedloom.report.printable import flat_settings, part, printable
 from fedloom.report.problems import Problem, facts_of
 
 Floats = npt.NDArray[np.float64]
 
-_COMPUTING = {
-    f"run.{name}"
-    for name in ("kind", "threads", "workers", "chunk", "checkpoint_every", "keep_every", "state_memory_mib")
-}
+_COMPUTING = {"run.kind", *(f"run.{name}" for name in may_differ(RunSettings, "method"))}
 
 
 def training_seconds(history: History) -> float:

@@ -12,18 +12,17 @@ from typing import Any, Literal, NamedTuple
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.coordinator.facts import plain
+from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
+from fedloom.core.setting import may_differ
 from fedloom.experiments.experiment import Experiment, flat
 from fedloom.models import MODELS
 
 UNKNOWN_STD = 1.0  # % points, where neither they nor we have one: about that of their CIFAR-10 cells
 LEAST_STD = 0.23  # % points, the lower quartile of Table 7: a few repetitions agree by chance, down to 0.00
 
-_FREE = {  # in which a run may differ from the recipe and still be a run of it; all others count
-    *(f"run.{name}" for name in ("rounds", "seed", "checkpoint_every", "keep_every")),
-    *(f"run.{name}" for name in ("state_memory_mib", "engine", "compilation", "chunk", "device", "threads", "workers")),
-}
+_FREE = {f"run.{name}" for name in may_differ(RunSettings, "recipe")}
 
 
 @dataclass(frozen=True)
