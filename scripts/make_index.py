@@ -148,7 +148,7 @@ def told(name: str) -> dict[str, str]:
         ValueError: it does not end with what goes down, what comes up and what the client keeps.
     """
     made = ALGORITHMS[name]()
-    text = " ".join((sys.modules[ALGORITHMS[name].__module__].__doc__ or "").split())
+    text = " ".join(_docstring(name).split())
     travels, cited = _TRAVELS.search(text), _CITED.search(text)
     if travels is None:
         raise ValueError(f"the file of {name} must say: Down: ... . Up: ... . Kept by the client: ... .")
@@ -159,10 +159,19 @@ def told(name: str) -> dict[str, str]:
         authors, venue, year = cited[1].removeprefix("After ").split(", "), cited[2], cited[3]
         who = f"{authors[0]} and {authors[1]}" if len(authors) == 2 else f"{authors[0]} et al."
         paper = f"{who}, {venue} {year}" if venue else f"{who}, {year}"
-    first = plain(sys.modules[ALGORITHMS[name].__module__].__doc__.strip().splitlines()[0]).rstrip(".")
+    first = plain(_first_line(name)).rstrip(".")
     what = "; ".join([first, *(word for fact, word in _KINDS.items() if getattr(made, fact))])
     values = (f"`{name}`", f"`{type(made).__name__}`", paper, what, down, up, kept, sentences[0] if sentences else "-")
     return dict(zip(_TOLD, values, strict=True))
+
+
+def _docstring(name: str) -> str:
+    """Return the docstring of an algorithm's file."""
+    return (sys.modules[ALGORITHMS[name].__module__].__doc__ or "").strip()
+
+
+def _first_line(name: str) -> str:
+    return _docstring(name).splitlines()[0]
 
 
 def written(found: Schema) -> str:
@@ -189,13 +198,12 @@ def _indexed(one: Declared) -> dict[str, Any]:
 
 def _listed(name: str) -> dict[str, str]:
     """The first line of its file, and its settings with their defaults."""
-    lines = (sys.modules[ALGORITHMS[name].__module__].__doc__ or "").strip().splitlines()
     settings = []
     for key, value in catalogue.hyper_parameters(name).items():
         inner = parts(value) if is_dataclass(value) else {}
         settings += [f"{key}.{part}={_said(its)}" for part, its in inner.items() if its is not None]
         settings += [] if inner else [f"{key}={_said(value)}"]
-    return {"what": lines[0], "settings": "  ".join(settings)}
+    return {"what": _first_line(name), "settings": "  ".join(settings)}
 
 
 def _said(value: object) -> str:
@@ -245,8 +253,7 @@ def _algorithm(name: str) -> Schema:
             found[key] = _table(_fields(type(value))) | about
         elif settable(types[key]):
             found[key] = _value(types[key]) | about | {"default": value}
-    said = (sys.modules[kind.__module__].__doc__ or "").strip().splitlines()[0]
-    return _table(found) | {"description": said}
+    return _table(found) | {"description": _first_line(name)}
 
 
 def _fields(kind: type) -> dict[str, Schema]:

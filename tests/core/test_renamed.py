@@ -61,3 +61,20 @@ def test_super_is_the_class_above_whatever_the_name() -> None:
 
     with pytest.warns(FutureWarning):
         assert Last().min_logits == 6
+
+
+def test_a_class_that_is_made_again_or_is_for_both_versions_means_todays_name() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)  # which makes it twice
+    class Slotted(fl.FedAvg):
+        @property
+        def min_logits(self) -> int:
+            return 4
+
+    assert Slotted().min_logits == 4
+    with pytest.warns(FutureWarning, match="fewest_logits of Both is called min_logits"):
+
+        class Both(fl.FedAvg):
+            min_logits = property(lambda self: 4)
+            fewest_logits = property(lambda self: 3)
+
+    assert Both().min_logits == 4

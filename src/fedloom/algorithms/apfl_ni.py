@@ -40,7 +40,6 @@ from fedloom.algorithms.shared.decomposition import decompose, effective, units
 from fedloom.algorithms.shared.loss_window import Window
 from fedloom.core.fisher import fisher
 from fedloom.core.task import Objective
-from fedloom.core.tree import leaves, map_tree, zeros_like
 
 # r at the beginning, and which part of W_S is W_k: by `decomposition`
 STARTS = {
@@ -111,7 +110,7 @@ class APFLNi(fl.Algorithm[Server, Own]):
         w = model.init(key)
         never = torch.tensor(False)
         return Server(
-            w=w, F=zeros_like(w.params), version=torch.tensor(0), pending=never, window=Window.new(self.window)
+            w=w, F=fl.tree.zeros_like(w.params), version=torch.tensor(0), pending=never, window=Window.new(self.window)
         )
 
     def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> Own:
@@ -187,7 +186,7 @@ class APFLNi(fl.Algorithm[Server, Own]):
 
         def told(clients: Tensor) -> tuple[fl.Maybe[fl.Params]]:
             stale = cohort.rows("version", clients) < server.version
-            return (fl.Maybe.where(stale, map_tree(lambda t: t.expand(len(clients), *t.shape), server.F)),)
+            return (fl.Maybe.where(stale, fl.tree.map_tree(lambda t: t.expand(len(clients), *t.shape), server.F)),)
 
         update = self.measured_update if measures else self.local_update
         replies = cohort.reduce(update, server.w, scatter=told)
@@ -212,7 +211,7 @@ class APFLNi(fl.Algorithm[Server, Own]):
 
     def check_pull(self, F: fl.Params, round: int) -> None:
         """Raise SettingError where the pull is stronger than a step of the next round can follow."""
-        top, rate = max(float(t.max()) for t in leaves(F)), self.local.rate(round + 1)
+        top, rate = max(float(t.max()) for t in fl.tree.leaves(F)), self.local.rate(round + 1)
         if isinstance(self.local.optimiser, fl.SGD) and rate * self.mu * top >= 2:
             raise fl.SettingError(
                 f"APFL's pull is stable only with lr * mu * max F < 2, got {rate:g} * {self.mu:g} * {top:g} = "

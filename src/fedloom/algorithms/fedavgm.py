@@ -20,7 +20,6 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Lt
 
 import fedloom as fl
-from fedloom.core.tree import zeros_like
 
 
 @fl.state
@@ -44,7 +43,7 @@ class FedAvgM(fl.Algorithm[Server, tuple[()]]):
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
-        return Server(w=w, v=zeros_like(w.params))
+        return Server(w=w, v=fl.tree.zeros_like(w.params))
 
     @fl.on_client
     def local_update(self, client: fl.Client[tuple[()]], w: fl.Weights) -> tuple[tuple[()], fl.Weighted[fl.Weights]]:

@@ -30,7 +30,6 @@ from torch import Tensor
 
 import fedloom as fl
 from fedloom.core.fisher import first_pass, fisher
-from fedloom.core.tree import zeros_like
 
 
 @fl.state
@@ -62,10 +61,10 @@ class FedCurv(fl.Algorithm[Server, Report]):
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
-        return Server(w=w, total=Report(u=zeros_like(w.params), v=zeros_like(w.params)))
+        return Server(w=w, total=Report(u=fl.tree.zeros_like(w.params), v=fl.tree.zeros_like(w.params)))
 
     def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> Report:
-        return Report(u=zeros_like(initial.params), v=zeros_like(initial.params))
+        return Report(u=fl.tree.zeros_like(initial.params), v=fl.tree.zeros_like(initial.params))
 
     @fl.on_client
     def local_update(

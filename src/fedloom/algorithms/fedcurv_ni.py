@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import fedloom as fl
-from fedloom.core.tree import zeros_like
 
 
 @fl.state
@@ -43,7 +42,7 @@ class FedCurvNi(fl.Algorithm[Server, tuple[()]]):
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
-        return Server(w=w, F=zeros_like(w.params))
+        return Server(w=w, F=fl.tree.zeros_like(w.params))
 
     @fl.on_client
     def local_update(

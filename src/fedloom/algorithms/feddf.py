@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -42,9 +42,6 @@ from fedloom.core.client import Public
 from fedloom.core.losses import soft_prediction, soft_target_loss
 from fedloom.core.model import student_among
 from fedloom.core.random import derive, generator
-
-if TYPE_CHECKING:
-    from fedloom.data import Federation
 
 ALONE = ""  # where the server keeps the only student; architectures have names
 Scheme = Literal["avg_logits", "avg_probs", "avg_losses"]
@@ -83,7 +80,7 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
     def min_logits(self) -> int:
         return 2
 
-    def bind(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         there = 0 if federation.public is None else len(federation.public)
         if self.validation and not federation.public_labels:
             raise fl.SettingError(

@@ -20,7 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import fedloom as fl
-from fedloom.core.tree import zeros_like
 
 
 @fl.state
@@ -38,10 +37,10 @@ class FedDyn(fl.Algorithm[Server, fl.Params]):
 
     def init(self, model: fl.Model, key: int, *, num_clients: int) -> Server:
         w = model.init(key)
-        return Server(w=w, h=zeros_like(w.params))
+        return Server(w=w, h=fl.tree.zeros_like(w.params))
 
     def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Params:
-        return zeros_like(initial.params)
+        return fl.tree.zeros_like(initial.params)
 
     @fl.on_client
     def local_update(self, client: fl.Client[fl.Params], w: fl.Weights) -> tuple[fl.Params, fl.Weighted[fl.Weights]]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -33,9 +33,6 @@ import fedloom as fl
 from fedloom.algorithms.shared.transfer import PUBLIC, drawn, learnt
 from fedloom.core.losses import Loss
 from fedloom.core.random import fold_in, uniform
-
-if TYPE_CHECKING:
-    from fedloom.data import Federation
 
 
 @fl.state
@@ -60,7 +57,7 @@ class FedMD(fl.Algorithm[tuple[()], FedMDClient]):
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
 
-    def bind(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.public_epochs and not federation.public_labels:
             raise fl.SettingError(
                 f"phase 0 of FedMD trains on public examples with their labels, for {self.public_epochs} epochs, and "

@@ -23,7 +23,6 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 import fedloom as fl
-from fedloom.core.tree import zeros_like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,7 @@ class FedNova(fl.Algorithm[fl.Weights, fl.Params]):
         return model.init(key)
 
     def init_client(self, initial: fl.Weights, model: fl.Model, key: int) -> fl.Params:
-        return zeros_like(initial.params) if self.variance_reduction == "released" else fl.Params()
+        return fl.tree.zeros_like(initial.params) if self.variance_reduction == "released" else fl.Params()
 
     @fl.on_client
     def local_update(

@@ -81,7 +81,7 @@ class FedProx(fl.Averaging[fl.Weights]):
         return w.merge(cohort.reduce(self.local_update, self.down(w), scatter=each).mean)
 
     def epochs(self, cohort: fl.Cohort) -> Tensor:
-        """How many epochs each client does, [K] int64."""
+        """Return the number of epochs of each client, [K] int64."""
         draw, (K,) = generator(cohort.key("stragglers")), cohort.ids.shape
         whole = max(1, round(K * (1 - self.drop_percent)))
         epochs = draw.integers(1, max(2, self.local.epochs), size=K)

@@ -33,7 +33,6 @@ from torch.func import grad
 
 import fedloom as fl
 from fedloom.core.derivatives import objective_gradient
-from fedloom.core.tree import zeros_like
 
 
 @fl.state
@@ -88,13 +87,13 @@ class PerFedAvg(fl.Averaging[fl.Weights]):
             return Step(
                 w=w,
                 at=choose(s.turn == 0, w - self.alpha * h, w),  # u, or w again
-                g=choose((s.turn == 1) & ~last, h, zeros_like(h)),
+                g=choose((s.turn == 1) & ~last, h, fl.tree.zeros_like(h)),
                 buffers=buffers,
                 turn=torch.where(last, 0, s.turn + 1),
             )
 
         w, D = self.received(client, sent), torch.zeros_like(client.round)
-        start = Step(w=w.params, at=w.params, g=zeros_like(w.params), buffers=w.buffers, turn=D)
+        start = Step(w=w.params, at=w.params, g=fl.tree.zeros_like(w.params), buffers=w.buffers, turn=D)
         end = fl.fold(step, start, whole_steps(client.train, 2 if self.form == "fo" else 3))
         return self.answer(client, fl.Weights(end.w, end.buffers))
 

@@ -14,22 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from torch import Tensor
 
 import fedloom as fl
 from fedloom.algorithms.feddf import FedDF
 
-if TYPE_CHECKING:
-    from fedloom.data import Federation
-
 
 @dataclass(frozen=True, kw_only=True)
 class PFedDF(FedDF):
     """See `FedDF` for the settings."""
 
-    def bind(self, federation: Federation, models: Mapping[str, fl.Model]) -> Self:
+    def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.student is not None:
             raise fl.SettingError(
                 "pFedDF judges clients by their copies of the fused model of their architecture, and with student = "

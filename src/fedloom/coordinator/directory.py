@@ -29,7 +29,7 @@ from fedloom.core.errors import DamageError, SettingError, SettingWarning, Stora
 from fedloom.engines.engine import Engine
 from fedloom.storage import files
 from fedloom.storage.output import below
-from fedloom.storage.strict_json import MOST, SETTINGS, parse, pretty
+from fedloom.storage.strict_json import MOST, SETTINGS, document, parse
 
 _OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
@@ -160,7 +160,7 @@ class RunDirectory:
 
     def _write(self, documents: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
         """Write documents such that at every moment the manifest has the digests of what is there."""
-        contents = {f"{n}.json": _pretty(content) for n, content in documents.items() if n != "manifest"}
+        contents = {f"{n}.json": document(content) for n, content in documents.items() if n != "manifest"}
         there = {name: files.load(self.path / name) for name in contents if files.there(self.path / name)}
         changed = {name: data for name, data in contents.items() if there.get(name) != data}
         new = {name: [files.digest(data)] for name, data in contents.items()}
@@ -432,10 +432,6 @@ def left_by_a_kill(name: str, start: bytes, tail: bytes, every: int) -> bool:
         return False
     first = start.count(b"\n")
     return rounds == list(range(first, first + len(rounds))) and len(rounds) <= every
-
-
-def _pretty(content: Any) -> bytes:
-    return (pretty(content) + "\n").encode()
 
 
 def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

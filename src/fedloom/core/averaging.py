@@ -48,10 +48,8 @@ class Averaging(Algorithm[Weights, S]):
 
     @property
     def personalises(self) -> bool:
-        said = (type(self).personal, type(self).evaluation_payload) != (
-            Averaging.personal,
-            Averaging.evaluation_payload,
-        )
+        kind = type(self)
+        said = (kind.personal, kind.evaluation_payload) != (Averaging.personal, Averaging.evaluation_payload)
         return said or self.shared != "*" or self.buffers == "local"
 
     def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:

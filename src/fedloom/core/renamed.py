@@ -36,9 +36,11 @@ def keep_old_names(kind: type, renamed: dict[str, str]) -> None:
     A class that defines `suited` has it as `bind`, and `super().suited` in it is the `bind` of the class above.
     """
     for old, new in renamed.items():
-        if old in vars(kind):
+        own = vars(kind).get(old)
+        if old in vars(kind) and not isinstance(own, _Old):  # which is there where a class is made again, with slots
             _warn(kind, old, new)
-            setattr(kind, new, vars(kind)[old])
+            if new not in vars(kind):  # as in a class for both versions
+                setattr(kind, new, own)
         if new in vars(kind):
             setattr(kind, old, _Old(old, new, vars(kind)[new]))
 

@@ -86,9 +86,8 @@ class _File:
     def inflate(self, packed: memoryview) -> memoryview:
         stream, unpacked = zlib.decompressobj(), bytearray()
         try:
-            for at in range(
-                0, len(packed), _AT_ONCE
-            ):  # into memory that grows and may be written on, and no copy of it
+            # Into memory that grows and may be written on, and no copy of it.
+            for at in range(0, len(packed), _AT_ONCE):
                 room = self.room + 1 - len(unpacked)  # zlib takes 0 for no limit
                 if room and not stream.eof:
                     unpacked += stream.decompress(packed[at : at + _AT_ONCE], room)

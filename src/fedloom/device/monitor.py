@@ -52,11 +52,11 @@ class Limits:
 
     @property
     def any(self) -> bool:
-        """Whether there is a limit at all."""
+        """Return whether there is a limit at all."""
         return any(getattr(self, field.name) is not None for field in fields(self))
 
     def passed(self, reading: Reading) -> str | None:
-        """Which limit a reading is past, None if none is."""
+        """Return the limit that a reading is past, None if none is."""
         for name, sign in (("battery", 1), ("load", -1), ("temperature", -1), ("memory", 1)):
             limit, value = getattr(self, name), getattr(reading, name)
             if limit is not None and value is not None and sign * value < sign * limit:

@@ -29,7 +29,7 @@ from fedloom.experiments.problem import of_problem
 from fedloom.experiments.search import RANGES, Search, ends, is_range
 from fedloom.storage import files
 from fedloom.storage.output import as_csv
-from fedloom.storage.strict_json import pretty
+from fedloom.storage.strict_json import document
 
 LAST = 3  # measurements whose mean is a run's score: one alone is noisy, the best of all of them too good
 
@@ -177,7 +177,7 @@ class Sweep:
         for trial in self._shown:  # what is wrong with any of them shows before the first is run
             self._check(trial, federations)
         files.make(folder)
-        files.write(folder, "sweep.json", (pretty(asked) + "\n").encode())
+        files.write(folder, "sweep.json", document(asked))
         search, trials, tried = self._search(), list(self.trials), dict[str, Trial]()
         for number in range(self.count):
             if search is not None:
@@ -195,8 +195,7 @@ class Sweep:
             if on_trial is not None:
                 on_trial(trials[number])
         if (best := self.ranked(trials)) and not self.problems:
-            described = pretty(plain(best[0].experiment.described()))
-            files.write(folder, "best.json", f"{described}\n".encode())
+            files.write(folder, "best.json", document(plain(best[0].experiment.described())))
         return trials
 
     def ranked(self, trials: Sequence[Trial]) -> list[Trial]:

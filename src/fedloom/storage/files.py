@@ -124,7 +124,7 @@ def load(path: Path) -> bytes:
 
 
 def there(path: Path) -> bool:
-    """Whether something has this name.
+    """Return whether something has this name.
 
     Raises:
         StorageError: the system does not tell.

@@ -51,7 +51,7 @@ class Keys:
 
     @property
     def first_entry(self) -> int:
-        """Where pools begin: before it is what is of one client each."""
+        """Return where pools begin: before it is what is of one client each."""
         return self.clients * (1 + len(self.rows))
 
     def place(self, key: int) -> Place:
@@ -63,6 +63,6 @@ class Keys:
         return Place("row", self.rows[row - 1], client) if row else Place("state", "", client)
 
     def entries(self, pool: str, keys: list[int]) -> list[int]:
-        """Those of some keys that are of entries of a pool."""
+        """Return those of some keys that are of entries of a pool."""
         first = self.entry(pool, 0)
         return [k for k in keys if k >= first and (k - first) % len(self.pools) == 0]

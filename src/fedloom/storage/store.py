@@ -132,7 +132,7 @@ class ClientStore(MutableMapping[int, Tree]):
 
     @property
     def folder(self) -> Path:
-        """Where states are written."""
+        """Return the folder to which states are written."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="fedloom-states-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)

@@ -57,6 +57,11 @@ def pretty(value: Any, indent: str = "") -> str:
     return f",\n{inner}".join(lines).join((f"{ends[0]}\n{inner}", f"\n{indent}{ends[1]}"))
 
 
+def document(value: Any) -> bytes:
+    """Return the bytes of a file that `pretty` text makes."""
+    return (pretty(value) + "\n").encode()
+
+
 def short(value: Any) -> str:
     """Return a value as messages show it."""
     text = repr(value)

@@ -45,6 +45,6 @@ def close(x: Any, y: Any, what: str, tolerance: float) -> None:
 
 
 def differ(x: Any, y: Any) -> bool:
-    """Whether two trees differ anywhere."""
+    """Return whether two trees differ anywhere."""
     (a, spec_a), (b, spec_b) = tree.flatten(x), tree.flatten(y)
     return bool(spec_a != spec_b or not all(torch.equal(u, v) for u, v in zip(a, b, strict=True)))

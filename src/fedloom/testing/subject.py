@@ -134,7 +134,7 @@ class Trail:
 
     @functools.cached_property
     def right(self) -> dict[int, tuple[int, int]]:
-        """What `Engine.judge` says of all clients after the last round; few checks ask."""
+        """Return what `Engine.judge` says of all clients after the last round; few checks ask."""
         return self.engine.judge(self.servers[-1], range(self.engine.population.num_clients), self.last)
 
 

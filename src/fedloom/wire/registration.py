@@ -19,7 +19,7 @@ from fedloom.data import Examples, Federation, Partition
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.engines.norms import LEAST
 from fedloom.storage import files
-from fedloom.storage.strict_json import LARGEST, parse, pretty
+from fedloom.storage.strict_json import LARGEST, document, parse
 
 CAP = 1_000_000  # examples that count of one device, unless said otherwise
 TIMES_MEDIAN = 10  # nor more than so many times the median of all devices
@@ -284,7 +284,7 @@ class Registry:
 
     def save(self, path: Path) -> None:
         """Write the file."""
-        files.write(path.parent, path.name, (pretty(asdict(self)) + "\n").encode())
+        files.write(path.parent, path.name, document(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Registry:

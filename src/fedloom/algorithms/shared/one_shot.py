@@ -181,7 +181,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
         return (), self.train(client, start, loss=client.loss)
 
     def collects(self, round: int) -> bool:
-        """Whether clients upload in this round, from 0; in the others the server learns by itself.
+        """Return whether clients upload in this round, from 0; in the others the server learns by itself.
 
         With `epochs` = 2 they upload in rounds 0, 3, 6, ..., and the server has epochs in 1, 2, 4, 5, ...; with None
         they upload in round 0 alone, and all others are epochs of the server.
