@@ -398,7 +398,7 @@ def some_kept(rng: Random) -> bytes:
 
 def read_kept(data: bytes, folder: Path) -> None:
     (folder / kept.NAME).write_bytes(data)
-    for one in kept._read.__wrapped__(folder / kept.NAME, 0, 0):
+    for one in kept._read.__wrapped__(folder / kept.NAME, 0, len(data)):
         assert all(isinstance(record["round"], int) for record in one.history.metrics), "no record"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import tiny
 from fedloom import FedAvg, NewClients, RunSettings, run
+from fedloom.coordinator import reading
 from fedloom.coordinator.history import History, Reached, runs_below
 from fedloom.core.errors import SettingError
 from fedloom.report.methods import evaluation_seconds, training_seconds
@@ -346,3 +348,14 @@ def test_a_number_is_read_in_five_ways() -> None:
     assert (read.last, read.mean, read.best) == (2.0, 2.0, 1.0)  # the lowest
     assert math.isnan(read.validated)
     assert all(map(math.isnan, History(algorithm="A", metrics=losses).readings("personal_accuracy")))
+
+
+def test_a_small_document_takes_little_memory_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "devices.json"
+    path.write_text('{"a": 1}')
+    tracemalloc.start()
+    try:
+        assert reading.mapping(path) == {"a": 1}
+        assert tracemalloc.get_traced_memory()[1] < 2**20, "memory is taken for the largest file that may be read"
+    finally:
+        tracemalloc.stop()

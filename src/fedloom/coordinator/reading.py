@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -242,7 +243,7 @@ def _document(path: Path, understood: Callable[[bytes], Object]) -> Object:
     if not path.is_file():
         return {}
     with path.open("rb") as file:
-        data = file.read(MOST + 1)
+        data = file.read(min(os.fstat(file.fileno()).st_size, MOST) + 1)  # memory is taken for all that is asked for
     try:
         return understood(data)
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ def test_the_index_says_what_is_kept() -> None:
 
 def test_kept_results_are_small() -> None:
     assert sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file()) < 5_000_000
+
+
+def test_a_small_file_takes_little_memory_to_read(tmp_path: Path) -> None:
+    kept.write(tmp_path, [])
+    tracemalloc.start()
+    try:
+        assert kept.read(tmp_path) == []
+        assert tracemalloc.get_traced_memory()[1] < 2**22, "memory is taken for the largest file that may be read"
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.slow

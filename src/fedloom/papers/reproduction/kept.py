@@ -31,6 +31,7 @@ NAME = "runs.jsonl.gz"
 LAST = frozenset({"clients", "personal_by_client", "new_by_client", "server_coefficients"})
 """What is kept of the last record that has it alone."""
 _LARGEST = 1 << 28  # bytes, unpacked
+_DEFLATE = 1032  # at most so many bytes come from one that is compressed
 _FORMAT = 1
 
 
@@ -88,9 +89,10 @@ def read(folder: Path) -> list[Kept]:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int, size: int) -> tuple[Kept, ...]:
+    most = min(_LARGEST, size * _DEFLATE)  # a read takes memory for all that it is asked for, before it has any of it
     try:
         with gzip.open(path, "rb") as file:
-            data = file.read(_LARGEST + 1)
+            data = file.read(most + 1)
         if len(data) > _LARGEST:
             raise ValueError(f"it unpacks to more than {_LARGEST:,} bytes")
         first, _, rest = data.partition(b"\n")
