@@ -20,7 +20,6 @@ import torch
 
 import fedloom as fl
 from fedloom.algorithms.fedavg import FedAvg
-from fedloom.core.averaging import named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ class FedAvgFT(FedAvg):
     def personal(self, client: fl.Client[fl.Weights], sent: fl.Weights) -> fl.Weights:
         task_loss, w = client.loss, self.received(client, sent)
         rate = client.lr if self.ft_lr is None else torch.full_like(client.lr, self.ft_lr)
-        trained = {*w.params} if self.ft_part == "all" else named("last:1", w)
+        trained = client.model.chosen("*" if self.ft_part == "all" else "last:1")
 
         def loss(u: fl.Weights, batch: fl.Batch, w: fl.Weights) -> fl.BatchLoss:
             found = task_loss(w.merge(u), batch)

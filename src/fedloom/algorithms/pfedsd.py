@@ -103,9 +103,10 @@ class SelfDistilled(KeepsModel):
         loss: Loss | None = None,
         correct: Callable[..., Any] | None = None,
         batches: fl.Batches | None = None,
+        only: str | None = None,
     ) -> fl.Weights:
         taught = self.taught(client, client.train if batches is None else batches)
-        return super().train(client, start, *context, loss=loss, correct=correct, batches=taught)
+        return super().train(client, start, *context, loss=loss, correct=correct, batches=taught, only=only)
 
     def taught(self, client: fl.Client[Kept[Any]], batches: fl.Batches) -> fl.Batches:
         """Batches with what the client's last model says, and how much that counts."""

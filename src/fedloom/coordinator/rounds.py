@@ -29,7 +29,6 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
 from fedloom.engines.norms import LEAST, Norms
 from fedloom.engines.population import pooled
-from fedloom.storage.codec import digest
 from fedloom.storage.files import digest_of
 from fedloom.wire.devices import Devices
 from fedloom.wire.processes import Processes, threads
@@ -333,7 +332,7 @@ class Coordinator:
     def _initial(self) -> Record:
         """Return the digests of the weights that networks start from, by architecture."""
         with self.threads():  # as in the run: some code that makes weights gives other bits with others
-            return {n: digest(self.engine.runtime.initial(n)) for n in self.trained.models}
+            return {n: self.engine.runtime.digest(n) for n in self.trained.models}
 
     def _started(self) -> Record:
         """Return the file of weights that the run starts from, if words name one: `verify` looks whether it changed."""
@@ -352,6 +351,7 @@ class Coordinator:
     def facts(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on."""
         p, threads = self.population, self.num_threads
+        frozen = {n: m for n, m in p.models.items() if m.num_frozen}
         return {
             "format": 2,
             "algorithm": type(self.algorithm).__name__,
@@ -365,6 +365,7 @@ class Coordinator:
             "engine_reason": self.history.engine_reason,
             "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
             "models": {n: m.num_params for n, m in p.models.items()},
+            **({"frozen": {n: m.num_frozen for n, m in frozen.items()}} if frozen else {}),
             "initial": self._initial(),
             **self._shared(),
             "federation": facts.parts(p.federation),

@@ -31,10 +31,9 @@ from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
-from fedloom.experiments.export import module
 from fedloom.experiments.parts import parts, with_parts
 from fedloom.experiments.samplers import sampler
-from fedloom.experiments.weights_file import load_weights
+from fedloom.experiments.weights_file import load_network
 from fedloom.experiments.words import coerce
 from fedloom.models import MODELS
 from fedloom.storage.strict_json import SETTINGS, check_depth, parse
@@ -149,6 +148,10 @@ class Experiment:
     or `module:name`."""
     start: str | None = setting(None, "--start FILE")
     """Weights to start from: a `.safetensors` or [`.pt` file](export.md#files-from-outside)."""
+    frozen: str = setting("", "--frozen PATTERN")
+    """Parameters that stay as they begin: glob patterns of their names or of their layers', `last:N` for the last N
+    layers, or a kind of layers (`norm`, `conv`, `linear`, `embedding`), separated by spaces; a word that begins with !
+    takes back. `* !last:1` trains the last layer alone. [Frozen parts](frozen.md) are never sent."""
 
     data: DataSettings = field(default_factory=DataSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
@@ -367,12 +370,13 @@ class Experiment:
 
     def models(self, train: Examples) -> dict[str, Model]:
         """Return the architectures, by name."""
-        made = {name: Model(make, name=name) for name, make in catalogue.models(self.model, train).items()}
+        found = catalogue.models(self.model, train).items()
+        made = {name: Model(make, name=name, frozen=self.frozen) for name, make in found}
         if self.start is None:
             return made
         if len(made) > 1:
             raise SettingError(f"start takes the weights of one model, and model = {self.model!r} names {len(made)}")
-        return {n: Model(module(m, load_weights(self.start, m)), name=n) for n, m in made.items()}
+        return {n: load_network(self.start, m) for n, m in made.items()}
 
     def job(self, federation: Federation | None = None) -> Job:
         """Make the job, which is everything that determines the run.
@@ -442,7 +446,7 @@ class Federations:
         return experiment.job(self.of(experiment))
 
 
-_TOP = {"algorithm": str, "model": str, "task": str, "start": str | None}
+_TOP = {"algorithm": str, "model": str, "task": str, "start": str | None, "frozen": str}
 _SECTIONS = ("data", "clients", "local", "run")
 
 
