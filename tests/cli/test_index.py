@@ -58,6 +58,19 @@ def test_the_file_of_an_algorithm_says_what_travels(monkeypatch: pytest.MonkeyPa
         told("moon")
 
 
+def test_the_section_of_an_algorithm_is_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, methods = MADE["METHODS"].read_text(encoding="utf-8"), MADE["methods"]
+    text = "Name: it is `moon`.\n\nAs in `fedavg`\n(docs/ktpfl.md).\n\n    w <- `fedavg`\n\nDown: nothing."
+    monkeypatch.setattr("fedloom.algorithms.moon.__doc__", text)
+    head, _, rest = methods(page).partition("\n## moon\n\n")
+    assert rest.startswith(
+        "Name: it is `moon`. Class [`MOON`](../src/fedloom/algorithms/moon.py).\n\n"
+        "As in [`fedavg`](#fedavg) ([docs/ktpfl.md](ktpfl.md)).\n\n    w <- `fedavg`\n\nDown: nothing.\n\n- `mu=1.0`: "
+    )
+    assert page.startswith(head)
+    assert page.endswith(rest[rest.index("\n## fedcurv\n") :])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Base:
     size: int = setting(3, "--size N", "some")
