@@ -243,7 +243,7 @@ def _settings(name: str, kind: type, places: dict[tuple[Any, ...], str]) -> Iter
 
 
 def expression(value: object) -> str:
-    """Return a default as Python writes it, with `fl`; what a class has by default is left out."""
+    """Return a default as Python writes it, with `fl`; an optimiser's defaults beside its rate are left out."""
     if isinstance(value, str):
         return json.dumps(value)
     if not is_dataclass(value) or isinstance(value, type):
@@ -251,7 +251,7 @@ def expression(value: object) -> str:
     inner = [
         f"{f.name}={expression(getattr(value, f.name))}"
         for f in dataclasses.fields(value)
-        if f.init and getattr(value, f.name) != f.default
+        if f.init and (f.name == "lr" or getattr(value, f.name) != f.default)
     ]
     return f"fl.{type(value).__name__}({', '.join(inner)})"
 

@@ -127,9 +127,9 @@ _REFERENCE = re.compile(r"^- (`\w+`(?:, `\w+`)*): as in \[\w+\]\(#(\w+)\)\.$", r
 def algorithm_section(name: str) -> str:
     """Return the section of docs/algorithms.md that has this heading."""
     page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
-    _, heading, section = page.partition(f"\n## {name}\n")
-    assert heading, f"docs/algorithms.md has no section {name}"
-    return section.partition("\n## ")[0]
+    found = re.search(rf"^## {name}\n(.*?)^## ", page, re.MULTILINE | re.DOTALL | re.IGNORECASE)
+    assert found, f"docs/algorithms.md has no section {name}"
+    return found[1]
 
 
 @pytest.mark.parametrize("name", fedloom.ALGORITHMS)

@@ -22,8 +22,8 @@ mean below `delta_mu` and a standard deviation below `delta_sigma`. The next pla
 above mean + deviation of the last plateau. The paper has other thresholds for some data, and says nothing of the
 window's length. The log has `server_window_mean`, `server_window_std`, `server_plateau` and `server_measured`.
 
-lr * mu * max F < 2 is checked whenever F has been measured, since the pull would explode beyond. F is of mean losses
-also where the task adds them up.
+An F with lr * mu * max F >= 2 is refused whenever it has been measured, since the pull would explode. F is of mean
+losses also where the task adds them up.
 
 Down: W_S, and F where the client has an older one. Up: W_S(k), its loss, and in rounds that measure the squared
 gradient. Kept by the client: r_k and W_k, BatchNorm statistics with them, and the last F that it was sent. mu = 0 with

@@ -31,7 +31,7 @@ convolutions on a CPU are computed one after another. Experiments: docs/dense.md
 Down: the initial models, which clients could make themselves. Up: the model. Kept by the client: nothing. No value
 gives FedAvg. The model is uploaded once.
 
-Differences from the paper: T.
+Differences from the paper: `T`.
 
 Differences from the authors' code: L_BN is that of the clients' models (theirs finds no layer, so that it is 0) and a
 mean over clients; the student is in evaluation mode as the opponent in (4), theirs in training mode in the first epoch;

@@ -59,9 +59,9 @@ class FedFomo(fl.Algorithm[Tensor, FomoClient]):
     """Models of others that a client is sent. 4 and its own are the paper's five; the authors' commands have 4 and 9,
     for five and ten."""
     epsilon: fl.NonNegative = 0.3
-    """Exploration in round 0, by default the authors' code's."""
+    """Exploration in round 0; the default is that of the authors' code."""
     decay: fl.NonNegative = 0.05
-    """Decrease of the exploration in each round, by default the authors' code's."""
+    """Decrease of the exploration in each round; the default is that of the authors' code."""
     norm: Norm = "euclid"
     """Distance of two models: `euclid`, the paper's; `l1`, the default of the authors' code; `l2`, its name for the
     squared distance; `l2_root`, the sum of the norms of each tensor."""

@@ -9,8 +9,9 @@ https://arxiv.org/abs/1703.03400).
     w   <- w - beta sum_k (n_k / n) g_k                                    over the clients that answered
 
 With `inner_steps` of K, u^(j+1) = u^j - alpha grad F^sup(u^j) from u^0 = w, and the gradient goes back through all: g
-<- (I - alpha H^sup(u^j)) g for j = K - 1, ..., 0. No Hessian is formed: H g is the gradient of <grad F^sup, g>. A task
-with an objective of its own, such as `SVM`, has that in the place of the mean loss, over all examples of the set.
+<- (I - alpha H^sup(u^j)) g for j = K - 1, ..., 0. No Hessian is formed: H g is the gradient of the product of grad
+F^sup and g. A task with an objective of its own, such as `SVM`, has that in the place of the mean loss, over all
+examples of the set.
 
 A client is evaluated by u_k of the newest w. Of `local`, nothing is used: learning rates are `alpha` and `beta`, every
 step is on all examples of its set. `train_loss` is not recorded.

@@ -48,15 +48,15 @@ class KTpFL(Transfer[Tensor]):
     """Transfer knowledge between clients by learnt coefficients."""
 
     lam: fl.NonNegative = 1.0
-    """Weight of the distillation in eq. 7; sources are silent."""
+    """Weight of the distillation in eq. 7; the default is ours: sources are silent."""
     rho: fl.NonNegative = 0.7
     """Pull of the coefficients to uniform mixing in eq. 7, by default that of the released code. A step multiplies what
     C differs from 1/N by 1 - 2 eta3 rho, which no longer shrinks it from `eta3` * `rho` = 1 on: the product must stay
     below."""
     eta3: fl.NonNegative = 0.1
-    """Learning rate of the coefficients in eq. 7; sources are silent."""
+    """Learning rate of the coefficients in eq. 7; the default is ours: sources are silent."""
     coefficient_steps: fl.Count = 1
-    """Steps of eq. 7 in each round; sources are silent."""
+    """Steps of eq. 7 in each round; the default is ours: sources are silent."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

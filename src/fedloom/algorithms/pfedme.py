@@ -46,17 +46,18 @@ class PFedMe(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """Train personal models that a Moreau envelope holds near the client's global one."""
 
     lam: fl.Positive = 15.0
-    """Pull of theta and w_k to each other, by default the authors' code's."""
+    """Pull of theta and w_k to each other; the default is that of the authors' code."""
     K: fl.Count = 5
-    """Steps of theta on a batch, by default the authors' code's."""
+    """Steps of theta on a batch; the default is that of the authors' code."""
     alpha_p: fl.Positive = 0.09
-    """Learning rate of theta, by default the authors' code's."""
+    """Learning rate of theta; the default is that of the authors' code."""
     eta: fl.Positive = 0.005
-    """Learning rate of w_k, by default the authors' code's."""
+    """Learning rate of w_k; the default is that of the authors' code."""
     mu2: fl.NonNegative = 0.001
     """Weight decay of theta, in the authors' code alone; 0 is the paper."""
     beta: fl.Positive = 1.0
-    """Step of the server towards the clients' mean, by default the authors' code's; 2 is their tuned value."""
+    """Step of the server towards the clients' mean; the default is that of the authors' code, and 2 their tuned value.
+    """
     aggregation: fl.Aggregation = "uniform"
     """Weight of a client in the mean: `uniform`, the paper's, or its number of `samples`, as in the authors' code."""
 

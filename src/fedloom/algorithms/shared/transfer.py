@@ -45,7 +45,7 @@ class Transfer(Algorithm[V, Weights]):
     """Public examples of a round, P, drawn without replacement; all where there are fewer. 3,000 is the paper's number.
     """
     tau: Positive = 1.0
-    """Temperature of the predictions; sources are silent. A large one leaves C uniform."""
+    """Temperature of the predictions; the default is ours: sources are silent. A large one leaves C uniform."""
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
