@@ -12,6 +12,7 @@ import pytest
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.flags import add_settings
+from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.setting import flag_of, sentences, setting
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, flat
@@ -69,6 +70,12 @@ def test_the_section_of_an_algorithm_is_its_file(monkeypatch: pytest.MonkeyPatch
     )
     assert page.startswith(head)
     assert page.endswith(rest[rest.index("\n## fedcurv\n") :])
+
+
+def test_a_default_stands_on_the_page_as_python_writes_it() -> None:
+    part = Distill(batch_size=128, optimiser=SGD(lr=0.01, momentum=0.9))
+    written = "fl.Distill(batch_size=128, optimiser=fl.SGD(lr=0.01, momentum=0.9))"  # its rate too, which is SGD's own
+    assert [MADE["expression"](value) for value in (part, "a", (0, 1))] == [written, '"a"', "(0, 1)"]
 
 
 @dataclass(frozen=True, kw_only=True)

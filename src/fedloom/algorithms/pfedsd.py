@@ -10,9 +10,9 @@ v_k and is uploaded. Personal accuracy is that of v_k. Experiments: docs/pfedsd.
 
 A client that takes part for the first time has no v_k and no term: its update is that of FedAvg. One that never took
 part is evaluated by the newest global model (`has_personal` is then false). One that is not selected keeps its v_k,
-however old. One that fails, or whose response is lost, late or refused, keeps the v_k that it had: a state moves here
-when its response is accepted and not before. (A device of the paper's would keep the new v_k though its upload was
-lost.) A stateless device gets v_k with the request and sends it back with its response.
+however old. One that fails, or whose response is lost, late or refused, keeps the v_k that it had, as if it had not
+been selected: a state moves here when its response is accepted and not before. (A device of the paper's would keep the
+new v_k though its upload was lost.) A stateless device gets v_k with the request and sends it back with its response.
 
 The term stands on top of any algorithm that averages and evaluates clients by what it sends and they keep: `fedavg`,
 `fedprox`, `fedntd`, `fedntd_mse`, `fedper`, `lg_fedavg`, and your own from `fl.Averaging` or `fl.FedAvg`; not
@@ -20,7 +20,7 @@ The term stands on top of any algorithm that averages and evaluates clients by w
 whole model with which the client's last participation ended: of FedPer the base and the client's own layers. The class
 may stand in a module of yours, which the command line knows as `module:Mine`:
 
-    Mine = fl.self_distilled(fl.FedProx)
+    Mine = fl.self_distilled(fl.FedProx)  # Mine(mu=0.1, lam=0.5)
     fl.self_distilled(fl.FedPer)(personal_layers="last:1", lam=0.5, local=local)
 
 Down: the model. Up: the model. Kept by the client: v_k. lam = 0 trains the models of FedAvg with `aggregation =

@@ -97,7 +97,7 @@ class Transfer(Algorithm[V, Weights]):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparator(Transfer[tuple[()]]):
-    """Mix predictions by coefficients that follow from them and that nobody learns (abstract)."""
+    """Mix predictions by coefficients that follow from them and are not learnt (abstract)."""
 
     @abstractmethod
     def coefficients(self, soft: Tensor) -> Tensor:
