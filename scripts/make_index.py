@@ -4,13 +4,15 @@
 
 Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
 `fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md,
-those of algorithms and measures in docs/guide.md, and that of families in README.md. Run it where these have changed;
-`tests/cli/test_index.py` says when.
+those of algorithms and measures in docs/guide.md, and that of families in README.md. The sections of docs/algorithms.md
+are made from the docstrings of the algorithms' files. Run it where these have changed; `tests/cli/test_index.py` says
+when.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import re
 import sys
@@ -23,6 +25,7 @@ from pydantic import TypeAdapter
 
 from fedloom.algorithms import ALGORITHMS, FAMILIES
 from fedloom.coordinator.settings import RunSettings
+from fedloom.core.averaging import Averaging
 from fedloom.core.choices import field_types, settable, without_none
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.setting import flag_of, sentences
@@ -35,6 +38,7 @@ from fedloom.models import MODELS
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
 PAGE, GUIDE, README = ROOT / "docs/settings.md", ROOT / "docs/guide.md", ROOT / "README.md"
+METHODS = ROOT / "docs/algorithms.md"
 Schema = dict[str, Any]
 
 
@@ -181,9 +185,75 @@ def written(found: Schema) -> str:
 
 def made() -> dict[Path, str]:
     """Return all files and what they must hold."""
-    pages = {PAGE: page, GUIDE: guide, README: readme}
+    pages = {PAGE: page, GUIDE: guide, README: readme, METHODS: methods}
     texts = {path: make(path.read_text(encoding="utf-8")) for path, make in pages.items()}
     return {INDEX: written(index()), SCHEMA: written(schema()), **texts}
+
+
+# ---- the page of algorithms
+
+_FROM, _TO = (f"<!-- made by scripts/make_index.py: {mark} here -->\n" for mark in ("from", "to"))
+
+
+def methods(text: str) -> str:
+    """Return docs/algorithms.md with its contents and the sections of all algorithms made anew."""
+    before, rest = text.split(_FROM)
+    _, after = rest.split(_TO)
+    names, places = {kind: name for name, kind in ALGORITHMS.items()}, dict[tuple[Any, ...], str]()
+    contents = [
+        f"- {family}: {' · '.join(f'[{names[kind]}](#{names[kind]})' for kind in kinds)}\n"
+        for family, kinds in FAMILIES.items()
+    ]
+    sections = [_method(name, places) for name in ALGORITHMS]
+    return f"{before}{_FROM}{''.join(contents)}\n{''.join(sections)}{_TO}{after}"
+
+
+def linked(text: str, name: str) -> str:
+    """Return what the file of an algorithm says, with links to the other algorithms and pages that it names."""
+    text = re.sub(r"`(\w+)`", lambda m: f"[{m[0]}](#{m[1]})" if m[1] in {*ALGORITHMS} - {name} else m[0], text)
+    return re.sub(r"\bdocs/([\w-]+\.md)", r"[docs/\1](\1)", text)
+
+
+def _method(name: str, places: dict[tuple[Any, ...], str]) -> str:
+    """Return the section of an algorithm. `places`: settings of a class, and the algorithm whose section has them."""
+    kind = ALGORITHMS[name]
+    first, *others = _docstring(name).split("\n\n")
+    file = f"../src/fedloom/algorithms/{name}.py"
+    parts = [f"## {name}", f"{linked(first, name)} Class [`{kind.__name__}`]({file})."]
+    parts += [p if p.startswith("    ") else linked(" ".join(p.split()), name) for p in others]
+    settings = "\n".join(_settings(name, kind, places))
+    return "\n\n".join([*parts, *([settings] if settings else [])]) + "\n\n"
+
+
+def _settings(name: str, kind: type, places: dict[tuple[Any, ...], str]) -> Iterator[str]:
+    """Yield a line for each setting, and one for those that the page's head or an earlier section explains."""
+    beneath, elsewhere = sentences(kind), dict[str, list[str]]()
+    head = {f.name: (f.default, sentences(Averaging).get(f.name)) for f in dataclasses.fields(Averaging)}
+    for key, value in catalogue.hyper_parameters(name).items():
+        owner = next(c for c in kind.__mro__ if key in inspect.get_annotations(c))
+        place = places.setdefault((owner, key), name)
+        if head.get(key) == (value, beneath[key]):
+            elsewhere.setdefault("[averages](#averages)", []).append(key)
+        elif place != name:
+            elsewhere.setdefault(f"[{place}](#{place})", []).append(key)
+        else:
+            yield f"- `{key}={expression(value)}`: {linked(beneath[key], name)}"
+    for where, keys in elsewhere.items():
+        yield f"- {', '.join(f'`{key}`' for key in keys)}: as in {where}."
+
+
+def expression(value: object) -> str:
+    """Return a default as Python writes it, with `fl`; an optimiser's defaults beside its rate are left out."""
+    if isinstance(value, str):
+        return json.dumps(value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    inner = [
+        f"{f.name}={expression(getattr(value, f.name))}"
+        for f in dataclasses.fields(value)
+        if f.init and (f.name == "lr" or getattr(value, f.name) != f.default)
+    ]
+    return f"fl.{type(value).__name__}({', '.join(inner)})"
 
 
 # ---- the index

@@ -1,13 +1,15 @@
-"""FedAvg with fine-tuning: FedAvg's rounds, each client judged by the global model after training on its own examples.
+"""FedAvg with fine-tuning: FedAvg's rounds, each client evaluated by the global model after training on its examples.
 
 The strong simple baseline of personalised learning: Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage. *Federated
 Evaluation of On-device Personalization.* 2019. https://arxiv.org/abs/1910.10252.
 
-    judged by    u_k: `ft_epochs` epochs of SGD on F_k from the newest w, with the rate `ft_lr`; used once and discarded
+    evaluated by    u_k: `ft_epochs` epochs of SGD on F_k from the newest w, with the rate `ft_lr`; then discarded
+
+Clients fine-tune whenever they are evaluated. An evaluation then costs as much as a round of all clients that are
+evaluated: `eval_every` says how often, `panel` how many.
 
 Down: the model. Up: the model. Kept by the client: nothing. The server's weights are those of FedAvg: fine-tuning draws
-its own batches, and changes no state. It is done whenever clients are judged, which then costs as much as a round of
-everybody: `eval_every` says how often.
+its own batches, and changes no state.
 """
 
 from __future__ import annotations

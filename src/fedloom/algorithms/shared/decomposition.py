@@ -14,7 +14,7 @@ from fedloom.core.types import Params, Weights
 
 @dataclass(frozen=True)
 class Unit:
-    """How a tensor is divided into units. `mask`: the name of r; `count`: of units; `shape`: m's, to multiply by."""
+    """Division of a tensor into units. `mask`: the name of r; `count`: of units; `shape`: m's, to multiply by."""
 
     mask: str
     count: int
