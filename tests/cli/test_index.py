@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from fedloom import papers
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.flags import add_settings
 from fedloom.core.setting import flag_of, sentences, setting
 from fedloom.experiments import catalogue
+from fedloom.experiments.catalogue import ARRIVING, PARTITIONS, SAMPLERS
 from fedloom.experiments.experiment import Experiment, flat
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +58,13 @@ def test_the_file_of_an_algorithm_says_what_travels(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("fedloom.algorithms.moon.__doc__", text.replace("Kept by the client", "Kept"))
     with pytest.raises(ValueError, match="the file of moon must say: Down: "):
         told("moon")
+
+
+def test_what_is_taken_from_docstrings_is_there() -> None:
+    said = [p.sentence for p in PARTITIONS.values()]
+    said += [MADE["_first"](one.make) for one in (*SAMPLERS.values(), ARRIVING)]
+    said += [MADE["_first"](measure) for measure in papers.analyses().values()]
+    assert [text for text in said if not text.endswith(".")] == []
 
 
 @dataclass(frozen=True, kw_only=True)
