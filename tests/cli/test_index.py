@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from fedloom import papers
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.flags import add_settings
 from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.setting import flag_of, sentences, setting
 from fedloom.experiments import catalogue
+from fedloom.experiments.catalogue import ARRIVING, PARTITIONS, SAMPLERS
 from fedloom.experiments.experiment import Experiment, flat
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +78,13 @@ def test_a_default_stands_on_the_page_as_python_writes_it() -> None:
     part = Distill(batch_size=128, optimiser=SGD(lr=0.01, momentum=0.9))
     written = "fl.Distill(batch_size=128, optimiser=fl.SGD(lr=0.01, momentum=0.9))"  # its rate too, which is SGD's own
     assert [MADE["expression"](value) for value in (part, "a", (0, 1))] == [written, '"a"', "(0, 1)"]
+
+
+def test_what_is_taken_from_docstrings_is_there() -> None:
+    said = [p.sentence for p in PARTITIONS.values()]
+    said += [MADE["_first"](one.make) for one in (*SAMPLERS.values(), ARRIVING)]
+    said += [MADE["_first"](measure) for measure in papers.analyses().values()]
+    assert [text for text in said if not text.endswith(".")] == []
 
 
 @dataclass(frozen=True, kw_only=True)

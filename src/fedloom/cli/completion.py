@@ -10,8 +10,10 @@ from rich.console import Console
 from fedloom.cli.index import INDEX
 from fedloom.cli.parser import parser
 
-_NAMED = {"algorithm": "algorithms", "algorithms": "algorithms"}  # a command's words that have a list
-_VALUES = {"model": "models", "task": "tasks"}  # of flags, by the setting
+_LISTS = {  # by the setting of a flag, or by what a command calls the word that follows it
+    "algorithm": "algorithms", "algorithms": "algorithms", "source": "downloads", "names": "analyses",
+    "model": "models", "task": "tasks", "data.partition": "partitions", "clients.sampler": "samplers",
+}  # fmt: skip
 _BASH = """\
 # fedloom: eval "$(fedloom completion SHELL)"
 _fedloom() {{
@@ -53,7 +55,8 @@ def _below(of: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argument
 
 def _words(of: argparse.ArgumentParser) -> list[str]:
     """Return the names and flags that may follow a command."""
-    listed = [name for action in of._actions for name in INDEX.get(_NAMED.get(action.dest, ""), ())]
+    named = [action.dest for action in of._actions if not action.option_strings]
+    listed = [name for dest in named for name in INDEX.get(_LISTS.get(dest, ""), ())]
     flags = [flag for action in of._actions for flag in action.option_strings if flag.startswith("--")]
     return [*(name for name, _ in _below(of)), *listed, *flags]
 
@@ -61,7 +64,7 @@ def _words(of: argparse.ArgumentParser) -> list[str]:
 def _choices(of: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
     """Yield the flags that have a list of values, each with its list."""
     for action in of._actions:
-        values = action.choices or INDEX.get(_VALUES.get(action.dest, ""), ())
+        values = action.choices or INDEX.get(_LISTS.get(action.dest, ""), ())
         if action.option_strings and values:
             yield action.option_strings[-1], [str(value) for value in values]
 

@@ -11,7 +11,6 @@ from fedloom.cli.index import INDEX
 FLAGS: dict[str, dict[str, Any]] = INDEX["settings"]
 """The settings that have a flag: its name, the value and the group that the help shows, default, sentence, choices."""
 _GROUPS = ("data and clients", "training", "engine", "results")
-_NAMES = {"data.partition": INDEX["partitions"], "model": ", ".join(INDEX["models"])}
 
 
 def directory(text: str) -> str:
@@ -60,8 +59,6 @@ def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
 def _add(add: Callable[..., Any], key: str, about: Mapping[str, Any]) -> None:
     """Add the flag of a setting."""
     flag, default, text = about["flag"], about["default"], about["what"]
-    if key in _NAMES:
-        text = f"{text.rstrip('.')}: {_NAMES[key]}."
     text = text.replace("%", "%%")
     if default is False:
         add(flag, dest=key, action="store_const", const=True, help=text)

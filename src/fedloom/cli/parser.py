@@ -143,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
     shown.add_argument("--out", metavar="FILE", help="a figure of the same, .png, .svg or .pdf")
     command("sources", "list what --data and --partition take", "data_sets.list_sources", about)
     fetch = command("download", "fetch the published files of a data set", "data_sets.fetch", about)
-    fetch.add_argument("name", help="a name that `fedloom data sources` lists")
+    fetch.add_argument("source", metavar="name", help="a name that `fedloom data sources` lists")
     fetch.add_argument("folder", help="where they go")
 
     _devices(command)

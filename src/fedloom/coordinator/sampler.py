@@ -32,7 +32,7 @@ class DeviceSampler(Protocol):
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniformly, without replacement; a function of seed and round."""
+    """`cohort_size` clients, uniformly without replacement."""
 
     seed: int = 0
 
@@ -46,7 +46,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class SeededByRound:
-    """As the FedNTD and FedProx authors: the legacy NumPy generator seeded with the round, the same for every run.
+    """As the FedNTD and FedProx authors: NumPy's legacy generator seeded with the round, the same for every seed.
 
     It permutes all clients in every round, which takes tens of milliseconds for a million.
     """
@@ -87,7 +87,7 @@ class BySize:
 
 @dataclass(frozen=True)
 class FixedList:
-    """Round t asks the clients `rounds[t]`, whatever the cohort size; a round may ask nobody."""
+    """In round t the clients `rounds[t]`, whatever the cohort size; a list may be empty, and each round needs one."""
 
     rounds: tuple[tuple[int, ...], ...]
 
@@ -117,10 +117,10 @@ class FixedList:
 
 @dataclass(frozen=True)
 class Available:
-    """Uniformly among the clients that are up, each once in a daily cycle that starts at a moment of its own.
+    """Uniformly among the clients that are up: each for `share` of a cycle of `period` rounds, from its own moment on.
 
-    `share`: part of a cycle that a client is up, in (0, 1]. `period`: rounds of a cycle; a client is up in
-    share * period of them, rounded up or down by its phase. Where fewer than the cohort are up, all of them are asked.
+    `share`: in (0, 1]. A client is up in share * period rounds, rounded up or down by its phase. Where fewer than the
+    cohort are up, all of them are asked.
     """
 
     share: float
@@ -156,7 +156,7 @@ class Available:
 
 @dataclass(frozen=True)
 class Arriving:
-    """Clients that join late: `sampler` chooses among clients 0..first + per_round * round - 1.
+    """Clients join late: `sampler` chooses among clients 0..first + per_round * round - 1, with rounds from 0.
 
     Where these are fewer than the cohort, `sampler` is asked for as many as there are.
     """

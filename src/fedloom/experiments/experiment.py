@@ -32,7 +32,6 @@ from fedloom.data.examples import MAX_CLASSES
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
 from fedloom.experiments.parts import parts, with_parts
-from fedloom.experiments.samplers import sampler
 from fedloom.experiments.weights_file import load_network
 from fedloom.experiments.words import coerce
 from fedloom.models import MODELS
@@ -46,7 +45,7 @@ Share = Annotated[float, Ge(0), Lt(1)]  # of examples: 0.2 is one in five
 class DataSettings:
     """Set what clients hold."""
 
-    source: str = setting(catalogue.DATA, "--data SOURCE")
+    source: str = setting("fashion_mnist_small", "--data SOURCE")
     """[Data](data.md#sources): a name of `fedloom data sources`, `NAME:FOLDER` for original files, `FILE.npz` with
     x_train, y_train, x_test, y_test, `FILE.csv?label=y&prepare=standard` for [tables](data.md#tables),
     `huggingface:NAME`, or your own as `module:name`."""
@@ -91,8 +90,7 @@ class ClientSettings:
     """Set which clients are selected, and which do not answer."""
 
     sampler: str = setting("uniform", "--sampler S")
-    """[Sampling of the cohort](runs.md#who-is-asked): `uniform`, `by_size`, `by_round`, `available:SHARE:PERIOD`,
-    `list:0,1;2,3`; each with `+arriving:FIRST:PER_ROUND`."""
+    """[Sampling of the cohort](runs.md#who-is-asked)."""
     declined: float = setting(0.0, "--declined P")
     """Probability that a client declines when a round asks it first."""
     lost: float = setting(0.0, "--lost P")
@@ -139,13 +137,10 @@ class Experiment:
     """Name of `fedloom algorithms`, or your own as `module:Class`; the command line must name one if the file does not.
     """
     model: str = setting("lenet", "--model NAME")
-    """[Model by name](data.md#federations) or `module:name`; several, separated by commas, are given to the clients in
+    """[Model by name](data.md#networks) or `module:name`; several, separated by commas, are given to the clients in
     turn."""
     task: str = setting("classification", "--task NAME")
-    """`classification` (cross-entropy), `hinge` (labels 0 and 1, a model with one output such as `svm`), `svm` and
-    `svm_mean` (hinge loss summed or averaged over a batch, and a ridge on the weights), [`ldam` and
-    `ldam_drw`](dense.md#ldam) (margins by each client's label counts, for models whose logits are scaled cosines),
-    or `module:name`."""
+    """[Task by name](data.md#tasks) or `module:name`."""
     start: str | None = setting(None, "--start FILE")
     """Weights to start from: a `.safetensors` or [`.pt` file](export.md#files-from-outside)."""
     frozen: str = setting("", "--frozen PATTERN")
@@ -391,7 +386,7 @@ class Experiment:
                 "(--public 500), or name other data with data.public_source"
             )
         c, seed = self.clients, self.run.seed
-        who = sampler(c.sampler, seed)
+        who = catalogue.sampler(c.sampler, seed)
         faults = Unreliable(declined=c.declined, lost=c.lost, late=c.late, seed=seed)
         task = catalogue.task(self.task)
         federation = self.federation() if federation is None else federation

@@ -3,6 +3,7 @@
 Zhang, Chen, Li, Lyu, Wu, Ding, Shen, Wu. *DENSE: Data-Free One-Shot Federated Learning.* NeurIPS 2022.
 """
 
+from fedloom.analyses import by_name
 from fedloom.papers import Study
 from fedloom.papers.dense import orders, synthetic_images
 from fedloom.papers.dense.published import ABOUT
@@ -11,6 +12,6 @@ from fedloom.papers.dense.recipes import recipes
 STUDY = Study(
     tables=ABOUT,
     recipes=recipes,
-    analyses={"synthetic-images": synthetic_images.measure},
+    analyses=by_name(synthetic_images),
     remarks=orders.remarks,
 )

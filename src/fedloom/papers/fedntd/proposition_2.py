@@ -92,7 +92,10 @@ def _log_rest(logits: Tensor, own: Tensor) -> Tensor:
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Measure distillation on each client's examples after training, in its true and not-true parts (proposition 2)."""
+    """Measure distillation on each client's examples after training, in its true and not-true parts (proposition 2).
+
+    KL(global, local) is computed in two ways.
+    """
     run.require_classes("proposition 2")
     m = run.replayed()
     parts: list[Parts] = []

@@ -3,6 +3,7 @@
 Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized Federated Learning.* NeurIPS 2021.
 """
 
+from fedloom.analyses import by_name
 from fedloom.papers import Study
 from fedloom.papers.ktpfl import architectures, coefficients, distillation, traffic, verdicts
 from fedloom.papers.ktpfl.recipes import ABOUT, recipes
@@ -11,12 +12,7 @@ from fedloom.papers.reproduction.evidence import place
 STUDY = Study(
     tables=ABOUT,
     recipes=recipes,
-    analyses={
-        "coefficients": coefficients.measure,
-        "architectures": architectures.measure,
-        "distillation": distillation.measure,
-        "traffic": traffic.measure,
-    },
+    analyses=by_name(coefficients, architectures, distillation, traffic),
     remarks=verdicts.remarks,
     evidence=("federation.json", place(distillation.TABLE)),
 )

@@ -4,6 +4,7 @@ Jin, Bai, Yao, Dai, Gu, Yu, Sun. *Personalized Edge Intelligence via Federated S
 34(2), 2023.
 """
 
+from fedloom.analyses import by_name
 from fedloom.papers import Study
 from fedloom.papers.pfedsd import claims, recovery
 from fedloom.papers.pfedsd.scenarios import ABOUT, recipes
@@ -11,7 +12,7 @@ from fedloom.papers.pfedsd.scenarios import ABOUT, recipes
 STUDY = Study(
     tables=ABOUT,
     recipes=recipes,
-    analyses={"recovery": recovery.measure},
+    analyses=by_name(recovery),
     remarks=claims.remarks,
     evidence=(claims.RECOVERY,),
 )
