@@ -13,7 +13,7 @@ from rich.console import Console
 from fedloom.cli.train import introduce, train
 from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
 from fedloom.device.data_manager import warn_of_own_scale
 from fedloom.engines.norms import LEAST, MEDIAN_BOUND
@@ -25,6 +25,7 @@ from fedloom.wire.communication import communication, meeting_point, rank_here
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
 from fedloom.wire.reception import hand_out, receive
 from fedloom.wire.registration import CAP, Registry
+from fedloom.wire.start import Start
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
 _OF_SERVER = {"public_source", "public", "public_labels"}
@@ -62,21 +63,29 @@ def serve(args: argparse.Namespace, console: Console) -> int:
     console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)
     fleet = RankFleet(communication(args.transport), Audit(out / "audit.jsonl"))
     with closing(fleet):
-        told = experiment.with_all({f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}).described()
+        kept = {f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER} | {"start": None}
+        told = experiment.with_all(kept).described()
         made = list[Job]()
 
         def fits() -> None:
-            job = experiment.changed("data.source", f"devices:{registry.resolve()}").job()
+            try:
+                job = experiment.changed("data.source", f"devices:{registry.resolve()}").job()
+            except CodecError as error:  # of the file that is named by start
+                raise SettingError(str(error)) from None
             made.append(dataclasses.replace(job, fleet=fleet))
             made[0].check()
 
         found = receive(
             fleet, registry, told, experiment.model.split(","), test=args.test, cap=args.most_examples,
-            public=d.public_source is not None, fits=fits, wait=args.wait, least=args.least,
+            public=d.public_source is not None, start=experiment.start is not None, fits=fits, wait=args.wait,
+            least=args.least,
         )  # fmt: skip
         (job,) = made
         if job.federation.public is not None:
             hand_out(fleet, job.federation.public, labels=d.public_labels)
+        if experiment.start is not None:
+            (model,) = job.population.models.values()
+            fleet.hand_over(Start.of(model), args.wait)
         console.print(f"{len(fleet.there())} of {len(found.devices)} devices are there; audit log: {fleet.audit.path}")
         console.print(_bounds(job.settings, found), soft_wrap=True)
         introduce(job.federation, job.population.models, job.settings, console)
@@ -135,7 +144,6 @@ def settings_of(described: dict[str, Any]) -> Experiment:
             experiment.data.public_source is None and (kind.needs_public or experiment.data.public),
             "public examples are the server's, which data.public_source names",
         ),
-        (experiment.start is not None, "start names a file that devices lack"),
         (experiment.clients.new is not None, "clients.new judges by training that devices are not asked for"),
         (run.partial_sums is not None, "run.partial_sums is for ranks, and each device answers for itself"),
         (run.per_client, "run.per_client asks devices for more than they give"),

@@ -21,6 +21,7 @@ from fedloom.device.controller import STEPS, Controller, too_many_steps
 from fedloom.device.data_manager import DataManager, loaded
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
+from fedloom.device.start_file import StartFile
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
@@ -50,8 +51,9 @@ def _understood() -> Iterator[None]:
 class Membership:
     """A device in the run of a server.
 
-    `folder`: where it keeps its id and its states, in a folder for each run. `source`: of its examples. `model`: its
-    architecture, "" for the one that the server chooses. `steps`: of training that it takes in a request, at most.
+    `folder`: where it keeps its id, its states in a folder for each run, and what networks start from. `source`: of its
+    examples. `model`: its architecture, "" for the one that the server chooses. `steps`: of training that it takes in a
+    request, at most.
     """
 
     def __init__(
@@ -75,13 +77,16 @@ class Membership:
         self.over = False
         self.why_leaving: str | None = None
         self._asked: dict[str, Any] = {}
-        self._taken: dict[str, Any] | None = None  # what the server has said, before public examples come
+        self.federation: Federation
+        self._taken: dict[str, Any] | None = None  # what the server has said, before all that follows has come
+        self._due: list[str] = []  # of that: what has not come, in this order
+        self._start: StartFile | None = None
 
     def __call__(self, data: bytes) -> bytes:
         """Return the answer to a message.
 
-        First come the server's settings, then whether it takes this device, then public examples where there are some,
-        then requests.
+        First come the server's settings, then whether it takes this device, then public examples and what networks
+        start from where there are some, then requests.
         """
         with forbid_imports("a device imports no code that a server names"):
             return self._answered(data)
@@ -93,24 +98,57 @@ class Membership:
         if self.controller is not None:
             return self.controller(data)
         if self._taken is not None:
-            public, labels = handed_out(data, self.data.federation.train)
-            self._join(self._taken, replace(self.data.federation, public=public, public_labels=labels))
-            return b"{}"
+            return self._given(self._taken, data)
         said = _said(data)
         if "settings" in said:
             self._asked = said
             self._prepare(said)
             registration = self.data.registration(self.id, self.model)
-            return json.dumps(vars(registration)).encode()
+            return json.dumps({**vars(registration), "start": True}).encode()  # which it takes
         if said.get("refused") is not None:
             raise RefusedError(f"the server does not take this device: {said['refused']}")
         if not self._asked:
             raise RefusedError("the server welcomes a device before it has said what it runs: start all ranks again")
-        if said.get("public"):
+        self._due = [name for name in ("public", "start") if said.get(name)]
+        self._start = None
+        if self._due:
             self._taken = said
         else:
-            self._join(said, self.data.federation)
+            self._join(said)
         return b"{}"
+
+    def _given(self, said: dict[str, Any], data: bytes) -> bytes:
+        """Return the answer to a message of what follows a welcome, with the last of which this device has joined."""
+        if self._due[0] == "public":
+            public, labels = handed_out(data, self.federation.train)
+            self.federation = replace(self.federation, public=public, public_labels=labels)
+            del self._due[0]
+            answer = b"{}"
+        else:
+            answer = self._begun(said, data)
+        if not self._due:
+            self._join(said)
+        return answer
+
+    @_understood()
+    def _begun(self, said: dict[str, Any], data: bytes) -> bytes:
+        """Take what the network starts from, or a part of it, and return how much of it is here."""
+        name = self._architecture(said)
+        if self._start is None:
+            self._start = StartFile(self.folder / "starts", self.models[name], data)
+        else:
+            self._start.take(data)
+        if self._start.network is not None:
+            self.models[name] = self._start.network
+            self._due.remove("start")
+        return json.dumps({"start": self._start.has}).encode()
+
+    def _architecture(self, said: dict[str, Any]) -> str:
+        if said["model"] not in self.models:
+            raise RefusedError(
+                f"the server gives the architecture {said['model']!r:.80}, and its settings have none such"
+            )
+        return str(said["model"])
 
     @_understood()
     def _prepare(self, said: dict[str, Any]) -> None:
@@ -118,9 +156,12 @@ class Membership:
         if own := named_code(said["settings"]):
             raise SettingError(f"a device imports no code that a server names, and its settings say {own[0]!r}")
         experiment = Experiment.of(said["settings"])
+        if experiment.start is not None:
+            raise SettingError(f"a device opens no file that a server names, and its settings say {experiment.start!r}")
         self._check_steps(experiment)
         self.experiment = experiment
         self.data = DataManager(self._examples, experiment.data, experiment.partition_seed)
+        self.federation = self.data.federation
         self.models = experiment.models(self.data.federation.train)
 
     def _check_steps(self, experiment: Experiment) -> None:
@@ -138,15 +179,12 @@ class Membership:
                 )
 
     @_understood()
-    def _join(self, said: dict[str, Any], federation: Federation) -> None:
-        if said["model"] not in self.models:
-            raise RefusedError(
-                f"the server gives the architecture {said['model']!r:.80}, and its settings have none such"
-            )
-        e, chosen = self.experiment, {said["model"]: self.models[said["model"]]}
+    def _join(self, said: dict[str, Any]) -> None:
+        name = self._architecture(said)
+        e, chosen = self.experiment, {name: self.models[name]}
         algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
         population = Population(
-            federation, chosen, task=catalogue.task(e.task), seed=e.run.seed,
+            self.federation, chosen, task=catalogue.task(e.task), seed=e.run.seed,
             dtype=getattr(torch, e.run.dtype), first=int(said["client"]),
         )  # fmt: skip
         runtime = Runtime(
@@ -162,7 +200,8 @@ class Membership:
 
 
 _SCHEMA: dict[str, type] = {  # of what the server says before requests
-    "run": str, "settings": dict, "client": int, "model": str, "token": str, "public": bool, "refused": str,
+    "run": str, "settings": dict, "client": int, "model": str, "token": str, "public": bool, "start": bool,
+    "refused": str,
 }  # fmt: skip
 _WHOLE = (("run", "settings"), ("client", "model", "token"), ("refused",))  # what each of its messages has
 

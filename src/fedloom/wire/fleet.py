@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedloom.core.errors import RankError
+from fedloom.core.errors import RankError, RefusedError
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.wire.communication import LOOK, PATIENCE, CommunicationManager
+from fedloom.wire.start import Handover, Start
+from fedloom.wire.transport import pack
 
 TRUSTED = "for trusted networks only: nothing is encrypted here, and whoever reaches the server's port may join"
 _STALE = 8  # answers of one device that are dropped before a request
@@ -87,12 +89,13 @@ class RankFleet(Fleet):
     """Devices that are ranks, each with data and a state of its own; rank 0 is the server.
 
     `hello`: what a rank hears first that comes; `admit`: what is done with its answer, once the run has begun.
-    `public`: what each device is told then. `wait`: seconds to wait for a device where none is left; None: as long as
-    it takes.
+    `public`: what each device is told then. `start`: what networks start from, which a device must have before it can
+    be asked. `wait`: seconds to wait for a device where none is left; None: as long as it takes.
     """
 
     hello = b""
     public: bytes | None = None
+    start: Start | None = None
     admit: Callable[[int, bytes], None] | None = None
     wait: float | None = None
 
@@ -103,6 +106,7 @@ class RankFleet(Fleet):
         self._met: set[int] = set()  # ranks that have come
         self._silent: set[int] = set()  # of these, who has not registered yet
         self._late: dict[int, str] = {}  # ranks whose answer nobody waits for any more
+        self._handovers: dict[int, Handover] = {}  # to ranks that do not have the whole start yet
         self._owed = Counter[int]()  # answers to what ranks were told that have not come: they come before all others
         manager.at_work = True
 
@@ -139,13 +143,15 @@ class RankFleet(Fleet):
         self._drop_stale()
         end = None if self.wait is None else time.monotonic() + self.wait
         self._let_in(0.0)
-        while not self.ranks:
+        self._hand_on(0.0)
+        while all(rank in self._handovers for rank in self.ranks.values()):
             if end is not None and time.monotonic() >= end:
                 raise RankError(
                     f"no device is there any more, and none came back within {self.wait:g} s: go on with --resume, and "
                     "start the devices again; the audit log says why they left"
                 )
-            self._let_in(LOOK)
+            self._let_in(0.0 if self._handovers else LOOK)
+            self._hand_on(LOOK)
 
     def _let_in(self, seconds: float) -> None:
         """Go on also with the ranks that have come since."""
@@ -168,11 +174,50 @@ class RankFleet(Fleet):
             if not ready:
                 break
 
+    def hand_over(self, start: Start, seconds: float | None) -> None:
+        """Send the devices that are there what their networks start from, as far as they lack it, and those that come.
+
+        Return when they have it, or after `seconds` seconds: who has it later can be asked then.
+        """
+        self.start, end = start, None if seconds is None else time.monotonic() + seconds
+        for rank in self.ranks.values():
+            self.offer(rank)
+        while self._handovers and (end is None or time.monotonic() < end):
+            self._hand_on(LOOK)
+
+    def offer(self, rank: int) -> None:
+        """Tell a device what its network starts from."""
+        assert self.start is not None
+        self._handovers[rank] = Handover(self.start)
+        self.tell(rank, self.start.offer())
+
+    def _hand_on(self, seconds: float) -> None:
+        """Go on with all transfers, once."""
+        for rank in self.manager.wait(list(self._handovers), seconds) if self._handovers else ():
+            self._heard(rank)
+
+    def _go_on(self, rank: int, said: memoryview) -> None:
+        """Go on with the transfer to a rank, which has said how much it has."""
+        handover = self._handovers.pop(rank)
+        name = next(name for name, its in self.ranks.items() if its == rank)
+        try:
+            message = handover.next(said)
+        except RefusedError as error:
+            del self.ranks[name]
+            self.audit("refused", name, str(error))
+            self.tell(rank, pack({"refused": str(error)}, {}))
+            return
+        if message is None:
+            self.audit("started", name, bytes=handover.sent)
+        else:
+            self._handovers[rank] = handover
+            self.tell(rank, message)
+
     def expect(self, size: int) -> None:
         self.manager.limit = max(self.manager.limit, size)
 
     def there(self) -> Collection[str]:
-        return [name for name, rank in self.ranks.items() if rank not in self._late]
+        return [name for name, rank in self.ranks.items() if not {rank} & (self._late.keys() | self._handovers.keys())]
 
     def ask(
         self, requests: Mapping[str, bytes], deadline: float | None
@@ -186,18 +231,21 @@ class RankFleet(Fleet):
                 yield name, NoResponse("it is not there")
             elif rank in self._late:
                 yield name, NoResponse("it is still busy with an earlier request")
+            elif rank in self._handovers:
+                yield name, NoResponse("it does not have the whole start yet")
             else:
                 self.manager.post(rank, message)
                 waited[rank] = name
         while waited:
             left = None if end is None else max(0.0, end - time.monotonic())
-            ready = self.manager.wait(list(waited), left)
+            ready = self.manager.wait([*waited, *self._handovers], left)
+            answers = [rank for rank in ready if rank in waited]
             for rank in ready:
                 if self._heard(rank):
                     continue
                 name, answer = waited.pop(rank), self._take(rank)
                 yield name, NoResponse("its connection ended, or it sent too much") if answer is None else answer
-            if not ready:
+            if not ready or (left == 0.0 and not answers):  # at the deadline a transfer may go on for long
                 break
         for rank, name in waited.items():
             self._late[rank] = name
@@ -210,7 +258,7 @@ class RankFleet(Fleet):
         while self.manager.arriving and time.monotonic() < end:
             time.sleep(LOOK)
         new = self._silent.union(self.manager.came()) - (self._met - self._silent)
-        for rank in self.manager.dismiss([*self.ranks.values(), *new], {*self._late, *new}):
+        for rank in self.manager.dismiss([*self.ranks.values(), *new], {*self._late, *self._handovers, *new}):
             self._left(rank)
         self.ranks.clear()
 
@@ -233,7 +281,9 @@ class RankFleet(Fleet):
         told = self._owed[rank] > 0
         if told:
             self._owed[rank] -= 1
-            self._take(rank)
+            said = self._take(rank)
+            if said is not None and rank in self._handovers and not self._owed[rank]:
+                self._go_on(rank, said)
         return told
 
     def _take(self, rank: int) -> memoryview | None:
@@ -246,6 +296,7 @@ class RankFleet(Fleet):
     def _left(self, rank: int) -> None:
         self._late.pop(rank, None)
         self._owed.pop(rank, None)
+        self._handovers.pop(rank, None)
         for name in [name for name, its in self.ranks.items() if its == rank]:
             del self.ranks[name]
             self.audit("left", name, "its connection ended, or it sent too much")

@@ -31,6 +31,7 @@ def receive(
     test: str = "",
     cap: int | None = None,
     public: bool = False,
+    start: bool = False,
     fits: Callable[[], object] = lambda: None,
     wait: float | None = None,
     least: int | None = None,
@@ -38,7 +39,8 @@ def receive(
     """Register the devices at all ranks in the file `path`, or admit those that it names, and tell each its number.
 
     `models`: the architectures that devices may have. `cap`: examples that count of one device; None: as when the run
-    began, at first `cap_of` those that register. `public`: whether public examples follow, see `hand_out`. `fits`:
+    began, at first `cap_of` those that register. `public`: whether public examples follow, see `hand_out`. `start`:
+    whether what networks start from follows, see `RankFleet.hand_over`; who cannot be sent it is refused. `fits`:
     raises SettingError if the run cannot begin with these devices, which `path` and `fleet.names` say. `wait`: after
     this number of seconds the run begins with the devices that have come, if these are at least `least` (None: all that
     are not refused). A registered one that comes later is let in then.
@@ -56,7 +58,7 @@ def receive(
     hello = json.dumps({"run": run, "settings": settings}).encode()
     for rank, data in sorted(fleet.introduce(hello, wait).items()):
         try:
-            found[rank] = _registered(data, [each.id for each in found.values()])
+            found[rank] = _registered(data, [each.id for each in found.values()], start)
         except RefusedError as error:
             refused[rank] = str(error)
     if cap is not None:
@@ -91,13 +93,13 @@ def receive(
         raise
     fleet.tokens = {name: secrets.token_hex(16) for name in registry.names}
     for rank, one in found.items():
-        _welcome(fleet, registry, rank, one.id, public)
+        _welcome(fleet, registry, rank, one.id, public, start)
     _turn_away(fleet, refused)
 
     def admit(rank: int, data: bytes) -> None:
         try:
-            one = registry.admit(_capped(fleet, _registered(data, fleet.ranks), most))
-            _welcome(fleet, registry, rank, one.id, public)
+            one = registry.admit(_capped(fleet, _registered(data, fleet.ranks, start), most))
+            _welcome(fleet, registry, rank, one.id, public, start)
         except RefusedError as error:
             fleet.audit("refused", f"rank {rank}", str(error))
             fleet.tell(rank, json.dumps({"refused": str(error)}).encode())
@@ -106,13 +108,13 @@ def receive(
     return registry
 
 
-def _registered(data: bytes, connected: Collection[str]) -> Registration:
+def _registered(data: bytes, connected: Collection[str], start: bool) -> Registration:
     """Return what a device has registered.
 
     Raises:
-        RefusedError: it is no registration, or of a device that is there already.
+        RefusedError: it is no registration, or of a device that is there already, or that takes no `start`.
     """
-    one = _read(data)
+    one = _read(data, start)
     if one.id in connected:
         raise RefusedError(f"device {one.id} has joined at another rank")
     return one
@@ -125,15 +127,17 @@ def _capped(fleet: RankFleet, one: Registration, cap: int) -> Registration:
     return smaller
 
 
-def _welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, public: bool) -> None:
+def _welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, public: bool, start: bool) -> None:
     """Tell a device its number, its architecture and its token: from now on it can be asked."""
     client = fleet.names.index(id)
     fleet.ranks[id] = rank
     own = registry.devices[client]
-    said = {"client": client, "model": own.model, "token": fleet.tokens[id], "public": public}
+    said = {"client": client, "model": own.model, "token": fleet.tokens[id], "public": public, "start": start}
     fleet.tell(rank, json.dumps(said).encode())
     if fleet.public is not None:
         fleet.tell(rank, fleet.public)
+    if fleet.start is not None:
+        fleet.offer(rank)
     fleet.audit("joined", id, client=client, examples=sum(own.train), model=own.model)
 
 
@@ -193,8 +197,15 @@ def handed_out(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Example
         raise RefusedError(f"these are no public examples for this device: {error}") from None
 
 
-def _read(data: bytes) -> Registration:
+def _read(data: bytes, start: bool = False) -> Registration:
     try:
-        return Registration.of(parse(data, _MOST))
+        said = parse(data, _MOST)
     except ValueError as error:
         raise RefusedError(f"it has not registered: {error!s:.80}") from None
+    one = Registration.of(said)
+    if start and said.get("start") is not True:
+        raise RefusedError(
+            f"device {one.id} has an earlier version of fedloom, which cannot be sent what networks start from: "
+            "install a newer one there, or leave start out of the settings"
+        )
+    return one
