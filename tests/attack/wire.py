@@ -10,6 +10,7 @@ other end itself sends nonsense, behind a digest that is right: it is refused, o
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -26,13 +27,18 @@ from fedloom import algorithms
 from fedloom.algorithms import PFedSD
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, RefusedError, SettingError, SettingWarning
+from fedloom.core.model import Model
+from fedloom.data import from_arrays
 from fedloom.device import Membership
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message import Call
+from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
+from fedloom.storage.files import digest
 from fedloom.testing.in_process import Keeping
 from fedloom.wire.reception import _read
 from fedloom.wire.service import request_bytes
+from fedloom.wire.start import Start
 from fedloom.wire.transport import pack, part, sealed, unpack, unsealed, with_checksum
 from tiny import LOCAL, mlp, population
 
@@ -172,18 +178,59 @@ def member(folder: Path) -> Membership:
         _member.append(Membership(str(folder / "mine.npz"), folder / "state"))
     one = _member[0]
     one._asked, one._taken, one.controller, one.over = {}, None, None, False
+    shutil.rmtree(one.folder / "starts", ignore_errors=True)
     return one
 
 
+_start: list[Start] = []
+
+
+def start() -> Start:
+    """What the network of the device may start from; made once in each process."""
+    if not _start:
+        torch.manual_seed(0)
+        like = from_arrays(np.zeros((3, 4), np.float32), np.arange(3))
+        (build,) = catalogue.models("logistic", like).values()
+        _start.append(Start.of(Model(build(), name="logistic")))
+    return _start[0]
+
+
+def handed_over(rng: Random) -> list[bytes]:
+    """A start, offered and sent, of which nothing, something or much is wrong."""
+    data, offer = bytearray(start().data), {"digest": start().digest, "size": len(start().data)}
+    if rng.random() < 0.3:
+        data = bytearray(fuzz.damaged(bytes(data), rng))
+    if rng.random() < 0.3:  # sound as to its bytes, whatever is in them
+        offer |= {"digest": digest(bytes(data)), "size": len(data)}
+    cut = rng.choice((0, 1, 50, len(data)))
+    heads: list[dict[str, Any]] = [offer, {"offset": 0}, {"offset": cut}]
+    pieces: list[Any] = [None, data[:cut] or data[:1], data[cut:] or data[:1]]
+    messages = []
+    for head, piece in zip(heads, pieces, strict=True):
+        parts = {} if piece is None else {"bytes": torch.frombuffer(bytearray(piece), dtype=torch.uint8)}
+        if rng.random() < 0.1:
+            head[rng.choice([*head, "more", "refused"])] = rng.choice(ODD)
+        if rng.random() < 0.1:
+            parts |= {rng.choice(("bytes", "more")): rng.choice(([torch.zeros(2)], torch.zeros(2, 3), torch.zeros(0)))}
+        message = pack(head, parts)
+        if rng.random() < 0.1:
+            message = with_checksum(fuzz.damaged(message[4:], rng))
+        messages.append(message if rng.random() < 0.95 else fuzz.damaged(message, rng))
+    return messages if rng.random() < 0.9 else rng.sample(messages, rng.choice((1, 2, 3)))
+
+
 def welcome(rng: Random) -> list[bytes]:
-    """Settings and a welcome, of which something is wrong."""
+    """Settings and a welcome, of which something is wrong, or a start that follows a sound welcome."""
     settings = json.loads(json.dumps(rng.choice(ALGORITHMS)))
     first = {"run": "a" * 32, "settings": settings}
     second: dict[str, Any] = {"client": 1, "model": "logistic", "token": "t" * 32}
+    if rng.random() < 0.5:
+        second["start"] = True
+        return [*(json.dumps(part).encode() for part in (first, second)), *handed_over(rng)]
     for _ in range(rng.choice((1, 1, 2, 3))):
         places = [first, second, settings, *(part for part in settings.values() if isinstance(part, dict))]
         place: dict[str, Any] = rng.choice(places)
-        name = rng.choice([*place, "more", "public", "refused"])
+        name = rng.choice([*place, "more", "public", "start", "refused"])
         place[name] = rng.choice(ODD)
     texts = [json.dumps(part).encode() for part in (first, second)]
     return [fuzz.damaged(text, rng) if rng.random() < 0.15 else text for text in texts]
@@ -195,6 +242,12 @@ def read_welcome(messages: list[bytes], folder: Path) -> None:
         warnings.simplefilter("ignore", SettingWarning)  # of dense without BatchNorm
         for message in messages:
             assert isinstance(one(message), bytes)
+            if one._start is not None and one._start.network is None:
+                assert one.controller is None, "it has joined without the whole start"
+                assert one._start.has < len(start().data) + 2000, "more than the network can have"
+    if one._start is not None and one._due == []:
+        assert one._start.network is not None, "it has joined without a start"
+        assert all(bool(t.isfinite().all()) for t in one._start.network.whole(0).values()), "not finite"
 
 
 fuzz.TARGETS |= {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 import sys
 import time
@@ -11,14 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from fedloom.cli.main import main
 from fedloom.cli.serve import _bounds, settings_of
 from fedloom.core.errors import SettingError
+from fedloom.core.model import Model
 from fedloom.data import Federation, by_lists, from_arrays
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment, read_settings
+from fedloom.experiments.export import export
+from fedloom.experiments.weights_file import load_network
 from fedloom.wire.registration import Registry
+from fedloom.wire.start import Start
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -135,6 +142,39 @@ def test_public_examples_are_the_servers(algorithm: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_start_goes_to_devices_once_and_the_numbers_are_those_of_the_loop(tmp_path: Path) -> None:
+    """Two runs of a network of which a part is frozen. The file comes with the first run, to a device where an earlier
+    transfer broke off the rest of it; in the second it is there.
+    """
+    federation, start = written(tmp_path, rounds=3), tmp_path / "start.safetensors"
+    (network,) = catalogue.models("mlp", federation.train).values()
+    model = Model(network, name="mlp")
+    export(model, model.init(7), start)
+    told = (tmp_path / "fed.toml").read_text().replace('"logistic"', '"mlp"')
+    (tmp_path / "fed.toml").write_text(f'start = "{start}"\nfrozen = "* !last:1"\n{told}')
+    begun, cut = Start.of(load_network(start, Model(network, name="mlp", frozen="* !last:1"))), 1000
+    (tmp_path / "state1" / "starts").mkdir()
+    (tmp_path / "state1" / "starts" / f"{begun.digest}.part.safetensors").write_bytes(begun.data[:cut])
+    want, sent, size = of_loop(tmp_path, federation), [], len(begun.data)
+    for run in (1, 2):
+        found = launching.ended(launching.gloo(commands(tmp_path, [0, 1])))
+        assert [status for status, _ in found] == [0, 0, 0], found
+        assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == want
+        lines = [json.loads(line) for line in (tmp_path / "out" / "audit.jsonl").read_text().splitlines()]
+        sent.append([line["bytes"] for line in lines if line["event"] == "started"])
+        if run == 1:
+            (tmp_path / "out").rename(tmp_path / "out1")
+    assert [sorted(each) for each in sent] == [[size - cut, size], [0, 0]]
+    for k in (0, 1):
+        (kept,) = (tmp_path / f"state{k}" / "starts").iterdir()
+        assert (kept.stem, kept.stat().st_size) == (begun.digest, size)
+    assert main(["export", str(tmp_path / "out"), str(tmp_path / "model.safetensors")]) == 0
+    trained, began = (load_file(tmp_path / name) for name in ("model.safetensors", "start.safetensors"))
+    moved = [name for name in began if not torch.equal(began[name], trained[name])]
+    assert sorted(moved) == ["classifier.bias", "classifier.weight"]
+
+
+@pytest.mark.slow
 def test_a_run_that_cannot_begin_is_no_server_that_is_gone(tmp_path: Path) -> None:
     """Its settings want more devices than there are: all hear it, and the next try is not in the way of this one."""
     written(tmp_path, rounds=3)
@@ -170,7 +210,6 @@ def test_over_mpi(tmp_path: Path) -> None:
         ({"algorithm": "kt_pfl"}, "public examples are the server's, which data.public_source names: change"),
         ({"data": {"public": 5}}, "public examples are the server's, which data.public_source names: change"),
         ({"model": "small:Tiny"}, "devices import no code that a server names, such as small:Tiny"),
-        ({"start": "w.pt"}, "start names a file that devices lack"),
         ({"clients": {"new": "2"}}, "clients.new judges by training"),
         ({"run": {"partial_sums": 2}}, "run.partial_sums is for ranks, and each device answers for itself"),
         ({"run": {"per_client": True}}, "run.per_client asks devices for more than they give"),

@@ -469,9 +469,7 @@ def test_a_server_names_no_file_of_a_device(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     (tmp_path / "w.safetensors").write_bytes(Start.of(started()).data)
     named_file = settings(start=str(tmp_path / "w.safetensors"))
-    with pytest.raises(
-        SettingError, match=r"a device opens no file that a server names, .* '.*w\.safetensors'"
-    ):
+    with pytest.raises(SettingError, match=r"a device opens no file that a server names, .* '.*w\.safetensors'"):
         one(json.dumps({"run": "a" * 32, "settings": named_file}).encode())
 
 
@@ -479,9 +477,7 @@ def test_a_start_is_of_a_network_of_the_settings(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
     one(json.dumps({"client": 0, "model": "lenet", "token": "t", "start": True}).encode())
-    with pytest.raises(
-        RefusedError, match="the server gives the architecture 'lenet', and its settings have"
-    ):
+    with pytest.raises(RefusedError, match="the server gives the architecture 'lenet', and its settings have"):
         one(Start.of(started()).offer())
 
 

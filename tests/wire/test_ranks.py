@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from torch import nn
 
 import launching
 from fedloom import RunSettings, run
@@ -27,7 +28,7 @@ from fedloom.wire import communication, ranks as wire_ranks
 from fedloom.wire.communication import CLOSED
 from fedloom.wire.ranks import _LOCAL as LOCAL_NUMBERS, HEAD, Gloo, Ranks, own_device
 from fedloom.wire.service import Service
-from tiny import LOCAL, federation, mlp, population
+from tiny import CLASSES, LOCAL, federation, mlp, population
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
 
@@ -224,6 +225,27 @@ def test_ranks_with_other_weights_to_start_from_run_another_job() -> None:
     one, other = mlp(), mlp()
     assert about(one) == about(one) != about(other)
     assert about(mlp) == about(mlp)  # of the seed
+
+
+def test_a_rank_with_another_backbone_is_refused() -> None:
+    """Frozen tensors are in no message, so nothing but this comparison tells who computes with others."""
+
+    def engine(seed: int) -> Within:
+        torch.manual_seed(seed)
+        backbone = nn.Linear(4, 4).requires_grad_(False)
+        torch.manual_seed(0)
+        return Within(population(nn.Sequential(backbone, nn.Linear(4, CLASSES))), FedAvg(local=LOCAL))
+
+    assert engine(1).population.models["net"].frozen.keys() == {"0.weight", "0.bias"}
+    assert engine(1).runtime.initial("net").params.keys() == {"1.weight", "1.bias"}
+    one, alike, other = engine(1), engine(1), engine(2)
+    one.wires = InProcess([rank(alike)])
+    one.open()
+    assert one.ranks == [1]
+    one.close()
+    one.wires = InProcess([rank(alike), rank(other)])
+    with pytest.raises(SettingError, match=r"two of them differ in .* networks or the weights that these start from"):
+        one.open()
 
 
 def test_a_length_that_is_only_claimed_is_not_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:

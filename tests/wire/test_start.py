@@ -62,9 +62,7 @@ def test_a_start_of_a_size_that_the_network_cannot_have_is_refused(change: int) 
     start, model = start_of(nn.Linear(40, 3))
     size = 4 * 123 + change if change < 0 else len(start.data) + change
     offer = pack({"digest": start.digest, "size": size}, {})
-    with pytest.raises(
-        RefusedError, match=rf"the start of Linear has 492 to \d+ bytes here, .* says {size}"
-    ):
+    with pytest.raises(RefusedError, match=rf"the start of Linear has 492 to \d+ bytes here, .* says {size}"):
         Offer.read(offer, model)
 
 
