@@ -257,7 +257,7 @@ class Line:
 def joined(lines: list[Any], folder: Path, name: str, start: Start | None = None, **more: Any) -> RankFleet:
     fleet = RankFleet(InProcess(lines), Audit(folder / f"{name}.jsonl"))
     receive(fleet, folder / f"{name}.json", settings(), ["logistic"], start=True, **more)
-    fleet.hand_over(start or Start.of(started()), more.get("wait", 5.0))
+    fleet.hand_over(start or Start.of(started()), 60.0)
     return fleet
 
 
@@ -331,7 +331,7 @@ def test_public_examples_come_before_the_start(tmp_path: Path) -> None:
     given = from_arrays(np.zeros((3, 4), np.float32), np.arange(3))
     hand_out(fleet, given, labels=False)
     assert one.controller is None
-    fleet.hand_over(Start.of(started()), 5.0)
+    fleet.hand_over(Start.of(started()), 60.0)
     assert begins_with(one, started())
     wires = fleet.manager
     assert isinstance(wires, InProcess)
@@ -386,7 +386,8 @@ def test_who_has_not_the_whole_start_is_not_asked(tmp_path: Path) -> None:
     wires = fleet.manager
     assert isinstance(wires, InProcess)
     receive(fleet, tmp_path / "run.json", settings(), ["logistic"], start=True)
-    fleet.hand_over(Start.of(started()), 0.05)
+    fleet.hand_over(Start.of(started()), 0.0)
+    until_there(fleet, 1)
     for _ in range(len(parts_of(Start.of(started())))):
         assert list(fleet.there()) == [other.id]
         found = dict(fleet.ask({one.id: b"r", other.id: b"r"}, None))
@@ -407,7 +408,8 @@ def test_a_deadline_holds_while_a_start_is_sent(tmp_path: Path) -> None:
     wires = fleet.manager
     assert isinstance(wires, InProcess)
     receive(fleet, tmp_path / "run.json", settings(), ["logistic"], start=True)
-    fleet.hand_over(Start.of(started()), 0.05)
+    fleet.hand_over(Start.of(started()), 0.0)
+    until_there(fleet, 1)
     mute[0] = True
     asked = list[int]()
 
@@ -433,7 +435,7 @@ def test_a_run_waits_for_a_start_where_nobody_else_is_there(tmp_path: Path) -> N
     wires = fleet.manager
     assert isinstance(wires, InProcess)
     receive(fleet, tmp_path / "run.json", settings(), ["logistic"], start=True, wait=30.0)
-    fleet.hand_over(Start.of(started()), 0.05)
+    fleet.hand_over(Start.of(started()), 0.0)
     wait = wires.wait
 
     def later(ranks: Any, timeout: Any) -> list[int]:

@@ -85,7 +85,10 @@ def serve(args: argparse.Namespace, console: Console) -> int:
             hand_out(fleet, job.federation.public, labels=d.public_labels)
         if experiment.start is not None:
             (model,) = job.population.models.values()
-            fleet.hand_over(Start.of(model), args.wait)
+            start = Start.of(model)
+            text = f"devices that lack it are sent {experiment.start}, {len(start.data):,} bytes"
+            console.print(text, soft_wrap=True)
+            fleet.hand_over(start, args.wait)
         console.print(f"{len(fleet.there())} of {len(found.devices)} devices are there; audit log: {fleet.audit.path}")
         console.print(_bounds(job.settings, found), soft_wrap=True)
         introduce(job.federation, job.population.models, job.settings, console)
