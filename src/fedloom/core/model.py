@@ -22,7 +22,7 @@ from fedloom import models
 from fedloom.core import patterns
 from fedloom.core.batches import Batch, padded_batch
 from fedloom.core.errors import SettingError, StackingError
-from fedloom.core.frozen import frozen_tensors, whole_modules
+from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.naming import by_python_name
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
@@ -51,7 +51,8 @@ class Model:
     `frozen`: words that choose parameters that stay as they are (`core/patterns.py`), besides those with
     `requires_grad=False`. Frozen tensors belong to the network: they are in no `Weights`, state or message. A module
     all of whose parameters are frozen stays in evaluation mode, and its buffers are frozen too. `bind` gives a network
-    its frozen tensors as they are in a run.
+    its frozen tensors as they are in a run. `factors`: which of a low-rank adapter B A are trained, the "second", B, or
+    "both"; see `first_factors`.
 
     >>> model = Model(lambda: nn.Linear(3, 2), name="linear")
     >>> model(model.init(0), torch.zeros(4, 3)).shape
@@ -59,7 +60,12 @@ class Model:
     """
 
     def __init__(
-        self, build: nn.Module | Callable[[], nn.Module], name: str | None = None, *, frozen: str = ""
+        self,
+        build: nn.Module | Callable[[], nn.Module],
+        name: str | None = None,
+        *,
+        frozen: str = "",
+        factors: Factors = "second",
     ) -> None:
         self.seeded = not isinstance(build, nn.Module)  # whether the initial weights depend on the seed
         if isinstance(build, nn.Module):
@@ -79,7 +85,7 @@ class Model:
                     f"got {away}: leave the device to RunSettings(device=...)"
                 )
         self.name = name or type(module).__name__
-        self._stays = stays = frozen_tensors(module, frozen, self.name)
+        self._stays = stays = frozen_tensors(module, frozen, self.name, factors)
         self.params = tuple(n for n, _ in module.named_parameters() if n not in stays)
         self.buffers = tuple(n for n, _ in module.named_buffers() if n not in stays)
         self.tensors = (*self.params, *self.buffers)
@@ -138,7 +144,13 @@ class Model:
         return Model(lambda: make(**settings), name=text)
 
     def __repr__(self) -> str:
-        return f"Model({self.name}, {self.num_params:,} parameters)"
+        return f"Model({self.name}, {self.counted})"
+
+    @property
+    def counted(self) -> str:
+        """The numbers of parameters in words: "44,426 parameters", "2,147 trained of 55,139 parameters"."""
+        whole = f"{self.num_params + self.num_frozen:,} parameters"
+        return f"{self.num_params:,} trained of {whole}" if self.num_frozen else whole
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Weights:
         """Return fresh weights; no global random state is moved."""

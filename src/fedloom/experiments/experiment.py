@@ -23,6 +23,7 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import Count, WholeNumber, check_choices
 from fedloom.core.errors import FedloomError, SettingError, SettingWarning
+from fedloom.core.frozen import Factors
 from fedloom.core.model import Model, packaged
 from fedloom.core.naming import did_you_mean, is_python_name, source_file
 from fedloom.core.optimiser import SGD, Adam, Local
@@ -147,6 +148,9 @@ class Experiment:
     """Parameters that stay as they begin: glob patterns of their names or of their layers', `last:N` for the last N
     layers, or a kind of layers (`norm`, `conv`, `linear`, `embedding`), separated by spaces; a word that begins with !
     takes back. `* !last:1` trains the last layer alone. [Frozen parts](frozen.md) are never sent."""
+    factors: Factors = setting("second", "--factors NAME")
+    """Of a [low-rank adapter](frozen.md#adapters) B A: train the `second` factor B alone, so that the mean of B is that
+    of the products, or `both`."""
 
     data: DataSettings = field(default_factory=DataSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
@@ -366,7 +370,7 @@ class Experiment:
     def models(self, train: Examples) -> dict[str, Model]:
         """Return the architectures, by name."""
         found = catalogue.models(self.model, train).items()
-        made = {name: Model(make, name=name, frozen=self.frozen) for name, make in found}
+        made = {name: Model(make, name=name, frozen=self.frozen, factors=self.factors) for name, make in found}
         if self.start is None:
             return made
         if len(made) > 1:
@@ -441,7 +445,7 @@ class Federations:
         return experiment.job(self.of(experiment))
 
 
-_TOP = {"algorithm": str, "model": str, "task": str, "start": str | None, "frozen": str}
+_TOP = {"algorithm": str, "model": str, "task": str, "start": str | None, "frozen": str, "factors": Factors}
 _SECTIONS = ("data", "clients", "local", "run")
 
 
