@@ -17,10 +17,11 @@ from fedloom.core.naming import did_you_mean
 
 if TYPE_CHECKING:
     from fedloom.analyses import Analysis
+    from fedloom.papers.reproduction.claims import Claim
     from fedloom.papers.reproduction.recipe import Recipe
     from fedloom.papers.reproduction.results import Result
 
-__all__ = ["STUDIES", "Study", "analyses", "find", "recipes", "study", "tables"]
+__all__ = ["STUDIES", "Study", "analyses", "claims", "find", "recipes", "reduced", "study", "tables"]
 
 STUDIES = (  # the name of each paper's folder
     "fedntd",  # Lee et al., NeurIPS 2022
@@ -43,6 +44,8 @@ class Study:
         analyses: those that only this paper needs, by name; what each measures is the first line of its docstring.
         remarks: what results of one column say of claims that are no order of methods, in sentences.
         evidence: files of a run, beside its logs, that remarks are made of.
+        claims: makes what the paper claims, in the order in which it is told.
+        reduced: in what the runs of a table are less than the paper's at their full length, by its name.
     """
 
     tables: Mapping[str, str]
@@ -50,6 +53,8 @@ class Study:
     analyses: Mapping[str, Analysis]
     remarks: Callable[[Sequence[Result]], list[str]] = field(default=lambda results: [])
     evidence: tuple[str, ...] = ()
+    claims: Callable[[], Sequence[Claim]] = tuple
+    reduced: Mapping[str, str] = field(default_factory=dict)
 
 
 def tables() -> dict[str, str]:
@@ -97,11 +102,38 @@ def find(table: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> l
     return select(recipes(table), only, methods)
 
 
+def claims(source: str) -> list[Claim]:
+    """Return what a paper claims.
+
+    Args:
+        source: its study, as `STUDIES` names it.
+
+    Raises:
+        SettingError: there is no such source.
+    """
+    return list(_source(source).claims())
+
+
+def reduced(source: str) -> Mapping[str, str]:
+    """Return in what tables of a study are less than the paper's, by their names.
+
+    Raises:
+        SettingError: there is no such source.
+    """
+    return _source(source).reduced
+
+
 def analyses() -> dict[str, Analysis]:
     """Return every analysis by its name: those for any run, then those of each study."""
     from fedloom.analyses import ANALYSES
 
     return ANALYSES | {name: measure for study in _studies() for name, measure in study.analyses.items()}
+
+
+def _source(name: str) -> Study:
+    if name not in STUDIES:
+        raise SettingError(f"unknown source {name!r}{did_you_mean(name, STUDIES)}; there are {', '.join(STUDIES)}")
+    return _studies()[STUDIES.index(name)]
 
 
 @functools.cache

@@ -5,7 +5,7 @@ Chinese). Scientia Sinica Informationis 52, 2022. https://doi.org/10.1360/SSI-20
 """
 
 from fedloom.papers import Study
-from fedloom.papers.apfl.claims import remarks
+from fedloom.papers.apfl.claims import claims, remarks
 from fedloom.papers.apfl.recipes import ABOUT, recipes
 
-STUDY = Study(tables=ABOUT, recipes=recipes, analyses={}, remarks=remarks)
+STUDY = Study(tables=ABOUT, recipes=recipes, analyses={}, remarks=remarks, claims=claims)

@@ -4,7 +4,8 @@ Zhang, Chen, Li, Lyu, Wu, Ding, Shen, Wu. *DENSE: Data-Free One-Shot Federated L
 """
 
 from fedloom.papers import Study
-from fedloom.papers.dense import orders, synthetic_images
+from fedloom.papers.dense import synthetic_images
+from fedloom.papers.dense.claims import claims, remarks
 from fedloom.papers.dense.published import ABOUT
 from fedloom.papers.dense.recipes import recipes
 
@@ -12,5 +13,6 @@ STUDY = Study(
     tables=ABOUT,
     recipes=recipes,
     analyses={"synthetic-images": synthetic_images.measure},
-    remarks=orders.remarks,
+    remarks=remarks,
+    claims=claims,
 )

@@ -4,7 +4,8 @@ Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized
 """
 
 from fedloom.papers import Study
-from fedloom.papers.ktpfl import architectures, coefficients, distillation, traffic, verdicts
+from fedloom.papers.ktpfl import architectures, coefficients, distillation, traffic
+from fedloom.papers.ktpfl.claims import claims, remarks
 from fedloom.papers.ktpfl.recipes import ABOUT, recipes
 from fedloom.papers.reproduction.evidence import place
 
@@ -17,6 +18,8 @@ STUDY = Study(
         "distillation": distillation.measure,
         "traffic": traffic.measure,
     },
-    remarks=verdicts.remarks,
+    remarks=remarks,
     evidence=("federation.json", place(distillation.TABLE)),
+    claims=claims,
+    reduced={"ktpfl-small": "20,000 images, small networks", "ktpfl-groups": "20,000 images, small networks"},
 )

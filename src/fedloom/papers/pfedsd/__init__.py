@@ -14,4 +14,6 @@ STUDY = Study(
     analyses={"recovery": recovery.measure},
     remarks=claims.remarks,
     evidence=(claims.RECOVERY,),
+    claims=claims.claims,
+    reduced={"pfedsd-a": "clients and skews ours", "pfedsd-b": "clients and skews ours"},
 )
