@@ -9,6 +9,7 @@ from fedloom import __version__
 from fedloom.cli.flags import add_settings, directory
 from fedloom.cli.index import INDEX
 from fedloom.core.naming import did_you_mean
+from fedloom.papers import STUDIES
 
 _EXAMPLES = """\
 examples:
@@ -150,6 +151,12 @@ def parser() -> argparse.ArgumentParser:
     _sweep(command)
     _analyse(command)
     _reproduce(command)
+    held = command("claims", "what the papers claim, and which claims our runs hold", "claims.show")
+    held.add_argument("source", nargs="?", choices=STUDIES, help="one of these papers (default: all)")
+    held.add_argument(
+        "--known", action="append", default=[], type=directory, metavar="DIR",
+        help="judge the runs in this folder of results instead of those that were kept for this version; repeatable",
+    )  # fmt: skip
     command("algorithms", "list the algorithms and their settings", "list_algorithms.show")
     shell = command("completion", "a script that completes commands, flags and values in a shell", "completion.show")
     shell.add_argument("shell", choices=("bash", "zsh", "fish"), help='eval "$(fedloom completion bash)"')

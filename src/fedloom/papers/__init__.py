@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedloom.papers.reproduction.recipe import Recipe
     from fedloom.papers.reproduction.results import Result
 
-__all__ = ["STUDIES", "Study", "analyses", "claims", "find", "recipes", "reduced", "study", "tables"]
+__all__ = ["STUDIES", "Study", "analyses", "claims", "find", "recipes", "reduced", "study", "tables", "title"]
 
 STUDIES = (  # the name of each paper's folder
     "fedntd",  # Lee et al., NeurIPS 2022
@@ -39,6 +39,7 @@ class Study:
     Names of tables and analyses are the user's words for them, so no two studies share one.
 
     Attributes:
+        title: the paper, as people name it.
         tables: what each published table is about, by its name.
         recipes: makes the recipes of each table: one for each cell and each other reading of its settings.
         analyses: those that only this paper needs, by name; what each measures is the first line of its docstring.
@@ -48,6 +49,7 @@ class Study:
         reduced: in what the runs of a table are less than the paper's at their full length, by its name.
     """
 
+    title: str = ""
     tables: Mapping[str, str]
     recipes: Callable[[], Mapping[str, Sequence[Recipe]]]
     analyses: Mapping[str, Analysis]
@@ -112,6 +114,15 @@ def claims(source: str) -> list[Claim]:
         SettingError: there is no such source.
     """
     return list(_source(source).claims())
+
+
+def title(source: str) -> str:
+    """Return the title of a study.
+
+    Raises:
+        SettingError: there is no such source.
+    """
+    return _source(source).title
 
 
 def reduced(source: str) -> Mapping[str, str]:

@@ -8,4 +8,11 @@ from fedloom.papers import Study
 from fedloom.papers.apfl.claims import claims, remarks
 from fedloom.papers.apfl.recipes import ABOUT, recipes
 
-STUDY = Study(tables=ABOUT, recipes=recipes, analyses={}, remarks=remarks, claims=claims)
+STUDY = Study(
+    title="APFL (Ni et al., Sci Sin Inform 2022)",
+    tables=ABOUT,
+    recipes=recipes,
+    analyses={},
+    remarks=remarks,
+    claims=claims,
+)

@@ -39,7 +39,7 @@ def _comparison() -> Iterator[Claim]:
             yield Claim(
                 where="Figure 1", text=f"APFL is above {name} on all four data sets, in {what}",
                 parts=[above(_cell(data, "apfl_ni", reading), _cell(data, row, reading)) for data in SETS],
-                why="FedMeta, whose inner loop is not said, learns faster on MNIST; APFL passes it later and ends above."
+                why="FedMeta, whose inner loop is not said, learns faster on MNIST; APFL ends above it."
                 * (row == "fedmeta"),
             )  # fmt: skip
     for data, printed in GAINS.items():

@@ -10,6 +10,7 @@ from fedloom.papers.dense.published import ABOUT
 from fedloom.papers.dense.recipes import recipes
 
 STUDY = Study(
+    title="DENSE (Zhang et al., NeurIPS 2022)",
     tables=ABOUT,
     recipes=recipes,
     analyses={"synthetic-images": synthetic_images.measure},

@@ -11,6 +11,7 @@ from fedloom.papers.fedntd.published import ABOUT
 from fedloom.papers.fedntd.recipes import recipes
 
 STUDY = Study(
+    title="FedNTD (Lee et al., NeurIPS 2022)",
     tables=ABOUT,
     recipes=recipes,
     analyses={

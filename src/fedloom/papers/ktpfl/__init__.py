@@ -10,6 +10,7 @@ from fedloom.papers.ktpfl.recipes import ABOUT, recipes
 from fedloom.papers.reproduction.evidence import place
 
 STUDY = Study(
+    title="KT-pFL (Zhang et al., NeurIPS 2021)",
     tables=ABOUT,
     recipes=recipes,
     analyses={

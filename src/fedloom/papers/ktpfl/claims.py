@@ -28,8 +28,9 @@ from fedloom.papers.reproduction.claims import (
     order,
     seen,
     sentences,
+    together,
 )
-from fedloom.papers.reproduction.results import Result, Run, comparable, seeds_of
+from fedloom.papers.reproduction.results import Result, Run, seeds_of
 
 TABLES = ("ktpfl-mixed", "ktpfl-small")  # whose columns are data and setting, of several architectures
 OTHERS = {
@@ -105,7 +106,7 @@ def _claims() -> Iterator[Claim]:
         ],
     )  # fmt: skip
     yield Claim(
-        where="Section 3", text="Clients learn from those with like data: 80 % of each row of coefficients is in its group",
+        where="Section 3", text="Clients learn from those with like data: 80 % of a row of C is in its group",
         parts=[
             seen([Cell("ktpfl-groups", f"{data}-groups", f"kt_pfl-rho{rho:g}")], _grouped)
             for data in ("fmnist20k", "cifar20k")
@@ -135,7 +136,7 @@ def _larger_gain(table: str, two: str, every: str) -> Part:
     """Return a part that holds where KT-pFL's gain over FedMD is larger in one column than in another."""
 
     def judged(*results: Result) -> Finding:
-        found = comparable(*results)
+        found = together(*results)
         if not found:
             return Finding(NOT_RUN)
         gains = [{s: high.numbers[s] - low.numbers[s] for s in high.numbers} for high, low in (found[:2], found[2:])]

@@ -9,6 +9,7 @@ from fedloom.papers.pfedsd import claims, recovery
 from fedloom.papers.pfedsd.scenarios import ABOUT, recipes
 
 STUDY = Study(
+    title="pFedSD (Jin et al., IEEE TPDS 2023)",
     tables=ABOUT,
     recipes=recipes,
     analyses={"recovery": recovery.measure},

@@ -54,9 +54,15 @@ class Drop(NamedTuple):
         return float((self.former - self.received).mean())
 
 
-_NAMES = dict(
-    zip(ABOVE, ("FedAvg", "FedProx", "FedPer", "LG-FedAvg", "pFedMe", "FedFomo", "local training"), strict=True)
-)
+_NAMES = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedper": "FedPer",
+    "lg_fedavg": "LG-FedAvg",
+    "pfedme": "pFedMe",
+    "fedfomo": "FedFomo",
+    "local_only": "local training",
+}
 _NOTHING_LEFT = (
     "On Fashion-MNIST with two classes a client all that have a model of their own are within half a point of 99 %, "
     "less than one of the 140 examples that each holds out."

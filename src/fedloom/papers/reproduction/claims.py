@@ -38,13 +38,14 @@ BySeed = Mapping[int, float]
 
 
 class Cell(NamedTuple):
-    """A recipe, and the number that is read of its runs where that is another than its own."""
+    """A recipe, the number that is read of its runs where that is another than its own, and then what it is called."""
 
     table: str
     column: str
     row: str
     measure: str | None = None
     reading: Reading | None = None
+    called: str | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -58,7 +59,12 @@ class Cell(NamedTuple):
             return result
         forgetting = 100 * r.forgetting if self.measure == "forgetting" and r.forgetting is not None else None
         other = dataclasses.replace(
-            r, measure=self.measure or r.measure, reading=self.reading or r.reading, accuracy=forgetting, std=None
+            r,
+            row=self.called or r.row,
+            measure=self.measure or r.measure,
+            reading=self.reading or r.reading,
+            accuracy=forgetting,
+            std=None,
         )
         return dataclasses.replace(result, recipe=other)
 
@@ -172,18 +178,21 @@ class Judged:
         }  # fmt: skip
 
 
-def judge(source: str, folders: Sequence[Path], rounds: int | None = None) -> list[Judged]:
+def judge(
+    source: str, folders: Sequence[Path], rounds: int | None = None, declared: Sequence[Claim] | None = None
+) -> list[Judged]:
     """Return the claims of a source with a verdict on each, from the runs below some folders.
 
     Args:
         source: its study, as `STUDIES` names it.
         folders: of results, as `fedloom reproduce --out` names them.
         rounds: take numbers after at most so many.
+        declared: the claims; None: all of the source.
 
     Raises:
         SettingError: there is no such source, or a file of a run is damaged.
     """
-    declared = claims(source)
+    declared = claims(source) if declared is None else declared
     wanted = {cell.key for claim in declared for part in claim.parts for cell in part.cells}
     asked = [
         r for table in dict.fromkeys(key[0] for key in sorted(wanted)) for r in recipes(table) if _key(r) in wanted
@@ -221,12 +230,10 @@ def jumps(result: Result) -> BySeed:
     """Return by how many points a number changes from round to round, mean over the rounds, of each seed."""
     out = {}
     for seed, run in result.runs.items():
-        curve = [
-            100 * m[result.recipe.measure] for m in run.history.metrics if m.get(result.recipe.measure) is not None
-        ]
-        curve = curve[: result.rounds + 1]
-        if len(curve) > 2:
-            out[seed] = statistics.fmean(abs(b - a) for a, b in zip(curve[1:], curve[2:], strict=False))
+        values = (m.get(result.recipe.measure) for m in run.history.metrics if 1 <= m["round"] <= result.rounds)
+        curve = [100 * value for value in values if value is not None]
+        if len(curve) > 1:
+            out[seed] = statistics.fmean(abs(b - a) for a, b in itertools.pairwise(curve))
     return out
 
 
@@ -234,7 +241,7 @@ def above(high: Cell, low: Cell, of: Callable[[Result], BySeed] = numbers, unit:
     """Return a part that holds where `high` is above `low` in a number of each seed."""
 
     def judged(a: Result, b: Result) -> Finding:
-        pair = comparable(a, b)
+        pair = together(a, b)
         if not pair:
             return _apart(a, b)
         values = [dict(of(r)) for r in pair]
@@ -249,6 +256,15 @@ def above(high: Cell, low: Cell, of: Callable[[Result], BySeed] = numbers, unit:
         return Finding(verdict, ours, _printed(*pair), tuple(pair))
 
     return Part((high, low), judged)
+
+
+def together(*results: Result) -> list[Result]:
+    """Return results as `comparable` does; of runs that got unequally far, those after as many rounds as all have."""
+    found = comparable(*results)
+    if found or not all(r.numbers for r in results):
+        return found
+    until = min(r.rounds for r in results)
+    return comparable(*(dataclasses.replace(r, until=until) for r in results))
 
 
 def order(differences: Sequence[float], stds: Iterable[float | None] = (None, None)) -> str:
@@ -268,7 +284,7 @@ def gain(high: Cell, low: Cell, published: float) -> Part:
     """Return a part that holds where one method is above another by no less than is printed."""
 
     def judged(a: Result, b: Result) -> Finding:
-        pair = comparable(a, b)
+        pair = together(a, b)
         if not pair:
             return _apart(a, b)
         differences = [pair[0].numbers[seed] - pair[1].numbers[seed] for seed in pair[0].numbers]
@@ -289,7 +305,7 @@ def level(one: Cell, other: Cell, within: float = UNKNOWN_STD) -> Part:
     """Return a part that holds where two methods are no further apart than some points."""
 
     def judged(a: Result, b: Result) -> Finding:
-        pair = comparable(a, b)
+        pair = together(a, b)
         if not pair:
             return _apart(a, b)
         differences = [pair[0].numbers[seed] - pair[1].numbers[seed] for seed in pair[0].numbers]
@@ -321,10 +337,8 @@ def diverges(cell: Cell) -> Part:
     def judged(r: Result) -> Finding:
         if not r.runs or (not r.failures and r.rounds < r.recipe.rounds):
             return Finding(NOT_RUN)
-        said = f"{len(r.failures)} of {len(r.runs)} runs diverge"
-        return Finding(
-            _of_each([s in r.failures for s in r.runs]), f"{r.recipe.column} {r.recipe.row}: {said}", "", (r,)
-        )
+        said = f"{r.recipe.column} {r.recipe.row}: {len(r.failures)} of {len(r.runs)} runs diverge"
+        return Finding(_of_each([s in r.failures for s in r.runs]), said, "", (r,))
 
     return Part((cell,), judged)
 
@@ -341,12 +355,8 @@ def seen(cells: Sequence[Cell], look: Callable[..., Seen]) -> Part:
 
     def judged(*results: Result) -> Finding:
         common = [s for s in results[0].runs if all(s in r.runs for r in results)]
-        if len(results) > 1 and any(
-            r.recipe.changed(r.runs[s].history.settings)
-            != results[0].recipe.changed(results[0].runs[s].history.settings)
-            for s in common
-            for r in results
-        ):
+        changes = [[r.recipe.changed(r.runs[s].history.settings) for s in common] for r in results]
+        if any(other != changes[0] for other in changes):
             return Finding(NOT_RUN, f"{results[0].recipe.column}: {NOT_COMPARABLE}")
         found: dict[int, tuple[bool, str]] = {}
         for s in common:

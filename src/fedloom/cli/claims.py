@@ -1,0 +1,60 @@
+"""`fedloom claims`: what the papers claim, and what runs say of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedloom import papers
+from fedloom.core.errors import SettingError
+from fedloom.display.terminal import table
+
+RECORD = Path(papers.__file__).with_name("claims.json")
+"""Verdicts of the runs that were kept when this version was made; written by `scripts/make_results.py`."""
+_COLOURS = {"holds": "green", "within noise": "yellow", "fails": "red", "not run": "dim"}
+
+
+def show(args: argparse.Namespace, console: Console) -> int:
+    """Print the claims of one source or of all, with a verdict on each, and what it was made from."""
+    record = json.loads(RECORD.read_bytes())
+    chosen = papers.STUDIES if args.source is None else (args.source,)
+    known = [Path(folder) for folder in args.known]
+    if missing := [folder for folder in known if not folder.is_dir()]:
+        raise SettingError(f"--known {missing[0]} is no folder; name one with results")
+    for source in chosen:
+        _show(_judged(source, known) if known else record["sources"][source], console)
+    read = f"the runs below {', '.join(map(str, known))}" if known else "the runs that were kept for this version"
+    console.print(f"Judged by {read}. {record['rule']}", highlight=False, markup=False)
+    return 0
+
+
+def _judged(source: str, known: Sequence[Path]) -> Mapping[str, Any]:
+    """Return the claims of a source, judged by the runs in folders of results or in those of all papers."""
+    from fedloom.papers.reproduction.claims import judge
+    from fedloom.papers.reproduction.claims_page import told
+
+    return told(papers.title(source), judge(source, [folder for one in known for folder in (one, one / source)]))
+
+
+def _show(told: Mapping[str, Any], console: Console) -> None:
+    rows = told["claims"]
+    counts = Counter(row["verdict"] for row in rows)
+    out = table(told["title"], ", ".join(f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]))
+    for heading in ("claim", "published", "ours", "length x seeds", "verdict"):
+        out.add_column(heading, overflow="fold")
+    for row in rows:
+        length = " x ".join(filter(None, (row["length"], row["seeds"])))
+        ours = escape(row["ours"]) + f"\n[dim]{escape(row['why'])}[/]" * bool(row["why"])
+        verdict = f"[{_COLOURS[row['verdict']]}]{row['verdict']}[/]"
+        out.add_row(
+            f"{escape(row['claim'])} [dim]({escape(row['where'])})[/]", escape(row["published"]), ours, length, verdict
+        )
+    console.print(out)
+    console.print()
