@@ -25,9 +25,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
     """Print the claims of one source or of all, with a verdict on each, and what it was made from."""
     record = json.loads(RECORD.read_bytes())
     chosen = papers.STUDIES if args.source is None else (args.source,)
-    known = [Path(folder) for folder in args.known]
-    if missing := [folder for folder in known if not folder.is_dir()]:
-        raise SettingError(f"--known {missing[0]} is no folder; name one with results")
+    known = known_folders(args.known)
     for source in chosen:
         _show(_judged(source, known) if known else record["sources"][source], console)
     read = f"the runs below {', '.join(map(str, known))}" if known else "the runs that were kept for this version"
@@ -35,12 +33,29 @@ def show(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def known_folders(named: Sequence[str]) -> list[Path]:
+    """Return the folders of results that a person names.
+
+    Raises:
+        SettingError: one of them is no folder.
+    """
+    known = [Path(folder) for folder in named]
+    if missing := [folder for folder in known if not folder.is_dir()]:
+        raise SettingError(f"--known {missing[0]} is no folder; name one with results")
+    return known
+
+
+def results_of(source: str, known: Path) -> Path:
+    """Return where the results of a study are in a folder of its results or of those of all studies."""
+    return known / source if (known / source).is_dir() else known
+
+
 def _judged(source: str, known: Sequence[Path]) -> Mapping[str, Any]:
     """Return the claims of a source, judged by the runs in folders of results or in those of all papers."""
     from fedloom.papers.reproduction.claims import judge
     from fedloom.papers.reproduction.claims_page import told
 
-    return told(papers.title(source), judge(source, [folder for one in known for folder in (one, one / source)]))
+    return told(papers.title(source), judge(source, [results_of(source, one) for one in known]))
 
 
 def _show(told: Mapping[str, Any], console: Console) -> None:

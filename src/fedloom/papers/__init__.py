@@ -16,12 +16,27 @@ from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fedloom.analyses import Analysis
+    from fedloom.analyses.analysis_result import AnalysisResult
     from fedloom.papers.reproduction.claims import Claim
     from fedloom.papers.reproduction.recipe import Recipe
     from fedloom.papers.reproduction.results import Result
 
-__all__ = ["STUDIES", "Study", "analyses", "claims", "find", "recipes", "reduced", "study", "tables", "title"]
+__all__ = [
+    "STUDIES",
+    "Study",
+    "analyses",
+    "claims",
+    "figures",
+    "find",
+    "recipes",
+    "reduced",
+    "study",
+    "tables",
+    "title",
+]
 
 STUDIES = (  # the name of each paper's folder
     "fedntd",  # Lee et al., NeurIPS 2022
@@ -46,6 +61,7 @@ class Study:
         remarks: what results of one column say of claims that are no order of methods, in sentences.
         evidence: files of a run, beside its logs, that remarks are made of.
         claims: makes what the paper claims, in the order in which it is told.
+        figures: those that are drawn of many runs, by name; each gets folders of results.
         reduced: in what the runs of a table are less than the paper's at their full length, by its name.
     """
 
@@ -56,6 +72,7 @@ class Study:
     remarks: Callable[[Sequence[Result]], list[str]] = field(default=lambda results: [])
     evidence: tuple[str, ...] = ()
     claims: Callable[[], Sequence[Claim]] = tuple
+    figures: Mapping[str, Callable[[Sequence[Path]], AnalysisResult]] = field(default_factory=dict)
     reduced: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -132,6 +149,15 @@ def reduced(source: str) -> Mapping[str, str]:
         SettingError: there is no such source.
     """
     return _source(source).reduced
+
+
+def figures(source: str) -> Mapping[str, Callable[[Sequence[Path]], AnalysisResult]]:
+    """Return the figures of a study that are drawn of many runs, by their names.
+
+    Raises:
+        SettingError: there is no such source.
+    """
+    return _source(source).figures
 
 
 def analyses() -> dict[str, Analysis]:

@@ -5,7 +5,8 @@ Chinese). Scientia Sinica Informationis 52, 2022. https://doi.org/10.1360/SSI-20
 """
 
 from fedloom.papers import Study
-from fedloom.papers.apfl.claims import claims, remarks
+from fedloom.papers.apfl import claims
+from fedloom.papers.apfl.published_figures import figure_1, figure_2, figure_3
 from fedloom.papers.apfl.recipes import ABOUT, recipes
 
 STUDY = Study(
@@ -13,6 +14,7 @@ STUDY = Study(
     tables=ABOUT,
     recipes=recipes,
     analyses={},
-    remarks=remarks,
-    claims=claims,
+    remarks=claims.remarks,
+    claims=claims.claims,
+    figures={"apfl-figure-1": figure_1, "apfl-figure-2": figure_2, "apfl-figure-3": figure_3},
 )

@@ -4,8 +4,7 @@ Zhang, Chen, Li, Lyu, Wu, Ding, Shen, Wu. *DENSE: Data-Free One-Shot Federated L
 """
 
 from fedloom.papers import Study
-from fedloom.papers.dense import synthetic_images
-from fedloom.papers.dense.claims import claims, remarks
+from fedloom.papers.dense import claims, student_curves, synthetic_images
 from fedloom.papers.dense.published import ABOUT
 from fedloom.papers.dense.recipes import recipes
 
@@ -14,6 +13,7 @@ STUDY = Study(
     tables=ABOUT,
     recipes=recipes,
     analyses={"synthetic-images": synthetic_images.measure},
-    remarks=remarks,
-    claims=claims,
+    remarks=claims.remarks,
+    claims=claims.claims,
+    figures={"dense-curves": student_curves.curves},
 )

@@ -5,8 +5,7 @@ NeurIPS 2022. https://arxiv.org/abs/2106.03097.
 """
 
 from fedloom.papers import Study
-from fedloom.papers.fedntd import hypersphere, proposition_1, proposition_2, proposition_3
-from fedloom.papers.fedntd.claims import claims
+from fedloom.papers.fedntd import claims, hypersphere, proposition_1, proposition_2, proposition_3
 from fedloom.papers.fedntd.published import ABOUT
 from fedloom.papers.fedntd.recipes import recipes
 
@@ -20,5 +19,5 @@ STUDY = Study(
         "proposition-3": proposition_3.measure,
         "hypersphere": hypersphere.measure,
     },
-    claims=claims,
+    claims=claims.claims,
 )

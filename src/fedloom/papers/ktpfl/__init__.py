@@ -4,8 +4,7 @@ Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized
 """
 
 from fedloom.papers import Study
-from fedloom.papers.ktpfl import architectures, coefficients, distillation, traffic
-from fedloom.papers.ktpfl.claims import claims, remarks
+from fedloom.papers.ktpfl import architectures, claims, coefficients, distillation, traffic
 from fedloom.papers.ktpfl.recipes import ABOUT, recipes
 from fedloom.papers.reproduction.evidence import place
 
@@ -19,8 +18,8 @@ STUDY = Study(
         "distillation": distillation.measure,
         "traffic": traffic.measure,
     },
-    remarks=remarks,
+    remarks=claims.remarks,
     evidence=("federation.json", place(distillation.TABLE)),
-    claims=claims,
+    claims=claims.claims,
     reduced={"ktpfl-small": "20,000 images, small networks", "ktpfl-groups": "20,000 images, small networks"},
 )

@@ -4,8 +4,10 @@ Jin, Bai, Yao, Dai, Gu, Yu, Sun. *Personalized Edge Intelligence via Federated S
 34(2), 2023.
 """
 
+import functools
+
 from fedloom.papers import Study
-from fedloom.papers.pfedsd import claims, recovery
+from fedloom.papers.pfedsd import claims, recovery, spread
 from fedloom.papers.pfedsd.scenarios import ABOUT, recipes
 
 STUDY = Study(
@@ -16,5 +18,10 @@ STUDY = Study(
     remarks=claims.remarks,
     evidence=(claims.RECOVERY,),
     claims=claims.claims,
+    figures={
+        "pfedsd-a-drops": functools.partial(claims.drops, "pfedsd-a"),
+        "pfedsd-a-spread": functools.partial(spread.spread, "pfedsd-a"),
+        "pfedsd-b-spread": functools.partial(spread.spread, "pfedsd-b"),
+    },
     reduced={"pfedsd-a": "clients and skews ours", "pfedsd-b": "clients and skews ours"},
 )
