@@ -62,14 +62,13 @@ def _show(told: Mapping[str, Any], console: Console) -> None:
     rows = told["claims"]
     counts = Counter(row["verdict"] for row in rows)
     out = table(told["title"], ", ".join(f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]))
-    for heading in ("claim", "published", "ours", "length x seeds", "verdict"):
-        out.add_column(heading, overflow="fold")
+    for heading, share in (("claim", 2), ("ours", 3), ("verdict", 1)):
+        out.add_column(heading, overflow="fold", ratio=share)
     for row in rows:
-        length = " x ".join(filter(None, (row["length"], row["seeds"])))
-        ours = escape(row["ours"]) + f"\n[dim]{escape(row['why'])}[/]" * bool(row["why"])
-        verdict = f"[{_COLOURS[row['verdict']]}]{row['verdict']}[/]"
-        out.add_row(
-            f"{escape(row['claim'])} [dim]({escape(row['where'])})[/]", escape(row["published"]), ours, length, verdict
-        )
+        said = f"{row['where']}; published {row['published']}"
+        length = " x ".join(filter(None, (row["length"], row["seeds"] + " seeds" * bool(row["seeds"]))))
+        ours = [escape(row["ours"]), *(f"[dim]{escape(text)}[/]" for text in (length, row["why"]) if text)]
+        verdict = f"[{_COLOURS[row['verdict']]}]{row['verdict']}[/]" + f"\n{row['judged']}" * bool(row["judged"])
+        out.add_row(f"{escape(row['claim'])}\n[dim]{escape(said)}[/]", "\n".join(filter(None, ours)), verdict)
     console.print(out)
     console.print()

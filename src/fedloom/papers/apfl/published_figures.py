@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,10 @@ def figure_2(folders: Sequence[Path]) -> AnalysisResult:
             csv_table("apfl-figure-2", ["data", "method", "number", "round", "value"], rows),
             csv_table("apfl-figure-2-measured", ["data", "seed", "round"], marks),
         ],
-        ["Means over seeds. The loss is that of the clients of a round as they train; the paper's is of all clients."],
+        [
+            "Means over seeds. The loss is that of the clients of a round as they train, with a method's own "
+            "terms; the paper's is of all clients."
+        ],
     )
 
 
@@ -141,10 +144,10 @@ def _bars(found: Sequence[Result]) -> Figure:
         for place, mine in enumerate(columns.values()):
             for r in mine:
                 i = list(METHODS).index(r.recipe.row)
-                x, style = place + 0.13 * (i - 2.5), {"color": colour(i)}
-                axes.bar(x, r.accuracy or 0, 0.12, label=METHODS[r.recipe.row] if place == 0 else None, **style)
+                x, label = place + 0.13 * (i - 2.5), METHODS[r.recipe.row]
+                axes.bar(x, r.accuracy or 0, 0.12, color=colour(i), label=label)
                 if r.best is not None:
-                    axes.hlines(r.best, x - 0.055, x + 0.055, lw=2, **style)
+                    axes.hlines(r.best, x - 0.055, x + 0.055, lw=2, color=colour(i))
         axes.set_xticks(range(len(columns)), list(columns), rotation=15)
         axes.set_ylabel("accuracy (%)")
         title(axes, "mean over rounds (bar) and best round (line)")
@@ -195,10 +198,5 @@ def _lines(lines: Mapping[tuple[str, str], Mapping[str, Floats]], values: Mappin
 
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    handles = {label: h for ax in axes for h, label in _handles(ax)}
+    handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6)
-
-
-def _handles(ax: Axes) -> Iterator[tuple[object, str]]:
-    handles, labels = ax.get_legend_handles_labels()
-    yield from zip(handles, labels, strict=True)

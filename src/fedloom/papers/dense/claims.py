@@ -40,12 +40,13 @@ def _table_1() -> Iterator[Claim]:
             if column.startswith(STEEP) or "-a0.1-" in column
             for row in DISTILLED
         ],
-        why=f"{_ENSEMBLE} FedDF learns from images of MNIST, and Fed-DAFL took an eighth of its published steps.",
+        why=f"{_ENSEMBLE} FedDF learns from images of MNIST.",
     )  # fmt: skip
     for row, name in _NAMES.items():
         yield Claim(
             where="Table 1", text=f"DENSE is above {name}",
             parts=[above(Cell(table, column, "dense"), Cell(table, column, row)) for column in columns],
+            lacks="It has been run with fewer steps of its own than published, and so in no order." * (row != "feddf"),
         )  # fmt: skip
     yield Claim(
         where="Table 1", text="The ensemble is above every student",
@@ -66,8 +67,9 @@ def _table_1() -> Iterator[Claim]:
     yield Claim(
         where="Introduction", text="DENSE gains 5.08 points over the best other method on CIFAR-10 at alpha 0.3",
         parts=[
-            gain(*(Cell(table, f"cifar10-a0.3-m5-{network}", row) for row in ("dense", "fed_adi")), 5.08)
-            for network in ("cnn", "resnet18")
+            gain(Cell(table, column, "dense"), Cell(table, column, "fed_adi"), 5.08)
+            for column in columns
+            if column.startswith("cifar10-a0.3-")
         ],
         published="+5.08",
     )  # fmt: skip
@@ -101,7 +103,7 @@ def _others() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where="Longer local training", text="There one-shot FedAvg is below every local model",
-        parts=[seen([Cell(readme, "cifar10-a0.5-m5", "dense")], _mean_below_clients)],
+        parts=[seen([Cell(readme, "cifar10-a0.5-m5", "dense", called="fedavg")], _mean_below_clients)],
     )  # fmt: skip
     yield Claim(
         where="README of the code", text="Its run: FedAvg 30.93, ensemble 71.81",

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from fedloom.papers import claims, recipes, reduced
 from fedloom.papers.reproduction.recipe import LEAST_STD, UNKNOWN_STD, Recipe, noise
-from fedloom.papers.reproduction.results import NOT_COMPARABLE, Result, Run, comparable, read, seeds_against, seeds_of
+from fedloom.papers.reproduction.results import Result, Run, comparable, read, seeds_against, seeds_of
 
 HOLDS, NOISE, FAILS, NOT_RUN = VERDICTS = ("holds", "within noise", "fails", "not run")
 IN_WORDS = "in words"
@@ -30,8 +30,9 @@ RULE = (
     "yes or no of a run holds where it is so of every seed, and is within noise where it is so of some. A claim holds "
     "where each part that was run holds, and fails where one fails."
 )
+_NO_PAIR = "not comparable (other settings or no common seed)"
 _SHOWN = 3  # parts of a claim that are told in its row
-_MARKS = {HOLDS: "hold", NOISE: "within noise", FAILS: "fail"}
+_COUNTED = {HOLDS: ("holds", "hold"), NOISE: ("within noise",) * 2, FAILS: ("fails", "fail")}
 
 Reading = Literal["last", "best", "mean"]
 BySeed = Mapping[int, float]
@@ -55,7 +56,7 @@ class Cell(NamedTuple):
     def of(self, result: Result) -> Result:
         """Return the result of its recipe with the number that is asked for."""
         r = result.recipe
-        if self.measure is None and self.reading is None:
+        if self == (*self.key, None, None, None):
             return result
         forgetting = 100 * r.forgetting if self.measure == "forgetting" and r.forgetting is not None else None
         other = dataclasses.replace(
@@ -141,13 +142,18 @@ class Judged:
         if not run:
             return "; ".join(dict.fromkeys(f.ours for f in self.told))
         if len(self.findings) == 1:
-            return self.told[0].ours
+            return run[0].ours
         counts = Counter(f.verdict for f in run)
-        said = ", ".join(f"{counts[v]} {_MARKS[v]}" for v in _MARKS if counts[v])
-        of = f" of {len(self.findings)}" if len(run) < len(self.findings) else ""
+        said = ", ".join(f"{counts[v]} {words[counts[v] > 1]}" for v, words in _COUNTED.items() if counts[v])
         some = [f.ours for f in self.told if f.verdict in (FAILS, NOISE)] or [f.ours for f in self.told]
         more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
-        return f"{len(run)}{of} judged: {said}; {'; '.join(some[:_SHOWN])}{more}"
+        return f"{said}; {'; '.join(some[:_SHOWN])}{more}"
+
+    @property
+    def judged(self) -> str:
+        """How many of the parts could be judged, where not all of them could."""
+        count = sum(f.verdict != NOT_RUN for f in self.findings)
+        return f"{count} of {len(self.findings)}" if 0 < count < len(self.findings) else ""
 
     @property
     def length(self) -> str:
@@ -166,14 +172,15 @@ class Judged:
     @property
     def tables(self) -> list[str]:
         """The tables in which the runs stand."""
-        return list(dict.fromkeys(r.recipe.table for f in self.findings if f.verdict != NOT_RUN for r in f.results))
+        used = (r for f in self.findings if f.verdict != NOT_RUN for r in f.results)
+        return list(dict.fromkeys(r.recipe.place.partition("/")[0] for r in used))
 
     def row(self) -> dict[str, Any]:
         """Return the claim and its verdict as plain values."""
         c, verdict = self.claim, self.verdict
         return {
             "where": c.where, "claim": c.text, "published": c.published, "ours": self.ours, "length": self.length,
-            "seeds": self.seeds, "verdict": verdict, "tables": self.tables,
+            "seeds": self.seeds, "verdict": verdict, "judged": self.judged, "tables": self.tables,
             "why": c.why if verdict in (FAILS, NOISE) else c.lacks if verdict == NOT_RUN else "",
         }  # fmt: skip
 
@@ -357,7 +364,7 @@ def seen(cells: Sequence[Cell], look: Callable[..., Seen]) -> Part:
         common = [s for s in results[0].runs if all(s in r.runs for r in results)]
         changes = [[r.recipe.changed(r.runs[s].history.settings) for s in common] for r in results]
         if any(other != changes[0] for other in changes):
-            return Finding(NOT_RUN, f"{results[0].recipe.column}: {NOT_COMPARABLE}")
+            return _apart(*results)
         found: dict[int, tuple[bool, str]] = {}
         for s in common:
             runs = [r.runs[s] for r in results]
@@ -390,15 +397,15 @@ def total(run: Run, rounds: int, *names: str) -> float:
     return float(sum(m.get(name) or 0 for m in run.history.metrics if 1 <= m["round"] <= rounds for name in names))
 
 
-def same_traffic(one: Cell, other: Cell, at_most: float = 1.0) -> Part:
-    """Return a part that holds where a method sends at most so many times the bytes of another in each direction."""
+def same_traffic(one: Cell, other: Cell) -> Part:
+    """Return a part that holds where a method sends no more bytes than another, in neither direction."""
 
     def look(a: Run, b: Run, rounds: int) -> Seen:
         until = min(rounds, a.rounds, b.rounds)
         if until == 0:
             return None
         ratios = [total(a, until, name) / max(total(b, until, name), 1.0) for name in ("bytes_down", "bytes_up")]
-        return max(ratios) <= at_most, "{:.3g} times the bytes down, {:.3g} times up".format(*ratios)
+        return max(ratios) <= 1, "{:.3g} times the bytes down, {:.3g} times up".format(*ratios)
 
     return seen((one, other), look)
 
@@ -417,9 +424,8 @@ def _apart(*results: Result) -> Finding:
         return Finding(NOT_RUN, f"{failed[0].recipe.column}: {failed[0].recipe.row} failed in every seed")
     if any(r.accuracy is None for r in results):
         return Finding(NOT_RUN)
-    return Finding(
-        NOT_RUN, f"{results[0].recipe.column} {' and '.join(r.recipe.row for r in results)} {NOT_COMPARABLE}"
-    )
+    rows = " and ".join(dict.fromkeys(r.recipe.row for r in results))
+    return Finding(NOT_RUN, f"{results[0].recipe.column} {rows} {_NO_PAIR}")
 
 
 def _beside(results: Sequence[Result], values: Sequence[float], unit: str = "") -> str:

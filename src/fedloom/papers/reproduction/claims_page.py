@@ -14,7 +14,8 @@ HEAD = f"""# What holds
 For each claim of the five papers that this library is about: what is published, what our runs gave, and whether it
 holds. Made from the declarations in the papers' rooms (`src/fedloom/papers`) and the [kept runs](results/README.md) by
 `python scripts/make_results.py`; `fedloom claims SOURCE` prints it, and `--known DIR` judges runs of your own. It grows
-as more runs are kept. *Length* is that of our runs beside the published ones, and how their settings differ.
+as more runs are kept. Where a claim is about many columns or methods, the verdict is on those comparisons that were
+run, and says how many these are. *Length* is that of our runs beside the published ones, and how their settings differ.
 
 {RULE}
 """
@@ -52,7 +53,8 @@ def as_markdown(judged: Mapping[str, Sequence[Judged]], titles: Mapping[str, str
                 f"[{table}](results/{source}/{table}/results.md)" if f"{source}/{table}" in linked else table
                 for table in row["tables"]
             ]
-            verdict = f"**{row['verdict']}**" + f". {row['why']}" * bool(row["why"])
+            verdict = f"**{row['verdict']}**" + f" ({row['judged']} judged)" * bool(row["judged"])
+            verdict += f". {row['why']}" * bool(row["why"])
             cells = [f"{row['claim']} ({row['where']})", row["published"], row["ours"], row["length"], row["seeds"]]
             lines.append("| " + " | ".join(cell or "-" for cell in (*cells, verdict, ", ".join(links))) + " |")
         lines += ["", "<details><summary>Each comparison of these</summary>", ""]
