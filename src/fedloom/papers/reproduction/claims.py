@@ -88,10 +88,26 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison: the cells that it needs, and what judges their results, in the order of the cells."""
+    """One comparison.
+
+    Attributes:
+        cells: those that it needs.
+        judge: judges their results, in the order of the cells, and then those of `instead`.
+        instead: a cell from which the last number can be taken too.
+        shown: its verdict is that of a row of the table of results.
+    """
 
     cells: tuple[Cell, ...]
     judge: Callable[..., Finding]
+    instead: Cell | None = None
+    shown: bool = False
+
+    def of(self, results: Mapping[tuple[str, str, str], Result]) -> Finding | None:
+        """Return the finding on results by table, column and row; None where one that it needs is not among them."""
+        if not all(cell.key in results for cell in self.cells):
+            return None
+        more = [] if self.instead is None or self.instead.key not in results else [self.instead]
+        return self.judge(*(cell.of(results[cell.key]) for cell in (*self.cells, *more)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,31 +216,29 @@ def judge(
         SettingError: there is no such source, or a file of a run is damaged.
     """
     declared = claims(source) if declared is None else declared
-    wanted = {cell.key for claim in declared for part in claim.parts for cell in part.cells}
+    parts = [part for claim in declared for part in claim.parts]
+    wanted = {cell.key for part in parts for cell in (*part.cells, *filter(None, [part.instead]))}
     asked = [
         r for table in dict.fromkeys(key[0] for key in sorted(wanted)) for r in recipes(table) if _key(r) in wanted
     ]
     results = {_key(r.recipe): r for r in read(asked, folders, rounds)}
     return [
-        Judged(
-            source,
-            claim,
-            tuple(part.judge(*(cell.of(results[cell.key]) for cell in part.cells)) for part in claim.parts),
-        )
-        for claim in declared
+        Judged(source, claim, tuple(part.of(results) or Finding(NOT_RUN) for part in claim.parts)) for claim in declared
     ]
 
 
 def sentences(declared: Iterable[Claim], results: Sequence[Result]) -> list[str]:
-    """Return a sentence on each part that some results, as those of a column, are enough to judge."""
+    """Return a sentence on each part that some results, as those of a column, are enough to judge.
+
+    What a row of the table of results says already is left out.
+    """
     there = {_key(r.recipe): r for r in results}
     out = []
     for claim in declared:
         for part in claim.parts:
-            if part.cells and all(cell.key in there for cell in part.cells):
-                found = part.judge(*(cell.of(there[cell.key]) for cell in part.cells))
-                if found.verdict != NOT_RUN:
-                    out.append(f"{claim.text}: {found.verdict} ({found.ours}).")
+            found = part.of(there) if part.cells and not part.shown else None
+            if found is not None and found.verdict != NOT_RUN:
+                out.append(f"{claim.text}: {found.verdict} ({found.ours}).")
     return out
 
 
@@ -244,10 +258,20 @@ def jumps(result: Result) -> BySeed:
     return out
 
 
-def above(high: Cell, low: Cell, of: Callable[[Result], BySeed] = numbers, unit: str = "") -> Part:
-    """Return a part that holds where `high` is above `low` in a number of each seed."""
+def above(
+    high: Cell,
+    low: Cell,
+    of: Callable[[Result], BySeed] = numbers,
+    unit: str = "",
+    instead: Cell | None = None,
+) -> Part:
+    """Return a part that holds where `high` is above `low` in a number of each seed.
 
-    def judged(a: Result, b: Result) -> Finding:
+    `unit`: of that number. `instead`: where the number of `low` is found too, if its own runs cannot be compared.
+    """
+
+    def judged(a: Result, b: Result, *more: Result) -> Finding:
+        b = next((r for r in (b, *more) if together(a, r)), b)
         pair = together(a, b)
         if not pair:
             return _apart(a, b)
@@ -262,7 +286,7 @@ def above(high: Cell, low: Cell, of: Callable[[Result], BySeed] = numbers, unit:
             ours += f"; in the mean, not in seed {', '.join(map(str, against))}" if against else ""
         return Finding(verdict, ours, _printed(*pair), tuple(pair))
 
-    return Part((high, low), judged)
+    return Part((high, low), judged, instead)
 
 
 def together(*results: Result) -> list[Result]:
@@ -335,7 +359,7 @@ def number(cell: Cell) -> Part:
         near = abs(r.accuracy - r.recipe.accuracy) <= r.noise
         return Finding(HOLDS if near else FAILS, ours, f"{r.recipe.accuracy:.2f}", (r,))
 
-    return Part((cell,), judged)
+    return Part((cell,), judged, shown=True)
 
 
 def diverges(cell: Cell) -> Part:
@@ -361,6 +385,8 @@ def seen(cells: Sequence[Cell], look: Callable[..., Seen]) -> Part:
     """
 
     def judged(*results: Result) -> Finding:
+        if failed := [r for r in results if r.failures]:
+            return Finding(NOT_RUN, f"{failed[0].recipe.column}: a run of {failed[0].recipe.row} failed")
         common = [s for s in results[0].runs if all(s in r.runs for r in results)]
         changes = [[r.recipe.changed(r.runs[s].history.settings) for s in common] for r in results]
         if any(other != changes[0] for other in changes):
