@@ -30,10 +30,11 @@ from fedloom.papers.reproduction.claims import (
     order,
     same_traffic,
     seen,
+    sentences,
 )
 from fedloom.papers.reproduction.results import FAILED, Run
 from fedloom.storage import files
-from published_runs import cell, made
+from published_runs import cell, made, result
 
 TABLE, COLUMN = "fedntd-table1", "cifar10-s2"
 NTD, AVG, PROX = (Cell(TABLE, COLUMN, row) for row in ("fedntd", "fedavg", "fedprox"))
@@ -209,6 +210,38 @@ def test_what_is_so_of_some_seeds_is_within_noise(tmp_path: Path) -> None:
     assert of(tmp_path, seen([NTD], lambda one, rounds: (False, f"{one.seed}"))).ours == (
         "cifar10-s2 fedntd: seed 0: 0, seed 1: 1, seed 4: 4"
     )
+
+
+def test_nothing_is_said_of_a_method_of_which_a_run_failed(tmp_path: Path) -> None:
+    """The others may be the lucky ones."""
+    part = seen([NTD], lambda one, rounds: (True, "so"))
+    run(tmp_path, NTD, 0, 50.0)
+    assert of(tmp_path, part).verdict == HOLDS
+    files.write(run(tmp_path, NTD, 1, 50.0, rounds=3), FAILED, reading.sealed({"why": "a loss is not finite"}))
+    found = of(tmp_path, part)
+    assert (found.verdict, found.ours) == (NOT_RUN, "cifar10-s2: a run of fedntd failed")
+
+
+def test_a_number_may_be_found_in_the_runs_of_another_method(tmp_path: Path) -> None:
+    part = above(NTD, AVG, instead=PROX._replace(called="fedavg"))
+    run(tmp_path, NTD, 0, 50.0)
+    run(tmp_path, PROX, 0, 40.0)
+    (finding,) = of(tmp_path, part).findings
+    assert finding.ours == "cifar10-s2 fedntd 50.00, fedavg 40.00"
+    run(tmp_path, AVG, 0, 60.0)
+    assert of(tmp_path, part).verdict == FAILS  # its own runs come first
+
+
+def test_sentences_say_what_the_rows_of_a_table_do_not(tmp_path: Path) -> None:
+    run(tmp_path, NTD, 0, 52.0)
+    run(tmp_path, AVG, 0, 40.0)
+    declared = [
+        Claim(where="Table 1", text="Numbers", parts=[number(NTD)]),
+        Claim(where="Table 1", text="An order", parts=[above(NTD, AVG), above(NTD, PROX)]),
+        Claim(where="a proof", text="A computation", parts=[computed(lambda: (True, "so"))]),
+    ]
+    there = [result(cell(*c.key), tmp_path) for c in (NTD, AVG)]
+    assert sentences(declared, there) == ["An order: holds (cifar10-s2 fedntd 52.00, fedavg 40.00)."]
 
 
 def test_forgetting_is_another_number_of_the_same_runs(tmp_path: Path) -> None:
