@@ -49,9 +49,9 @@ STUDIES = (  # the name of each paper's folder
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
-    """Tables, recipes and analyses that one paper offers to `fedloom reproduce` and `fedloom analyse`.
+    """Tables, recipes, analyses, claims and figures that one paper offers to the commands.
 
-    Names of tables and analyses are the user's words for them, so no two studies share one.
+    Names of tables, analyses and figures are the user's words for them, so no two studies share one.
 
     Attributes:
         title: the paper, as people name it.
