@@ -5,7 +5,15 @@ NeurIPS 2022. https://arxiv.org/abs/2106.03097.
 """
 
 from fedloom.papers import Study
-from fedloom.papers.fedntd import claims, forgetting_over_skew, hypersphere, proposition_1, proposition_2, proposition_3
+from fedloom.papers.fedntd import (
+    beta_and_tau,
+    claims,
+    forgetting_over_skew,
+    hypersphere,
+    proposition_1,
+    proposition_2,
+    proposition_3,
+)
 from fedloom.papers.fedntd.published import ABOUT
 from fedloom.papers.fedntd.recipes import recipes
 
@@ -20,5 +28,8 @@ STUDY = Study(
         "hypersphere": hypersphere.measure,
     },
     claims=claims.claims,
-    figures={"fedntd-forgetting": forgetting_over_skew.forgetting_over_skew},
+    figures={
+        "fedntd-forgetting": forgetting_over_skew.forgetting_over_skew,
+        "fedntd-beta-tau": beta_and_tau.beta_and_tau,
+    },
 )

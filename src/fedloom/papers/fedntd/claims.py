@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 from fedloom.papers.fedntd import proposition_1, proposition_2, proposition_3
-from fedloom.papers.fedntd.recipes import Cell as Printed, cells
+from fedloom.papers.fedntd.recipes import BETAS, SWEPT, Cell as Printed, cells
 from fedloom.papers.reproduction.claims import (
     Cell,
     Claim,
@@ -16,6 +16,7 @@ from fedloom.papers.reproduction.claims import (
     computed,
     diverges,
     gain,
+    level,
     number,
     same_traffic,
     seen,
@@ -170,10 +171,31 @@ def _appendices() -> Iterator[Claim]:
          "No recipe has IID clients at the constant rate of that experiment."),
         ("Appendix I, Figures 11 and 12", "FedNTD's local models keep personal accuracy", _WEIGHTS),
         ("Appendix J, Figure 14", "FedNTD's loss landscape is flatter than FedAvg's", _WEIGHTS),
-        ("Figures 15 and 16", "FedNTD is not sensitive to beta, and a small tau hurts",
-         "No recipe varies beta and tau; their values are lost."),
     ):  # fmt: skip
         yield Claim(where=where, text=text, lacks=lacks)
+
+    swept = "fedntd-beta-tau"
+    yield Claim(
+        where="Figures 15 and 16", text="FedNTD is not sensitive to beta (from 0.3 to 3 by three points at most)",
+        parts=[
+            level(Cell(swept, column, f"fedntd-beta{beta:g}"), Cell(swept, column, "fedntd-beta1"), 3.0)
+            for column in SWEPT
+            for beta in BETAS
+            if 0.3 <= beta != 1
+        ],
+    )  # fmt: skip
+    yield Claim(
+        where="Figures 15 and 16", text="A small tau hurts",
+        parts=[above(Cell(swept, column, "fedntd-tau1"), Cell(swept, column, "fedntd-tau0.3")) for column in SWEPT],
+    )  # fmt: skip
+    yield Claim(
+        where="Figures 15 and 16", text="Forgetting falls as beta rises",
+        parts=[
+            above(Cell(swept, column, less, "forgetting"), Cell(swept, column, more, "forgetting"))
+            for column in SWEPT
+            for less, more in itertools.pairwise(f"fedntd-beta{beta:g}" for beta in BETAS)
+        ],
+    )  # fmt: skip
 
 
 def _theory() -> Iterator[Claim]:
