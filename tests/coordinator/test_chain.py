@@ -749,7 +749,7 @@ def test_giving_a_run_more_rounds_can_be_killed_at_any_write(tmp_path: Path, mon
 def with_facts(directory: Path, **changes: Any) -> None:
     """Rewrite the manifest of a run with other facts; None leaves one out. Format 1 had no digest of the manifest."""
     facts = content(directory / "manifest.json") | changes
-    facts = {name: value for name, value in facts.items() if value is not None}
+    facts = {name: value for name, value in facts.items() if value is not None or name not in changes}
     sealed = reading.sealed(facts, indent=2) if facts["format"] != 1 else json.dumps(facts).encode()
     (directory / "manifest.json").write_bytes(sealed)
 
