@@ -244,7 +244,7 @@ def _check_manifest(facts: Object) -> None:
     clients = facts["federation"].get("clients")
     _need(_between(clients, 1, 1 << 40), "federation.clients", "an integer >= 1", clients)
     _need(_between(every, 1, 1 << 40), "run.checkpoint_every", "an integer >= 1", every)
-    named = facts.get("documents")
+    named: Any = facts.get("documents")
     ok = isinstance(named, dict) and all(_list(d) and all(isinstance(one, str) for one in d) for d in named.values())
     _need(ok and all(re.fullmatch(r"[a-z]+\.jsonl?", n) for n in named), "documents", "names and digests", named)
     start = facts.get("start", {"file": "", "digest": ""})

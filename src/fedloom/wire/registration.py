@@ -239,16 +239,12 @@ class Registry:
                         f"{what} are called alike on all devices, in the same order, and theirs differ: "
                         f"{_unlike((first.id, one), (each.id, other))}; {remedy}"
                     )
-        for name, of in (
-            ("shape", lambda d: d.shape),
-            ("dtype", lambda d: d.dtype),
-            ("classes", lambda d: len(d.train)),
-        ):
+        for name in ("shape", "dtype"):
             for each in devices[1:]:
-                if of(each) != of(first):
+                if (theirs := getattr(each, name)) != (ours := getattr(first, name)):
                     raise SettingError(
-                        f"examples of all devices are alike, and their {name} differ: {of(first)} on {first.id}, "
-                        f"{of(each)} on {each.id}; say data.classes in the settings, or prepare the files alike"
+                        f"examples of all devices are alike, and their {name} differ: {ours} on {first.id}, {theirs} "
+                        f"on {each.id}; prepare the files alike"
                     )
         chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
         if unknown := {d.model for d in chosen} - set(models):
