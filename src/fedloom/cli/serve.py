@@ -24,7 +24,7 @@ from fedloom.storage import files
 from fedloom.wire.communication import communication, meeting_point, rank_here
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
 from fedloom.wire.reception import hand_out, receive
-from fedloom.wire.registration import CAP, Registry
+from fedloom.wire.registration import Registry
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
 _OF_SERVER = {"public_source", "public", "public_labels"}
@@ -89,8 +89,8 @@ def serve(args: argparse.Namespace, console: Console) -> int:
 def check_devices(out: Path) -> None:
     """Raise DamageError unless a run that was begun has the devices with which it began, before any is told of it."""
     files = RunDirectory(out)
-    if files.begun and "devices.json" in (named := files.document("manifest")["documents"]):
-        files.check_named("devices.json", named)
+    if files.begun:
+        files.check_named("devices.json", files.manifest()["documents"])
 
 
 def _says(described: dict[str, Any], key: str) -> bool:
@@ -99,7 +99,7 @@ def _says(described: dict[str, Any], key: str) -> bool:
 
 def _bounds(settings: RunSettings, registry: Registry) -> str:
     """Return in words what no device can do to the others."""
-    counts = f"of a device at most {registry.cap or CAP:,} examples count (--most-examples)"
+    counts = f"of a device at most {registry.cap:,} examples count (--most-examples)"
     if settings.median_bound is None:
         return f"{counts}; no upload is too large (--median-bound)"
     late = f", once {LEAST} were accepted" if settings.cohort_size < LEAST else ""

@@ -1,4 +1,4 @@
-"""Which engine to use, by a written rule, and whether a model can be stacked at all."""
+"""Choose an engine by a written rule, and tell whether a model can be stacked at all."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class Experiment:
                     f"{' or '.join(map(str, below[:3]))}"
                 )
             raise SettingError(f"{directory} holds no run; name a folder with a settings.json, as --out makes it")
-        described = RunDirectory(directory).document("settings")
+        described = RunDirectory(directory).settings()
         if "data" not in described:
             raise SettingError(
                 f"the run in {directory} was started from Python with objects of its own: go on with it from there, "

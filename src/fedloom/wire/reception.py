@@ -15,7 +15,7 @@ from fedloom.core.errors import CodecError, RefusedError, SettingError
 from fedloom.data import Examples, Normalise
 from fedloom.storage.strict_json import parse
 from fedloom.wire.fleet import RankFleet
-from fedloom.wire.registration import CAP, Registration, Registry, cap_of
+from fedloom.wire.registration import Registration, Registry, cap_of
 from fedloom.wire.service import LIMIT
 from fedloom.wire.transport import pack, short, unpack
 
@@ -62,7 +62,7 @@ def receive(
     if cap is not None:
         most = cap
     elif old is not None:
-        most = CAP if old.cap is None else old.cap
+        most = old.cap
     else:  # what counts of a device depends on all of them
         most = cap_of([*found.values()])
     for rank, one in list(found.items()):
@@ -138,14 +138,14 @@ def _welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, public: b
 
 
 def _check_cap(cap: int | None, old: Registry | None) -> None:
-    began = None if old is None else old.cap
     if cap is None:
         return
     if cap < 1:
         raise SettingError(f"of each device at least 1 example counts, got {cap}: raise --most-examples")
-    if began not in (None, cap):
+    if old is not None and old.cap != cap:
         raise SettingError(
-            f"the run began with --most-examples {began}, by which its devices are registered, got {cap}: leave it out"
+            f"the run began with --most-examples {old.cap}, by which its devices are registered, got {cap}: leave it "
+            "out"
         )
 
 

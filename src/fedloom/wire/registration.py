@@ -66,10 +66,6 @@ def checked_names(names: Any, whose: str, count: int) -> tuple[str, ...]:
     return found
 
 
-def _said_names(names: Any, whose: str, count: int) -> tuple[str, ...] | None:
-    return None if names is None else checked_names(names, whose, count)
-
-
 @dataclass(frozen=True)
 class Registration:
     """Description that a device gives of itself when it joins. No example leaves it.
@@ -82,10 +78,8 @@ class Registration:
         shape: of an example.
         dtype: of the values of an example as they are stored.
         model: its architecture; "" before the server has chosen one.
-        classes: what the classes are called, in their order; nothing where they are numbers from 0. None: it was not
-            said, in a file of a time when nobody asked.
-        columns: what the features of a table are called, in their order; nothing where they have no names. None as for
-            classes.
+        classes: names of the classes, in their order; empty where they are numbers from 0.
+        columns: names of the features of a table, in their order; empty where they have none.
     """
 
     id: str
@@ -95,8 +89,8 @@ class Registration:
     shape: tuple[int, ...]
     dtype: str
     model: str = ""
-    classes: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, said: Any) -> Registration:
@@ -108,6 +102,7 @@ class Registration:
         try:
             counts = {name: tuple(said[name]) for name in ("train", "test", "val", "shape")}
             made = cls(id=said["id"], dtype=said["dtype"], model=said["model"], **counts)
+            classes, columns = said["classes"], said["columns"]
         except (KeyError, TypeError) as error:
             raise RefusedError(
                 f"a device registers with an id, its examples by class and its model: {error!r}"
@@ -125,14 +120,14 @@ class Registration:
         count = made.shape[0] if len(made.shape) == 1 else 0
         return replace(
             made,
-            classes=_said_names(said.get("classes"), "classes", len(made.train)),
-            columns=_said_names(said.get("columns"), "columns", count),
+            classes=checked_names(classes, "classes", len(made.train)),
+            columns=checked_names(columns, "columns", count),
         )
 
     @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes, which are their numbers where they have no others; None where it was not said."""
-        return None if self.classes is None else self.classes or class_numbers(len(self.train))
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, which are their numbers where they have no others."""
+        return self.classes or class_numbers(len(self.train))
 
     def capped(self, cap: int) -> Registration:
         """Return the registration with at most `cap` examples of each role.
@@ -168,17 +163,15 @@ def class_numbers(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-def _unlike(one: tuple[str, Sequence[str] | None], other: tuple[str, Sequence[str] | None]) -> str:
+def _unlike(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> str:
     """Say, for a message, what two call something, from where they first differ.
 
     Names come from outside and are quoted.
     """
-    pairs = enumerate(zip_longest(one[1] or (), other[1] or ()))
+    pairs = enumerate(zip_longest(one[1], other[1]))
     start = next((i for i, (a, b) in pairs if a != b), 0)
 
-    def shown(names: Sequence[str] | None) -> str:
-        if names is None:
-            return "not said, by an earlier version of fedloom"
+    def shown(names: Sequence[str]) -> str:
         part = names[start : start + _SHOWN]
         more = ", ..." if start + _SHOWN < len(names) else ""
         return (", ".join(f"{name!r:.80}" for name in part) or ("nothing more" if start else "no names")) + more
@@ -213,13 +206,13 @@ class Registry:
         run: the id of the run, by which devices keep their states apart.
         devices: in the order of their ids, so that nobody's number depends on who came first.
         test: what the server judges the global model on, as `--data` is written; "" for nothing.
-        cap: number of examples that count of one device; None: it was not said, in a file of an earlier version.
+        cap: number of examples that count of one device.
     """
 
     run: str
     devices: tuple[Registration, ...]
     test: str = ""
-    cap: int | None = CAP
+    cap: int = CAP
 
     @classmethod
     def of(
@@ -246,16 +239,12 @@ class Registry:
                         f"{what} are called alike on all devices, in the same order, and theirs differ: "
                         f"{_unlike((first.id, one), (each.id, other))}; {remedy}"
                     )
-        for name, of in (
-            ("shape", lambda d: d.shape),
-            ("dtype", lambda d: d.dtype),
-            ("classes", lambda d: len(d.train)),
-        ):
+        for name in ("shape", "dtype"):
             for each in devices[1:]:
-                if of(each) != of(first):
+                if (theirs := getattr(each, name)) != (ours := getattr(first, name)):
                     raise SettingError(
-                        f"examples of all devices are alike, and their {name} differ: {of(first)} on {first.id}, "
-                        f"{of(each)} on {each.id}; say data.classes in the settings, or prepare the files alike"
+                        f"examples of all devices are alike, and their {name} differ: {ours} on {first.id}, {theirs} "
+                        f"on {each.id}; prepare the files alike"
                     )
         chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
         if unknown := {d.model for d in chosen} - set(models):
@@ -276,8 +265,6 @@ class Registry:
         known = next((device for device in self.devices if device.id == one.id), None)
         if known is None:
             raise RefusedError(f"the run has begun without device {one.id}")
-        if known.classes is None:  # the run began when nobody asked for names
-            one = replace(one, classes=None, columns=None)
         if replace(one, model=known.model) != known:
             raise RefusedError(f"device {one.id} has registered with other examples when the run began")
         return known
@@ -296,8 +283,7 @@ class Registry:
         try:
             found = parse(files.load(path), LARGEST)
             devices = tuple(map(Registration.of, found["devices"]))
-            cap = found.get("cap")
-            if type(cap) not in (int, type(None)):
+            if type(cap := found["cap"]) is not int:
                 raise ValueError(f"cap is a whole number, got {cap!r:.80}")
             return cls(checked_id(found["run"], "a run"), devices, str(found["test"]), cap)
         except (ValueError, KeyError, TypeError, RefusedError) as error:
@@ -310,7 +296,7 @@ class Registry:
             SettingError: the columns of `test` are called otherwise than those of the devices.
         """
         first, n, end = self.devices[0], len(self.devices), 0
-        if test is not None and first.columns not in (None, test.columns):
+        if test is not None and first.columns != test.columns:
             raise SettingError(
                 f"columns of the test examples are called as those of the devices, in the same order, and differ: "
                 f"{_unlike((test.name, test.columns), (first.id, first.columns))}; {_MEND_COLUMNS}"
