@@ -343,7 +343,11 @@ class Model:
                 raise SettingError(UNGOVERNED.format(f"The forward of {self.name}"))
 
     def check_parameters(self, weights: Weights, x: Tensor) -> None:
-        """Raise SettingError if a pass over x in evaluation mode writes on a parameter, which training alone moves."""
+        """Raise SettingError if a pass over x writes on what none may move.
+
+        In evaluation mode these are all parameters, which training alone moves; in training too, the frozen tensors,
+        which all clients share.
+        """
         given = Params({n: p.clone() for n, p in weights.params.items()})
         with torch.no_grad():
             self(Weights(params=given, buffers=weights.buffers), x)
@@ -353,6 +357,18 @@ class Model:
                     f"a network does not change its parameters while it is evaluated, or results would depend on how "
                     f"often it is, and {self.name} writes on {name!r}, as nn.Embedding(max_norm=...) does: let forward "
                     "compute with a copy, such as F.normalize(self.weight), or write where self.training alone"
+                )
+        before = {n: (t._version, t.clone()) for n, t in self.frozen.items()}
+        real = torch.ones(len(x), dtype=torch.bool)
+        with torch.no_grad():
+            self(weights, x)
+            self.train(weights, Batch(x=x, y=real.long(), mask=real, key=real[0].long(), full=True))
+        for name, (version, values) in before.items():
+            if self.frozen[name]._version != version:
+                self.frozen[name].copy_(values)
+                raise SettingError(
+                    f"all clients share the frozen tensors of a network, and {self.name} writes on {name!r}: let "
+                    "forward compute with a copy, or register what it counts as a buffer of one number or of floats"
                 )
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
