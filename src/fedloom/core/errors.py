@@ -108,6 +108,16 @@ def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in said or "out of memory" in said
 
 
+@contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """Leave out PyTorch's warning that `vmap` computes a function client by client, as it does fused attention."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "There is a performance drop because we have not yet implemented the batching"
+        )
+        yield
+
+
 def warn(message: str, kind: type[Warning]) -> None:
     """Warn of something, naming the line outside of fedloom that led to it, as far as there is such a line.
 
