@@ -17,7 +17,7 @@ from fedloom.core.errors import SettingError, StorageError
 from fedloom.core.naming import did_you_mean
 from fedloom.display.terminal import table
 from fedloom.experiments.words import coerce
-from fedloom.storage.output import below
+from fedloom.storage.output import path_below
 
 _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         )
     print_code(args.directory, args, console)
     analysed = AnalysedRun.of(args.directory, _rounds(args), args.model, allow_code=args.allow_code)
-    out = below(Path(args.directory), "analysis") if args.out is None else Path(args.out)
+    out = path_below(Path(args.directory), "analysis") if args.out is None else Path(args.out)
     skipped: dict[str, list[str]] = {}  # by reason: one that does not apply costs no other
     for name in names:
         try:

@@ -30,7 +30,7 @@ def unproved(folder: Path, last: int) -> str:
         raise DamageError(f"{path} is damaged: {error}") from None
     named = manifest["documents"]
     for name in _SHOWN:
-        if name in named and files.there(folder / name):
+        if name in named and files.exists(folder / name):
             check_named(folder / name, named[name])
     checkpoints = Checkpoints(folder / "checkpoints")
     checkpoints.identity = identity(manifest)
@@ -40,7 +40,7 @@ def unproved(folder: Path, last: int) -> str:
     if not newest.proved:
         return "its checkpoints are of an earlier format, which proves no logs"
     for name, prefix in newest.logs.items():
-        if files.there(folder / name):  # what is missing shows nothing
+        if files.exists(folder / name):  # what is missing shows nothing
             check_start(folder / name, files.load(folder / name), prefix, newest.round)
     return "" if last <= newest.round else f"no checkpoint proves its rounds after {newest.round} yet"
 
@@ -54,7 +54,7 @@ def _newest(checkpoints: Checkpoints) -> Checkpoint | None:
         try:
             return checkpoints.read(rounds[-1])
         except DamageError:
-            if files.there(checkpoints.index(rounds[-1])):
+            if files.exists(checkpoints.index(rounds[-1])):
                 raise
     return None
 

@@ -192,7 +192,7 @@ def own_id(folder: Path) -> str:
     """Return the id of a device, which it has drawn once and keeps in its state folder."""
     files.make(folder)
     path = folder / "id"
-    if not files.there(path):
+    if not files.exists(path):
         files.write(folder, "id", secrets.token_hex(16).encode())
     return checked_id(files.load(path).decode(errors="replace").strip(), "a device")
 

@@ -1,4 +1,4 @@
-"""What runs measure after a round: each number is declared here once, with its unit, its direction and its meaning."""
+"""Measures of a round: each number is declared here once, with its unit, its direction and its meaning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Measure:
 
     @property
     def caption(self) -> str:
-        """Its meaning, with a reminder where a reader may take the direction for the other one."""
+        """Meaning of the measure, with its direction where a reader may mistake it."""
         return self.meaning + " Lower is better." * (self.unit == "points" and self.better == "low")
 
     @property

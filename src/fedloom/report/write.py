@@ -19,7 +19,7 @@ from fedloom.report.methods import Method
 from fedloom.report.printable import class_names, client_names
 from fedloom.report.several_seeds import Summary, partitions, readings, renamed, seeds
 from fedloom.report.sweeps import sweeps
-from fedloom.storage.output import below, publish
+from fedloom.storage.output import path_below, publish
 
 if TYPE_CHECKING:
     from fedloom.report.page import Drawn, Page
@@ -56,7 +56,7 @@ def write_report(
     folders = [directories] if isinstance(directories, (str, os.PathLike)) else list(directories)
     if not folders or (out is None and len(folders) > 1):
         raise SettingError(f"a report on {len(folders)} directories needs a folder to go to: out = 'reports/first'")
-    target = Path(out) if out is not None else below(Path(folders[0]), "report")
+    target = Path(out) if out is not None else path_below(Path(folders[0]), "report")
     methods, remarks = read_methods(folders)
     page = _page(renamed(methods, names or {}), remarks)
     for name, data in (page.files | {"report.html": page.html().encode("utf-8")}).items():
