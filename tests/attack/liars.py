@@ -37,8 +37,8 @@ from fedloom.engines import cohort
 from fedloom.engines.norms import MEDIAN_BOUND
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
-from fedloom.testing.in_process import alone, fleet_of, token_of
-from fedloom.testing.tampering import changed
+from fedloom.testing.in_process import fleet_of, population_of, token_of
+from fedloom.testing.tampering import with_upload
 from fedloom.wire.registration import Registration, Registry, cap_of
 from fedloom.wire.transport import head_of, unsealed
 
@@ -182,7 +182,7 @@ def one_liar(kind: str, lie: str, rounds: int, bound: float | None, folder: Path
     population = fl.Job(algorithm=algorithm, federation=people, model={"net": Network}, settings=here).population
 
     def device(k: int, name: str) -> Callable[[bytes], bytes]:
-        runtime = Runtime(alone(population, k), algorithm)
+        runtime = Runtime(population_of(population, k), algorithm)
         true = Controller(name, token_of(name), runtime, ModelManager(folder / str(k), runtime.fresh(0)))
 
         def lied(upload: Any) -> Any:
@@ -194,7 +194,7 @@ def one_liar(kind: str, lie: str, rounds: int, bound: float | None, folder: Path
         def answer(data: bytes) -> bytes:
             method = head_of(unsealed(data, token_of(name), 1 << 30))["method"]
             said = true(data)
-            return changed(said, token_of(name), lied) if k == LIAR and method == "local_update" else said
+            return with_upload(said, token_of(name), lied) if k == LIAR and method == "local_update" else said
 
         return answer if lie != "honest" else true
 

@@ -30,7 +30,7 @@ from fedloom.device import Membership
 from fedloom.engines.engine_options import Options
 from fedloom.engines.message import Call
 from fedloom.experiments.experiment import Experiment
-from fedloom.testing.in_process import Keeping
+from fedloom.testing.in_process import DevicesInProcess
 from fedloom.wire.reception import _read
 from fedloom.wire.service import request_bytes
 from fedloom.wire.transport import pack, part, sealed, unpack, unsealed, with_checksum
@@ -50,7 +50,7 @@ class Wire:
 
     def __init__(self) -> None:
         # states travel: more to damage
-        self.engine = Keeping(population(mlp), PFedSD(local=LOCAL), Options(counts_states=True))
+        self.engine = DevicesInProcess(population(mlp), PFedSD(local=LOCAL), Options(counts_states=True))
         fleet = self.engine.fleet
         assert fleet is not None
         self.name = fleet.names[2]

@@ -24,7 +24,7 @@ from fedloom.engines.message import JUDGING, Call, Request
 from fedloom.engines.runtime import Runtime
 from fedloom.storage.store import Version
 from fedloom.testing.compare import same
-from fedloom.testing.in_process import alone
+from fedloom.testing.in_process import population_of
 from fedloom.wire.devices import INVITATION
 from fedloom.wire.service import answer_of, request_bytes
 from fedloom.wire.transport import Message, part, sealed, unpack, unsealed, with_checksum
@@ -37,7 +37,7 @@ WEIGHTS = Runtime(PEOPLE, ALGORITHM).initial("net")
 
 
 def device(folder: Path | None, algorithm: Any = ALGORITHM, **more: Any) -> Controller:
-    runtime = Runtime(alone(PEOPLE, CLIENT), algorithm)
+    runtime = Runtime(population_of(PEOPLE, CLIENT), algorithm)
     models = None if folder is None else ModelManager(folder, runtime.fresh(0))
     return Controller(NAME, TOKEN, runtime, models, **more)
 

@@ -56,7 +56,7 @@ def fleet_of(devices: list[Device], folder: Path) -> RankFleet:
 
 def ended(fleet: RankFleet) -> list[str]:
     assert isinstance(fleet.manager, InProcess)
-    return [*fleet.manager.gone.values()]
+    return [*fleet.manager.failures.values()]
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
@@ -583,7 +583,7 @@ def test_who_is_late_is_not_asked_and_its_answer_is_dropped(tmp_path: Path) -> N
     assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": NoResponse("it is still busy with an earlier request")}
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.found[1].append(b"late")
+    wires.answers[1].append(b"late")
     answers[0] = b"new"
     assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": b"new"}
     assert [(line["event"], line["device"]) for line in log(tmp_path)] == [("late", "slow")]
@@ -599,7 +599,7 @@ def test_who_is_slow_to_join_is_asked_all_the_same(tmp_path: Path) -> None:
                 late[rank] = [b"{}"]
                 return None
             assert isinstance(wires, InProcess)
-            wires.found[rank].extend(late.pop(rank, []))  # once it is ready, in the order in which it was asked
+            wires.answers[rank].extend(late.pop(rank, []))  # once it is ready, in the order in which it was asked
             return message.upper()
 
         return answer
@@ -614,7 +614,7 @@ def test_who_is_slow_to_join_is_asked_all_the_same(tmp_path: Path) -> None:
     for _ in range(2):
         assert dict(fleet.ask({"slow": b"one", "slower": b"two"}, 0.01)) == {"slow": b"ONE", "slower": b"TWO"}
     fleet.tell(1, b"welcome")
-    wires.found[1].extend(late.pop(1))  # before it is asked
+    wires.answers[1].extend(late.pop(1))  # before it is asked
     assert dict(fleet.ask({"slow": b"three"}, 0.01)) == {"slow": b"THREE"}
     assert not (tmp_path / "audit.jsonl").exists()
 
@@ -627,9 +627,9 @@ def test_who_is_slow_to_join_and_then_late_is_asked_again(tmp_path: Path) -> Non
     assert dict(fleet.ask({"one": b"first"}, 0.01)) == {"one": NoResponse("no answer within 0.01 s")}
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.found[1].append(b"{}")  # of the welcome: the late answer is still to come
+    wires.answers[1].append(b"{}")  # of the welcome: the late answer is still to come
     assert dict(fleet.ask({"one": b"second"}, 0.01)) == {"one": NoResponse("it is still busy with an earlier request")}
-    wires.found[1].append(b"late")
+    wires.answers[1].append(b"late")
     answers[0] = b"new"
     assert dict(fleet.ask({"one": b"third"}, 0.01)) == {"one": b"new"}
     assert [line["event"] for line in log(tmp_path)] == ["late"]
@@ -747,9 +747,9 @@ def test_who_was_gone_is_let_in_again_and_nobody_else_by_its_name(tmp_path: Path
     twin = Membership(ours[1].source, ours[1].folder)
     wires.come(twin)  # a second machine with the id of one that is connected
     fleet.gather()
-    assert f"device {ours[1].id} has joined at another rank" in wires.gone[3]
+    assert f"device {ours[1].id} has joined at another rank" in wires.failures[3]
     dead[0] = True
-    wires.gone[1] = "killed"
+    wires.failures[1] = "killed"
     fleet.gather()
     assert list(fleet.there()) == [ours[1].id]
     back = Membership(ours[0].source, ours[0].folder)
@@ -762,7 +762,7 @@ def test_who_was_gone_is_let_in_again_and_nobody_else_by_its_name(tmp_path: Path
     stranger = Membership(str(npz(tmp_path / "more", [0, 1])), tmp_path / "state of more")
     wires.come(stranger)
     fleet.gather()
-    assert f"the run has begun without device {stranger.id}" in wires.gone[5]
+    assert f"the run has begun without device {stranger.id}" in wires.failures[5]
     assert [line["event"] for line in log(tmp_path)] == ["joined"] * 2 + ["refused", "left", "joined", "refused"]
 
 
@@ -774,7 +774,7 @@ def test_who_comes_back_is_sent_public_examples_as_well(tmp_path: Path) -> None:
     hand_out(fleet, given, labels=False)
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.gone[1] = "killed"
+    wires.failures[1] = "killed"
     back = Membership(one.source, one.folder)
     wires.come(back)
     fleet.gather()
@@ -788,7 +788,7 @@ def test_where_nobody_is_left_the_run_waits_and_then_stops(tmp_path: Path) -> No
     receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1)
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.gone[1] = "killed"
+    wires.failures[1] = "killed"
     with pytest.raises(RankError, match=r"no device is there any more, and none came back within 0.1 s: go on with --"):
         fleet.gather()
     fleet.wait = None
@@ -803,7 +803,7 @@ def test_who_comes_at_the_end_hears_that_it_is_over(tmp_path: Path) -> None:
     receive(fleet, tmp_path / "devices.json", settings(), ["logistic"])
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.gone[1] = "killed"
+    wires.failures[1] = "killed"
     back = Membership(ours[0].source, ours[0].folder)
     wires.come(back)
     fleet.close()

@@ -29,7 +29,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.message import JUDGING, Call, Request
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
-from fedloom.testing.in_process import Keeping
+from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from fedloom.wire.admission import check_argument, parameters
 from fedloom.wire.rehearsal import Rehearsals
@@ -297,7 +297,7 @@ def test_what_the_server_did_not_accept_never_was() -> None:
         server = engine.init()
         for t in range(4):
             server = engine.round(server, [1, 2, 3], t)
-        states = engine.all_states() if kind is Keeping else engine.states
+        states = engine.all_states() if kind is DevicesInProcess else engine.states
         found = server, dict(sorted(states.items())), engine.judge(server, range(6), 3), engine.traffic
         engine.close()
         return found
@@ -306,7 +306,7 @@ def test_what_the_server_did_not_accept_never_was() -> None:
         return "late" if (round, client) == (1, 2) else None
 
     for more in ({}, {"faults": late}):
-        assert len({json.dumps(str(run(kind, **more))) for kind in (Loop, Messages, Keeping)}) == 1
+        assert len({json.dumps(str(run(kind, **more))) for kind in (Loop, Messages, DevicesInProcess)}) == 1
 
 
 def test_a_process_that_dies_is_an_error() -> None:

@@ -26,8 +26,8 @@ from fedloom.engines.message import Call
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
-from fedloom.testing.in_process import InProcess, Keeping, alone, fleet_of, token_of
-from fedloom.testing.tampering import HARMLESS, HARMS, overweight, tampered_fleet
+from fedloom.testing.in_process import DevicesInProcess, InProcess, fleet_of, population_of, token_of
+from fedloom.testing.tampering import HARMLESS, HARMS, tamper_with, with_weight
 from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, RankFleet
 from fedloom.wire.registration import CAP, Absent, Registration, Registry, cap_of
@@ -77,7 +77,7 @@ class Fleetwide:
         self.fleet = fleet_of(devices, Audit(self.folder / "audit.jsonl"))
 
     def controller(self, people: Population, k: int) -> Controller:
-        runtime = Runtime(alone(people, k), self.algorithm)
+        runtime = Runtime(population_of(people, k), self.algorithm)
         models = None if self.stateless else ModelManager(self.folder / str(k), runtime.fresh(0))
         return Controller(
             self.registry.names[k], token_of(self.registry.names[k]), runtime, models,
@@ -181,7 +181,7 @@ def test_answers_that_do_not_count_change_nothing(harm: str, tmp_path: Path) -> 
         return harm if round == 1 and client in (2, 4) else None
 
     ours = Fleetwide(tmp_path, algorithm, cohort_size=6, rounds=3, deadline=0.05, norm_bound=100.0)
-    tampered_fleet(ours.fleet, plan)
+    tamper_with(ours.fleet, plan)
     history = ours.job().run()
     lost = {(m["round"] - 1, int(k)): why for m in history.metrics for k, why in m.get("failed", {}).items()}
     stays = {(2, 2), (2, 4)} if harm == "lost" else set()  # whose answer never comes is not asked again
@@ -207,7 +207,7 @@ def test_answers_that_do_not_count_change_nothing(harm: str, tmp_path: Path) -> 
 def test_nobody_answers_and_the_server_stays(tmp_path: Path) -> None:
     ours = Fleetwide(tmp_path, FedAvg(local=LOCAL), rounds=2, cohort_size=6, deadline=0.05)
     engine_of: list[Any] = []
-    tampered_fleet(ours.fleet, lambda t, e, k: "slow" if t == 1 else None)
+    tamper_with(ours.fleet, lambda t, e, k: "slow" if t == 1 else None)
     history = ours.job().run(on_round=lambda h: engine_of.append(h.server))
     same(engine_of[0], engine_of[1], "nobody answered")
     assert len(history.metrics[-1]["failed"]) == 6
@@ -255,7 +255,7 @@ class Answered:
     """One device, asked once, whose answer tests change before the server takes it."""
 
     def __init__(self) -> None:
-        self.engine = Keeping(population(mlp), PFedSD(local=LOCAL))
+        self.engine = DevicesInProcess(population(mlp), PFedSD(local=LOCAL))
         fleet = self.engine.fleet
         assert fleet is not None
         self.name, self.token = fleet.names[2], fleet.tokens[fleet.names[2]]
@@ -336,11 +336,11 @@ def test_an_upload_weighs_what_was_registered_and_no_more() -> None:
     ours = Answered()
     size = int(ours.engine.population.sizes[2])
     for weight, counts in ((size, size), (10**9, size), (3, 3)):
-        upload = ours.taken(overweight(ours.sound, ours.token, weight))[1].upload
+        upload = ours.taken(with_weight(ours.sound, ours.token, weight))[1].upload
         assert upload.weight.tolist() == [counts]
     for weight in (-1, 0):
         with pytest.raises(RefusedError, match="weighs a finite number above 0"):
-            ours.taken(overweight(ours.sound, ours.token, weight))
+            ours.taken(with_weight(ours.sound, ours.token, weight))
 
 
 @pytest.mark.slow
@@ -352,7 +352,7 @@ def test_answers_that_weigh_nothing_end_no_run(tmp_path: Path) -> None:
     def weightless(device: Any, token: str) -> Any:
         def answer(data: bytes) -> bytes:
             method = head_of(unsealed(data, token, 1 << 30))["method"]
-            return overweight(device(data), token, 0) if method == "local_update" else device(data)
+            return with_weight(device(data), token, 0) if method == "local_update" else device(data)
 
         return answer
 
@@ -366,7 +366,7 @@ def test_answers_that_weigh_nothing_end_no_run(tmp_path: Path) -> None:
 
 
 def test_nobody_gets_more_right_than_it_holds(tmp_path: Path) -> None:
-    engine = Keeping(population(mlp), FedAvg(local=LOCAL))
+    engine = DevicesInProcess(population(mlp), FedAvg(local=LOCAL))
     server = engine.init()
     (seen,) = engine.look(server, [2], 0).values()
     request = engine.request(Call("personal", (), 0, "evaluate", 0.1, "test"), [2], lambda ids: ())
@@ -411,7 +411,7 @@ def test_an_engine_of_devices_needs_devices() -> None:
         engine.round(engine.init(), [0], 0)
     with pytest.raises(SettingError, match="engine = 'devices' is for devices that join: fedloom serve"):
         run(FedAvg(local=LOCAL), PEOPLE, mlp, RunSettings(rounds=1, cohort_size=2, engine="devices"))
-    keeping = Keeping(population(mlp), FedAvg(local=LOCAL))
+    keeping = DevicesInProcess(population(mlp), FedAvg(local=LOCAL))
     keeping.watch = lambda exchange: None
     with pytest.raises(SettingError, match="a round of devices cannot be computed again"):
         keeping.round(keeping.init(), [0], 0)
@@ -663,7 +663,7 @@ def test_a_server_compares_the_digests_of_an_answer() -> None:
 
 def test_a_device_that_is_judged_is_at_its_own_state() -> None:
     """What is judged is a state too."""
-    engine = Keeping(population(mlp), PFedSD(local=LOCAL))
+    engine = DevicesInProcess(population(mlp), PFedSD(local=LOCAL))
     server = engine.round(engine.init(), [2], 0)
     assert engine.look(server, [2], 0).keys() == {2}
     held = engine.states[2]

@@ -26,7 +26,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.testing.compare import same
-from fedloom.testing.subject import MLP, Convolutional, Subject, follow
+from fedloom.testing.subject import MLP, Convolutional, Subject, record_run
 from fedloom.wire.devices import Devices
 from fedloom.wire.ranks import Gloo
 from fedloom.wire.workers import Workers
@@ -71,7 +71,7 @@ def test_processes_that_add_up_have_the_bits_of_the_loop(algorithm: Any) -> None
     models = {"mlp": MODELS["mlp"]} if algorithm in (APFLNi, FedNova) else MODELS
     subject = Subject.of(algorithm, models)
     want, got = (
-        follow(each, each.init(), subject.cohorts)
+        record_run(each, each.init(), subject.cohorts)
         for kind in (Loop, Two)
         for each in [kind(subject.population(), subject.algorithm, Options(partial_sums=2, judges_trained=True))]
     )

@@ -15,7 +15,7 @@ from fedloom.cli.train import introduce, train
 from fedloom.coordinator import History, Job
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import SettingError
-from fedloom.display.progress import Whole
+from fedloom.display.progress import RunSequence
 from fedloom.display.terminal import table
 from fedloom.experiments.search import is_range
 from fedloom.experiments.trackers import tracker
@@ -38,14 +38,16 @@ def sweep(args: argparse.Namespace, console: Console) -> int:
     tried: list[Trial] = []
     begun = False
     rounds = [trial.experiment.run.rounds for trial in asked.trials] or [base.run.rounds] * asked.count
-    whole = Whole([count for count in rounds for _ in asked.seeds or ()])
+    sequence = RunSequence([count for count in rounds for _ in asked.seeds or ()])
 
     def run(name: str, job: Job, directory: Path, *, resume: bool, on_round: OnHistory) -> History:
         nonlocal begun
         if not begun:
             introduce(job.federation, job.population.models, job.settings, console)
         begun = True
-        return train(name, job, console, directory, resume=resume, trackers=args.track, on_round=on_round, whole=whole)
+        return train(
+            name, job, console, directory, resume=resume, trackers=args.track, on_round=on_round, sequence=sequence
+        )
 
     def note(trial: Trial) -> None:
         tried.append(trial)

@@ -17,7 +17,7 @@ from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation
-from fedloom.display.progress import Whole, progress
+from fedloom.display.progress import RunSequence, progress
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
@@ -71,12 +71,12 @@ def compare(args: argparse.Namespace, console: Console) -> int:
     introduce(first.federation, first.population.models, first.settings, console)
     results: Results = []
     diverged: dict[str, str] = {}
-    whole = Whole([job.settings.rounds for job in jobs.values()])
+    sequence = RunSequence([job.settings.rounds for job in jobs.values()])
     try:
         for place, job in jobs.items():
             name = place if place != "." else label(chosen[0].algorithm)
             directory = None if args.out is None else Path(args.out, place)
-            how = {"resume": args.resume, "trackers": args.track, "whole": whole}
+            how = {"resume": args.resume, "trackers": args.track, "sequence": sequence}
             with _costs_no_other(name, diverged, len(jobs)):
                 results.append((name, train(name, job, console, directory, **how)))
     finally:  # where one fails or is interrupted, what the others gave is still worth a look
@@ -164,19 +164,19 @@ def train(
     at: int | None = None,
     trackers: Sequence[str] = (),
     on_round: OnHistory | None = None,
-    whole: Whole | None = None,
+    sequence: RunSequence | None = None,
 ) -> History:
     """Run a job with a progress bar, and print what a reader should know of how it went."""
 
     def announce(history: History) -> None:
-        which = f"{whole.which}, " if whole is not None and whole.which else ""
+        which = f"{sequence.position}, " if sequence is not None and sequence.position else ""
         text = f"{which}{name}: {history.engine} engine ({history.engine_reason})"
         if resume and history.metrics:
             text += f", from round {history.metrics[-1]['round']}"
         console.print(text, markup=False, soft_wrap=True)
 
     with ExitStack() as stack:
-        watchers = [showing(stack.enter_context(progress(console, name, job.settings.rounds, whole=whole)))]
+        watchers = [showing(stack.enter_context(progress(console, name, job.settings.rounds, sequence=sequence)))]
         watchers += [] if on_round is None else [on_round]
         for text in trackers:
             watchers.append(stack.enter_context(track(tracker(_own_folder(text, name)), dict(job.described or {}))))
