@@ -40,7 +40,7 @@ from fedloom.experiments import catalogue
 from fedloom.testing.in_process import fleet_of, population_of, token_of
 from fedloom.testing.tampering import with_upload
 from fedloom.wire.registration import Registration, Registry, cap_of
-from fedloom.wire.transport import head_of, unsealed
+from fedloom.wire.transport import head_of, unseal
 
 CLIENTS, EACH, LIAR = 12, 60, 5
 LOCAL = fl.Local(epochs=2, batch_size=20, optimiser=fl.SGD(lr=0.05, momentum=0.9))
@@ -192,7 +192,7 @@ def one_liar(kind: str, lie: str, rounds: int, bound: float | None, folder: Path
             return Weighted(value=value, weight=torch.full_like(upload.weight, size))
 
         def answer(data: bytes) -> bytes:
-            method = head_of(unsealed(data, token_of(name), 1 << 30))["method"]
+            method = head_of(unseal(data, token_of(name), 1 << 30))["method"]
             said = true(data)
             return with_upload(said, token_of(name), lied) if k == LIAR and method == "local_update" else said
 

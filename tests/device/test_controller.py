@@ -27,7 +27,7 @@ from fedloom.testing.compare import same
 from fedloom.testing.in_process import population_of
 from fedloom.wire.devices import INVITATION
 from fedloom.wire.service import answer_of, request_bytes
-from fedloom.wire.transport import Message, part, sealed, unpack, unsealed, with_checksum
+from fedloom.wire.transport import Message, part, seal, unpack, unseal, with_checksum
 from tiny import LOCAL, mlp, population
 
 NAME, TOKEN, CLIENT = "d" * 32, "the token", 2
@@ -48,11 +48,11 @@ def asked(number: int, round: int = 0, exchange: Any = 0, accepted: Version | No
     request = Request.to(call, [more.pop("client", CLIENT)], 0, {} if accepted is None else {CLIENT: accepted})
     state, token = more.pop("state", None), more.pop("token", TOKEN)
     beside = {"to": NAME, "durable": 0, **more}
-    return sealed(request_bytes(request, number, (number, part(call.broadcast)), state, **beside), token)
+    return seal(request_bytes(request, number, (number, part(call.broadcast)), state, **beside), token)
 
 
 def opened(data: bytes) -> Message:
-    return unpack(unsealed(data, TOKEN, 1 << 30))
+    return unpack(unseal(data, TOKEN, 1 << 30))
 
 
 def refusal(data: bytes) -> str:
@@ -183,7 +183,7 @@ def test_more_steps_than_a_device_takes_end_what_has_begun(tmp_path: Path) -> No
 
 def test_an_answer_s_head_stays_short_whatever_went_wrong(tmp_path: Path) -> None:
     ours = device(tmp_path)
-    assert len(ours.told(ValueError("x" * 10**6))["text"]) == 10_000
+    assert len(ours.describe_error(ValueError("x" * 10**6))["text"]) == 10_000
 
 
 def test_who_leaves_ends_what_has_begun(tmp_path: Path) -> None:
@@ -377,12 +377,12 @@ def test_fuzzed_requests_are_refused_every_one(tmp_path: Path) -> None:
 def test_fuzzed_requests_of_the_server_itself_get_an_answer(tmp_path: Path) -> None:
     """The same behind a digest that is right."""
     ours, rng = device(tmp_path), Random(1)
-    sound = bytes(unsealed(asked(1), TOKEN, 1 << 30))[4:]
+    sound = bytes(unseal(asked(1), TOKEN, 1 << 30))[4:]
     for _ in range(2000):
-        assert "problem" in opened(ours(sealed(with_checksum(damaged(sound, rng)), TOKEN))).head
+        assert "problem" in opened(ours(seal(with_checksum(damaged(sound, rng)), TOKEN))).head
 
 
 def test_a_token_is_needed_to_read_an_answer(tmp_path: Path) -> None:
     data = device(tmp_path)(asked(1))
     with pytest.raises(RefusedError, match="of somebody who has not joined"):
-        unsealed(data, "another", 1 << 30)
+        unseal(data, "another", 1 << 30)

@@ -37,13 +37,13 @@ class Here(Processes):
     def wires(self) -> Wires:
         return InProcess([Service(self.runtime, trusted=True) for _ in range(3)])
 
-    def idle(self, count: int) -> list[int]:
-        return [rank for rank in (1, 2, 3) if rank not in self._asked][:count]
+    def idle_processes(self, count: int) -> list[int]:
+        return [rank for rank in (1, 2, 3) if rank not in self._sent][:count]
 
-    def replaced(self, process: int) -> tuple[str, list[int]]:
+    def replace_process(self, process: int) -> tuple[str, list[int]]:
         raise AssertionError("none dies")
 
-    def left(self, process: int) -> bool:
+    def abandon(self, process: int) -> bool:
         return True
 
 
@@ -89,8 +89,8 @@ def test_what_does_not_count_changes_nothing(harm: str) -> None:
 
 def once(harms: dict[tuple[int, int], str]) -> Callable[[int, int, int], str | None]:
     """A harm for the first answer of a client in a round."""
-    left = dict(harms)
-    return lambda t, e, k: left.pop((t, k), None)
+    remaining = dict(harms)
+    return lambda t, e, k: remaining.pop((t, k), None)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from fedloom.report import comparison_table
 from fedloom.storage import files
 from fedloom.wire.communication import communication, meeting_point, rank_here
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
-from fedloom.wire.reception import hand_out, receive
+from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.registration import CAP, Registry
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
@@ -65,19 +65,21 @@ def serve(args: argparse.Namespace, console: Console) -> int:
         told = experiment.with_all({f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}).described()
         made = list[Job]()
 
-        def fits() -> None:
+        def check_fit() -> None:
             job = experiment.changed("data.source", f"devices:{registry.resolve()}").job()
             made.append(dataclasses.replace(job, fleet=fleet))
             made[0].check()
 
-        found = receive(
+        found = register_devices(
             fleet, registry, told, experiment.model.split(","), test=args.test, cap=args.most_examples,
-            public=d.public_source is not None, fits=fits, wait=args.wait, least=args.least,
+            public=d.public_source is not None, check_fit=check_fit, wait=args.wait, min_devices=args.least,
         )  # fmt: skip
         (job,) = made
         if job.federation.public is not None:
-            hand_out(fleet, job.federation.public, labels=d.public_labels)
-        console.print(f"{len(fleet.there())} of {len(found.devices)} devices are there; audit log: {fleet.audit.path}")
+            send_public(fleet, job.federation.public, labels=d.public_labels)
+        console.print(
+            f"{len(fleet.connected())} of {len(found.devices)} devices are there; audit log: {fleet.audit.path}"
+        )
         console.print(_bounds(job.settings, found), soft_wrap=True)
         introduce(job.federation, job.population.models, job.settings, console)
         name = experiment.algorithm

@@ -14,7 +14,7 @@ from fedloom.engines.message import JUDGING
 from fedloom.engines.runtime import Runtime
 from fedloom.wire.devices import INVITATION
 from fedloom.wire.service import LIMIT, Service, integer, problem
-from fedloom.wire.transport import head_of, pack, sealed, unsealed
+from fedloom.wire.transport import head_of, pack, seal, unseal
 
 SECONDS = 1.0  # between two looks at the monitor while a device computes
 STEPS = 100_000  # of training in a request, unless said otherwise
@@ -55,7 +55,7 @@ class Controller(Service):
         self._newest = (-1, -1)  # (round, exchange) of the newest training that was answered
         self._looked = 0.0
 
-    def told(self, error: Exception) -> dict[str, Any]:
+    def describe_error(self, error: Exception) -> dict[str, Any]:
         """Its kind and words alone: a trace has paths and code of this device."""
         said = {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in problem(error).items()}
         return {**said, "trace": ""}
@@ -64,9 +64,9 @@ class Controller(Service):
         """Return the answer to a message, whatever it is."""
         if not self._free.acquire(blocking=False):
             busy = DeclinedError("it is busy with another request")
-            return sealed(pack({"problem": problem(busy), "from": self.name}, {}), self.token)
+            return seal(pack({"problem": problem(busy), "from": self.name}, {}), self.token)
         try:
-            return sealed(super().__call__(data), self.token)
+            return seal(super().__call__(data), self.token)
         finally:
             self._free.release()
 
@@ -74,7 +74,7 @@ class Controller(Service):
         return {**super().stamp(), "from": self.name}
 
     def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, self._taken = unsealed(data, self.token, self.limit), 0
+        data, self._taken = unseal(data, self.token, self.limit), 0
         head = head_of(data, self.limit)
         self._admit(head)
         if (why := self.leaving() or self.begin.passed(self.monitor())) is not None:
@@ -96,7 +96,7 @@ class Controller(Service):
         exchange = head.get("exchange")
         if number <= self._number:
             raise RefusedError(f"request {number} was sent twice, or is older than {self._number}")
-        self._answers = self._number = number
+        self._request_number = self._number = number
         if round + (exchange == JUDGING) < durable:
             raise RefusedError(f"round {round} is over: the server has a checkpoint after round {durable}")
         if type(exchange) is int and (round, exchange) <= self._newest:

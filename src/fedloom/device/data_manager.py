@@ -10,7 +10,7 @@ from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Federation, Partition, by_lists, federate
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings
-from fedloom.wire.registration import Registration, checked_names
+from fedloom.wire.registration import Registration, check_names
 
 
 class DataManager:
@@ -33,8 +33,8 @@ class DataManager:
         dtype = str(f.train.x.dtype).removeprefix("torch.")
         return Registration(
             id, counts(f.partition), counts(f.local_test), counts(f.local_val), f.train.shape, dtype, model,
-            checked_names(f.train.classes, "classes", f.num_classes),
-            checked_names(f.train.columns, "columns", len(f.train.columns)),
+            check_names(f.train.classes, "classes", f.num_classes),
+            check_names(f.train.columns, "columns", len(f.train.columns)),
         )  # fmt: skip
 
 

@@ -29,8 +29,8 @@ from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 from fedloom.wire.communication import CLOSED, CommunicationManager
 from fedloom.wire.processes import threads
-from fedloom.wire.reception import handed_out
-from fedloom.wire.registration import checked_id
+from fedloom.wire.reception import read_public
+from fedloom.wire.registration import check_id
 from fedloom.wire.service import LIMIT
 
 FIRST = 1 << 20  # bytes of what the server says before public examples and requests
@@ -93,7 +93,7 @@ class Membership:
         if self.controller is not None:
             return self.controller(data)
         if self._taken is not None:
-            public, labels = handed_out(data, self.data.federation.train)
+            public, labels = read_public(data, self.data.federation.train)
             self._join(self._taken, replace(self.data.federation, public=public, public_labels=labels))
             return b"{}"
         said = _said(data)
@@ -152,7 +152,7 @@ class Membership:
         runtime = Runtime(
             population, algorithm.bind(population.federation, chosen), compilation="none", bf16=e.run.bf16
         )
-        folder = self.folder / "runs" / checked_id(self._asked["run"], "a run")
+        folder = self.folder / "runs" / check_id(self._asked["run"], "a run")
         models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))
         self.controller = Controller(
             self.id, str(said["token"]), runtime, models,
@@ -194,7 +194,7 @@ def own_id(folder: Path) -> str:
     path = folder / "id"
     if not files.exists(path):
         files.write(folder, "id", secrets.token_hex(16).encode())
-    return checked_id(files.load(path).decode(errors="replace").strip(), "a device")
+    return check_id(files.load(path).decode(errors="replace").strip(), "a device")
 
 
 def take_part(manager: CommunicationManager, member: Membership) -> bool:

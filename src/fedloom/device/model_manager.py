@@ -46,7 +46,7 @@ class ModelManager:
                 for file in those:
                     files.remove(folder / file.name)
         self._accepted: Version | None = None
-        self.began: str | None = None  # the digest of the state that was asked for last
+        self.start_digest: str | None = None  # the digest of the state that was asked for last
 
     def state(self, accepted: Version | None, digest: str | None = None) -> Any:
         """Return the state that came about in the exchange that the server accepted last, and has this digest.
@@ -54,7 +54,7 @@ class ModelManager:
         Raises:
             StorageError: it is not here, damaged, or another one than the server accepted.
         """
-        self._accepted, self.began = accepted, None
+        self._accepted, self.start_digest = accepted, None
         if accepted is None or not self.keeps:
             return self.first
         if accepted not in self.files:
@@ -68,7 +68,7 @@ class ModelManager:
                 f"this device's state after (round, exchange) {accepted} is {file.digest[:8]}, and the server accepted "
                 f"{digest!s:.8}: bring its own state folder back"
             )
-        self.began = file.digest
+        self.start_digest = file.digest
         try:
             return decode(files.read(self.folder, file), self.first)
         except CodecError as error:

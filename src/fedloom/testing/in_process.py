@@ -42,7 +42,7 @@ class InProcess(CommunicationManager):
         self.answers[rank] = deque()
         return rank
 
-    def came(self) -> list[int]:
+    def arrivals(self) -> list[int]:
         return [*self.answers]
 
     def post(self, rank: int, message: bytes) -> None:

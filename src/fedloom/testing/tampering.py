@@ -19,7 +19,7 @@ from fedloom.engines.message import JUDGING
 from fedloom.wire.communication import CommunicationManager, Wires
 from fedloom.wire.fleet import RankFleet
 from fedloom.wire.processes import Processes
-from fedloom.wire.transport import head_of, pack, sealed, unpack, unsealed
+from fedloom.wire.transport import head_of, pack, seal, unpack, unseal
 
 Harm = Literal[
     "lost", "slow", "duplicated", "reordered", "replayed", "swapped", "corrupted", "malicious", "absurd", "forged"
@@ -49,8 +49,8 @@ class TamperedWires(CommunicationManager):
         self._slow: list[tuple[int, bytes | None]] = []
         self._previous: dict[int, bytes] = {}
 
-    def came(self) -> list[int]:
-        return self.wires.came() if isinstance(self.wires, CommunicationManager) else []
+    def arrivals(self) -> list[int]:
+        return self.wires.arrivals() if isinstance(self.wires, CommunicationManager) else []
 
     def post(self, rank: int, message: bytes) -> None:
         self._harms[rank].append(self._harm(rank, message))
@@ -96,7 +96,7 @@ class TamperedWires(CommunicationManager):
         """Choose what happens to the answer to a message."""
         token = self.token(rank)
         try:
-            head = head_of(message if token is None else unsealed(message, token, _LIMIT))
+            head = head_of(message if token is None else unseal(message, token, _LIMIT))
         except CodecError:
             return None  # no request
         training = head["exchange"] != JUDGING
@@ -133,7 +133,7 @@ class TamperedWires(CommunicationManager):
         if harm == "corrupted":
             return [answer[:-1] + bytes([answer[-1] ^ 1])]
         if harm == "forged":
-            return [sealed(answer[16:], "no token")]
+            return [seal(answer[16:], "no token")]
         if harm in _VALUES:
             return [with_upload(answer, self.token(rank), lambda upload: tree.map_tree(_filled(_VALUES[harm]), upload))]
         return [answer]
@@ -162,9 +162,9 @@ def tamper_with(fleet: RankFleet, plan: Faults) -> RankFleet:
 
 def with_upload(message: bytes | memoryview, token: str | None, change: Callable[[Any], Any]) -> bytes:
     """Return an answer with another upload, sealed with the token."""
-    whole = unpack(message if token is None else unsealed(message, token, _LIMIT))
+    whole = unpack(message if token is None else unseal(message, token, _LIMIT))
     message_bytes = pack(whole.head, {**whole.parts, "upload": change(whole.parts["upload"])})
-    return message_bytes if token is None else sealed(message_bytes, token)
+    return message_bytes if token is None else seal(message_bytes, token)
 
 
 def with_weight(message: bytes | memoryview, token: str, weight: Any) -> bytes:
