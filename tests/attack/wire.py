@@ -68,7 +68,7 @@ class Wire:
 
     def asks(self, data: bytes) -> str | None:
         """What the device says is wrong with a request."""
-        self.device._number, self.device._newest = 0, (-1, -1)
+        self.device._number, self.device._newest_training = 0, (-1, -1)
         problem = unpack(unseal(self.device(data), self.token, 1 << 30)).head["problem"]
         return None if problem is None else f"{problem['kind']}: {problem['text']}"
 

@@ -155,7 +155,7 @@ def test_one_request_at_a_time(tmp_path: Path) -> None:
     ],
 )
 def test_a_device_declines_for_a_reason(limits: Limits, reading: Reading, why: str | None, tmp_path: Path) -> None:
-    ours = device(tmp_path, monitor=lambda: reading, begin=limits)
+    ours = device(tmp_path, monitor=lambda: reading, start_limits=limits)
     for message in (asked(1), asked(2, exchange=JUDGING), asked(3, exchange=JUDGING, method=INVITATION)):
         if why is None:
             assert opened(ours(message)).head["problem"] is None
@@ -167,7 +167,7 @@ def test_a_device_declines_for_a_reason(limits: Limits, reading: Reading, why: s
 def test_a_hard_limit_ends_what_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedloom.device.controller.SECONDS", 0.0)
     readings = iter([Reading(temperature=50.0)] * 3 + [Reading(temperature=90.0)])
-    ours = device(tmp_path, monitor=lambda: next(readings), go_on=Limits(temperature=80))
+    ours = device(tmp_path, monitor=lambda: next(readings), abort_limits=Limits(temperature=80))
     assert refusal(ours(asked(1))) == "DeclinedError: aborted: temperature is 90, at most 80 is asked for"
     assert not list(tmp_path.iterdir())
 
@@ -188,7 +188,7 @@ def test_an_answer_s_head_stays_short_whatever_went_wrong(tmp_path: Path) -> Non
 
 def test_who_leaves_ends_what_has_begun(tmp_path: Path) -> None:
     said = iter([None, None, "it leaves"])
-    ours = device(tmp_path, leaving=lambda: next(said))
+    ours = device(tmp_path, leave_reason=lambda: next(said))
     assert refusal(ours(asked(1))) == "DeclinedError: aborted: it leaves"
 
 
@@ -242,7 +242,7 @@ def test_the_monitor_reads_this_machine() -> None:
 
 def test_a_monitor_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
-    with pytest.raises(SettingError, match=r"measured by psutil .*: pip install fedloom\[device\]"):
+    with pytest.raises(SettingError, match=r"need psutil .*: pip install fedloom\[device\]"):
         system_monitor()
 
 

@@ -21,7 +21,7 @@ import torch
 from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWarning, StorageError
 from fedloom.data import Examples, Normalise, from_arrays
 from fedloom.device import DataManager, Membership, take_part
-from fedloom.device.membership import FIRST, own_id
+from fedloom.device.membership import FIRST, device_id
 from fedloom.experiments.experiment import DataSettings, Experiment
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.communication import CLOSED, CommunicationManager
@@ -79,7 +79,7 @@ def test_devices_join_once_by_their_own_ids(tmp_path: Path) -> None:
         assert member.controller.runtime.population.first == registry.names.index(member.id)
     assert len(set(fleet.tokens.values())) == 2
     fleet.close()
-    assert all(member.over for member in ours)
+    assert all(member.is_over for member in ours)
     # again, with the ranks exchanged
     again = [Membership(m.source, m.folder) for m in reversed(ours)]
     fleet = fleet_of([*again], tmp_path)
@@ -180,7 +180,9 @@ def test_devices_hear_why_a_run_does_not_begin(tmp_path: Path) -> None:
     fleet = fleet_of([Membership(ours[0].source, ours[0].folder), wide], tmp_path)
     with pytest.raises(SettingError, match="examples of all devices must have the same shape, got"):
         register_devices(fleet, path, settings(), ["logistic"])
-    assert all("the run does not begin: examples of all devices are alike" in end for end in ended(fleet))
+    assert all(
+        "the run does not begin: examples of all devices must have the same shape" in end for end in ended(fleet)
+    )
     assert len(ended(fleet)) == 2
 
     register_devices(fleet_of([Membership(m.source, m.folder) for m in ours], tmp_path), path, settings(), ["logistic"])
@@ -231,7 +233,7 @@ def test_a_device_imports_nothing_that_a_server_names(named: dict[str, Any], tmp
 )  # fmt: skip
 def test_what_no_server_says_is_refused_in_words(said: Any, tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    with pytest.raises(RefusedError, match=r"the server says what no server of fedloom does|the number of a client"):
+    with pytest.raises(RefusedError, match=r"not a message of a fedloom server|the number of a client"):
         one(json.dumps(said).encode())
 
 
@@ -242,14 +244,14 @@ def test_what_no_server_says_is_refused_in_words(said: Any, tmp_path: Path) -> N
 )  # fmt: skip
 def test_what_is_no_json_of_a_server_is_refused_in_words(data: bytes, tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    with pytest.raises(RefusedError, match="the server says what no server of fedloom does"):
+    with pytest.raises(RefusedError, match="not a message of a fedloom server"):
         one(data)
 
 
 def test_a_welcome_comes_after_settings_and_names_a_model_of_these(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     welcome = json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode()
-    with pytest.raises(RefusedError, match="welcomes a device before it has said what it runs"):
+    with pytest.raises(RefusedError, match="welcomes a device before it has sent settings"):
         one(welcome)
     one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
     with pytest.raises(RefusedError, match="the server gives the architecture 'mlp', and its settings have none such"):
@@ -380,10 +382,10 @@ def test_public_examples_are_like_the_devices_own() -> None:
 
 
 def test_an_id_is_drawn_once(tmp_path: Path) -> None:
-    assert own_id(tmp_path) == own_id(tmp_path) != own_id(tmp_path / "other")
+    assert device_id(tmp_path) == device_id(tmp_path) != device_id(tmp_path / "other")
     (tmp_path / "id").write_text("mine")
     with pytest.raises(RefusedError, match="the id of a device is 32 hexadecimal digits, got 'mine'"):
-        own_id(tmp_path)
+        device_id(tmp_path)
 
 
 # ---- data
@@ -413,7 +415,7 @@ def test_a_folder_holds_one_file(tmp_path: Path) -> None:
 
 def test_a_wrong_name_shows_before_a_device_has_joined(tmp_path: Path) -> None:
     with pytest.raises(
-        SettingError, match=r"--data names a file, a folder or data by name, and there is no .*nowhere: name"
+        SettingError, match=r"--data takes a file, a folder or a name of data, and there is no .*nowhere: name"
     ):
         Membership(str(tmp_path / "nowhere"), tmp_path / "state")
     with pytest.raises(ValueError, match="unknown data 'nowhere'"):
@@ -694,9 +696,7 @@ def test_a_device_leaves_when_the_server_is_done(tmp_path: Path) -> None:
 def test_a_device_whose_server_is_gone_says_so(tmp_path: Path) -> None:
     rank, one = joined(tmp_path)
     rank.coming.put(None)
-    with pytest.raises(
-        RankError, match="the server is gone: start it with --resume, and this device again, which waits for it"
-    ):
+    with pytest.raises(RankError, match="the server is gone: start it with --resume, and start this device again"):
         take_part(rank, one)
 
 
@@ -817,8 +817,8 @@ def test_who_comes_at_the_end_hears_that_it_is_over(tmp_path: Path) -> None:
     back = Membership(ours[0].source, ours[0].folder)
     wires.come(back)
     fleet.close()
-    assert back.over
-    assert ours[1].over
+    assert back.is_over
+    assert ours[1].is_over
     rank, late = Rank(), Membership(ours[0].source, ours[0].folder)
     rank.coming.put(CLOSED)
     assert take_part(rank, late) is False

@@ -81,7 +81,7 @@ class Fleetwide:
         models = None if self.stateless else ModelManager(self.folder / str(k), runtime.fresh(0))
         return Controller(
             self.registry.names[k], token_of(self.registry.names[k]), runtime, models,
-            monitor=lambda: self.monitors.get(k, Reading()), begin=Limits(battery=0.5),
+            monitor=lambda: self.monitors.get(k, Reading()), start_limits=Limits(battery=0.5),
         )  # fmt: skip
 
     def job(self) -> Job:

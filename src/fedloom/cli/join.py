@@ -20,11 +20,17 @@ def join(args: argparse.Namespace, console: Console) -> int:
     console.print(TRUSTED, soft_wrap=True)
     if not rank_here(args.transport):
         raise SettingError("fedloom join runs at every rank but 0, and fedloom serve at that one: this is rank 0")
-    begin = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
-    go_on = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
-    monitor = system_monitor() if begin.any or go_on.any else Reading
+    start_limits = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
+    abort_limits = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
+    monitor = system_monitor() if start_limits.is_set or abort_limits.is_set else Reading
     member = Membership(
-        args.data, Path(args.state), args.model, monitor=monitor, begin=begin, go_on=go_on, steps=args.most_steps
+        args.data,
+        Path(args.state),
+        args.model,
+        monitor=monitor,
+        start_limits=start_limits,
+        abort_limits=abort_limits,
+        steps=args.most_steps,
     )
     where = meeting_point(args.transport)
     console.print(f"device {member.id}, examples of {args.data}; waiting for the server at {where}", soft_wrap=True)

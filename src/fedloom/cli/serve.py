@@ -15,7 +15,7 @@ from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import forbid_imports
-from fedloom.device.data_manager import warn_of_own_scale
+from fedloom.device.data_manager import warn_about_own_scale
 from fedloom.engines.norms import LEAST, MEDIAN_BOUND
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings, Experiment, flat, named_code, read_settings
@@ -56,7 +56,9 @@ def serve(args: argparse.Namespace, console: Console) -> int:
     d = experiment.data
     for source in (args.test, d.public_source):
         if source:
-            warn_of_own_scale(source, catalogue.data(source, whole=True))  # a wrong name shows before devices are asked
+            warn_about_own_scale(
+                source, catalogue.data(source, whole=True)
+            )  # a wrong name shows before devices are asked
     files.make(out)
     where = meeting_point(args.transport)
     console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)
