@@ -416,7 +416,7 @@ COMMANDS = {
     "a run among several": Mistake(
         "run fedavg --out several", "holds several runs", "fedavg, fedprox", "choose another directory"
     ),
-    "no seed's folder": Mistake("run fedavg --resume", "goes on with what a directory holds", "--resume", "--out DIR"),
+    "no seed's folder": Mistake("run fedavg --resume", "continues the runs of a directory", "--resume", "--out DIR"),
     "no run": Mistake("report nowhere", "is no folder", "nowhere", "name one that holds runs"),
     "a misspelt analysis": Mistake(
         "analyse several/fedavg tnse", "there is no analysis", "'tnse'", "did you mean 'tsne'"

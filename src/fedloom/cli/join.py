@@ -16,10 +16,10 @@ from fedloom.wire.fleet import TRUSTED
 
 
 def join(args: argparse.Namespace, console: Console) -> int:
-    """Join the run of rank 0, and answer until it is over."""
+    """Join the run of rank 0, and answer requests until it ends."""
     console.print(TRUSTED, soft_wrap=True)
     if not rank_here(args.transport):
-        raise SettingError("fedloom join runs at every rank but 0, and fedloom serve at that one: this is rank 0")
+        raise SettingError("fedloom join runs at ranks 1, 2, ..., got rank 0: run fedloom serve there")
     start_limits = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
     abort_limits = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
     monitor = system_monitor() if start_limits.is_set or abort_limits.is_set else Reading
@@ -38,6 +38,6 @@ def join(args: argparse.Namespace, console: Console) -> int:
     if take_part(manager, member):
         console.print("left")
         sys.stdout.flush()
-        os._exit(0)  # a thread waits for the server, and no process ends before its threads
+        os._exit(0)  # a thread waits for the server and would keep the process alive
     console.print("the run is over")
     return 0
