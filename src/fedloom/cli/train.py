@@ -22,7 +22,7 @@ from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import comparison_table, readings_table, summary
-from fedloom.report.grouping import grouped, titled
+from fedloom.report.grouping import group_by_problem, with_titles
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
 from fedloom.wire.communication import only_computes
@@ -244,8 +244,8 @@ def _method_of(history: History) -> str:
 def _comparison_tables(results: Results) -> Iterator[ConsoleRenderable]:
     """Yield a comparison table for each problem."""
     runs = [Run(name, history) for name, history in results]
-    groups = grouped(runs)
-    for problem, group in zip(titled(groups), groups, strict=True):
+    groups = group_by_problem(runs)
+    for problem, group in zip(with_titles(groups), groups, strict=True):
         prefix = f"{problem.title}: " * (len(groups) > 1)
         yield comparison_table([(run.folder, run.history) for run in group], prefix)
 

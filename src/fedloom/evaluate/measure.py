@@ -87,8 +87,8 @@ MEASURES: dict[str, Measure] = {
             unit="points", better="low", tunable="local_test",
         ),
         Measure(
-            "personal_worst_tenth", "Personal accuracy of the worst tenth", "worst tenth",
-            "Mean personal accuracy of the tenth of clients with the lowest.",
+            "personal_worst_tenth", "Personal accuracy of the worst decile", "worst decile",
+            "Mean personal accuracy of the 10 % of clients with the lowest accuracy.",
             tunable="local_test",
         ),
         Measure(
