@@ -188,7 +188,7 @@ class Summary:
         spread = f", mean ± standard deviation over {seeds_text(self.methods)}" if self.several else ""
         return (
             f"{_KINDS[kind].capitalize()} accuracy in % ({way}){spread}: methods by problem. Each column is "
-            f"another problem; compare numbers within a column alone.  {differing_settings(self.methods)}"
+            f"another problem; compare numbers within a column alone. {differing_settings(self.methods)}"
         )
 
     def differences(self) -> Table | None:

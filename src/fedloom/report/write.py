@@ -247,7 +247,7 @@ def _clients(page: Page, methods: Sequence[Method]) -> None:
     seeds_note = " (of all seeds together)" if any(len(m.counted_runs) > 1 for m in methods) else ""
     caption = (
         f"A dot per client{seeds_note}, evaluated at the end; bar: the middle half; ring: median; red line: mean of "
-        "the worst decile.  A tail to the left shows clients that a method serves badly."
+        "the worst decile. A tail to the left shows clients that a method serves badly."
     )
     if any(len(figures.all_personal_accuracies(m)) > figures.MOST_POINTS for m in methods):
         caption += f" More than {figures.MOST_POINTS} clients are shown as {figures.MOST_POINTS} quantiles."
@@ -259,7 +259,7 @@ def _clients(page: Page, methods: Sequence[Method]) -> None:
     if table is not None and (figure := figures.gain(methods)) is not None:
         caption = (
             f"A dot per client{seeds_note}: the accuracy of its model minus that of the one that it trains alone with "
-            "the same seed.  Right of 0 it gains from the others. Bar, ring and red line as above."
+            "the same seed. Right of 0 it gains from the others. Bar, ring and red line as above."
         )
         heading = "Gain of each client over training alone"
         page.grid(page.figure(figure, "gain_by_client", heading, caption, wide=True))
@@ -315,7 +315,7 @@ def _runs(page: Page, methods: Sequence[Method]) -> None:
     page.section("runs", "Runs, engines and versions")
     facts, versions = comparison.facts(methods)
     versions_note = f" All of them with {versions}." if versions else ""
-    page.table(facts, f"Each run, its engine and its cost. {versions_note}")
+    page.table(facts, f"Each run, its engine and its cost.{versions_note}")
     page.add_csv(comparison.all_settings(methods))
     page.add_csv(comparison.rounds(methods))
 
