@@ -173,7 +173,7 @@ def one_liar(kind: str, lie: str, rounds: int, bound: float | None, folder: Path
             counts[0] = tuple(n * claimed // sum(counts[0]) for n in counts[0])
         found.append(Registration(f"{k:032x}", *counts, (49,), "float32"))
     cap = cap_of(found) if bound is not None else 1_000_000
-    registry = Registry.of("a" * 32, [one.capped(cap) for one in found], ["net"], cap=cap)
+    registry = Registry.of("a" * 32, [one.with_cap(cap) for one in found], ["net"], cap=cap)
     settings = fl.RunSettings(
         rounds=rounds, cohort_size=CLIENTS, eval_every=rounds, engine="devices", compilation="none", threads=1,
         on_nonfinite="refuse", median_bound=bound,

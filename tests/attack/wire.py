@@ -31,7 +31,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.message import Call
 from fedloom.experiments.experiment import Experiment
 from fedloom.testing.in_process import DevicesInProcess
-from fedloom.wire.reception import _read
+from fedloom.wire.reception import _read_registration
 from fedloom.wire.service import request_bytes
 from fedloom.wire.transport import pack, part, seal, unpack, unseal, with_checksum
 from tiny import LOCAL, mlp, population
@@ -148,7 +148,7 @@ def registration(rng: Random) -> bytes:
 
 
 def read_registration(data: bytes, _: Path) -> None:
-    found = _read(data)
+    found = _read_registration(data)
     assert sum(found.capped(100).train) <= 100, "too many examples count"
 
 
@@ -171,7 +171,7 @@ def member(folder: Path) -> Membership:
         np.savez(folder / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
         _member.append(Membership(str(folder / "mine.npz"), folder / "state"))
     one = _member[0]
-    one._asked, one._read_answer, one.controller, one.over = {}, None, None, False
+    one._offer, one._welcome, one.controller, one.is_over = {}, None, None, False
     return one
 
 

@@ -665,7 +665,7 @@ class Rank(CommunicationManager):
         self.answered = list[bytes]()
         self.rank, self.size = 1, 2
 
-    def register_devices(self) -> memoryview:
+    def receive(self) -> memoryview:
         message = self.coming.get()
         if message is None:
             raise EOFError

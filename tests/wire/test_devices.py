@@ -462,7 +462,7 @@ def test_a_federation_is_made_of_what_was_registered() -> None:
 def test_devices_hold_examples_that_are_alike() -> None:
     there = registrations()
     for change, words in (
-        ({"shape": (5,)}, r"their shape differ: \(4,\) on 0+, \(5,\)"),
+        ({"shape": (5,)}, r"must have the same shape, got \(4,\) on 0+ and \(5,\)"),
         ({"dtype": "uint8"}, "must have the same dtype, got float32 on"),
         ({"train": (1, 2), "test": (0, 0), "val": (0, 0)}, "must have the same classes, got 3 on"),
     ):

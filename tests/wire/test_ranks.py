@@ -167,7 +167,7 @@ def test_ranks_must_be_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingError, match=r"needs at least 2 ranks .*, got 0: launch them by torchrun"):
         run(FedAvg(local=LOCAL), federation(), mlp, settings)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(SettingError, match="there is one: launch them"):
+    with pytest.raises(SettingError, match="got 1: launch them"):
         run(FedAvg(local=LOCAL), federation(), mlp, settings)
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("RANK", "0")
@@ -198,7 +198,7 @@ def test_a_deadline_is_for_clients_in_other_processes() -> None:
 def test_nothing_is_made_for_a_message_that_is_too_large(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     gloo = object.__new__(communication.GlooManager)
     gloo._due = {3: threading.Semaphore(1)}
-    monkeypatch.setattr(gloo, "_through", lambda rank, way, tensor: tensor.fill_(size))
+    monkeypatch.setattr(gloo, "_transfer", lambda rank, way, tensor: tensor.fill_(size))
     with pytest.raises(EOFError, match=f"rank 3 sends {size} bytes, and at most 17179869184 are taken"):
         gloo._receive(3)
 
@@ -242,7 +242,7 @@ def test_a_length_that_is_only_claimed_is_not_paid_for(monkeypatch: pytest.Monke
         else:
             took.append(len(tensor))
 
-    monkeypatch.setattr(gloo, "_through", recv)
+    monkeypatch.setattr(gloo, "_transfer", recv)
     monkeypatch.setattr(communication, "PIECE", 1 << 16)
     tracemalloc.start()
     try:
@@ -266,7 +266,7 @@ def test_pieces_make_the_message_that_was_sent(length: int, monkeypatch: pytest.
         else:
             tensor.copy_(sent.pop(0))
 
-    monkeypatch.setattr(gloo, "_through", through)
+    monkeypatch.setattr(gloo, "_transfer", through)
     gloo._send(1, message)
     assert max(map(len, sent)) <= 10
     assert gloo._receive(1) == message

@@ -142,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     data = commands.add_parser("data", help="print the classes of each client, list data sets, download them")
     subjects = data.add_subparsers(dest="about", required=True, metavar="ABOUT")
     shown = command("show", "print or draw the examples by client and class", "data_sets.show", subjects)
-    add_settings(shown, seeds=False)
+    add_settings(shown, with_seeds=False)
     shown.add_argument("--shown", type=int, default=20, metavar="N", help="clients to draw (default: 20)")
     shown.add_argument("--out", metavar="FILE", help="a figure of the same, .png, .svg or .pdf")
     command("sources", "list the values of --data and --partition", "data_sets.list_sources", subjects)

@@ -98,7 +98,7 @@ class Service:
         states, answer = self.runtime.answer(request, states)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
         parts |= {} if answer.after is None else {"after": answer.after}
-        head = {"problem": None, "steps": answer.steps} | ({} if keeper is None else {"began": keeper.began})
+        head = {"problem": None, "steps": answer.steps} | ({} if keeper is None else {"began": keeper.start_digest})
         if request.call.exchange != JUDGING:
             if keeper is not None:
                 head["made"] = keeper.offer(tree.take(states, 0), (request.call.round, int(request.call.exchange)))
