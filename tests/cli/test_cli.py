@@ -291,8 +291,8 @@ def test_a_run_from_python_among_those_that_are_resumed_costs_no_other(
     (tmp_path / "fedavg" / "settings.json").write_text("{}")
     status, out, err = call(capsys, "resume", str(tmp_path), "--rounds", "3")
     assert (status, err) == (1, "")
-    assert f"left as it is: the run in {mine} was started from Python" in out
-    assert f"left as it is: {tmp_path / 'fedavg' / 'settings.json'}" in out
+    assert f"not resumed: the run in {mine} was started from Python" in out
+    assert f"not resumed: {tmp_path / 'fedavg' / 'settings.json'}" in out
     logs = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("fedavg", "fedprox", "mine")]
     assert [log.count("\n") for log in logs] == [3, 4, 2]
     assert "was started from Python" in error(capsys, "resume", str(mine))
@@ -308,7 +308,7 @@ def test_a_comparison_keeps_its_order_and_its_names(
     argv = ["fedprox", "methods_of_mine:Mine", "fedavg", *QUICK, "--data", own, "--seed", "0,1", "--no-local-only"]
     assert call(capsys, "compare", *argv, "--out", "out")[0] == 0
     made = [path.read_bytes() for path in files]
-    assert b"less fedprox" in made[0]
+    assert b"minus fedprox" in made[0]
     assert call(capsys, "resume", "out")[0] == 1  # code is somebody's words
     status, out, _ = call(capsys, "resume", "out", "--allow-code")
     assert (status, [path.read_bytes() for path in files]) == (0, made)
@@ -378,7 +378,7 @@ OPENING = (
         ("run fedavg --set aggregation", "--set takes NAME=VALUE, got 'aggregation'"),
         (
             "compare fedavg fedntd --set beta=0.5",
-            "--set in a comparison needs ALGORITHM.NAME=VALUE, with one of fedavg, fedntd, got 'beta=0.5'",
+            "--set in a comparison needs ALGORITHM.NAME=VALUE, with one of fedavg, fedntd, local_only, got 'beta=0.5'",
         ),
         (
             "compare fedavg fedntd fedavg",

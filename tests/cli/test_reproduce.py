@@ -321,21 +321,21 @@ def test_report_only_runs_nothing(data: str, tmp_path: Path, capsys: pytest.Capt
     assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)"}
     argv = (*argv, *SMALL)
     for more, expected, words in (
-        ((), 0, "1 of 1 runs"),
-        (("--rounds", "2"), 0, "1 of 1 runs"),
-        (("--rounds", "3"), 1, "0 of 1 runs"),
-        (("--seeds", "5"), 1, "1 of 5 runs"),
-        (("--seed", "1"), 1, "0 of 1 runs"),
-        (("--set", "local.lr=0.5"), 1, "0 of 1 runs"),
+        ((), 0, "1 of 1 requested runs"),
+        (("--rounds", "2"), 0, "1 of 1 requested runs"),
+        (("--rounds", "3"), 1, "0 of 1 requested runs"),
+        (("--seeds", "5"), 1, "1 of 5 requested runs"),
+        (("--seed", "1"), 1, "0 of 1 requested runs"),
+        (("--set", "local.lr=0.5"), 1, "0 of 1 requested runs"),
     ):
         status, text, _ = call(capsys, "reproduce", *argv, *more)
-        assert (status, f"\n{words} asked for are there\n" in text) == (expected, True), more
+        assert (status, f"\n{words} exist\n" in text) == (expected, True), more
     assert logs(tmp_path) == before
     (tmp_path / FEDAVG / "seed-0" / "failed.json").write_bytes(reading.sealed({"why": "the loss is NaN"}))
     status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2", "--rounds", "3")
-    assert (status, "\n0 of 2 runs asked for are there, 1 failed\n" in text) == (1, True)
+    assert (status, "\n0 of 2 requested runs exist, 1 failed\n" in text) == (1, True)
     status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2")  # whose round it did not fail in
-    assert (status, "\n1 of 2 runs asked for are there\n" in text) == (1, True)
+    assert (status, "\n1 of 2 requested runs exist\n" in text) == (1, True)
 
 
 def test_data_are_loaded_once_and_a_seed_of_every_cell_comes_first(data: str, tmp_path: Path) -> None:

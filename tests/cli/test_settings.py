@@ -460,7 +460,7 @@ def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run fedavg --settings tiny.toml --rounds 4 --out a")
     out = done(capsys, "replay a 3 --save local --allow-code")
     assert out.splitlines()[1].strip() == "Local models of round 3"
-    agrees = "the same cohort, losses and bytes as the run wrote down"
+    agrees = "the same cohort, losses and bytes as in the log"
     assert out.splitlines()[-1] == f"{agrees}, and the same bits as the checkpoint of round 3"
     clients = History.read("a").metrics[3]["clients"]
     assert sorted(p.name for p in Path("local").iterdir()) == sorted(f"client-{k}.safetensors" for k in clients)
@@ -555,9 +555,9 @@ def test_local_only_stands_beside_a_comparison_unless_declined(capsys: pytest.Ca
     assert "run 6 of 6, local_only/seed-2: stacked engine" in out
     assert "summary: runs/summary.tex, runs/summary.md, runs/summary.csv" in out
     said = done(capsys, "summary runs --against local_only --reading best --out paper")
-    assert "personal, less" in " ".join(said.split())
+    assert "personal minus" in " ".join(said.split())
     assert Path("paper/summary.tex").read_text(encoding="utf-8").startswith(r"\begin{table}")
     out = done(capsys, "compare fedavg fedprox --settings tiny.toml --rounds 1 --test-fraction 0")
-    assert "local_only is left out: clients hold out no examples to be judged on" in out
+    assert "local_only is left out: clients hold out no examples for evaluation" in out
     out = done(capsys, "compare fedavg fedprox --no-local-only --settings tiny.toml --rounds 1")
     assert "local_only" not in out

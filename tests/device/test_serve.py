@@ -92,7 +92,9 @@ def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None
     ranks[0].send_signal(signal.SIGKILL)
     found = launching.ended(ranks)
     assert [status for status, _ in found[1:]] == [2, 2], found
-    assert all("the server is gone: start it with --resume, and this device again" in text for _, text in found[1:])
+    assert all(
+        "the server is gone: start it with --resume, and start this device again" in text for _, text in found[1:]
+    )
     assert 6 <= lines(log) < 31
     found = launching.ended(launching.gloo(commands(tmp_path, [1, 0], "--resume")))
     assert [status for status, _ in found] == [0, 0, 0], found

@@ -30,7 +30,7 @@ class _Pace:
     def __post_init__(self) -> None:
         self.start = self.clock()
 
-    def left(self, rounds: int) -> str:
+    def time_left(self, rounds: int) -> str:
         """Return the estimated time of a number of rounds; "-" before the first is computed."""
         return _duration((self.clock() - self.start) / self.computed * rounds) if self.computed else "-"
 
@@ -51,7 +51,7 @@ class RunSequence(_Pace):
         """Return the place of the current run and the time left for all runs, after `done` rounds of the current."""
         if not self.position or not self.computed:
             return self.position
-        return f"{self.position}, {self.left(sum(self.rounds[self.started - 1 :]) - done)} for all"
+        return f"{self.position}, {self.time_left(sum(self.rounds[self.started - 1 :]) - done)} for all"
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def progress(
         def show(done: int, newest: str) -> None:
             _count_round(pace, sequence)
             seen = f"{newest}{_after_semicolon(sequence.status(done))}"
-            bar.update(task, completed=done, left=pace.left(rounds - done), seen=seen)
+            bar.update(task, completed=done, left=pace.time_left(rounds - done), seen=seen)
 
         yield show
 
@@ -112,8 +112,8 @@ def _lines(console: Console, label: str, rounds: int, sequence: RunSequence, pac
         _count_round(pace, sequence)
         if now - last_time >= interval and (done < rounds or console.is_jupyter):
             last_time = now
-            left, status = pace.left(rounds - done), _after_semicolon(sequence.status(done))
-            text = f"{label}: round {done} of {rounds}, {newest}, {left} left{status}"
+            time_left, status = pace.time_left(rounds - done), _after_semicolon(sequence.status(done))
+            text = f"{label}: round {done} of {rounds}, {newest}, {time_left} left{status}"
             if console.is_jupyter:
                 from IPython.display import display
 

@@ -315,11 +315,11 @@ def personal(methods: Sequence[Method]) -> Table | None:
     rows: list[list[Any]] = []
     for m in methods:
         for run in m.runs:
-            judged = [r for r in run.history.metrics if r.get("personal_by_client")]
+            evaluations = [r for r in run.history.metrics if r.get("personal_by_client")]
             without, called = local_only_accuracy(run, methods), client_names(run.history.federation)
-            for client, accuracy in judged[-1]["personal_by_client"].items() if judged else ():
+            for client, accuracy in evaluations[-1]["personal_by_client"].items() if evaluations else ():
                 name = called.get(int(client)) if client.isdecimal() else None
-                of = [m.label, run.folder, run.seed, judged[-1]["round"], printable(client), name]
+                of = [m.label, run.folder, run.seed, evaluations[-1]["round"], printable(client), name]
                 rows.append([*of, accuracy, without.get(client)])
     names = ("method", "run", "seed", "round", "client", "name", "accuracy", "local_only")
     return Table("personal", [Column(name, name) for name in names], rows) if rows else None

@@ -183,13 +183,13 @@ def _rows(rows: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[floa
 def sweep(swept: SweepResult, name: str) -> Figure:
     """Draw the results of a sweep over one of its settings; lines join trials that have all other settings alike."""
     ticks = sorted({t.settings[name] for t in swept.trials}, key=order)
-    others = [", ".join(f"{short(k)}={v}" for k, v in t.settings.items() if k != name) for t in swept.trials]
-    groups: dict[str, list[tuple[float, float]]] = {label: [] for label in sorted(others)}
-    apart = min(0.1, 0.5 / len(groups))  # so that bars of neighbours do not hide each other
+    other_settings = [", ".join(f"{short(k)}={v}" for k, v in t.settings.items() if k != name) for t in swept.trials]
+    groups: dict[str, list[tuple[float, float]]] = {label: [] for label in sorted(other_settings)}
+    offset = min(0.1, 0.5 / len(groups))  # so that bars of neighbours do not hide each other
     with drawing():
         figure, axes = canvas()
-        for (m, own, result), other in zip(swept.trials, others, strict=True):
-            x = ticks.index(own[name]) + apart * (list(groups).index(other) - (len(groups) - 1) / 2)
+        for (m, own, result), other in zip(swept.trials, other_settings, strict=True):
+            x = ticks.index(own[name]) + offset * (list(groups).index(other) - (len(groups) - 1) / 2)
             y, n = result.mean * 100, m.number
             groups[other].append((x, y))
             if not np.isnan(result.std):

@@ -73,19 +73,19 @@ def methods_of(runs: Sequence[Run], names_of_runs: Sequence[str] | None = None) 
             by_key.setdefault(given_names.get(id(run)) or run.key(), []).append(run)
         groups.append([sorted(g, key=lambda r: -1 if r.seed is None else r.seed) for g in by_key.values()])
     if given_names:
-        labels = [[given_names[id(run)] for run, *_ in of] for of in groups]
+        labels = [[given_names[id(run)] for run, *_ in groups_of_problem] for groups_of_problem in groups]
     else:
         labels = [number_repeats(names) for names in _labels(groups)]
     names = {
         text: " ".join(dict.fromkeys([label(group[0].algorithm), text]) if not given_names else [text])
-        for texts, of in zip(labels, groups, strict=True)
-        for text, group in zip(texts, of, strict=True)
+        for texts, groups_of_problem in zip(labels, groups, strict=True)
+        for text, group in zip(texts, groups_of_problem, strict=True)
     }
     numbers = {text: number for number, text in enumerate(names)}
     return [
         Method(text + _mark(group), numbers[text], tuple(group), problem)
-        for problem, texts, of in zip(with_titles(problems), labels, groups, strict=True)
-        for text, group in zip(texts, of, strict=True)
+        for problem, texts, groups_of_problem in zip(with_titles(problems), labels, groups, strict=True)
+        for text, group in zip(texts, groups_of_problem, strict=True)
     ]
 
 

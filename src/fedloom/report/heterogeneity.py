@@ -54,17 +54,17 @@ def heterogeneity(counts: Counts) -> Heterogeneity:
     counts = _checked(counts)
     sizes = counts.sum(1)
     share = counts.sum(0) / max(1, sizes.sum())
-    held = np.zeros(counts.shape[1] + 1, np.int64)
+    by_classes = np.zeros(counts.shape[1] + 1, np.int64)
     entropy = distance = 0.0
     for start in range(0, len(counts), _BLOCK):
         block = counts[start : start + _BLOCK]
-        held += np.bincount((block > 0).sum(1), minlength=len(held))
+        by_classes += np.bincount((block > 0).sum(1), minlength=len(by_classes))
         p = block[block.any(1)] / block[block.any(1)].sum(1, keepdims=True)
         entropy -= float((p * np.log2(np.where(p > 0, p, 1))).sum())
         distance += float(np.abs(p - share).sum()) / 2
     filled = max(1, int((sizes > 0).sum()))
     return Heterogeneity(
-        (int(sizes.min()), float(np.median(sizes)), int(sizes.max())), held, entropy / filled, distance / filled
+        (int(sizes.min()), float(np.median(sizes)), int(sizes.max())), by_classes, entropy / filled, distance / filled
     )
 
 

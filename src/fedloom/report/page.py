@@ -141,7 +141,7 @@ class Page:
         template = _templates()
         numbers = sorted({*_SERIES, *self.methods})
         colours = [(colour(n).lower(), ink(n), dark_colour(n)) for n in numbers]
-        css, script = template.get_template("page.css").render(colours=colours), _read("page.js")
+        css, script = template.get_template("page.css").render(colours=colours), _read_text("page.js")
         page_text = template.get_template("page.html").render(
             page=self,
             css=Markup(css),
@@ -171,7 +171,7 @@ def _pattern(number: int) -> str:
     return "" if style == "-" else " ".join(str(2 * n) for n in style[1])
 
 
-def _read(name: str) -> str:
+def _read_text(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 

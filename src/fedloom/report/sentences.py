@@ -35,11 +35,11 @@ SERIES = (  # in the figure of a single run
 def title(methods: Sequence[Method]) -> str:
     """Return the title of the page: methods and data."""
     labels, problems = {m.label for m in methods}, by_problem(methods)
-    what = methods[0].label if len(labels) == 1 else f"{len(labels)} methods"
+    methods_text = methods[0].label if len(labels) == 1 else f"{len(labels)} methods"
     titles = [problem.title for problem, _ in problems if problem.title != UNKNOWN]
     if len(problems) > _MOST_NAMED:
-        return f"{what} on {len(problems)} problems"
-    return f"{what} on {' and '.join(titles)}" if titles else what
+        return f"{methods_text} on {len(problems)} problems"
+    return f"{methods_text} on {' and '.join(titles)}" if titles else methods_text
 
 
 def introduction(methods: Sequence[Method]) -> str:
@@ -189,13 +189,13 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if not hours else f"{hours:,} h {left} min"
 
 
-def file_name(what: str, place: int, label: str) -> str:
+def file_name(kind: str, place: int, label: str) -> str:
     """Return a file name for a label, of letters, digits and underscores alone.
 
     `place`: among the methods, from 1.
     """
     label = re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")[:40]
-    return f"{what}_{place}" + (f"_{label}" if label else "")
+    return f"{kind}_{place}" + (f"_{label}" if label else "")
 
 
 def partition_of(method: Method) -> str:

@@ -71,17 +71,17 @@ def summary(
     listed: list[Any] = []
     for given in runs:
         listed += list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    mappings = [of for of in listed if isinstance(of, Mapping)]
-    histories = [of for of in listed if isinstance(of, History)]
+    mappings = [source for source in listed if isinstance(source, Mapping)]
+    histories = [source for source in listed if isinstance(source, History)]
     if mappings and mappings == listed:
-        methods = _of_histories({name: of for mapping in mappings for name, of in mapping.items()})
+        methods = _of_histories({name: source for mapping in mappings for name, source in mapping.items()})
     elif histories and len(histories) == len(listed):
         methods = _unnamed(histories)
         remarks = remarks_of(methods)
-    elif all(isinstance(of, (str, os.PathLike)) for of in listed):
+    elif all(isinstance(source, (str, os.PathLike)) for source in listed):
         methods, remarks = read_methods(listed)
     else:
-        kinds = ", ".join(dict.fromkeys(type(of).__name__ for of in listed))
+        kinds = ", ".join(dict.fromkeys(type(source).__name__ for source in listed))
         raise SettingError(
             f"a summary takes directories, or histories, or a mapping of names to histories, got {kinds}: write "
             "summary('runs/three'), summary(first, second) or summary({'fedavg': [first, second]})"
@@ -335,15 +335,16 @@ def rename_methods(methods: Sequence[Method], names: Mapping[str, str]) -> list[
     Raises:
         SettingError: there is no method or problem of a name, or two would have the same name.
     """
-    kinds = [list(dict.fromkeys(of)) for of in ([m.label for m in methods], [m.problem.title for m in methods])]
-    known = [name for of in kinds for name in of if name]
+    kinds = [list(dict.fromkeys(group)) for group in ([m.label for m in methods], [m.problem.title for m in methods])]
+    old_names = [name for group in kinds for name in group if name]
     for old, new in names.items():
-        if old not in known:
+        if old not in old_names:
             raise SettingError(
-                f"there is no {old!r} to rename to {new!r}: there are {', '.join(known)}{did_you_mean(old, known)}"
+                f"there is no {old!r} to rename to {new!r}: there are {', '.join(old_names)}"
+                f"{did_you_mean(old, old_names)}"
             )
-    for of in kinds:
-        new_names = [names.get(name, name) for name in of]
+    for group in kinds:
+        new_names = [names.get(name, name) for name in group]
         if repeated := [name for name in new_names if not name.strip() or new_names.count(name) > 1]:
             raise SettingError(f"names must be unique, got {repeated[0]!r} {new_names.count(repeated[0])} times")
     return [
@@ -364,11 +365,11 @@ def accuracy_readings(
     columns, cells = [], []
     for kind in kinds:
         for way in ways:
-            heading, found = WAYS[way], [reading_of(m, kind, way, last_rounds) for m in methods]
-            if any(spread is not None for spread in found) and (way != "tail" or last_rounds > 1):
+            heading, spreads = WAYS[way], [reading_of(m, kind, way, last_rounds) for m in methods]
+            if any(spread is not None for spread in spreads) and (way != "tail" or last_rounds > 1):
                 group = f"{_KINDS[kind]} accuracy, %" if len(kinds) > 1 else ""
                 columns.append(Column(f"{kind}_{way}", heading.format(many=last_rounds), percent, "high", group))
-                cells.append(found)
+                cells.append(spreads)
     if not columns:
         return None
     head, rows = [Column("method", "method")], [list[Any]([m.label]) for m in methods]

@@ -216,7 +216,7 @@ def inline(svg: bytes, name: str, description: str, more: Mapping[str, str] | No
     """
     root = ElementTree.fromstring(svg)
     link = "{http://www.w3.org/1999/xlink}href"
-    used = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', svg.decode("utf-8")))
+    referenced = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', svg.decode("utf-8")))
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):
@@ -226,11 +226,11 @@ def inline(svg: bytes, name: str, description: str, more: Mapping[str, str] | No
     for e in root.iter():
         for attribute, value in _presentation(e.attrib.pop("style", "")):
             e.set(attribute, value)
-        if part := re.fullmatch(r"([a-z]+)\.(\d+)", own := e.attrib.pop("id", "")):
+        if part := re.fullmatch(r"([a-z]+)\.(\d+)", element_id := e.attrib.pop("id", "")):
             e.set("data-part", part[1])
             e.set("data-method", part[2])
-        elif own in used:
-            e.set("id", f"{name}-{own}")
+        elif element_id in referenced:
+            e.set("id", f"{name}-{element_id}")
         if e.get(link, "").startswith("#"):
             e.set(link, f"#{name}-{e.get(link, '')[1:]}")
         if "clip-path" in e.attrib:

@@ -322,7 +322,7 @@ def _runs(page: Page, methods: Sequence[Method]) -> None:
 
 def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, first: Sequence[PageFigure] = ()) -> None:
     """Add figures of measures over rounds, after those in `first`, and a note for each measure that no run has."""
-    drawn, notes = list(first), []
+    drawn_figures, notes = list(first), []
     for name in names:
         measure, loss = MEASURES[name], MEASURES[name].unit == "loss"
         heading, caption = measure.title, measure.caption
@@ -333,7 +333,7 @@ def _grid(page: Page, methods: Sequence[Method], names: Sequence[str], *, first:
         if name in _ENDS and len(methods) > 1:
             caption += f" {sentences.describe_ending(methods, name)}"
         caption = caption.rstrip() + sentences.describe_missing(methods, name) + sentences.describe_bands(methods)
-        drawn.append(page.figure(figure, name, heading, caption, digits=3 if loss else 1))
-    page.grid(*drawn)
+        drawn_figures.append(page.figure(figure, name, heading, caption, digits=3 if loss else 1))
+    page.grid(*drawn_figures)
     for sentence in notes:
         page.note_missing(sentence)

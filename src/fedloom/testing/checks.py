@@ -141,17 +141,17 @@ def data_stay_private(subject: Subject) -> str | None:
     for kind in COMPUTING:
         clean, poisoned = subject.population(), subject.population(kind=Poisoned, client=client)
         trails = [subject.run(kind, p, cohorts=[(client,)] * 2, refuse=True) for p in (clean, poisoned)]
-        what = f"other clients' data reach client {client} ({kind.name}): padding or shared tables leak"
-        same(trails[0].servers, trails[1].servers, what)
-        same(trails[0].states, trails[1].states, what)
-        same(trails[0].personal[client], trails[1].personal[client], what)
+        message = f"other clients' data reach client {client} ({kind.name}): padding or shared tables leak"
+        same(trails[0].servers, trails[1].servers, message)
+        same(trails[0].states, trails[1].states, message)
+        same(trails[0].personal[client], trails[1].personal[client], message)
         recording = {Loop: RecordingLoop, Stacked: RecordingStacked}[kind]
         logs = []
         for p in (clean, poisoned):
             engine = recording(p, subject.algorithm, Options(on_nonfinite="refuse"))
             engine.round(engine.init(), all_clients[0], 0)
             logs.append({e: (state, upload) for e, k, state, upload in engine.log if k == client and e == 0})
-        same(logs[0], logs[1], what)
+        same(logs[0], logs[1], message)
     return None
 
 
@@ -169,7 +169,7 @@ def only_the_cohort_changes(subject: Subject) -> str | None:
     """After a round the cohort's clients or the server have changed; other clients have not; new ones keep nothing."""
     for kind in ENGINES:
         trail, selected = subject.run(kind), set[int]()
-        for t, cohort in enumerate(trail.asked):
+        for t, cohort in enumerate(trail.selected):
             before, after = trail.states[t], trail.states[t + 1]
             selected.update(cohort)
             owners = {k: trail.engine.keys.place(k).number for k in _of_clients(trail, after)}  # rows of the server too
@@ -306,7 +306,7 @@ def rounds_may_be_empty(subject: Subject) -> str | None:
     for kind in ENGINES:
         for cohort in ((), subject.cohorts[1]):
             trail = _from_round_1(subject, kind, [cohort], lambda round, exchange, client: "lost by the test")
-            if trail.asked[0]:
+            if trail.selected[0]:
                 same(trail.servers[0], trail.servers[1], "no client responded, the server must not change")
             before, after = (_of_clients(trail, states) for states in trail.states)
             same(before, after, "no client responded, no client's state may change")
@@ -355,12 +355,12 @@ def _of_clients(trail: Trail, states: Mapping[int, Any]) -> dict[int, Any]:
     return {k: state for k, state in states.items() if k < trail.engine.keys.first_entry}
 
 
-def _agree(x: Trail, y: Trail, what: str, tolerance: float) -> None:
+def _agree(x: Trail, y: Trail, message: str, tolerance: float) -> None:
     for t, (a, b) in enumerate(zip(x.servers, y.servers, strict=True)):
-        close(a, b, f"{what}: server state after round {t - 1}", tolerance)
+        close(a, b, f"{message}: server state after round {t - 1}", tolerance)
     for t, (s, r) in enumerate(zip(x.states, y.states, strict=True)):
-        assert set(s) == set(r), f"{what}: after round {t - 1} states of clients {sorted(s)} and of {sorted(r)}"
+        assert set(s) == set(r), f"{message}: after round {t - 1} states of clients {sorted(s)} and of {sorted(r)}"
         for k in sorted(s):
-            close(s[k], r[k], f"{what}: state of client {k} after round {t - 1}", tolerance)
+            close(s[k], r[k], f"{message}: state of client {k} after round {t - 1}", tolerance)
     for k in x.personal:
-        close(x.personal[k], y.personal[k], f"{what}: personal model of client {k}", tolerance)
+        close(x.personal[k], y.personal[k], f"{message}: personal model of client {k}", tolerance)

@@ -30,11 +30,11 @@ class Messages(Engine):
         super().__init__(*args, **more)
         self.child: Child | None = None
         self.rehearsals = Rehearsals(self.population, self.algorithm)
-        self.sent = 0
+        self.num_broadcasts = 0
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         broadcast: Part | None = part(call.broadcast)
-        self.sent += 1
+        self.num_broadcasts += 1
         for k in clients:
             request = self.request(call, [k], send)
             yield request, *self.accept(self.exchange(request, broadcast), request)
@@ -46,7 +46,9 @@ class Messages(Engine):
             self.child = Child(self.service())
         (k,) = request.clients
         try:
-            self.child.send(request_bytes(request, self.sent, (self.sent, broadcast), self.stack([k])))
+            self.child.send(
+                request_bytes(request, self.num_broadcasts, (self.num_broadcasts, broadcast), self.stack([k]))
+            )
             return self.child.receive()
         except EOFError:
             what = f"the process of the clients died ({self.child.exit_reason})"

@@ -129,7 +129,7 @@ class Trail:
     states: list[dict[int, Any]]
     personal: dict[int, Weights]
     engine: Engine
-    asked: list[set[int]]  # by round
+    selected: list[set[int]]  # by round
     last: int  # round
 
     @functools.cached_property
