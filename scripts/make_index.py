@@ -4,30 +4,40 @@
 
 Made from the declarations in the classes are `fedloom/cli/index.json` (algorithms, flags, defaults),
 `fedloom/cli/settings.schema.json` (by which editors complete and check settings files), the tables of docs/settings.md,
-those of algorithms and measures in docs/guide.md, and that of families in README.md. Run it where these have changed;
+those of algorithms and measures in docs/guide.md, of sources, partitions, networks and tasks in docs/data.md, of
+samplers in docs/runs.md, of analyses in docs/analyses.md, and that of families in README.md. The sections of
+docs/algorithms.md are made from the docstrings of the algorithms' files. Run it where these have changed;
 `tests/cli/test_index.py` says when.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import TypeAdapter
 
+from fedloom import papers
 from fedloom.algorithms import ALGORITHMS, FAMILIES
+from fedloom.analyses import ANALYSES
 from fedloom.coordinator.settings import RunSettings
+from fedloom.core.averaging import Averaging
 from fedloom.core.choices import field_types, settable, without_none
 from fedloom.core.optimiser import SGD, Adam, Local, Optimiser
 from fedloom.core.setting import flag_of, sentences
+from fedloom.data.sources import SOURCES
 from fedloom.evaluate.measure import MEASURES, TUNABLE, VALIDATION
 from fedloom.experiments import catalogue
+from fedloom.experiments.catalogue import ARRIVING, PARTITIONS, SAMPLERS, TASKS
+from fedloom.experiments.catalogue.partitions import NamedPartition
 from fedloom.experiments.experiment import ClientSettings, DataSettings, Experiment, flat
 from fedloom.experiments.parts import OPTIMISERS, parts, with_parts
 from fedloom.models import MODELS
@@ -35,6 +45,8 @@ from fedloom.models import MODELS
 ROOT = Path(__file__).parents[1]
 INDEX, SCHEMA = (ROOT / "src/fedloom/cli" / name for name in ("index.json", "settings.schema.json"))
 PAGE, GUIDE, README = ROOT / "docs/settings.md", ROOT / "docs/guide.md", ROOT / "README.md"
+METHODS = ROOT / "docs/algorithms.md"
+DATA, RUNS, STUDIED = (ROOT / "docs" / name for name in ("data.md", "runs.md", "analyses.md"))
 Schema = dict[str, Any]
 
 
@@ -82,10 +94,13 @@ def index() -> dict[str, Any]:
     """Return what the command line knows."""
     return {
         "algorithms": {name: _listed(name) for name in ALGORITHMS},
-        "settings": {key: _indexed(one) for key, one in DECLARED.items() if one.flag},
-        "partitions": catalogue.PARTITIONS,
+        "settings": {key: _indexed(key, one) for key, one in DECLARED.items() if one.flag},
+        "downloads": [source.name for source in SOURCES.values() if source.download],
+        "partitions": list(PARTITIONS),
+        "samplers": list(SAMPLERS),
         "models": list(MODELS),
-        "tasks": list(catalogue.TASKS),
+        "tasks": list(TASKS),
+        "analyses": ["all", *papers.analyses()],
         "measures": TUNABLE,
         "validation": VALIDATION,
     }
@@ -174,6 +189,90 @@ def _first_line(name: str) -> str:
     return _docstring(name).splitlines()[0]
 
 
+# ---- data, networks, tasks, samplers and analyses
+
+
+def data_page(text: str) -> str:
+    """Return docs/data.md with its tables of sources, downloads, partitions, networks and tasks made anew."""
+    sources = [(f"`{s.name}`", s.what, s.files or "none", s.tried) for s in SOURCES.values()]
+    text = _with_table(text, ("name", "what", "files, below the folder", "run on"), sources)
+    offered: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for source in SOURCES.values():
+        if source.download is not None:
+            offered[source.download.publisher, source.download.checksums_by].append(f"`{source.name}`")
+    downloads = [(", ".join(names), *by) for by, names in offered.items()]
+    text = _with_table(text, ("name", "from", "SHA-256 as published by"), downloads)
+    text = _with_table(
+        text,
+        ("on the command line", "unless given", "in Python", "what", "from"),
+        [
+            (
+                f"`{p.form}`".replace("|", "\\|"),
+                f"`{values}`" if (values := ":".join(map(str, p.values.values()))) else "-",
+                f"`{_called(p)}`",
+                p.sentence,
+                p.paper,
+            )
+            for p in PARTITIONS.values()
+        ],
+    )
+    networks = [
+        (f"`{n.name}`", n.what, f"{n.parameters:,}", f"{' x '.join(map(str, n.shape))}, {n.num_classes} classes")
+        for n in MODELS.values()
+    ]
+    text = _with_table(text, ("name", "what", "parameters", "for"), networks)
+    return _with_table(text, ("name", "loss"), [(f"`{task.name}`", task.what) for task in TASKS.values()])
+
+
+def runs_page(text: str) -> str:
+    """Return docs/runs.md with its table of samplers made anew."""
+    rows = [
+        (("any of these " if one is ARRIVING else "") + f"`{one.form}`", f"`{_made(one.make)}`", _first(one.make))
+        for one in (*SAMPLERS.values(), ARRIVING)
+    ]
+    return _with_table(text, ("`clients.sampler`", "in Python, those of `fedloom.coordinator`", "asks"), rows)
+
+
+def analyses_page(text: str) -> str:
+    """Return docs/analyses.md with its tables of analyses made anew."""
+    every = papers.analyses()
+    rows = [(f"`{name}`", _whole(measure)) for name, measure in ANALYSES.items()]
+    text = _with_table(text, ("name", "what it measures"), rows)
+    own = [
+        (f"`{name}`", measure.__module__.split(".")[2], _whole(measure))
+        for name, measure in every.items()
+        if name not in ANALYSES
+    ]
+    return _with_table(text, ("name", "study", "what it measures"), own)
+
+
+def _called(partition: NamedPartition) -> str:
+    """How a partition is made in Python."""
+    takes = inspect.signature(partition.function).parameters
+    names = [name for name, one in takes.items() if one.default is one.empty or name in partition.values]
+    seed = takes["seed"].default if "seed" in takes else inspect.Parameter.empty
+    more = {} if seed is inspect.Parameter.empty else {"seed": seed}
+    return _call(partition.function.__name__, names, more | dict(partition.fixed))
+
+
+def _made(kind: Any) -> str:
+    """How an object of a dataclass is made in Python."""
+    return _call(kind.__name__, [field.name for field in dataclasses.fields(kind)], {})
+
+
+def _call(name: str, arguments: Iterable[str], fixed: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join([*arguments, *(f'{key}={value}' for key, value in fixed.items())])})"
+
+
+def _first(thing: Any) -> str:
+    """The first paragraph of a docstring."""
+    return " ".join((thing.__doc__ or "").partition("\n\n")[0].split())
+
+
+def _whole(thing: Any) -> str:
+    return " ".join((thing.__doc__ or "").split())
+
+
 def written(found: Schema) -> str:
     """Return JSON as text."""
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
@@ -181,19 +280,100 @@ def written(found: Schema) -> str:
 
 def made() -> dict[Path, str]:
     """Return all files and what they must hold."""
-    pages = {PAGE: page, GUIDE: guide, README: readme}
+    pages = {PAGE: page, GUIDE: guide, README: readme, METHODS: methods}
+    pages |= {DATA: data_page, RUNS: runs_page, STUDIED: analyses_page}
     texts = {path: make(path.read_text(encoding="utf-8")) for path, make in pages.items()}
     return {INDEX: written(index()), SCHEMA: written(schema()), **texts}
+
+
+# ---- the page of algorithms
+
+_FROM, _TO = (f"<!-- made by scripts/make_index.py: {mark} here -->\n" for mark in ("from", "to"))
+
+
+def methods(text: str) -> str:
+    """Return docs/algorithms.md with its contents and the sections of all algorithms made anew."""
+    before, rest = text.split(_FROM)
+    _, after = rest.split(_TO)
+    names, places = {kind: name for name, kind in ALGORITHMS.items()}, dict[tuple[Any, ...], str]()
+    contents = [
+        f"- {family}: {' · '.join(f'[{names[kind]}](#{names[kind]})' for kind in kinds)}\n"
+        for family, kinds in FAMILIES.items()
+    ]
+    sections = [_method(name, places) for name in ALGORITHMS]
+    return f"{before}{_FROM}{''.join(contents)}\n{''.join(sections)}{_TO}{after}"
+
+
+def linked(text: str, name: str) -> str:
+    """Return what the file of an algorithm says, with links to the other algorithms and pages that it names."""
+    text = re.sub(r"`(\w+)`", lambda m: f"[{m[0]}](#{m[1]})" if m[1] in {*ALGORITHMS} - {name} else m[0], text)
+    return re.sub(r"\bdocs/([\w-]+\.md)", r"[docs/\1](\1)", text)
+
+
+def _method(name: str, places: dict[tuple[Any, ...], str]) -> str:
+    """Return the section of an algorithm. `places`: settings of a class, and the algorithm whose section has them."""
+    kind = ALGORITHMS[name]
+    first, *others = _docstring(name).split("\n\n")
+    file = f"../src/fedloom/algorithms/{name}.py"
+    parts = [f"## {name}", f"{linked(first, name)} Class [`{kind.__name__}`]({file})."]
+    parts += [p if p.startswith("    ") else linked(" ".join(p.split()), name) for p in others]
+    settings = "\n".join(_settings(name, kind, places))
+    return "\n\n".join([*parts, *([settings] if settings else [])]) + "\n\n"
+
+
+def _settings(name: str, kind: type, places: dict[tuple[Any, ...], str]) -> Iterator[str]:
+    """Yield a line for each setting, and one for those that the page's head or an earlier section explains."""
+    beneath, elsewhere = sentences(kind), dict[str, list[str]]()
+    head = {f.name: (f.default, sentences(Averaging).get(f.name)) for f in dataclasses.fields(Averaging)}
+    for key, value in catalogue.hyper_parameters(name).items():
+        owner = next(c for c in kind.__mro__ if key in inspect.get_annotations(c))
+        place = places.setdefault((owner, key), name)
+        if head.get(key) == (value, beneath[key]):
+            elsewhere.setdefault("[averages](#averages)", []).append(key)
+        elif place != name:
+            elsewhere.setdefault(f"[{place}](#{place})", []).append(key)
+        else:
+            yield f"- `{key}={expression(value)}`: {linked(beneath[key], name)}"
+    for where, keys in elsewhere.items():
+        yield f"- {', '.join(f'`{key}`' for key in keys)}: as in {where}."
+
+
+def expression(value: object) -> str:
+    """Return a default as Python writes it, with `fl`; an optimiser's defaults beside its rate are left out."""
+    if isinstance(value, str):
+        return json.dumps(value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    inner = [
+        f"{f.name}={expression(getattr(value, f.name))}"
+        for f in dataclasses.fields(value)
+        if f.init and (f.name == "lr" or getattr(value, f.name) != f.default)
+    ]
+    return f"fl.{type(value).__name__}({', '.join(inner)})"
 
 
 # ---- the index
 
 
-def _indexed(one: Declared) -> dict[str, Any]:
+def _indexed(key: str, one: Declared) -> dict[str, Any]:
     """What the parser needs of a setting that has a flag."""
     choices = {"choices": list(get_args(one.kind))} if get_origin(one.kind) is Literal else {}
-    about = {"flag": one.flag, "value": one.value, "group": one.group, "what": plain(one.sentence)}
+    about = {"flag": one.flag, "value": one.value, "group": one.group, "what": _described(key, one)}
     return {"default": one.default, **choices, **about}
+
+
+_FORMS = {
+    "model": [*MODELS],
+    "task": [*TASKS],
+    "data.partition": [partition.form for partition in PARTITIONS.values()],
+    "clients.sampler": [*(sampler.form for sampler in SAMPLERS.values()), f"each with {ARRIVING.form}"],
+}
+
+
+def _described(key: str, one: Declared) -> str:
+    """The sentence of a setting, and the names that it may have."""
+    text = plain(one.sentence)
+    return f"{text.rstrip('.')}: {', '.join(_FORMS[key])}." if key in _FORMS else text
 
 
 def _listed(name: str) -> dict[str, str]:
@@ -218,12 +398,19 @@ def schema() -> Schema:
     defaults = flat(Experiment().described())
     keys = {f"{section}.{name}": found for section, found in _sections().items() for name, found in found.items()}
     for key, said in DECLARED.items():
-        keys.setdefault(key, {"type": "string"})["description"] = plain(said.sentence)
+        keys.setdefault(key, {"type": "string"})["description"] = _described(key, said)
     for key, value in defaults.items():
         if key in keys:
             keys[key]["default"] = value
+    for key, names, others in (
+        ("algorithm", ALGORITHMS, ":"),
+        ("model", MODELS, "[:,]"),
+        ("task", TASKS, ":"),
+        ("data.partition", PARTITIONS, f"^({'|'.join(PARTITIONS)}):"),
+        ("clients.sampler", SAMPLERS, f"^({'|'.join(SAMPLERS)})[:+]"),
+    ):
+        keys[key]["anyOf"] = [{"enum": list(names)}, {"pattern": others}]
     top = {key: found for key, found in keys.items() if "." not in key}
-    top["algorithm"] = {**top["algorithm"], "anyOf": [{"enum": list(ALGORITHMS)}, {"pattern": ":"}]}
     sections = {
         name: _table({key.partition(".")[2]: found for key, found in keys.items() if key.startswith(f"{name}.")})
         for name in _sections()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from colours import federation as images
 from fedloom import algorithms
@@ -64,6 +65,7 @@ from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing import CHECKS, Subject, check
 from fedloom.testing.compare import differ
+from fedloom.testing.subject import Normalised
 from small import ONE_SHOT, DenseTiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* weighs a distance to the running statistics")
@@ -227,6 +229,53 @@ def test_every_algorithm_goes_through_the_whole_battery_once() -> None:
 @pytest.mark.parametrize(("algorithm", "name"), cases())
 def test_battery(algorithm: str, name: str) -> None:
     why = CHECKS[name](subject(algorithm))
+    if why is not None:
+        pytest.skip(why)
+
+
+class Attending(nn.Module):
+    """Three words of four numbers that attend to each other, with dropout inside attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.25, batch_first=True)
+        self.head = nn.Linear(12, 3)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        words = x.view(-1, 3, 4)
+        return torch.tanh(self.attention(words, words, words, need_weights=False)[0].flatten(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x))  # type: ignore[no-any-return]
+
+
+NETWORKS = {
+    "frozen": Model(Normalised, name="frozen", frozen="hidden"),  # BatchNorm and dropout learn on
+    "frozen_norm": Model(Normalised, name="frozen_norm", frozen="norm"),
+    "attending": Model(Attending, name="attending"),
+}
+
+
+@functools.lru_cache(maxsize=1)
+def upon(algorithm: str, network: str) -> Subject:
+    return Subject.of(ALGORITHMS[algorithm], {network: NETWORKS[network]})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network", "name"),
+    [
+        pytest.param(*case, marks=[] if i % 17 == 0 and case[2] != "tracing_agrees" else [pytest.mark.slow])
+        for i, case in enumerate(
+            (algorithm, network, name)
+            for algorithm in REPRESENTATIVES
+            for network in NETWORKS
+            for name in OF_VARIANTS
+            if name != "normalisation_and_dropout"  # which brings a network of its own
+        )
+    ],
+)
+def test_battery_upon_frozen_parts_and_dropout_in_attention(algorithm: str, network: str, name: str) -> None:
+    why = CHECKS[name](upon(algorithm, network))
     if why is not None:
         pytest.skip(why)
 

@@ -14,6 +14,7 @@ import pytest
 import fedloom
 from fedloom.cli.main import main
 from fedloom.cli.parser import parser
+from fedloom.experiments import catalogue
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -119,71 +120,41 @@ def test_paths_that_pages_name_exist() -> None:
             assert (ROOT / path).exists(), f"{page.name} names {path}, which does not exist"
 
 
+_SETTING = re.compile(r"^- `(\w+)=([^`]+)`: .+\.$", re.MULTILINE)
+_REFERENCE = re.compile(r"^- (`\w+`(?:, `\w+`)*): as in \[\w+\]\(#(\w+)\)\.$", re.MULTILINE)
+
+
 def algorithm_section(name: str) -> str:
-    """What docs/algorithms.md says of an algorithm."""
+    """Return the section of docs/algorithms.md that has this heading."""
     page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
-    _, heading, section = page.partition(f"\n## {name}\n")
-    assert heading, f"docs/algorithms.md has no section {name}"
-    return section.partition("\n## ")[0]
+    found = re.search(rf"^## {name}\n(.*?)^## ", page, re.MULTILINE | re.DOTALL | re.IGNORECASE)
+    assert found, f"docs/algorithms.md has no section {name}"
+    return found[1]
 
 
 @pytest.mark.parametrize("name", fedloom.ALGORITHMS)
-def test_every_algorithm_is_documented(name: str) -> None:
+def test_each_setting_of_an_algorithm_stands_in_its_section_or_in_the_one_that_it_names(name: str) -> None:
     section = algorithm_section(name)
-    for setting in vars(fedloom.ALGORITHMS[name]()):
-        shared = setting in ("local", "aggregation", "buffers", "shared")  # explained above the sections
-        assert shared or f"`{setting}" in section, f"the section {name} does not explain {setting}"
+    listed = dict(_SETTING.findall(section))
+    for keys, other in _REFERENCE.findall(section):
+        explained = algorithm_section(other)
+        for key in re.findall(r"\w+", keys):
+            (listed[key],) = re.findall(rf"^- `{key}=([^`]+)`", explained, re.MULTILINE)
+    made = {key: eval(value, {"fl": fedloom}) for key, value in listed.items()}
+    assert made == catalogue.hyper_parameters(name)
 
 
-def test_settings_that_several_algorithms_have_are_listed_with_all_of_them() -> None:
-    """The sentence above the list of `aggregation`, `buffers` and `shared`, clause by clause."""
-    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
-    (said,) = (part for part in page.split("\n\n") if part.endswith("the first alone:"))
-    three = ("aggregation", "buffers", "shared")
-    having: dict[tuple[str, ...], set[str]] = {}
-    for name, kind in fedloom.ALGORITHMS.items():
-        given = inspect.signature(kind).parameters
-        having.setdefault(tuple(s for s in three if s in given), set()).add(name)
-    clauses = [set(re.findall(r"`(\w+)`", clause)) for clause in said.split(";")]
-    assert clauses == [having.pop(three[:count]) for count in (3, 2, 1)]
-    assert set(having) == {()}
-    (defaults,) = re.findall(r'or `"uniform"`, the default of (.*);', page)
-    uniform = {n for n, kind in fedloom.ALGORITHMS.items() if getattr(kind(), "aggregation", "samples") == "uniform"}
-    assert set(re.findall(r"`(\w+)`", defaults)) == uniform
-
-
-_SAID = re.compile(r"`(\w+)=([^`]+)`")
-
-
-def defaults_said(name: str) -> dict[str, str]:
-    """What docs/algorithms.md says for a default of each setting of an algorithm: in the lists of its section, where a
-    setting is explained by the value that it has, or in the section that this one refers to ("as `kt_pfl`").
-    """
-    section = algorithm_section(name)
-    lists = "\n".join(re.findall(r"^(?:- |  (?! )).*$", section, re.MULTILINE))
-    said: dict[str, str] = {}
-    for setting, value in _SAID.findall(lists):
-        said.setdefault(setting, value)
-    others = {other for other in re.findall(r"as (?:of |for )?\[?`(\w+)`", section) if other in fedloom.ALGORITHMS}
-    for other in sorted(others - {name}):
-        said = {**defaults_said(other), **said}
-    return said
-
-
-@pytest.mark.parametrize("name", fedloom.ALGORITHMS)
-def test_defaults_are_those_that_the_page_says(name: str) -> None:
-    said, wrong = defaults_said(name), dict[str, str]()
-    for field in dataclasses.fields(fedloom.ALGORITHMS[name]):
-        if field.name not in ("local", "aggregation", "buffers", "shared"):  # explained above the sections
-            default = getattr(fedloom.ALGORITHMS[name](), field.name)
-            if field.name not in said or eval(said[field.name], {"fl": fedloom}) != default:
-                wrong[field.name] = f"docs/algorithms.md says {said.get(field.name, 'nothing')}, and it is {default!r}"
-    assert not wrong
+def test_a_setting_that_several_algorithms_have_is_explained_once() -> None:
+    assert "- `num_public`, `tau`: as in [kt_pfl](#kt_pfl).\n" in algorithm_section("topk_pfl").replace(
+        "`distill`, ", ""
+    )
+    assert "- `aggregation`, `buffers`, `shared`: as in [averages](#averages).\n" in algorithm_section("fedavg")
+    assert '- `aggregation="uniform"`: Weight of a client' in algorithm_section("pfedme")
 
 
 def test_defaults_of_local_training_are_those_that_the_page_says() -> None:
-    above = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8").partition("\n\n`fedavg`, ")[0]
-    said = {name: eval(value, {"fl": fedloom}) for name, value in _SAID.findall(above)}
+    said = re.findall(r"`(\w+)=([^`]+)`", algorithm_section("Local training"))
+    said = {name: eval(value, {"fl": fedloom}) for name, value in said}
     assert set(said) == {f.name for f in dataclasses.fields(fedloom.Local)} - {"steps"}
     assert fedloom.Local(**said) == fedloom.Local()
 

@@ -43,13 +43,11 @@ def test_every_analysis_writes_a_figure_and_its_numbers(name: str, trained: Any,
     assert finding.summary.rows
 
 
-def test_an_analysis_stands_in_a_module_of_its_name() -> None:
+def test_every_module_that_measures_is_an_analysis() -> None:
     folder = Path(analyses.__file__).parent
     assert sorted(ANALYSES) == sorted(
         p.stem.replace("_", "-") for p in folder.glob("[!_]*.py") if "def measure(" in p.read_text("utf-8")
     )
-    for name, measure in ANALYSES.items():
-        assert measure.__module__ == f"{analyses.__name__}.{name.replace('-', '_')}"
 
 
 @pytest.mark.slow

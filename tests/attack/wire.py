@@ -136,6 +136,7 @@ def read_own_answer(data: bytes, _: Path) -> None:
 
 SOUND = {
     "id": "a" * 32, "train": [3, 4], "test": [1, 1], "val": [0, 0], "shape": [4], "dtype": "float32", "model": "",
+    "classes": [], "columns": [],
 }  # fmt: skip
 
 

@@ -30,6 +30,11 @@ def test_bash_completes_commands_names_flags_and_values(capsys: pytest.CaptureFi
     assert completed(script, "fedloom run fedavg --model resnet1") == [
         *("resnet10", "resnet18", "resnet18_gn", "resnet18_cosine")
     ]
+    assert completed(script, "fedloom run fedavg --task h") == ["hinge"]
+    assert completed(script, "fedloom run fedavg --partition logn") == ["lognormal", "lognormal_sizes"]
+    assert completed(script, "fedloom run fedavg --sampler by_") == ["by_round", "by_size"]
+    assert completed(script, "fedloom analyse runs pro") == [f"proposition-{n}" for n in (1, 2, 3)]
+    assert completed(script, "fedloom data download cifar") == ["cifar10", "cifar100"]
     assert completed(script, "fedloom data s") == ["show", "sources"]
     assert completed(script, "fedloom data show --par") == ["--partition", "--partition-seed"]
     assert completed(script, "fedloom summary runs --re") == ["--reading"]

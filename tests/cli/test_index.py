@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from fedloom import papers
 from fedloom.algorithms import ALGORITHMS
 from fedloom.cli.flags import add_settings
+from fedloom.core.optimiser import SGD, Distill
 from fedloom.core.setting import flag_of, sentences, setting
 from fedloom.experiments import catalogue
+from fedloom.experiments.catalogue import ARRIVING, PARTITIONS, SAMPLERS
 from fedloom.experiments.experiment import Experiment, flat
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +59,32 @@ def test_the_file_of_an_algorithm_says_what_travels(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("fedloom.algorithms.moon.__doc__", text.replace("Kept by the client", "Kept"))
     with pytest.raises(ValueError, match="the file of moon must say: Down: "):
         told("moon")
+
+
+def test_the_section_of_an_algorithm_is_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, methods = MADE["METHODS"].read_text(encoding="utf-8"), MADE["methods"]
+    text = "Name: it is `moon`.\n\nAs in `fedavg`\n(docs/ktpfl.md).\n\n    w <- `fedavg`\n\nDown: nothing."
+    monkeypatch.setattr("fedloom.algorithms.moon.__doc__", text)
+    head, _, rest = methods(page).partition("\n## moon\n\n")
+    assert rest.startswith(
+        "Name: it is `moon`. Class [`MOON`](../src/fedloom/algorithms/moon.py).\n\n"
+        "As in [`fedavg`](#fedavg) ([docs/ktpfl.md](ktpfl.md)).\n\n    w <- `fedavg`\n\nDown: nothing.\n\n- `mu=1.0`: "
+    )
+    assert page.startswith(head)
+    assert page.endswith(rest[rest.index("\n## fedcurv\n") :])
+
+
+def test_a_default_stands_on_the_page_as_python_writes_it() -> None:
+    part = Distill(batch_size=128, optimiser=SGD(lr=0.01, momentum=0.9))
+    written = "fl.Distill(batch_size=128, optimiser=fl.SGD(lr=0.01, momentum=0.9))"  # its rate too, which is SGD's own
+    assert [MADE["expression"](value) for value in (part, "a", (0, 1))] == [written, '"a"', "(0, 1)"]
+
+
+def test_what_is_taken_from_docstrings_is_there() -> None:
+    said = [p.sentence for p in PARTITIONS.values()]
+    said += [MADE["_first"](one.make) for one in (*SAMPLERS.values(), ARRIVING)]
+    said += [MADE["_first"](measure) for measure in papers.analyses().values()]
+    assert [text for text in said if not text.endswith(".")] == []
 
 
 @dataclass(frozen=True, kw_only=True)

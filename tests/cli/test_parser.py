@@ -35,6 +35,7 @@ def functions(of: argparse.ArgumentParser) -> Iterator[str]:
         ("--help", 0),
         ("--version", 0),
         ("algorithms", 0),
+        ("claims dense", 0),
         ("report --help", 0),
         ("run --help", 0),
         ("sweep --help", 0),

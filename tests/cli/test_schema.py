@@ -46,6 +46,10 @@ def test_examples_are_right(path: Path) -> None:
         ({"modle": "lenet"}, "$.modle"),
         ({"model": 3}, "$.model"),
         ({"algorithm": "fedavgg"}, "$.algorithm"),
+        ({"model": "lenett"}, "$.model"),
+        ({"task": "hinges"}, "$.task"),
+        ({"data": {"partition": "shard:2"}}, "$.data.partition"),
+        ({"clients": {"sampler": "by_sizes"}}, "$.clients.sampler"),
         ({"run": {"rouns": 3}}, "$.run"),
         ({"run": {"rounds": 0}}, "$.run.rounds"),
         ({"run": {"engine": "fast"}}, "$.run.engine"),
@@ -68,6 +72,8 @@ def test_mistakes_are_marked(described: dict[str, Any], where: str) -> None:
     [
         {"run": {"threads": "none"}, "local": {"optimiser": "adam", "betas": [0.8, 0.9]}},
         {"fedbe": {"distill": {"optimiser": {"kind": "cosine", "steps": 8, "of": {"kind": "sgd", "lr": 0.01}}}}},
+        {"model": "lenet,own:Net", "task": "own:Task"},
+        {"data": {"partition": "lognormal:2:2:5"}, "clients": {"sampler": "uniform+arriving:5:1"}},
         {"$schema": "settings.schema.json", "algorithm": "own:Method", "Method": {"beta": 1}},
     ],
 )

@@ -544,8 +544,11 @@ def test_data_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[-1] == "figure: held.svg"
     assert Path("held.svg").read_text().lstrip().startswith("<?xml")
     out = done(capsys, "data sources")
-    assert "fashion_mnist_small" in out
-    assert "partitions: iid, shards:S, dirichlet:ALPHA" in out
+    named = {line.split("  ")[0]: line for line in out.splitlines()}
+    assert [named[name].split()[-1] for name in ("mnist", "cinic10")] == ["yes", "-"]
+    assert "needs no files" in named["fashion_mnist_small"]
+    assert "Deal all examples in random order" in named["iid"]
+    assert "lists:FILE.json" in named
 
 
 @pytest.mark.slow

@@ -129,6 +129,33 @@ def test_a_changed_settings_file_is_refused_before_it_is_used(
 
 
 @pytest.mark.slow
+def test_a_run_of_another_format_is_refused_by_every_command_that_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(["run", "fedavg", *QUICK, "--out", str(out)]) == 0
+    text = (out / "manifest.json").read_text()
+    (out / "manifest.json").write_text(text.replace('"format": 2', '"format": 1'))
+    (out / "settings.json").write_text("{}")  # as the format of that time had it
+    message = f"{out} holds a run of format 1, and format 2 is read: run it again; its metrics.jsonl is plain text"
+    for command in (
+        ["resume", str(out)],
+        ["replay", str(out), "1"],
+        ["branch", str(out), "--at", "1", "--out", str(tmp_path / "branch")],
+        ["export", str(out), str(tmp_path / "model.pt")],
+        ["analyse", str(out), "forgetting"],
+        ["report", str(out)],
+        ["summary", str(out)],
+        ["run", "fedavg", *QUICK, "--out", str(out), "--resume"],
+    ):
+        capsys.readouterr()
+        assert main(command) == 2, command
+        assert message in " ".join(capsys.readouterr().err.split()), command
+    assert main(["verify", str(out)]) == 1
+    assert capsys.readouterr().out == f"{out}: NOT WHOLE\n  {message}\n"
+
+
+@pytest.mark.slow
 def test_what_was_killed_before_its_first_record_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert main(["run", "fedavg", *QUICK, "--out", str(out)]) == 0

@@ -15,7 +15,7 @@ import tiny
 from fedloom import FedAvg, NewClients, RunSettings, run
 from fedloom.coordinator import reading
 from fedloom.coordinator.history import History, Reached, runs_below
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, StorageError
 from fedloom.report.methods import evaluation_seconds, training_seconds
 
 
@@ -183,6 +183,13 @@ def test_only_the_metrics_are_needed(tmp_path: Path) -> None:
     history = History.read(folder)
     assert (history.timing, history.settings, history.federation, history.algorithm) == ([], {}, {}, "")
     assert [row["seconds"] for row in history.rows()] == [0.0, None, None, None]
+
+
+def test_facts_in_a_directory_that_somebody_made_are_read_and_prove_nothing(tmp_path: Path) -> None:
+    history = History.read(written(tmp_path, manifest={"engine": "loop", "models": {"net": 7}}))
+    assert (history.engine, history.manifest["models"], history.unproved) == ("loop", {"net": 7}, "")
+    with pytest.raises(StorageError, match="holds a run of format 1, and format 2 is read"):
+        History.read(written(tmp_path, manifest={"format": 1, "engine": "loop"}))
 
 
 def test_no_run_is_an_error(tmp_path: Path) -> None:

@@ -204,9 +204,14 @@ def test_layers_are_counted_from_one(word: str) -> None:
 
 @pytest.mark.parametrize("shared", ["* !hed.*", "body.0.* hed.*", "!hed.* *"])
 def test_a_pattern_that_matches_no_layer_is_refused(shared: str) -> None:
-    rule = r"'!?hed\.\*' matches no tensor of ordered: write patterns of its layers, body\.0, body\.1, head, or last:N"
+    rule = (
+        r"'hed\.\*' matches no tensor of ordered: write patterns of its layers, body\.0, body\.1, head, a kind of "
+        r"layers \(norm, conv, linear, embedding\), or last:N"
+    )
     with pytest.raises(SettingError, match=rule):
-        FedAvg(shared=shared).init(Model(Ordered, name="ordered"), 0, num_clients=3)
+        Loop(
+            clients_of([(np.zeros((4, 4)), np.arange(4))], model=Model(Ordered, name="ordered")), FedAvg(shared=shared)
+        )
 
 
 @pytest.mark.some(1)
@@ -221,7 +226,9 @@ def test_personal_layers_of_fedper(engine: Any) -> None:
     assert not nothing.engine.algorithm.personalises
     whole = Run(FedAvg(local=LOCAL), engine)
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(nothing.servers), tree.leaves(whole.servers), strict=True))
-    with pytest.raises(SettingError, match=r"'hed\.\*' matches no tensor of net: .* layers, 0, 1, 3, or last:N"):
+    with pytest.raises(
+        SettingError, match=r"'hed\.\*' matches no tensor of net: .* layers, 0, 1, 3, a kind .*, or last:N"
+    ):
         Run(FedPer(personal_layers="hed.*"), engine)
     with pytest.raises(SettingError, match=r"shared = '\* !\*' matches no parameter of net"):
         Run(FedPer(personal_layers="*"), engine)
@@ -251,8 +258,8 @@ class Residual(nn.Module):
 )
 def test_a_pattern_that_misses_normalisation_layers_is_warned_of(algorithm: Any, word: str) -> None:
     said = (
-        rf"match all of a kind, got '{word}', which matches 2 of the 3 BatchNorm1d layers of residual, without "
-        r"block.downsample.1: write another for these, such as '\*downsample.1', or name"
+        rf"'{word}' matches 2 of the 3 BatchNorm1d layers of residual, without block.downsample.1: write 'norm' for "
+        "all normalisation layers, or name"
     )
     data = [(np.zeros((4, 6)), np.arange(4))] * 2
     with pytest.warns(SettingWarning, match=said):

@@ -15,7 +15,7 @@ from torch.func import vmap
 import fedloom as fl
 from fedloom.core import tree
 from fedloom.core.batches import Batch
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import fold_in, uniform
 from fedloom.core.types import Weights, replace
@@ -244,7 +244,6 @@ class Draws(nn.Module):
         lambda x: F.alpha_dropout(x, 0.5, training=True),
         lambda x: F.gumbel_softmax(x),
         lambda x: x + torch.empty_like(x).normal_(),
-        lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.1),
     ],
 )
 def test_random_numbers_inside_a_model_are_refused(draw: Any) -> None:
@@ -256,8 +255,6 @@ def test_random_numbers_inside_a_model_are_refused(draw: Any) -> None:
 @pytest.mark.parametrize(
     "layer",
     [
-        nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True),
-        nn.LSTM(4, 4, num_layers=2, dropout=0.1),
         nn.RReLU(),
         nn.FractionalMaxPool2d(2, output_size=1),
     ],
@@ -298,13 +295,6 @@ def test_a_module_keeps_its_own_weights() -> None:
 def test_a_model_needs_parameters() -> None:
     with pytest.raises(ValueError, match="needs parameters to train, ReLU has none"):
         Model(nn.ReLU())
-
-
-def test_a_frozen_layer_is_refused() -> None:
-    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    network[0].weight.requires_grad_(False)
-    with pytest.raises(SettingError, match=r"'0.weight' of Sequential has requires_grad=False: register as a buffer"):
-        Model(network)
 
 
 class WithFeatures(nn.Module):
@@ -462,14 +452,94 @@ def test_random_numbers_are_found_wherever_they_are_drawn(forward: Any) -> None:
         model.check_randomness(model.init(0), torch.ones(3, 4))
 
 
-def test_dropout_inside_a_function_is_found() -> None:
+class Encoder(nn.Module):
+    """A layer that attends to 3 words of 4 numbers, with dropout inside attention and beside it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.layer(x, x, x)[0] if isinstance(self.layer, nn.MultiheadAttention) else self.layer(x)
+        return self.head((z[0] if isinstance(z, tuple) else z).mean(1))
+
+
+RANDOM_LAYERS = {
+    "attention": lambda p: nn.MultiheadAttention(4, 2, dropout=p, batch_first=True),
+    "encoder": lambda p: nn.TransformerEncoderLayer(4, 2, 8, dropout=p, batch_first=True),
+    "lstm": lambda p: nn.LSTM(4, 2, num_layers=3, dropout=p, bidirectional=True, batch_first=True),
+    "gru": lambda p: nn.GRU(4, 4, num_layers=2, dropout=p, batch_first=True),
+    "rnn": lambda p: nn.RNN(4, 4, num_layers=2, dropout=p, bias=False, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("layer", RANDOM_LAYERS)
+def test_dropout_inside_a_layer_follows_the_key_of_the_client(layer: str) -> None:
+    model, x = Model(Encoder(RANDOM_LAYERS[layer](0.4)).double()), torch.randn(5, 3, 4, dtype=torch.float64)
+    weights, before = model.init(0, torch.float64), torch.get_rng_state()
+    model.check_randomness(weights, x)
+    one, same, other = (model.train(weights, batch(x, key=key))[0] for key in (7, 7, 8))
+    assert torch.equal(one, same)
+    assert not torch.allclose(one, other)
+    padded = model.train(weights, batch(x, padding=2))[0]
+    torch.testing.assert_close(padded[:5], one, rtol=1e-12, atol=1e-14)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("layer", RANDOM_LAYERS)
+def test_layers_whose_dropout_is_governed_compute_what_they_compute_in_torch(layer: str) -> None:
+    """With hardly any dropout, p = 1e-12, what is left is PyTorch's own arithmetic without dropout."""
+    given, plain = (Encoder(RANDOM_LAYERS[layer](p)).double() for p in (1e-12, 0.0))
+    plain.load_state_dict(given.state_dict())
+    model, x = Model(given), torch.randn(5, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(model.train(model.init(0, torch.float64), batch(x))[0], plain(x), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("more", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.eye(3).bool()}])
+def test_attention_with_dropout_takes_the_arguments_of_torch(more: Any) -> None:
+    x = torch.randn(5, 2, 3, 4, dtype=torch.float64)
+    model = Model(Draws(lambda x: F.scaled_dot_product_attention(x, x + 1, x, dropout_p=1e-12, **more)))
+    own = F.scaled_dot_product_attention(x, x + 1, x, **more)
+    torch.testing.assert_close(model.train(model.init(0, torch.float64), batch(x))[0], own, rtol=1e-10, atol=1e-12)
+
+
+def test_the_share_of_attention_that_is_dropped() -> None:
+    p, n = 0.3, 200
+    values = torch.eye(n, dtype=torch.float64).expand(4, n, n)  # so that the answer is the attention itself
+    model = Model(Draws(lambda x: F.scaled_dot_product_attention(x * 0, x * 0, x, dropout_p=p)))
+    kept = model.train(model.init(0, torch.float64), batch(values))[0]
+    assert float((kept == 0).double().mean()) == pytest.approx(p, abs=0.01)
+    torch.testing.assert_close(kept[kept != 0], torch.full_like(kept[kept != 0], 1 / n / (1 - p)))
+
+
+def test_dropout_that_would_follow_the_padding_is_refused() -> None:
+    model = Model(Draws(lambda x: F.dropout(x.T, 0.5, True).T))
+    with pytest.raises(StackingError, match=r"needs its 7 examples in the first dimension, got \[4, 7\]"):
+        model.train(model.init(0), batch(torch.ones(5, 4), padding=2))
+    model.train(model.init(0), batch(torch.ones(5, 4)))
+
+
+def test_dropout_of_a_packed_sequence_is_refused() -> None:
+    lstm = nn.LSTM(4, 4, num_layers=2, dropout=0.1, batch_first=True)
+    packed = lambda x: nn.utils.rnn.pack_padded_sequence(x, torch.full((len(x),), 2), batch_first=True)  # noqa: E731
+
+    class Packing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = lstm
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.lstm(packed(x))[1][0][-1]  # type: ignore[no-any-return]
+
+    model = Model(Packing())
+    with pytest.raises(SettingError, match="lstm of a packed sequence draws random numbers"):
+        model.train(model.init(0), batch(torch.ones(3, 2, 4)))
+
+
+def test_dropout_inside_a_function_is_governed() -> None:
     for dropout in (0.1, 0.0):
         model, before = Model(Attends(dropout)), torch.get_rng_state()
-        if dropout:
-            with pytest.raises(SettingError, match="The forward of Attends draws random numbers"):
-                model.check_randomness(model.init(0), torch.ones(3, 4))
-        else:
-            model.check_randomness(model.init(0), torch.ones(3, 4))
+        model.check_randomness(model.init(0), torch.ones(3, 4))
         assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -538,7 +608,7 @@ def test_images_lie_by_pixels_wherever_the_forward_takes_them(channels: int) -> 
     for flat, expected in (("flatten", True), ("view", False)):
         module = Viewing(channels, flat)
         model = Model(module)
-        seen = model._frozen.by_pixels
+        seen = model._evaluating.by_pixels
         classify(model, model.init(0), fl.Classification(), data)
         assert seen[-1] is expected
         x = data.x.clone(memory_format=torch.channels_last)

@@ -19,7 +19,8 @@ import pytest
 from test_sources import BATCHES, python2, write_cifar10, write_idx
 
 from fedloom.data import download, load
-from fedloom.data.download import DOWNLOADS, DownloadError, Remote
+from fedloom.data.download import Download, DownloadError, Remote
+from fedloom.data.sources import SOURCES
 
 CONTENT = np.random.default_rng(0).bytes(100_000)
 
@@ -75,7 +76,8 @@ def offer(monkeypatch: pytest.MonkeyPatch, server: Server, content: bytes = CONT
     """Make `toy` a data set of one file, which the server has."""
     server.files["/toy.bin"] = content
     remote = Remote("toy/toy.bin", (f"{server.url}/toy.bin",), sha256(content))
-    monkeypatch.setitem(DOWNLOADS, "toy", (replace(remote, **changes),))
+    offered = Download("nobody", "nobody", (replace(remote, **changes),))
+    monkeypatch.setitem(SOURCES, "toy", replace(SOURCES["leaf"], name="toy", download=offered))
 
 
 class Seen:
@@ -207,19 +209,25 @@ def test_an_archive_without_what_is_wanted(
 # ---- what is offered
 
 
+def remotes_of(name: str) -> tuple[Remote, ...]:
+    """The files of a data set that are fetched; none where nothing is."""
+    offered = SOURCES[name].download
+    return offered.files if offered else ()
+
+
 def serve(monkeypatch: pytest.MonkeyPatch, server: Server, name: str, contents: list[bytes]) -> None:
     """Let the server have `contents` as the files of a real data set, with their own checksums."""
     remotes = []
-    for remote, content in zip(DOWNLOADS[name], contents, strict=True):
+    for remote, content in zip(remotes_of(name), contents, strict=True):
         server.files[f"/{remote.path}"] = content
         remotes.append(replace(remote, urls=(f"{server.url}/{remote.path}",), sha256=sha256(content)))
-    monkeypatch.setitem(DOWNLOADS, name, tuple(remotes))
+    monkeypatch.setitem(SOURCES, name, replace(SOURCES[name], download=Download("a", "b", tuple(remotes))))
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 def test_idx_files_can_be_loaded(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     write_idx(tmp_path / "source", gz=True)
-    serve(monkeypatch, server, name, [(tmp_path / "source" / Path(r.path).name).read_bytes() for r in DOWNLOADS[name]])
+    serve(monkeypatch, server, name, [(tmp_path / "source" / Path(r.path).name).read_bytes() for r in remotes_of(name)])
     assert len(download(name.replace("_", "-"), tmp_path / "data")) == 4
     assert len(load(name, tmp_path / "data").train) == 5
 
@@ -266,7 +274,7 @@ def test_svhn_goes_where_it_is_looked_for(tmp_path: Path, server: Server, monkey
 
 
 def test_addresses_and_checksums_are_complete() -> None:
-    remotes = [remote for offered in DOWNLOADS.values() for remote in offered]
+    remotes = [remote for name in SOURCES for remote in remotes_of(name)]
     assert all(len(r.sha256) == 64 and int(r.sha256, 16) and r.urls for r in remotes)
     assert all(url.startswith("https://") for r in remotes for url in r.urls)
     paths = {r.path: r.sha256 for r in remotes}

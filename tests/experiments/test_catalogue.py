@@ -168,6 +168,15 @@ def test_places_are_standardised_each_by_itself() -> None:
         assert not inputs[:, 0, 0, 0].any()
 
 
+def test_a_source_that_needs_no_files_needs_no_folder() -> None:
+    made, again = (catalogue.data(source).train for source in ("vehicle_like", "vehicle_like:nowhere"))
+    assert made.fingerprint() == again.fingerprint()
+    with pytest.raises(SettingError, match="data 'mnist' needs the folder with its files: mnist:FOLDER"):
+        catalogue.data("mnist")
+    with pytest.raises(SettingError, match="fashion_mnist_small, vehicle_like, original files as NAME:FOLDER"):
+        catalogue.data("nothing")
+
+
 def test_clients_that_share_examples_have_copies() -> None:
     y = torch.arange(3000) % 10
     dataset = Dataset(Examples(torch.arange(3000.0)[:, None], y, 10), None)

@@ -61,7 +61,6 @@ def made_run(
         **(settings or {}),
     }
     manifest = {
-        "format": 1,
         "algorithm": algorithm.title(),
         "engine": "loop",
         "engine_reason": "it was asked for",

@@ -1,11 +1,11 @@
 """Centralised training: one client that holds everybody's examples. The upper reference; not federated.
 
-Each round takes as many steps as a whole cohort would (`Local.steps`, set by the run unless given), so that its
+Each round takes as many steps as a whole cohort would (`local.steps`, set by the run unless given), so that its
 computation equals that of the other methods of a comparison. Each client's last batch may be short, so the steps of a
-full cohort are somewhat more than its epochs of everybody's examples.
+full cohort are somewhat more than its epochs of everybody's examples. The optimiser's momentum starts empty each round,
+as that of clients does.
 
-Down: nothing. Up: nothing. Kept by the client: nothing. It is FedAvg with one client, except that 0 bytes travel. The
-optimiser's momentum starts empty each round, as theirs does.
+Down: nothing. Up: nothing. Kept by the client: nothing. It is FedAvg with one client, except that 0 bytes travel.
 """
 
 from __future__ import annotations

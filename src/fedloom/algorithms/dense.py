@@ -12,18 +12,31 @@ https://arxiv.org/abs/2112.12371, Algorithm 1. f_k: the model of client k, f_S: 
 
 l are the BatchNorm layers of client k: mean and biased variance of their inputs, f_k in evaluation mode, against their
 running statistics (the paper says those of the generator's layers, which have other widths). A model without any adds
-0. G always normalises by the batch.
+0, which is warned of where none has it. G always normalises by the batch.
 
-`schedule` of an epoch of the server, which is a round: "pool" (the authors' code) starts G and z anew, takes `T_G`
-steps on both, adds the batch of least L_gen to the pool as bytes, and the student passes once over the whole pool;
-"paper" goes on with G, takes `T_G` steps on one batch of noise, and the student takes a step on what G makes of it.
+Round 1 selects all clients, whatever cohort size and sampler say. Each round after it is an epoch of the server, which
+selects none: `rounds = 201` is one round of uploads and 200 epochs. The global model is the student. The ensemble is
+the models of the clients that answered: `failed` names the others, `server_teachers` counts those that teach. Where no
+client answers, all are selected again in the next round.
+
+The record of the upload has the accuracy on the test set of each model alone (`upload_accuracy`), of the mean of their
+logits (`ensemble_accuracy`) and, of one architecture, of the uniform mean of their weights (`mean_accuracy`), which is
+what one-shot FedAvg of the same seed ends with.
+
+Images go through the augmentation of the clients' training examples, if there is one, and through their normalisation.
+`job.restore(run).engine.pool("images")` has those of each epoch: `x` [b, ...] as bytes, `y` the classes that they were
+made for, `said` those that the ensemble takes them for. Teachers of one architecture are one stack on a GPU;
+convolutions on a CPU are computed one after another. Experiments: docs/dense.md.
 
 Down: the initial models, which clients could make themselves. Up: the model. Kept by the client: nothing. No value
-gives FedAvg. lambda1 = 0 and lambda2 = 0 are the paper's ablations.
-Differences from the paper: T (the authors' README has 20; the paper names none). From the authors' code: L_BN is that
-of the clients' models (theirs finds no layer, so that it is 0) and a mean over clients; the student is in evaluation
-mode as the opponent in (4), theirs in training mode in the first epoch; images are augmented as the clients augment
-theirs, where there crops and flips go to all data, digits too; lambda1, lambda2 and the student's rate are the paper's.
+gives FedAvg. The model is uploaded once.
+
+Differences from the paper: `T`.
+
+Differences from the authors' code: L_BN is that of the clients' models (theirs finds no layer, so that it is 0) and a
+mean over clients; the student is in evaluation mode as the opponent in (4), theirs in training mode in the first epoch;
+images are augmented as the clients augment theirs, where there crops and flips go to all data, digits too; lambda1,
+lambda2 and the student's learning rate are the paper's.
 """
 
 from __future__ import annotations
@@ -71,13 +84,17 @@ class DENSE(Generates):
     )
     """Batch size and optimiser of the generator."""
     schedule: Literal["pool", "paper"] = "pool"
-    """Order of an epoch of the server: `pool` as the authors' code, `paper` as Algorithm 1."""
+    """Order of an epoch of the server. `pool`, as the authors' code: it starts G and z anew, takes `T_G` steps on both,
+    adds the batch of least L_gen to the pool as bytes, and the student passes once over the whole pool. `paper`, as
+    Algorithm 1: it goes on with G, takes `T_G` steps on one batch of noise, and the student takes one step on what G
+    then makes of it; nothing is augmented."""
     T_G: fl.Count = 30
     """Steps of the generator in each epoch."""
     lambda1: fl.NonNegative = 1.0
-    """Weight of L_BN."""
+    """Weight of L_BN. 0 leaves the term out, as in the paper's ablation; the record has `server_bn` all the same, of
+    the images that are kept."""
     lambda2: fl.NonNegative = 0.5
-    """Weight of L_div."""
+    """Weight of L_div. 0 leaves the term out, as in the paper's ablation."""
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.lambda1:

@@ -2,7 +2,7 @@
 
 Yin, Molchanov, Alvarez, Li, Mallya, Hoiem, Jha, Kautz. *Dreaming to Distill: Data-free Knowledge Transfer via
 DeepInversion.* CVPR 2020. https://arxiv.org/abs/1912.08795, eq. 2 to 7 (Adaptive DeepInversion), with an ensemble of
-clients as its teacher, as a comparator of DENSE (Zhang et al., NeurIPS 2022) has it. D(x) is the mean of the clients'
+clients as its teacher, as a comparator of `dense` (Zhang et al., NeurIPS 2022) has it. D(x) is the mean of the clients'
 logits, f_S the student.
 
     x   minimises   CE(D(x), y) + alpha_f R(x) + alpha_tv TV(x) + alpha_c (1 - JS(D(x), f_S(x)))
@@ -11,15 +11,19 @@ logits, f_S the student.
     JS  at temperature 3, probabilities within [0.01, 0.99], at most 1
     f_S minimises   T^2 KL(softmax(D(x) / T) || softmax(f_S(x) / T))
 
-An epoch of the server, which is a round, takes `steps` on a batch of pixels that begins as noise, rolled by up to two
-pixels in each step; adds those of the least loss to the pool; and the student passes over the pool, as in DENSE.
+Its rounds and its pool are those of `dense`. An epoch of the server, which is a round, takes `steps` on a batch of
+pixels that begins as noise, rolled by up to two pixels in each step; adds those of the least loss to the pool; and the
+student passes over the pool.
 
 Down: the initial models, which clients could make themselves. Up: the model. Kept by the client: nothing. No value
-gives FedAvg. alpha_c = 0 is DeepInversion that does not adapt.
-Differences from the paper: one student, which adapts as it learns; no multi-resolution, no term of the pixels' norm
-(0 in the authors' script). From the authors' code, besides: it means to keep the batch of the least loss, and keeps the
-last one; its list of classes is that of a batch of 256; alpha_c is 0 in its script for CIFAR, so that nothing adapts.
-Values are in [0, 1], where theirs are standardised, and begin with mean 1/2 and deviation 1/4.
+gives FedAvg.
+
+Differences from the paper: one student, which adapts as it learns; no multi-resolution, no term of the pixels' norm (0
+in the authors' script).
+
+Differences from the authors' code, besides: it means to keep the batch of the least loss, and keeps the last one; its
+list of classes is that of a batch of 256. Values are in [0, 1], where theirs are standardised, and begin with mean 1/2
+and deviation 1/4.
 """
 
 from __future__ import annotations
@@ -54,15 +58,16 @@ class FedADI(OneShot):
     """Distil the ensemble of uploads with images that are inverted from it."""
 
     synthesis: fl.Distill = field(default_factory=lambda: fl.Distill(batch_size=256, optimiser=fl.Adam(lr=0.05)))
-    """Batch size and optimiser of the images."""
+    """Batch size and optimiser of the pixels."""
     steps: fl.Count = 2000
-    """Steps on a batch of images."""
+    """Steps on the batch of an epoch."""
     alpha_f: fl.NonNegative = 10.0
     """Weight of R, the distance to the running statistics."""
     alpha_tv: fl.NonNegative = 2.5e-5
     """Weight of the total variation."""
     alpha_c: fl.NonNegative = 10.0
-    """Weight of the competition with the student."""
+    """Weight of the competition with the student. 0 is DeepInversion, which does not adapt to the student; the authors'
+    script for CIFAR has it."""
 
     def bind(self, federation: fl.Federation, models: Mapping[str, fl.Model]) -> Self:
         if self.alpha_f:
@@ -119,7 +124,7 @@ def total_variation(x: Tensor) -> Tensor:
 
 
 def jensen_shannon(teacher: Tensor, student: Tensor) -> Tensor:
-    """How far apart two tables of logits [B, C] are, [], from 0 to 1: as the authors clip it, at temperature 3."""
+    """Return the distance of two tables of logits [B, C], [], from 0 to 1: as the authors clip it, at temperature 3."""
     p, q = F.softmax(student / 3, -1), F.softmax(teacher / 3, -1)
     m = (0.5 * (p + q)).clamp(0.01, 0.99)
     of_p, of_q = ((m * (m.log() - s.clamp(0.01, 0.99).log())).sum(-1).mean() for s in (p, q))

@@ -1,23 +1,29 @@
 """Fed-DAFL: one-shot learning without data, by a generator that asks for no class.
 
 Chen, Wang, Xu, Yang, Liu, Shi, Xu, Xu, Tian. *Data-Free Learning of Student Networks.* ICCV 2019.
-https://arxiv.org/abs/1904.01186, eq. 2 to 6, with an ensemble of clients as its teacher, as a comparator of DENSE
-(Zhang et al., NeurIPS 2022) has it. D(x) is the mean of the clients' logits, f_S the student, G the generator,
-x = G(z), h_k(x) the features of client k (the input of its last layer).
+https://arxiv.org/abs/1904.01186, eq. 2 to 6, with an ensemble of clients as its teacher, as a comparator of `dense`
+(Zhang et al., NeurIPS 2022) has it. D(x) is the mean of the clients' logits, f_S the student, G the generator, x =
+G(z), h_k(x) the features of client k (the input of its last layer, which the network's `features` returns).
 
     L_oh = CE(D(x), argmax D(x))        L_ie = sum_k p_k log10 p_k,  p: mean over the batch of softmax(D(x))
     L_a  = -(1/m) sum_k mean |h_k(x)|
     G    minimises   oh L_oh + ie L_ie + a L_a
     f_S  minimises   T^2 KL(softmax(D(x) / T) || softmax(f_S(x) / T)), in the same steps; x is constant
 
-An epoch of the server, which is a round, takes `steps` steps on fresh noise; there is no pool to learn from. What is
-kept of an epoch are images that G makes at its end, to be looked at.
+Its rounds are those of `dense`. An epoch of the server, which is a round, takes `steps` steps on fresh noise; there is
+no pool to learn from. Up to 256 images that G makes at the end of an epoch are saved, to be looked at.
+
+The defaults are the authors' values for CIFAR-10. For MNIST they have `oh=1`, `ie=5`, `a=0.1`, batches of 512,
+`nz=100`, Adam at 0.2 for the generator and Adam at 0.002 for the student.
 
 Down: the initial models, which clients could make themselves. Up: the model. Kept by the client: nothing. No value
 gives FedAvg.
-Differences from the paper: several teachers, of which L_a is the mean. From the authors' code, whose values for
-CIFAR-10 are the defaults: the generator is DENSE's, which makes pixels in [0, 1], where theirs ends in a normalisation
-and makes standardised images; the student's rate does not fall after 800 and 1,600 epochs, which there are not.
+
+Differences from the paper: several teachers, of which L_a is the mean.
+
+Differences from the authors' code: the generator is DENSE's, which makes pixels in [0, 1], where theirs ends in a
+normalisation and makes standardised images; the student's learning rate does not fall after 800 and 1,600 epochs, which
+there are not.
 """
 
 from __future__ import annotations
@@ -45,23 +51,20 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class FedDAFL(Generates):
-    """Distil the ensemble of uploads with the images of a generator that chooses no class.
-
-    Both networks are trained on the batches of `synthesis`.
-    """
+    """Distil the ensemble of uploads with the images of a generator that chooses no class."""
 
     synthesis: fl.Distill = field(default_factory=lambda: fl.Distill(batch_size=1024, optimiser=fl.Adam(lr=0.02)))
-    """Batch size and optimiser of the generator."""
+    """Batch size, of both networks, and optimiser of the generator."""
     distill: fl.Distill = field(
         default_factory=lambda: fl.Distill(batch_size=1024, optimiser=fl.SGD(lr=0.1, momentum=0.9, weight_decay=5e-4))
     )
-    """Optimiser of the student."""
+    """Optimiser of the student; its batch size is not used."""
     T: fl.Positive = 1.0
     """Temperature of the distillation."""
     nz: fl.Count = 1000
     """Values of a noise vector."""
     steps: fl.Count = 120
-    """Steps in each epoch."""
+    """Steps in each epoch, each on fresh noise."""
     oh: fl.NonNegative = 0.05
     """Weight of L_oh."""
     ie: fl.NonNegative = 5.0

@@ -9,15 +9,21 @@ CVPR 2022. https://arxiv.org/abs/2111.14213, eq. 3 and 4.
     L_lip        mean over the batch of (sigma(TM(s2, s3)) - sigma(TM(t2, t3)))^2       sigma: largest singular value
     L            CE + mu * [CE / L_lip] * L_lip                                          [.] and t2, t3, s2 are constant
 
-The second term is always mu CE in value; its gradient is that of s3 alone. sigma^2 is found by ten power iterations on
-TM TM^T from the vector of ones.
+The second term is always mu CE in value, so its gradient alone matters, which is that of s3. It grows without bound as
+the two constants meet. The authors therefore clip the sum of both gradients: SGD(lr=0.01, momentum=0.9, nesterov=True,
+weight_decay=1e-4, clip=10.0), with batches of 64 and 20 epochs. sigma^2 is found by ten power iterations on TM TM^T
+from the vector of ones.
+
+The network needs two methods, stages(x) -> (t2, t3, logits) and slim(t2, width) -> (s2, s3), which `resnet10`,
+`resnet18` and `resnet56` (the paper's) have. BatchNorm takes the statistics of the batch in the slim pass, and keeps
+running ones of the full pass alone.
 
 Down: the model. Up: the model. Kept by the client: nothing. mu = 0 is FedAvg.
-The paper trains with SGD(lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4, clip=10), batches of 64, 20 epochs.
-The network needs two methods, stages(x) -> (t2, t3, logits) and slim(t2, width) -> (s2, s3), as ResNets have them.
-Differences from the paper: short batches are kept; the division by L_lip is guarded by 1e-8. From the authors' code:
-momentum begins anew in every round, theirs goes on from client to client; weights n_k count all examples, not those of
-full batches.
+
+Differences from the paper: short batches are kept; the division by L_lip is guarded by 1e-8.
+
+Differences from the authors' code: momentum begins anew in every round, theirs goes on from round to round and client
+to client; weights n_k count all examples, not those of full batches.
 """
 
 from __future__ import annotations
@@ -39,9 +45,9 @@ class FedAlign(fl.Algorithm[fl.Weights, tuple[()]]):
     """Align the Lipschitz constant of the last stage with that of a slim version of it."""
 
     mu: fl.NonNegative = 0.45
-    """Weight of the alignment."""
+    """Weight of the alignment, the paper's."""
     width: Annotated[float, Gt(0), Lt(1)] = 0.25
-    """Share of the channels of the slim stage."""
+    """Share of the channels of the slim stage, the paper's; rounded to multiples of 8."""
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 

@@ -6,8 +6,11 @@ Data.* AISTATS 2017. https://arxiv.org/abs/1602.05629, Algorithm 1.
     w <- sum_k (n_k / n) w_k        over the clients that answered
 
 Down: the model. Up: the model. Kept by the client: nothing.
+
 Differences from the paper: momentum and weight decay are allowed locally; `aggregation = "uniform"` gives the plain
-mean. From the FedNTD authors' code: weights n_k / n are formed in float64 (theirs in float32).
+mean.
+
+Differences from the FedNTD authors' code: weights n_k / n are formed in float64 (theirs in float32).
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""FedAvg with fine-tuning: FedAvg's rounds, each client judged by the global model after training on its own examples.
+"""FedAvg with fine-tuning: FedAvg's rounds, each client evaluated by the global model after training on its examples.
 
 The strong simple baseline of personalised learning: Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage. *Federated
 Evaluation of On-device Personalization.* 2019. https://arxiv.org/abs/1910.10252.
 
-    judged by    u_k: `ft_epochs` epochs of SGD on F_k from the newest w, with the rate `ft_lr`; used once and discarded
+    evaluated by    u_k: `ft_epochs` epochs of SGD on F_k from the newest w, with the rate `ft_lr`; then discarded
+
+Clients fine-tune whenever they are evaluated. An evaluation then costs as much as a round of all clients that are
+evaluated: `eval_every` says how often, `panel` how many.
 
 Down: the model. Up: the model. Kept by the client: nothing. The server's weights are those of FedAvg: fine-tuning draws
-its own batches, and changes no state. It is done whenever clients are judged, which then costs as much as a round of
-everybody: `eval_every` says how often.
+its own batches, and changes no state.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import torch
 
 import fedloom as fl
 from fedloom.algorithms.fedavg import FedAvg
-from fedloom.core.averaging import named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class FedAvgFT(FedAvg):
     def personal(self, client: fl.Client[fl.Weights], sent: fl.Weights) -> fl.Weights:
         task_loss, w = client.loss, self.received(client, sent)
         rate = client.lr if self.ft_lr is None else torch.full_like(client.lr, self.ft_lr)
-        trained = {*w.params} if self.ft_part == "all" else named("last:1", w)
+        trained = client.model.chosen("*" if self.ft_part == "all" else "last:1")
 
         def loss(u: fl.Weights, batch: fl.Batch, w: fl.Weights) -> fl.BatchLoss:
             found = task_loss(w.merge(u), batch)

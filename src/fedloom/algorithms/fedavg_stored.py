@@ -1,10 +1,11 @@
-"""FedAvg with stored local models: FedAvg's rounds, each client judged by the model that it trained last.
+"""FedAvg with stored local models: FedAvg's rounds, each client evaluated by the model that it trained last.
 
 McMahan et al., AISTATS 2017, with the other reading of its personal accuracy: the control of pFedSD's comparison, for
-which it is `lam = 0` and the same `aggregation`. It shows what comes of keeping a model alone.
+which it is `lam = 0` and the same `aggregation`, and of other methods with personal models. It shows the effect of
+keeping a model alone.
 
 Down: the model. Up: the model. Kept by the client: the whole model with which its last training ended. The server's
-weights are those of FedAvg. A client that never took part is judged by the newest global model.
+weights are those of FedAvg. A client that never took part is evaluated by the newest global model.
 """
 
 from __future__ import annotations

@@ -6,9 +6,12 @@ https://arxiv.org/abs/1909.06335.
     v <- momentum v + (w - sum_k (n_k / n) w_k)        over the clients that answered
     w <- w - server_lr v
 
-Down: the model. Up: the model. Kept by the client: nothing. momentum = 0 with server_lr = 1 is FedAvg.
-Differences from the paper: server_lr (its value there is 1); momentum and weight decay are allowed locally. Buffers are
-averaged, without momentum. From the FedNTD authors' code: none for networks without buffers.
+Down: the model. Up: the model. Kept by the client: nothing. momentum = 0 with server_lr = 1 is FedAvg. The server keeps
+v. BatchNorm statistics are averaged, without momentum.
+
+Differences from the paper: `server_lr`; momentum and weight decay are allowed locally.
+
+Differences from the FedNTD authors' code: none for networks without buffers.
 """
 
 from __future__ import annotations
@@ -33,9 +36,10 @@ class FedAvgM(fl.Algorithm[Server, tuple[()]]):
     """Average models with momentum on the server."""
 
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
-    """Momentum of the server."""
+    """Momentum of the server, as in the FedNTD authors' repository. The paper tries 0 to 0.997. In the long run a
+    change of the mean acts 1 / (1 - momentum) times, so large values need a smaller learning rate."""
     server_lr: fl.Positive = 1.0
-    """Step of the server."""
+    """Step of the server; 1 as in the paper, which subtracts v whole."""
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 

@@ -10,12 +10,18 @@ https://arxiv.org/abs/2009.01974, Algorithm 1.
     server       `steps` steps from w on KL(p(x) || softmax(z(x))) / C, x public examples; after `swa_start` steps,
                  every `swa_every`-th model enters a mean, which is the new w (Izmailov et al., UAI 2018)
 
-Down: the model. Up: the model. Kept by the client: nothing. The server holds the round's models and unlabelled public
-examples. steps = 0 is FedAvg.
-Differences from the paper: the number of steps is fixed (800 are the authors' 20 epochs of 5,000 examples). From the
-authors' code, whose description this follows (the code itself needs options that it does not define): no weight decay
-on the server (theirs is 1e-5); the clients' models always teach (there an option); BatchNorm statistics are averaged,
-not drawn, and with the mean over models they are those of the last one, not computed anew.
+The divergence is divided by C, the number of classes, as in the authors' code. Labels of public examples are never read
+(`--public 5000` on the command line). There is no `buffers` and no `shared`: teachers are whole models, and
+distillation moves BatchNorm statistics on the server.
+
+Down: the model. Up: the model. Kept by the client: nothing. steps = 0 is FedAvg. The server holds the round's models
+and unlabelled public examples.
+
+Differences from the paper: the number of steps is fixed.
+
+Differences from the authors' code, whose description this follows (the code itself needs options that it does not
+define): no weight decay on the server (theirs is 1e-5); the clients' models always teach (there an option); BatchNorm
+statistics are averaged, not drawn, and with the mean over models they are those of the last one, not computed anew.
 """
 
 from __future__ import annotations
@@ -44,17 +50,18 @@ class FedBE(fl.Algorithm[fl.Weights, tuple[()]]):
     )
     """Batch size and optimiser of the server."""
     steps: fl.WholeNumber = 800
-    """Steps of the server in each round."""
+    """Steps of the server in each round; 800 are the authors' 20 epochs of 5,000 examples."""
     num_sampled: fl.WholeNumber = 10
     """Models that are sampled for the ensemble."""
     spread: fl.NonNegative = 0.1
-    """Factor on the standard deviation of the sampled models."""
+    """Factor of sqrt(v), the standard deviation of the sampled models."""
     T: fl.Positive = 0.5
     """Temperature that sharpens the ensemble's prediction."""
     swa_start: fl.WholeNumber = 500
     """Steps before models enter the mean."""
     swa_every: fl.Count = 25
-    """Steps between models that enter the mean."""
+    """Steps between models that enter the mean. If no multiple of it lies above `swa_start` and within `steps`, the
+    last model is taken: by default, with fewer than 525 steps."""
 
     needs_public: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, Any]] = {"steps": 0}

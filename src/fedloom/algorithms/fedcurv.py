@@ -7,16 +7,19 @@ Data.* 2019. https://arxiv.org/abs/1910.07796, eq. 3 and 4.
            = CE(w) + lam * ( <P_k, w * w> - 2 <Q_k, w> ) + constant
     u_j = F_j,   v_j = F_j * w_j,   P_k = sum_j u_j - u_k,   Q_k = sum_j v_j - v_k
 
-w_j and F_j: the model with which client j ended last time and its diagonal Fisher information; the sums are over all
-clients that ever took part, with their last reports. Until somebody has reported there is no penalty.
+w_j and F_j are the model with which client j ended last time and its diagonal Fisher information. The sums are over all
+clients that ever took part, each with its last report, however old. The recorded loss lacks the constant, as in the
+FedNTD authors' code. Clients send changes, so that the server needs no more than the sums.
 
-Down: the model and both sums. Up: the model and the changes of u_k and v_k. Kept by the client: u_k and v_k.
-lam = 0 is FedAvg.
-Differences from the paper: clients that are not asked keep their last report (there, all take part in every round). The
-Fisher information is that of FedNTD's code: gradients of batches, squared, over the `fisher_size` first examples of a
-pass. From FedNTD's code: it takes the sampled clients' own terms out of the sums in place, so that later clients of a
-round also lose those of earlier ones, which is a mistake; its measuring pass is shuffled and augmented
-anew, here it repeats the first epoch.
+Down: the model and both sums. Up: the model and the changes of u_k and v_k. Kept by the client: u_k and v_k (zero at
+first). lam = 0 is FedAvg. So is a round before any client has reported.
+
+Differences from the paper: clients that are not selected keep their last report (there, all take part in every round).
+The Fisher information is that of the FedNTD authors' code (`fisher_size`).
+
+Differences from the FedNTD authors' code: it takes the sampled clients' own terms out of the sums in place, so that
+later clients of a round also lose those of earlier ones, which is a mistake; its measuring pass is shuffled and
+augmented anew, here it repeats the first epoch.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from fedloom.core.fisher import first_pass, fisher
 
 @fl.state
 class Report(fl.Arithmetic):
-    """Of one client, or summed over clients."""
+    """Report of one client, or the sum over clients."""
 
     u: fl.Params
     v: fl.Params
@@ -51,9 +54,14 @@ class FedCurv(fl.Algorithm[Server, Report]):
     """Hold local weights near what other clients have learnt, by their Fisher information."""
 
     lam: fl.NonNegative = 1.0
-    """Weight of the penalty."""
+    """Weight of the penalty, without a factor 1/2; 1 as in FedNTD's paper and code. With plain SGD, steps overshoot
+    once lr * lam * max(P_k) exceeds 1. The sums grow with the number of clients."""
     fisher_size: fl.Count = 500
-    """Examples after which a client stops to measure F."""
+    """Examples after which a client stops to measure F. After training, it squares the gradients of its batches (of
+    `local.batch_size`, true labels, evaluation mode) in the first pass over its examples, and takes their mean. It
+    stops once it has seen more than this number: with batches of 50 after at most 11. So does the FedNTD authors' code.
+    The square of a batch's gradient, which is that of a mean loss, is up to 50 times less than the mean of squared
+    gradients of single examples."""
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 

@@ -7,10 +7,11 @@ Chinese). Sci Sin Inform 52, 2022, https://doi.org/10.1360/SSI-2021-0152, which 
     L_k(u) = CE(u) + mu / 2 * sum_j F_j (u_j - w_j)^2              w: the global model that the client receives
     F <- sum_k (n_k / n) (grad F_k(w))^2                           F_k: the client's mean loss over all its examples
 
-F is that of the round before: 0 in the first round, which is FedAvg's. It is APFL without decomposition, which
+F is that of the round before: 0 in the first round, which is FedAvg's. It is `apfl_ni` without decomposition, which
 measures importance anew in every round and keeps nothing of it.
 
 Down: the model and F. Up: the model and the squared gradient. Kept by the client: nothing. mu = 0 is FedAvg.
+
 Differences from the paper: none known; its words leave the formula open, which is the one of APFL.
 """
 
@@ -34,7 +35,7 @@ class FedCurvNi(fl.Algorithm[Server, tuple[()]]):
     """Hold local weights near the last global model, by the mean Fisher information."""
 
     mu: fl.NonNegative = 1.0
-    """Weight of the penalty."""
+    """Weight of the penalty; 1 as in the paper. The pull is stable only while lr * mu * max(F) < 2."""
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 

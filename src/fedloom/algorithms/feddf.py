@@ -5,26 +5,28 @@ https://arxiv.org/abs/2006.07242, Algorithms 1 and 3.
 
     student      w = sum_k p_k w_k, one for each architecture, over its clients that answered
     target(x)    softmax(mean_k z_k(x) / T)             k: all clients that answered, whatever their architecture
-    server       `steps` steps on KL(target(x) || softmax(z_w(x) / T)), x public examples, rate falling as a cosine
+    server       `steps` steps on KL(target(x) || softmax(z_w(x) / T)), x public examples
 
-`scheme` says how teachers are combined: `avg_logits` as above; `avg_probs` mean_k softmax(z_k), of which the student
-alone is tempered; `avg_losses`, the mean of the teachers' own KL, has the gradient of the target mean_k
-softmax(z_k / T), which is used.
+Clients may have several architectures: each that has a client in the round gets a student, and all clients teach.
+Teachers are in evaluation mode and count equally. The server predicts by them once a round for all public examples. It
+reads no labels of public examples, except for `validation`. `--public 5000` on the command line sets that number of
+training examples aside as public ones.
 
-`validation` sets so many of the public examples aside, whose labels the server knows: every `every` steps the student
-is judged on them, the best one is kept, the mean itself among them, and `patience` steps without a better one end it.
+The student becomes what its teachers are together, and that need not be better than the averaged model. With `mlp` on
+the embedded data, 10 of 50 clients a round for 15 rounds, one seed, its accuracy was theirs within 0.02. It gained
+under `dirichlet:0.3` about as often as it lost. Under `shards:2` the mean of the logits of clients that know two
+classes each was mostly worse than the mean of their weights.
 
-`student` names an architecture: it alone is distilled, from random weights in the first round and not from a mean, and
-judged. So, in a run of one round, DENSE (Zhang et al., NeurIPS 2022) compares with FedDF where architectures differ.
+Down: the model. Up: the model. Kept by the client: nothing. steps = 0 is FedAvg. The server holds the round's models
+and the public examples.
 
-Down: the model. Up: the model. Kept by the client: nothing. The server holds the round's models and public examples.
-steps = 0 is FedAvg.
-Differences from the paper: by default a fixed number of steps and no validation; 200 steps, about the work of ten
-clients with 500 examples (the paper: at most 10,000, stopped 1,000 after the best). Its validation examples are a tenth
-of the training set; here they are public ones. An architecture that nobody in the cohort has is not distilled. From the
-authors' code: it averages models uniformly (`aggregation = "uniform"`); teachers are averaged on all examples once a
-round, which is the same unless a network normalises by the batch; its default scheme is avg_losses, its published
-command lines say avg_logits.
+Differences from the paper: by default a fixed number of steps and no validation. Its validation examples are a tenth of
+the training set; here they are public ones. An architecture that nobody in the cohort has is not distilled. There is no
+factor T^2.
+
+Differences from the authors' code: it averages models uniformly (`aggregation = "uniform"`). Teachers are averaged on
+all examples once a round, which is the same unless a network normalises by the batch. Its default scheme is
+`avg_losses`; its published command lines say `avg_logits`.
 """
 
 from __future__ import annotations
@@ -54,23 +56,30 @@ class FedDF(fl.Algorithm[dict[str, fl.Weights], Any]):
     distill: fl.Distill = field(
         default_factory=lambda: fl.Distill(batch_size=128, optimiser=fl.Adam(lr=1e-3, clip=5.0))
     )
-    """Batch size and optimiser of the server."""
+    """Batch size and optimiser of the server; the learning rate falls to 0 along half a cosine within each round."""
     steps: fl.WholeNumber = 200
-    """Steps of the server in each round; with `validation` at most."""
+    """Steps of the server in each round; with `validation` at most. 200 is about the work of ten clients with 500
+    examples and five epochs. The paper takes at most 10,000, and stops when accuracy on labelled validation data has
+    not risen for 1,000."""
     T: fl.Positive = 1.0
     """Temperature of the distillation."""
     scheme: Scheme = "avg_logits"
-    """Target: the mean of the teachers' logits, or of their losses."""
+    """Target of the student. `avg_logits`: softmax(mean_k z_k / T). `avg_probs`: mean_k softmax(z_k), and the student
+    alone is tempered. `avg_losses`: mean_k softmax(z_k / T), which has the gradient of the mean of the teachers' own
+    divergences."""
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
     student: str | None = None
-    """Architecture that alone is distilled, from random weights; none: each that the cohort has, from its mean."""
+    """Name of the architecture that alone is distilled and evaluated, from random weights in the first round and not
+    from a mean; none: each that the cohort has, from its mean. With `rounds = 1` this is the FedDF that `dense` is
+    compared with in its paper where architectures differ."""
     validation: fl.WholeNumber = 0
-    """Public examples with labels that choose the best student; 0: none."""
+    """Number of public examples, with known labels (`data.public_labels`), that are not learnt from and choose the best
+    student, the mean itself among them; 0: none."""
     every: fl.Count = 100
     """Steps between validations."""
     patience: fl.Count = 1000
-    """Steps without a better student after which the round ends."""
+    """Steps without a better student after which the round ends, with `validation`."""
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
@@ -173,5 +182,5 @@ def ensemble(teachers: Sequence[tuple[fl.Model, fl.Weights]], public: Public, T:
 
 
 def accuracy(model: fl.Model, weights: fl.Weights, held: fl.Batches) -> float:
-    """Of a model on labelled examples."""
+    """Return the accuracy of a model on labelled examples."""
     return float((held.predict(model, weights).argmax(-1) == held.y[held.examples]).double().mean())

@@ -7,22 +7,26 @@ https://arxiv.org/abs/2012.08565, eq. 3 to 5 and Algorithm 1.
     start  = base + sum_n w^_n (theta_n - base)                 w^_n = max(w_n, 0) / sum_m max(w_m, 0)
     server   P[k, n] <- P[k, n] + w_n / |sum_m w_m|             n: who was sent to client k
 
-base: the client's model before its last local training. theta_n: what that training made of it, which must compete,
-and up to M models of other clients, as the server last saw them. Where none helps, start = base. Then local training,
-from `start`; what it ends with is the client's model, is sent to the server, and judges the client.
+base: the client's model before its last local training. theta_n: what that training made of it, which must compete, and
+up to M models of other clients, as the server last saw them. Where none helps, start = base. Then local training, from
+`start`; what it ends with is the client's model, is sent to the server, and evaluates the client.
 
 The server has no model. Of the clients that uploaded before it chooses M for client k, one after the other: with
-probability max(0, epsilon - decay * round) any of them, else the one with the highest P[k, n], ties at random.
+probability max(0, epsilon - decay * round) any of them, else the one with the highest P[k, n], ties at random. In the
+first round no client has uploaded: local training alone. With several architectures a client is sent models of its own.
+
+Validation examples on clients are needed: `val_fraction=0.2` of `federate`, `--val-fraction 0.2`. A client that has
+none, where others have, keeps its own model: with nothing to compare by, it learns alone.
 
 Down: up to M models. Up: the model, and M + 1 numbers w_n. Kept by the client: its model, and base. Kept by the server:
-each client's last model, and its row of P. In the first round nobody has uploaded: local training alone.
-There is no value that gives FedAvg (no model is common).
-A client without validation examples keeps its own model: with nothing to compare by, it learns alone.
-Differences from the paper: M counts the others beside the own model, as in the authors' code (its commands for the
-paper's 5 and 10 models have 4 and 9); candidates are all clients that uploaded before, not only those of the last
-round. From the authors' code: the norm is Euclidean (theirs is `l1` by default; their `l2` is the squared distance,
-`l2_root` the sum of the norms of each tensor); a model at distance 0 has weight 0. BatchNorm statistics are mixed like
-parameters, and do not count in distances.
+each client's last model and its row of P, on disk beyond `state_memory_mib`. There is no value that gives FedAvg (no
+model is common).
+
+Differences from the paper: M counts the others beside the own model, as in the authors' code; candidates are all
+clients that uploaded before, not only those of the last round.
+
+Differences from the authors' code: its norm is `l1` by default; a model at distance 0 has weight 0. BatchNorm
+statistics are mixed like parameters, and do not count in distances.
 """
 
 from __future__ import annotations
@@ -52,13 +56,15 @@ class FedFomo(fl.Algorithm[Tensor, FomoClient]):
     """Send each client models of others, which it weighs by its validation loss."""
 
     M: fl.Count = 4
-    """Models of others that a client is sent; 4 and its own are the paper's five."""
+    """Models of others that a client is sent. 4 and its own are the paper's five; the authors' commands have 4 and 9,
+    for five and ten."""
     epsilon: fl.NonNegative = 0.3
-    """Exploration in round 0."""
+    """Exploration in round 0; the default is that of the authors' code."""
     decay: fl.NonNegative = 0.05
-    """What exploration loses in each round."""
+    """Decrease of the exploration in each round; the default is that of the authors' code."""
     norm: Norm = "euclid"
-    """Distance of two models."""
+    """Distance of two models: `euclid`, the paper's; `l1`, the default of the authors' code; `l2`, its name for the
+    squared distance; `l2_root`, the sum of the norms of each tensor."""
 
     needs_val: ClassVar[bool] = True
 

@@ -9,15 +9,17 @@ https://arxiv.org/abs/1910.03581, Algorithm 1.
     digest       w_n <- minimise mean |z_w - z| on these examples
     revisit      w_n <- E epochs on the client's own examples
 
-Phase 0 takes place in the first round in which a client is asked. With `public_epochs = 0` and `private_passes = 0`
+Phase 0 takes place in the first round in which a client is selected. With `public_epochs = 0` and `private_passes = 0`
 there is none, and public examples need no labels.
 
 Down: the public examples' indices [P], with each exchange, and z [P, C]. Up: z_n [P, C]. Kept by the client: its model,
-and whether it has been through phase 0.
-There is no value that gives FedAvg (nothing is averaged).
-Differences from the paper: the consensus is uniform, as in the authors' code (the paper allows weights). From the
-authors' code: phase 0 has fixed lengths (theirs stops early, after at most 20 and 25 epochs); Adam's moments are new in
-each round (theirs last from round to round); public subsets are drawn at random and not by class.
+and whether it has been through phase 0. There is no value that gives FedAvg (nothing is averaged).
+
+Differences from the paper: the consensus is uniform, as in the authors' code (the paper allows weights).
+
+Differences from the authors' code: phase 0 has fixed lengths (theirs stops early, after at most 20 and 25 epochs);
+Adam's moments are new in each round (theirs last from round to round); public subsets are drawn at random and not by
+class.
 """
 
 from __future__ import annotations
@@ -46,11 +48,12 @@ class FedMD(fl.Algorithm[tuple[()], FedMDClient]):
     """Let clients learn the mean of their predictions on public examples."""
 
     distill: fl.Digest = field(default_factory=lambda: fl.Digest(epochs=1, batch_size=128, optimiser=fl.Adam(lr=1e-3)))
-    """Passes, batch size and optimiser on public examples; of phase 0 all but the passes."""
+    """Passes, batch size and optimiser on public examples, by default those of the authors' code for CIFAR; of phase 0
+    all but the passes."""
     num_public: fl.Count = 5000
-    """Public examples of a round, P; all where there are fewer."""
+    """Public examples of a round, P; all where there are fewer. 5,000 is in the authors' code for CIFAR."""
     public_epochs: fl.WholeNumber = 20
-    """Passes over all public examples with labels in phase 0."""
+    """Passes over all public examples with labels (`data.public_labels`) in phase 0; 0: none."""
     private_passes: fl.WholeNumber = 2
     """Local trainings (each of E epochs) that follow in phase 0."""
 

@@ -8,20 +8,21 @@ https://arxiv.org/abs/1703.03400).
     g_k = (I - alpha H_k^sup(w)) grad F_k^qry(u_k)                         support and query examples, H: the Hessian
     w   <- w - beta sum_k (n_k / n) g_k                                    over the clients that answered
 
-With `inner_steps` of K, u^(j+1) = u^j - alpha grad F^sup(u^j) from u^0 = w, and the gradient goes back through all:
-g <- (I - alpha H^sup(u^j)) g for j = K - 1, ..., 0. No Hessian is formed: H g is the gradient of <grad F^sup, g>.
-`order = "first"` leaves the Hessians out. A task with an objective of its own, such as `SVM`, has that in the place of
-the mean loss, over all examples of the set.
+With `inner_steps` of K, u^(j+1) = u^j - alpha grad F^sup(u^j) from u^0 = w, and the gradient goes back through all: g
+<- (I - alpha H^sup(u^j)) g for j = K - 1, ..., 0. No Hessian is formed: H g is the gradient of the product of grad
+F^sup and g. A task with an objective of its own, such as `SVM`, has that in the place of the mean loss, over all
+examples of the set.
 
-Of a client's examples a share `support` is to adapt on, the others are query examples; both are spread over the stored
-order, and the same in every round: with 0.8, each fifth example is a query example. A client is judged by u_k of the
-newest w. Of `local`, nothing is used: rates are `alpha` and `beta`, every step is on all examples of its set.
+A client is evaluated by u_k of the newest w. Of `local`, nothing is used: learning rates are `alpha` and `beta`, every
+step is on all examples of its set. `train_loss` is not recorded.
 
 Down: the model. Up: g_k. Kept by the client: nothing. There is no value that gives FedAvg.
-Differences from the paper: no rates that are learnt (Meta-SGD); g_k are weighted by n_k (`aggregation = "uniform"`: as
-there). From ddayzzz's federated-meta: its gradient is of first order, although it says MAML; it weighs by query
-examples, and its server steps with Adam. Networks run in evaluation mode, without dropout: BatchNorm keeps the
-statistics with which it began.
+
+Differences from the paper: no learning rates that are learnt (Meta-SGD). Networks run in evaluation mode, without
+dropout: BatchNorm keeps the statistics with which it began.
+
+Differences from ddayzzz's federated-meta: its gradient is of first order, although it says MAML; it weighs by query
+examples, and its server steps with Adam.
 """
 
 from __future__ import annotations
@@ -44,17 +45,20 @@ class FedMeta(fl.Algorithm[fl.Weights, tuple[()]]):
     """Learn an initialisation from which a client adapts in a few steps."""
 
     alpha: fl.Positive = 0.01
-    """Learning rate of the inner steps."""
+    """Learning rate of the inner steps; the comparison of APFL takes each data set's learning rate for it."""
     beta: fl.Positive = 0.01
     """Learning rate of the server."""
     inner_steps: fl.Count = 1
-    """Number of inner steps."""
+    """Number of inner steps, of adaptation. Each costs a product with the Hessian."""
     order: Literal["second", "first"] = "second"
-    """Order of the meta-gradient."""
+    """Order of the meta-gradient: `second`, or `first`, which leaves the Hessians out. Released code that says MAML is
+    of first order (docs/public-defects.md)."""
     support: Annotated[float, Gt(0), Lt(1)] = 0.8
-    """Share of a client's examples to adapt on."""
+    """Share of a client's examples to adapt on; the others are query examples. Both are spread over the stored order,
+    and the same in every round: with 0.8, each fifth example is a query example. A client that would have no support or
+    no query examples is refused before work starts."""
     aggregation: fl.Aggregation = "samples"
-    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
+    """Weight of a client in the mean of g_k: its number of `samples`, or `uniform`, the paper's."""
 
     own_steps: ClassVar[bool] = True
     trains_for_evaluation: ClassVar[bool] = True
@@ -113,6 +117,6 @@ _TIE = 1e-9  # 15 * 0.2 is 3, on whichever side of it the product is rounded
 
 
 def is_query(place: Tensor, support: float) -> Tensor:
-    """Which places among a client's examples, [n] from 0, are of its query set, [n] bool: a share 1 - support."""
+    """Return which of a client's examples, [n] from 0, are of its query set, [n] bool: a share 1 - support."""
     share = 1 - support
     return ((place + 1) * share + _TIE).floor() > (place * share + _TIE).floor()

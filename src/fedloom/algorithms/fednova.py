@@ -4,15 +4,23 @@ Wang, Liu, Liang, Joshi, Poor. *Tackling the Objective Inconsistency Problem in 
 NeurIPS 2020. https://arxiv.org/abs/2007.07481, section 5.
 
     d_k = (w - w_k) / a_k                    a_k: the plain SGD steps that client k's steps with momentum amount to
-    w <- w - tau_eff * sum_k p_k d_k         tau_eff = sum_k p_k a_k,   p_k = n_k / n over the clients that answered
+    w <- w - tau_eff * sum_k p_k d_k         tau_eff = sum_k p_k a_k
+
+a_k is tau_k, the number of steps, without momentum, and (tau_k - m (1 - m^tau_k) / (1 - m)) / (1 - m) with momentum m.
+Steps are those taken, not those planned. Weight decay counts as a part of the gradient. Nesterov's momentum has the a_k
+of heavy-ball momentum, as in the authors' code. Adam has no a_k, and is refused.
+
+Clients with few steps are amplified by tau_eff / a_k. Under strong Dirichlet skew that can diverge, which FedNTD's
+tables report.
 
 Down: the model. Up: d_k (with the buffers) and the number a_k. Kept by the client: nothing. No value gives FedAvg; with
-equal a_k it is FedAvg but for rounding.
-Differences from the paper: the rate stays inside d_k; `aggregation = "uniform"` gives p_k = 1 / |S|; no proximal steps.
-Nesterov's momentum has the a_k of heavy-ball momentum, as in the authors' code; Adam, which has none, is refused. From
-the FedNTD authors' code: theirs subtracts the client's last d_k / lr from its gradients, by default: the paper's
-variance reduction, whose global term it never adds. `variance_reduction = "released"` does that (the client then keeps
-d_k / lr); FedNTD's published numbers of FedNova cannot come from plain FedNova.
+equal a_k it is FedAvg but for rounding. Under shards of equal size all a_k are equal.
+
+Differences from the paper: the learning rate stays inside d_k; no proximal steps.
+
+Differences from the FedNTD authors' code: theirs has `variance_reduction = "released"` by default. FedNTD prints other
+numbers for FedNova than for FedAvg under shards, where plain FedNova equals FedAvg: these numbers cannot come from
+plain FedNova.
 """
 
 from __future__ import annotations
@@ -30,9 +38,12 @@ class FedNova(fl.Algorithm[fl.Weights, fl.Params]):
     """Normalise what clients send by their number of steps."""
 
     aggregation: fl.Aggregation = "samples"
-    """p_k: by the number of `samples`, or `uniform`."""
+    """p_k, over the clients that answered: n_k / n (`samples`), or 1 / |S| (`uniform`)."""
     variance_reduction: Literal["none", "released"] = "none"
-    """`none`, or that of the FedNTD authors' code (`released`)."""
+    """`none` is the paper's algorithm. `released` is the default of the FedNTD authors' code: each gradient loses the
+    client's last d_k / lr, which the client keeps. The paper's variance reduction adds the mean of all clients' at the
+    same place; the released server never updates that mean from zero. So nothing changes at a client's first
+    participation, and its gradients nearly cancel at the second."""
 
     sums_gradients = True  # who has no a_k is refused
 

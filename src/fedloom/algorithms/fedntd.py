@@ -3,14 +3,19 @@
 Lee, Jeong, Shin, Bae, Yun. *Preservation of the Global Knowledge by Not-True Distillation in Federated Learning.*
 NeurIPS 2022. https://arxiv.org/abs/2106.03097, eq. 10 and 11.
 
-    L = CE(q, y) + beta * tau^2 * KL(q~_global || q~_local)      q~: softmax over the not-true classes, at tau
+    q~(c) = exp(z_c / tau) / sum_{c' != y} exp(z_c' / tau),   c != y
+    L = CE(q, y) + beta * tau^2 * KL(q~_global || q~_local)        mean over the batch
 
-The teacher is the model received this round, frozen, on the same inputs.
+The teacher is the model received this round, frozen, in evaluation mode, on the same inputs. The gradient with respect
+to the true class's logit is that of cross-entropy alone. For two classes the term is zero.
 
 Down: the model. Up: the model. Kept by the client: nothing. beta = 0 is FedAvg.
-Differences from the paper: the factor tau^2 (as in the authors' code; the same at the default tau = 1); the mean is
-weighted by samples by default, as in the authors' code (eq. 2 has `aggregation = "uniform"`). From the authors'
-code: none.
+
+Differences from the paper: the factor tau^2 is not in eq. 10, but in the authors' code (the same at the default tau =
+1); the default mean is weighted by samples, as in the authors' code (eq. 2 has `aggregation = "uniform"`; the same
+under shards of equal size).
+
+Differences from the authors' code: none.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ class FedNTD(TaughtByReceived):
     """Distil the not-true logits of the received model in local training."""
 
     tau: fl.Positive = 1.0
-    """Temperature of the distillation."""
+    """Temperature of the distillation, the paper's."""
 
     @property
     def min_logits(self) -> int:

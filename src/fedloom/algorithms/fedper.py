@@ -6,10 +6,14 @@ https://arxiv.org/abs/1912.00818, Algorithms 1 and 2.
     client       (b_k, h_k): E epochs of SGD on F_k(b, h_k), both together, from the base received and the own layers
     server       b <- sum_k (n_k / n) b_k                                          over the clients that answered
 
+A client that takes part late has untrained layers on a trained base, and is evaluated by that.
+
 Down: the base. Up: the base. Kept by the client: its own layers, at first those of the common initial model, and never
-replaced. A client that takes part late has untrained layers on a trained base, and is judged by that.
-`personal_layers = ""` is FedAvg, and FedAvg with `shared = "* !last:1"` is this method with one own layer.
-Differences from the paper: BatchNorm statistics of the base are averaged; those of own layers stay. From PFLlib: none.
+replaced. `personal_layers = ""` is FedAvg, and FedAvg with `shared = "* !last:1"` is this method with one own layer.
+
+Differences from the paper: BatchNorm statistics of the base are averaged; those of own layers stay.
+
+Differences from PFLlib: none.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ class FedPer(fl.Averaging[fl.Weights]):
 
     personal_layers: str = "last:1"
     """Tensors that stay with each client: glob patterns of their names, or `last:N` for the last N layers, separated by
-    spaces."""
+    spaces. This is `shared` of FedAvg by the paper's name; FedPer has no `shared`."""
     shared: str = field(init=False, default="*")
 
     neutral: ClassVar[Mapping[str, Any]] = {"personal_layers": ""}

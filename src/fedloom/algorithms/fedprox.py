@@ -5,15 +5,21 @@ https://arxiv.org/abs/1812.06127, eq. 2.
 
     L = CE(w) + mu / 2 * ||w - w_received||^2      over all trained parameters
 
-A share `drop_percent` of each cohort is slow: these clients do 1 to E - 1 epochs, drawn for each (such a share of
-`local.steps`, where these are given), and FedProx keeps what they send. The paper's FedAvg does not wait for them: that
-is mu = 0 with `stragglers = "dropped"`. The same seed draws the same stragglers for both, as in the paper's comparison.
+Slow clients (`drop_percent`) do 1 to E - 1 epochs. FedProx averages what they send. The paper's FedAvg under stragglers
+does not wait for them: mu = 0 with `stragglers = "dropped"`. Its FedProx without the term is mu = 0 with `stragglers =
+"partial"`. The same seed draws the same stragglers for all of these, as in the paper's comparison. A client that fails
+is no straggler: it sends nothing.
 
 Down: the model; to each client its number of epochs, where some are slow. Up: the model. Kept by the client: nothing.
-mu = 0 is FedAvg. Differences from the paper: the local solver is the run's (momentum included, as in the comparisons of
-FedNTD), not plain gradient descent; a straggler does at most E - 1 epochs, as in the authors' code (the paper: E).
-From the authors' code: one client at least is not slow. `sampler = "by_size"` with `aggregation = "uniform"` is the
-sampling of the paper's analysis. From FedNTD's code: none (its table says mu = 0.1, its configuration file 1.0).
+mu = 0 is FedAvg.
+
+Differences from the paper: the local solver is the run's (momentum included, as in the comparisons of FedNTD), not
+plain gradient descent; a straggler does at most E - 1 epochs, as in the authors' code (the paper: E). `sampler =
+"by_size"` with `aggregation = "uniform"` is the sampling of the paper's analysis.
+
+Differences from the authors' code: one client at least is not slow.
+
+Differences from the FedNTD authors' code: none.
 """
 
 from __future__ import annotations
@@ -35,11 +41,13 @@ class FedProx(fl.Averaging[fl.Weights]):
     """Hold the local model near the received one by a proximal term."""
 
     mu: fl.NonNegative = 0.1
-    """Weight of the proximal term."""
+    """Weight of the proximal term. 0.1 is in Table 5 of FedNTD; its configuration file says 1.0."""
     drop_percent: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Share of clients that are slow."""
+    """Share of each cohort that is slow: 0.9 is 90 %. A slow client does 1 to E - 1 epochs, drawn by the seed in each
+    round, so `local.epochs` must be 2 or more. Where `local.steps` is given, it does the same share of those steps."""
     stragglers: Literal["partial", "dropped"] = "partial"
-    """Work of slow clients: `partial`, or `dropped`."""
+    """Treatment of slow clients. `partial`: the server averages what they send. `dropped`: the server does not select
+    them. The same clients are slow under both."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"mu": 0, "drop_percent": 0}
 

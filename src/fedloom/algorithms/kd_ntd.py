@@ -5,12 +5,16 @@ NeurIPS 2022. https://arxiv.org/abs/2106.03097, appendix H, eq. 17 and 18.
 
     L = CE(q, y) + beta * [ (1 - lam) * tau^2 * KL(q_global || q_local) + lam * tau^2 * KL(q~_global || q~_local) ]
 
-q: softmax at tau, q~: the same over the not-true classes. The teacher is the model received this round, frozen, on the
-same inputs. lam = 0 is FedAvg with distillation, lam = 1 FedNTD.
+q: softmax at tau, q~: the same over the not-true classes. The teacher is that of `fedntd`. Beside FedNTD's, the
+gradient with respect to the true class's logit gains (1 - lam) beta tau (q_local(y) - q_global(y)), which opposes
+learning where the global model is unsure of the class.
 
 Down: the model. Up: the model. Kept by the client: nothing. beta = 0 is FedAvg.
-Differences from the paper: none that is known; it does not say beta and tau, and 1 agrees with its FedNTD. From the
-authors' code: there is none of it.
+
+Differences from the paper: none that is known; it does not say beta and tau. Its end at lam = 1 is its FedNTD, with 1
+and 1.
+
+Differences from the authors' code: there is none of it.
 """
 
 from __future__ import annotations
@@ -31,9 +35,10 @@ class KDNTD(TaughtByReceived):
     """Mix ordinary and not-true distillation of the received model."""
 
     lam: Annotated[float, Ge(0), Le(1)] = 0.5
-    """Share of NTD: 0 is KD, 1 FedNTD."""
+    """Share of FedNTD's term: 0 is FedAvg with distillation over all classes, 1 is FedNTD. The paper's accuracy rises
+    from one to the other."""
     tau: fl.Positive = 1.0
-    """Temperature of the distillation."""
+    """Temperature of the distillation; the paper does not say it."""
 
     @property
     def min_logits(self) -> int:

@@ -3,20 +3,29 @@
 Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized Federated Learning.* NeurIPS 2021.
 https://arxiv.org/abs/2111.02801, eq. 2 to 7.
 
-    client n      E epochs on its own data (5); s_n = softmax(z_n / tau) on P public examples
-    server        p_n = sum_m C[n, m] s_m;  client n distils: w <- w - eta2 grad KL(p_n || s(w))           (6)
-    server        C <- C - eta3 [ lam sum_n (D_n / D) grad KL(p_n || s_n) + 2 rho (C - 1/N) ]              (7)
+    client n      E epochs on its own data (5);   s_n = softmax(z_n / tau) on P public examples
+    server        p_n = sum_m C[n, m] s_m
+    client n      w <- w - eta2 grad KL(p_n || s(w))                                                     (6)
+    server        C <- C - eta3 [ lam sum_n (D_n / D) grad KL(p_n || s_n) + 2 rho (C - 1/N) ]            (7)
 
-Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C].
-Kept by the client: its model.
-There is no value that gives FedAvg (nothing is averaged); a distillation rate of 0 is local-only. As rho grows, with
-eta3 = 0.5 / rho, C tends to 1/N like 1 / rho: uniform mixing (`fedmd_kt`). Each step multiplies what C differs from 1/N
-by 1 - 2 eta3 rho, which no longer shrinks it from eta3 * rho = 1 on: settings must stay below.
+C[n, m] is the weight that student n puts on teacher m. There are two exchanges a round. Nothing is averaged, so
+architectures may differ. The record of a round has C as `server_coefficients`, row by row, where there are at most 100
+clients; `fedloom analyse RUN coefficients` draws it. Experiments: docs/ktpfl.md.
+
+As rho grows, with eta3 = 0.5 / rho, C tends to 1/N like 1 / rho: uniform mixing (`fedmd_kt`). C is then within lam / (2
+rho) times its gradient's length of 1/N, row by row.
+
+Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C]. Kept by the
+client: its model. There is no value that gives FedAvg (nothing is averaged); a distillation rate of 0 is local-only.
+
 Differences from the paper: each row of C is projected onto the simplex after its step (the paper leaves it free and p_n
 then stops being a distribution); (7) uses the predictions that were sent, not new ones after (6): one upload less; with
 partial participation rows are mixed over the clients that answered, at the mass they had, and evenly where they had
-none; BatchNorm statistics are those of a client's own examples, where the paper says nothing. From the authors' code:
-almost everything (it updates C by MSE with a forced step size and a softmax of 5 C; see docs/ktpfl.md).
+none. The paper says nothing of BatchNorm statistics; here they are those of a client's own examples: after distillation
+its training batches pass the network once more, E epochs without a step, from the statistics that it had.
+
+Differences from the authors' code: almost everything (it updates C by MSE with a forced step size and a softmax of 5
+C).
 """
 
 from __future__ import annotations
@@ -36,19 +45,18 @@ LOGGED = 100  # clients up to which C, N x N numbers, is in every round's record
 
 @dataclass(frozen=True, kw_only=True)
 class KTpFL(Transfer[Tensor]):
-    """Transfer knowledge between clients by learnt coefficients.
-
-    The record of a round has C as `server_coefficients`, row by row, where there are at most 100 clients.
-    """
+    """Transfer knowledge between clients by learnt coefficients."""
 
     lam: fl.NonNegative = 1.0
-    """Weight of the distillation in eq. 7."""
+    """Weight of the distillation in eq. 7; the default is ours: sources are silent."""
     rho: fl.NonNegative = 0.7
-    """Pull of the coefficients to uniform mixing in eq. 7; `eta3` * `rho` < 1."""
+    """Pull of the coefficients to uniform mixing in eq. 7, by default that of the released code. A step multiplies what
+    C differs from 1/N by 1 - 2 eta3 rho, which no longer shrinks it from `eta3` * `rho` = 1 on: the product must stay
+    below."""
     eta3: fl.NonNegative = 0.1
-    """Learning rate of the coefficients in eq. 7."""
+    """Learning rate of the coefficients in eq. 7; the default is ours: sources are silent."""
     coefficient_steps: fl.Count = 1
-    """Steps of eq. 7 in each round."""
+    """Steps of eq. 7 in each round; the default is ours: sources are silent."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

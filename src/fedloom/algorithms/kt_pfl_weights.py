@@ -8,13 +8,13 @@ equal architectures. No code was released, and how is not said: what follows is 
     client n   w_n: E epochs on its own data from theta_n
     server     C <- C - eta3 [ lam sum_n (D_n / D) grad ||w_n - theta_n||^2 / d + 2 rho (C - 1/N) ],  d parameters  (7)
 
-theta_n mixes BatchNorm statistics too; counters are those of w_n. A client is judged by w_n, the model that it has
-trained. Before its first training w_n is the common initial model. Rows of C are projected onto the simplex.
+theta_n mixes BatchNorm statistics too; counters are those of w_n. A client is evaluated by w_n, the model that it has
+trained. Before its first training w_n is the common initial model. Rows of C are projected onto the simplex. There are
+no public data. A client that is not selected keeps its model, by which others go on learning, and its row.
 
-Down: theta_n. Up: w_n. Kept by the client: w_n. Kept by the server: every client's last model, and its row of C.
-There is no value that gives FedAvg: as rho grows with eta3 * rho = 0.5, all cohorts are full and clients of one size,
-theta_n tends to its model. eta3 * rho must be below 1, as for `kt_pfl`. A client that is not asked keeps its model, by
-which others go on learning, and its row.
+Down: theta_n. Up: w_n. Kept by the client: w_n. Kept by the server: every client's last model, and its row of C. There
+is no value that gives FedAvg: as rho grows with eta3 * rho = 0.5, all cohorts are full and clients of one size, theta_n
+tends to its model.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class KTpFLWeights(fl.Algorithm[tuple[()], fl.Weights]):
     """Mix models of one architecture by learnt coefficients."""
 
     lam: fl.NonNegative = 1.0
-    """Weight of the distance in eq. 7."""
+    """Weight of the distance in eq. 7. Squared distances divided by d are small, so with 1 the coefficients stay near
+    uniform."""
     rho: fl.NonNegative = 0.7
-    """Pull of the coefficients to uniform mixing in eq. 7; `eta3` * `rho` < 1."""
+    """Pull of the coefficients to uniform mixing in eq. 7, as in `kt_pfl`; `eta3` * `rho` < 1."""
     eta3: fl.NonNegative = 0.1
-    """Learning rate of the coefficients in eq. 7."""
+    """Learning rate of the coefficients in eq. 7, as in `kt_pfl`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,15 +6,14 @@ Local and Global Representations.* 2020. https://arxiv.org/abs/2001.01523, Algor
     client       (l_k, g_k): E epochs of SGD on F_k(l_k, g), both together, from the own layers and the head received
     server       g <- mean_k g_k                                                   over the clients that answered
 
-First there may be `pretrain_rounds` of FedAvg, of the same `aggregation` and `buffers`, as in the authors' experiments:
-after these every client starts from the lower layers of that model, BatchNorm statistics included, which are sent to it
-once, when it is first asked again.
-
 Down: the head; the whole model while pretraining, and once more to each client after it. Up: the head; the whole model
-while pretraining. Kept by the client: its lower layers. `global_modules = "*"` is FedAvg with
-`aggregation = "uniform"`. Differences from the paper: no adversarial term (its eq. 4). From the authors' code: clients
-are judged by their newest model, not by the one that was best on their test examples; with their network for CIFAR-10
-that code shares the convolutions and not the head, which is `global_modules = "conv*"` here.
+while pretraining. Kept by the client: its lower layers. `global_modules = "*"` is FedAvg with `aggregation =
+"uniform"`.
+
+Differences from the paper: no adversarial term (its eq. 4).
+
+Differences from the authors' code: clients are evaluated by their newest model, not by the one that was best on their
+test examples.
 """
 
 from __future__ import annotations
@@ -34,11 +33,17 @@ class LGFedAvg(fl.Averaging[fl.Maybe[fl.Weights]]):
     """Share the layers near the output, and keep representations local."""
 
     aggregation: fl.Aggregation = "uniform"
-    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
+    """Weight of a client in the mean: its number of `samples`, or `uniform`, as in the authors' code."""
     global_modules: str = "last:2"
-    """Tensors that are shared: glob patterns of their names, or `last:N` for the last N layers, separated by spaces."""
+    """Tensors that are shared: glob patterns of their names, or `last:N` for the last N layers, separated by spaces.
+    The authors' script for CIFAR-10 shares the convolutions and not the head, `conv*`. `manifest.json` lists the
+    tensors under `shared`."""
     pretrain_rounds: fl.WholeNumber = 0
-    """Rounds of FedAvg before."""
+    """Rounds of FedAvg before, with the same `aggregation` and `buffers`; the authors have 400 on MNIST and 1,200 on
+    CIFAR-10. The bits are those of FedAvg, BatchNorm statistics included. After them, every client starts from the
+    lower layers of that model, which are sent to it once, when it is first selected again; until then it is evaluated
+    by them under the newest head. `buffers = "local"` is refused there: the model to start from would have no
+    statistics."""
     shared: str = field(init=False, default="*")
 
     neutral: ClassVar[Mapping[str, Any]] = {"global_modules": "*", "pretrain_rounds": 0}

@@ -1,8 +1,9 @@
 """Local-only training: every client on its own data alone, from the common initial model. The lower reference.
 
-Down: nothing (the initial model once, as the client's own). Up: nothing. Kept by the client: its model.
-A client trains when it is in the cohort, so that computation equals that of the other methods of a comparison; with
-`schedule = "every_round"` everybody trains in every round. With one client it is FedAvg.
+With few classes per client it is a strong one.
+
+Down: nothing (the initial model once, as the client's own). Up: nothing. Kept by the client: its model. With one client
+it is FedAvg.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ class LocalOnly(fl.Algorithm[tuple[()], fl.Weights]):
     """Train each client alone, without federation."""
 
     schedule: Literal["cohort", "every_round"] = "cohort"
-    """Clients that train in a round: its `cohort`, or everybody (`every_round`)."""
+    """Clients that train in a round. `cohort`: those that are in the cohort, so that computation equals that of the
+    other methods of a comparison. `every_round`: all, whatever sampler and cohort size say."""
 
     @property
     def full_participation(self) -> bool:

@@ -1,19 +1,22 @@
 """MOON: model-contrastive learning, towards the global model's features and away from the client's own last ones.
 
-Li, He, Song. *Model-Contrastive Federated Learning.* CVPR 2021. https://arxiv.org/abs/2103.16257, eq. 3 and
-Algorithm 1.
+Li, He, Song. *Model-Contrastive Federated Learning.* CVPR 2021. https://arxiv.org/abs/2103.16257, eq. 3 and Algorithm
+1.
 
     L = CE + mu * -log( exp(s(z, z_glob) / tau) / (exp(s(z, z_glob) / tau) + exp(s(z, z_prev) / tau)) )
-      = CE + mu * softplus( (s(z, z_prev) - s(z, z_glob)) / tau )                s: cosine similarity
+      = CE + mu * softplus( (s(z, z_prev) - s(z, z_glob)) / tau )     s: cosine similarity; mean over the batch
 
-z, z_glob, z_prev: features of an input by the model in training, the one received and the client's last one, both
-frozen. For a client that never took part `previous` says what its last model is: the `initial` global model (FedNTD's
-authors), the one `received` (the term is then the constant mu * log 2), or one drawn at `random` (the paper's authors).
+z, z_glob and z_prev are features of the same input by the model in training, the model received and the client's last
+model. The last two are frozen and in evaluation mode. z comes from the pass that makes the logits.
 
-Down: the model. Up: the model. Kept by the client: its last model. mu = 0 is FedAvg.
-Differences from the paper: no projection head is added, z is what the network's `feature` returns; mu = 1 (Table 5 of
-FedNTD; its configuration file says 0.1; the paper 5 on CIFAR-10). From the authors' code: the first round has the
-term too. From FedNTD's code: none.
+Down: the model. Up: the model. Kept by the client: its last model. mu = 0 is FedAvg. That last model is the one with
+which local training ended. The initial model is not counted as a download: the seed determines it.
+
+Differences from the paper: no projection head is added; z is what the network's `feature` returns.
+
+Differences from the authors' code: the first round has the term too.
+
+Differences from the FedNTD authors' code: none.
 """
 
 from __future__ import annotations
@@ -34,13 +37,19 @@ class MOON(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """Contrast features with those of the global and of the previous local model."""
 
     mu: fl.NonNegative = 1.0
-    """Weight of the contrastive term."""
+    """Weight of the contrastive term. 1 is in Table 5 of FedNTD; its configuration file says 0.1; the paper has 5 for
+    CIFAR-10 and searches 0.001 to 10."""
     tau: fl.Positive = 0.5
-    """Temperature of the contrastive term."""
+    """Temperature of the contrastive term; 0.5 in the paper, and in FedNTD's table and file."""
     feature: str = "features"
-    """Method or layer of the network that returns z."""
+    """Origin of z: a method of the network, which `forward` must call, or the name of a layer, whose output is
+    flattened. The networks of fedloom have `features`, the input of the classifier: for `fedntd_cnn` the 512 units
+    after ReLU, as in the FedNTD authors' code. For `nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))` it
+    is `1`. A network that has a projection head names its output here."""
     previous: Literal["initial", "received", "random"] = "initial"
-    """Last model of a client that never took part: `initial`, `received`, or `random`."""
+    """Last model of a client that never took part. `initial`: the initial global model, as in the FedNTD authors' code.
+    `received`: the one received; the first time, the term is then the constant mu * log 2, without a gradient.
+    `random`: a network drawn anew, as in the paper's code."""
     aggregation: fl.Aggregation = "samples"
     """Weight of a client in the mean: its number of `samples`, or `uniform`."""
 

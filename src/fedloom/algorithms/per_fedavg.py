@@ -13,13 +13,16 @@ Algorithm 1 and section 5 (FO and HF).
 
 The batches are those of the round, one after the other: so E epochs make a half (FO) or a third (HF) of the steps that
 they make for FedAvg. Where the last step lacks one, it takes the first batches again. Of `local`, the batches alone are
-used: rates are `alpha` and `beta`, steps are plain SGD. A client is judged by w - alpha grad F_k(w) of the newest w, a
-step on all its training examples, never on those that judge it.
+used: learning rates are `alpha` and `beta`, steps are plain SGD. `train_loss` is not recorded. A client is evaluated by
+w - alpha grad F_k(w) of the newest w, a step on all its training examples, never on those that evaluate it.
 
 Down: the model. Up: the model. Kept by the client: nothing. There is no value that gives FedAvg: alpha = 0 would be a
 FedAvg that skips batches.
-Differences from the paper: the mean is weighted by n_k (`aggregation = "uniform"`: as there). From the code of pFedMe's
-authors: theirs adapts on the test batches it is judged by. BatchNorm statistics follow the batches.
+
+Differences from the paper: the mean is weighted by n_k (`aggregation = "uniform"`: as there).
+
+Differences from the code of pFedMe's authors: theirs adapts on the test batches that evaluate it. BatchNorm statistics
+follow the batches.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""pFedDF: FedDF whose clients are judged by the copy of the fused model that they trained last.
+"""pFedDF: FedDF whose clients are evaluated by the copy of the fused model that they trained last.
 
 A comparator of KT-pFL (Zhang, Guo, Ma, Wang, Xu, Wu, NeurIPS 2021, https://arxiv.org/abs/2111.02801), a footnote there
 without code; of Lin, Kong, Stich, Jaggi. *Ensemble Distillation for Robust Model Fusion in Federated Learning.* NeurIPS
-2020. How clients are personalised is not said; here: the copy of its architecture's fused model that a client has
-trained on its own examples, its E local epochs, is what it uploads and what it is judged by.
+2020. How clients are personalised is not said. Here, the copy of its architecture's fused model that a client has
+trained on its own examples, its E local epochs, is what it uploads and what evaluates it.
 
-Down: the model. Up: the model. Kept by the client: the model that it trained last. The server is FedDF's, in every bit.
-A client that never took part is judged by the newest fused model. `student` of FedDF is refused: with it no client is
-sent a model that was fused.
+Down: the model. Up: the model. Kept by the client: the model that it trained last. The server is that of `feddf`, in
+every bit. A client that never took part is evaluated by the newest fused model. `student` is refused: with it no client
+is sent a model that was fused.
 """
 
 from __future__ import annotations

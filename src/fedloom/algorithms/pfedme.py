@@ -9,17 +9,24 @@ https://arxiv.org/abs/2006.08848, Algorithm 1.
               then     w_k <- w_k - eta lam (w_k - theta)
     server  w <- (1 - beta) w + beta * mean_k w_k
 
-Both begin at w; theta goes on from batch to batch. R is the number of local batches (`local.steps = R`, or what
-`local.epochs` amounts to). Of `local`, the batches alone are used: rates are `alpha_p` and `eta`, steps are plain SGD.
+Both begin at w; theta goes on from batch to batch. R is the number of local batches: `local.steps`, or what
+`local.epochs` amounts to (the authors: 20 steps, batches of 20). Of `local`, the batches alone are used: steps are
+plain SGD with the learning rates `alpha_p` and `eta`, constant over rounds. `train_loss` is not recorded: theta and w_k
+are no descent of one loss.
 
-Down: the model. Up: w_k. Kept by the client: theta, its personal model. A client that has none yet is judged by the
-newest global model. No setting is FedAvg: with R = K = 1 and mu2 = 0 a round is w - eta lam alpha_p g, FedAvg with one
-step of that rate; with more steps gradients are taken at theta, not at w_k, unless eta lam = 1, which the paper
-excludes. Stable only with eta lam < 1 and alpha_p (L + lam + mu2) < 2 for an L-smooth F_k; the loss can but add to the
-latter, so what breaks either without it is refused.
-Differences from the paper: `mu2`, of the authors' code (0: the paper). From the authors' code: theta is kept by value,
-where theirs is overwritten by w_k before it is judged; clients that are not asked do not train; every step has a
-dropout mask of its own, as theirs; `aggregation = "samples"` is their mean. BatchNorm statistics follow theta.
+It is stable only with eta lam < 1 and alpha_p (L + lam + mu2) < 2 for an L-smooth F_k. The loss can but add to the
+latter, so eta * lam < 1 and alpha_p * (lam + mu2) < 2 are checked.
+
+Down: the model. Up: w_k. Kept by the client: theta, its personal model. No setting is FedAvg: with R = K = 1 and mu2 =
+0 a round is w - eta lam alpha_p g, FedAvg with one step of that rate; with more steps gradients are taken at theta, not
+at w_k, unless eta lam = 1, which the paper excludes. A client is evaluated by theta, and one that has none yet by the
+newest global model.
+
+Differences from the paper: `mu2`.
+
+Differences from the authors' code: theta is kept by value, where theirs is overwritten by w_k before it is evaluated
+(released codes report the accuracy of w_k or of w as that of theta: docs/public-defects.md); clients that are not
+selected do not train; every step has a dropout mask of its own, as theirs. BatchNorm statistics follow theta.
 """
 
 from __future__ import annotations
@@ -39,19 +46,20 @@ class PFedMe(fl.Algorithm[fl.Weights, fl.Maybe[fl.Weights]]):
     """Train personal models that a Moreau envelope holds near the client's global one."""
 
     lam: fl.Positive = 15.0
-    """Pull of theta and w_k to each other."""
+    """Pull of theta and w_k to each other; the default is that of the authors' code."""
     K: fl.Count = 5
-    """Steps of theta on a batch."""
+    """Steps of theta on a batch; the default is that of the authors' code."""
     alpha_p: fl.Positive = 0.09
-    """Learning rate of theta."""
+    """Learning rate of theta; the default is that of the authors' code."""
     eta: fl.Positive = 0.005
-    """Learning rate of w_k."""
+    """Learning rate of w_k; the default is that of the authors' code."""
     mu2: fl.NonNegative = 0.001
-    """Weight decay of theta."""
+    """Weight decay of theta, in the authors' code alone; 0 is the paper."""
     beta: fl.Positive = 1.0
-    """Step of the server towards the clients' mean."""
+    """Step of the server towards the clients' mean; the default is that of the authors' code, and 2 their tuned value.
+    """
     aggregation: fl.Aggregation = "uniform"
-    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
+    """Weight of a client in the mean: `uniform`, the paper's, or its number of `samples`, as in the authors' code."""
 
     own_steps: ClassVar[bool] = True
 

@@ -1,23 +1,36 @@
 """pFedSD: personalised federated learning by self-knowledge distillation.
 
-Jin, Bai, Yao, Dai, Gu, Yu, Sun. *Personalized Edge Intelligence via Federated Self-Knowledge Distillation.*
-IEEE TPDS 34(2), 2023, Algorithm 1, eq. 4 and 5.
+Jin, Bai, Yao, Dai, Gu, Yu, Sun. *Personalized Edge Intelligence via Federated Self-Knowledge Distillation.* IEEE TPDS
+34(2), 2023, Algorithm 1, eq. 4 and 5.
 
     phi_k(w; v_k) = CE(w) + lam * T^2 * KL(q(v_k; T) || q(w; T))      v_k: the client's model after its last round
 
-Training starts from the global model and is pulled towards the personal one; what it ends with becomes v_k. The term
-stands on top of any algorithm that averages: `self_distilled(FedProx)(mu=0.1, lam=0.5)` has it on top of FedProx's.
+Training starts from the global model and is pulled towards the personal one. The model with which training ends becomes
+v_k and is uploaded. Personal accuracy is that of v_k. Experiments: docs/pfedsd.md.
 
-A client that takes part for the first time has no v_k and no term: its update is that of FedAvg. One that was never
-asked is judged by the newest global model (`has_personal` is then false). One that is not asked keeps its v_k, however
-old. One that fails, whose answer is lost, late or refused, keeps the v_k that it had: a state moves here when its
-answer is accepted and not before, so that a lost answer counts as never asked. (A device of the paper's would keep the
-new v_k though its upload was lost.) A stateless device gets v_k with the request and sends it back with its answer.
+A client that takes part for the first time has no v_k and no term: its update is that of FedAvg. One that never took
+part is evaluated by the newest global model (`has_personal` is then false). One that is not selected keeps its v_k,
+however old. One that fails, or whose response is lost, late or refused, keeps the v_k that it had, as if it had not
+been selected: a state moves here when its response is accepted and not before. (A device of the paper's would keep the
+new v_k though its upload was lost.) A stateless device gets v_k with the request and sends it back with its response.
 
-Down: the model. Up: the model. Kept by the client: v_k. lam = 0 trains the models of FedAvg with
-`aggregation = "uniform"`. Differences from the paper: T^2 (its equation is damaged in our text; the authors' code has
-it). From the authors' code: the teacher is in evaluation mode; a client that never took part is judged by the newest
-global model, not the initial one; a client whose training diverges keeps its v_k and sends nothing; BatchNorm
+The term stands on top of any algorithm that averages and evaluates clients by what it sends and they keep: `fedavg`,
+`fedprox`, `fedntd`, `fedntd_mse`, `fedper`, `lg_fedavg`, and your own from `fl.Averaging` or `fl.FedAvg`; not
+`per_fedavg` and `fedavg_ft`. `fl.self_distilled(algorithm)` makes a class with the settings of both. The teacher is the
+whole model with which the client's last participation ended: of FedPer the base and the client's own layers. The class
+may stand in a module of yours, which the command line knows as `module:Mine`:
+
+    Mine = fl.self_distilled(fl.FedProx)  # Mine(mu=0.1, lam=0.5)
+    fl.self_distilled(fl.FedPer)(personal_layers="last:1", lam=0.5, local=local)
+
+Down: the model. Up: the model. Kept by the client: v_k. lam = 0 trains the models of FedAvg with `aggregation =
+"uniform"`. Its personal accuracy is then that of the stored local models (`fedavg_stored`), which is the honest control
+for the method.
+
+Differences from the paper: T^2 (its equation is damaged in our text; the authors' code has it).
+
+Differences from the authors' code: the teacher is in evaluation mode; a client that never took part is evaluated by the
+newest global model, not the initial one; a client whose training diverges keeps its v_k and sends nothing; BatchNorm
 statistics are averaged (`buffers = "server"` keeps the server's, as they do).
 """
 
@@ -40,7 +53,7 @@ from fedloom.core.losses import Loss
 
 @fl.state
 class Noted(Kept[Any]):
-    """A client's last model with what it said of the client's training examples."""
+    """Last model of a client, with its predictions on the client's training examples."""
 
     logits: Tensor  # [rows, C] in stored order; zeros beyond the client's examples
 
@@ -50,17 +63,21 @@ class SelfDistilled(KeepsModel):
     """Add the distillation of (4) to the local loss of an algorithm that averages (abstract, a mixin)."""
 
     lam: fl.NonNegative = 1.0
-    """Weight of the distillation."""
+    """Weight of the distillation, by default the authors'. A large lam * T^2 slows early rounds, whose teachers are
+    poor."""
     T: fl.Positive = 1.0
-    """Temperature of the distillation."""
+    """Temperature of the distillation, by default the authors'; 1 to 4 is a sensible range to search."""
     teacher_max_age: fl.WholeNumber | None = None
-    """Age of v_k, in rounds, beyond which a client trains without it (of the round before: 1); none: no limit."""
+    """Age of v_k, in rounds, beyond which a client trains without the term; none: no limit. The v_k of the round before
+    is 1 old, so 0 leaves the term out for good."""
     kd_warmup_rounds: fl.WholeNumber = 0
-    """Rounds over which the weight grows from 0 to `lam`; 0: none."""
+    """Rounds over which the weight grows from 0, in round 0, to `lam`; 0: none."""
     teacher_store: Literal["model", "soft_predictions"] = "model"
-    """Teacher: v_k as a `model`, or the `soft_predictions` that it made of the client's examples at the end of
-    training. These save the teacher's pass at the start of a round, and cost one at its end and a table of logits
-    beside v_k, with a row for each example of the largest client."""
+    """Teacher: v_k as a `model`, or the `soft_predictions`: a table of the logits that v_k gave to the client's
+    training examples at the end of its training. The table saves the teacher's pass at the start of a round, and costs
+    one at its end. v_k stays, since the client is evaluated by it. The table takes 4 bytes for each class and example
+    of the largest client, at every client that took part. Both teach the same where inputs stay the same; with
+    augmentation `soft_predictions` is refused."""
 
     table: ClassVar[tuple[int, int]]  # rows and columns of those predictions, of an instance that is `bind`
     neutral: ClassVar[Mapping[str, Any]] = {"lam": 0}
@@ -103,9 +120,10 @@ class SelfDistilled(KeepsModel):
         loss: Loss | None = None,
         correct: Callable[..., Any] | None = None,
         batches: fl.Batches | None = None,
+        only: str | None = None,
     ) -> fl.Weights:
         taught = self.taught(client, client.train if batches is None else batches)
-        return super().train(client, start, *context, loss=loss, correct=correct, batches=taught)
+        return super().train(client, start, *context, loss=loss, correct=correct, batches=taught, only=only)
 
     def taught(self, client: fl.Client[Kept[Any]], batches: fl.Batches) -> fl.Batches:
         """Batches with what the client's last model says, and how much that counts."""
@@ -152,7 +170,7 @@ class PFedSD(SelfDistilled, FedAvg):
     """Average models; each client distils its own last model. See `SelfDistilled` and `Averaging` for the settings."""
 
     aggregation: fl.Aggregation = "uniform"
-    """Weight of a client in the mean: its number of `samples`, or `uniform`."""
+    """Weight of a client in the mean: its number of `samples`, or `uniform`, as in Algorithm 1."""
 
 
 @functools.cache

@@ -1,16 +1,16 @@
-"""Sim-pFL: KT-pFL's round in which clients learn from those that say the same, by coefficients that nobody learns.
+"""Sim-pFL: KT-pFL's round in which clients learn from those that predict the same, by coefficients that are not learnt.
 
 Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized Federated Learning.* NeurIPS 2021, a
 comparator of its experiments, as in their released code. https://arxiv.org/abs/2111.02801
 
     server   a[n, m] = cosine of s_n and s_m over all P x C numbers
-             C[n, m] = (a[n, m] - min_j a[n, j]) / sum_i (a[n, i] - min_j a[n, j]);  then as KT-pFL (6)
+             C[n, m] = (a[n, m] - min_j a[n, j]) / sum_i (a[n, i] - min_j a[n, j]);  then as `kt_pfl` (6)
 
-The least similar client counts nothing. A row of equal cosines, of clients that all say the same, is uniform.
+The least similar client counts nothing. A row of equal cosines, of clients that all predict the same, is uniform.
 
-Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C].
-Kept by the client: its model.
-There is no value that gives FedAvg (nothing is averaged).
+Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C]. Kept by the
+client: its model. There is no value that gives FedAvg (nothing is averaged).
+
 Differences from the authors' code: the order within a round, and the size of the distillation loss (theirs is divided
 by the number of classes), are those of KT-pFL's paper; public examples are drawn without replacement, and BatchNorm
 statistics are those of a client's own examples (theirs take in the public ones).

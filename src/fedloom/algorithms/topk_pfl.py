@@ -1,21 +1,18 @@
-"""TopK-pFL: KT-pFL's round in which each client learns from the half of them that say nearest to the same.
+"""TopK-pFL: KT-pFL's round in which each client learns from the half of them that predict nearest to the same.
 
 Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized Federated Learning.* NeurIPS 2021, a
 comparator of its experiments, as in their released code. https://arxiv.org/abs/2111.02801
 
     server   a[n, m] = cosine of s_n and s_m over all P x C numbers
              C[n, m] = 1 / count for the m whose a[n, m] is above the N/2-th smallest of the row, itself among them,
-             else 0;  then as KT-pFL (6)
+             else 0;  then as `kt_pfl` (6)
 
 Ties at the threshold leave fewer than N/2; a client above which nobody is learns from itself alone.
 
-Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C].
-Kept by the client: its model.
-There is no value that gives FedAvg (nothing is averaged).
-Differences from the authors' code: the order within a round, and the size of the distillation loss (theirs is divided
-by the number of classes), are those of KT-pFL's paper; with partial participation N counts the clients that answered;
-public examples are drawn without replacement, and BatchNorm statistics are those of a client's own examples (theirs
-take in the public ones).
+Down: the public examples' indices [P], with each exchange, and p_n [P, C], one for each. Up: s_n [P, C]. Kept by the
+client: its model. There is no value that gives FedAvg (nothing is averaged).
+
+Differences from the authors' code: those of `sim_pfl`; with partial participation N counts the clients that answered.
 """
 
 from __future__ import annotations

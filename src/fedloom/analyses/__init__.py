@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 
 from fedloom.analyses import (
     alignment,
@@ -30,25 +31,40 @@ from fedloom.core.errors import SettingError
 from fedloom.report.style import FIGURES, drawing, rendered
 from fedloom.storage.output import publish
 
-__all__ = ["ANALYSES", "AnalysedRun", "Analysis", "AnalysisResult", "analyse", "joint_tsne", "write_analysis"]
+__all__ = [
+    "ANALYSES",
+    "AnalysedRun",
+    "Analysis",
+    "AnalysisResult",
+    "analyse",
+    "by_name",
+    "joint_tsne",
+    "write_analysis",
+]
 
 Analysis = Callable[[AnalysedRun], AnalysisResult]
 
-ANALYSES: dict[str, Analysis] = {
-    "class-accuracy": class_accuracy.measure,
-    "consistency": consistency.measure,
-    "forgetting": forgetting.measure,
-    "local-accuracy": local_accuracy.measure,
-    "local-epochs": local_epochs.measure,
-    "weight-divergence": weight_divergence.measure,
-    "personalised": personalised.measure,
-    "gradient-diversity": gradient_diversity.measure,
-    "alignment": alignment.measure,
-    "tsne": tsne.measure,
-    "landscape-noise": landscape_noise.measure,
-    "landscape-hessian": landscape_hessian.measure,
-}
-"""What each measures is the first line of its docstring."""
+
+def by_name(*modules: ModuleType) -> dict[str, Analysis]:
+    """Return the analysis of each module, `measure`, under the module's name: `local_accuracy` is `local-accuracy`."""
+    return {module.__name__.rpartition(".")[2].replace("_", "-"): module.measure for module in modules}
+
+
+ANALYSES = by_name(
+    class_accuracy,
+    consistency,
+    forgetting,
+    local_accuracy,
+    local_epochs,
+    weight_divergence,
+    personalised,
+    gradient_diversity,
+    alignment,
+    tsne,
+    landscape_noise,
+    landscape_hessian,
+)
+"""Those of any run, in the order of lists of them. What each measures is the first line of its docstring."""
 
 
 def analyse(

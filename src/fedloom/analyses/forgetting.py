@@ -21,7 +21,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Measure forgetting F over rounds and by class, in both conventions and relative to the mean peak (eq. 5)."""
+    """Measure forgetting F over rounds and by class, in both conventions and relative to the mean peak (eq. 5).
+
+    F is the mean over classes of the best a of an earlier round minus a now.
+    """
     log = run.logged_accuracy()
     per_class = log.per_class
     rows = [

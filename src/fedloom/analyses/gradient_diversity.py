@@ -23,7 +23,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Measure gradient diversity of a round's clients at the global model that they receive (definition 2)."""
+    """Measure gradient diversity of a round's clients at the global model that they receive (definition 2).
+
+    It is the mean squared norm of the clients' gradients over the squared norm of their mean, at w^t.
+    """
     rows: list[list[Any]] = []
     for m in run.replayed_rounds():
         table = torch.stack([gradient(run.network, m.start, run.task, m.own(i)) for i in range(len(m.clients))])

@@ -24,7 +24,10 @@ _DOTS = (0, (1, 1.2))
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Measure in-local and out-local accuracy before and after local training (eq. 6 and 7; fig. 4 and 7)."""
+    """Measure in-local and out-local accuracy before and after local training (eq. 6 and 7; fig. 4 and 7).
+
+    They are sum p a and sum (1 - p) a / (C - 1), by client and round; of the aggregated model on pooled examples.
+    """
     rows: list[list[Any]] = []
     means: list[dict[str, Any]] = []
     last: tuple[Sequence[int], LocalAccuracy, LocalAccuracy] | None = None

@@ -39,7 +39,10 @@ _MOST_NAMES = 21  # in a legend: a global model and ten of each of two runs
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Place test features of the global and the local models of a round in one plane by t-SNE (fig. 19 to 21)."""
+    """Place test features of the global and the local models of a round in one plane by t-SNE (fig. 19 to 21).
+
+    Up to 10 local models are placed.
+    """
     return joint_tsne({"client": run})
 
 

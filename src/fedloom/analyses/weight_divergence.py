@@ -21,7 +21,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Compare how far local models move with how unlike clients' classes are what the global model knows (fig. 8)."""
+    """Compare how far local models move with how unlike clients' classes are what the global model knows (fig. 8).
+
+    The norm of w_k - w^t against the norm of a / sum(a) - p_k, L1 and L2, with Pearson's and Spearman's correlation.
+    """
     rows: list[list[Any]] = []
     for m in run.replayed_rounds():
         for k, counts, trained in zip(m.clients, m.counts, m.trained, strict=True):

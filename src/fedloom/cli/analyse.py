@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         listing.add_column("name", no_wrap=True)
         listing.add_column("what it measures", overflow="fold")
         for name, measure in analyses.items():
-            listing.add_row(name, escape((measure.__doc__ or "").strip()))
+            listing.add_row(name, escape((measure.__doc__ or "").partition("\n")[0]))
         console.print(listing)
         return 0
     if args.directory is None or not args.names:

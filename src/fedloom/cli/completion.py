@@ -10,8 +10,10 @@ from rich.console import Console
 from fedloom.cli.index import INDEX
 from fedloom.cli.parser import parser
 
-_NAMED = {"algorithm": "algorithms", "algorithms": "algorithms"}  # arguments that have a list of values
-_VALUES = {"model": "models", "task": "tasks"}  # of flags, by the setting
+_LISTS = {  # by the setting of a flag, or by the name of a command's argument
+    "algorithm": "algorithms", "algorithms": "algorithms", "source": "downloads", "names": "analyses",
+    "model": "models", "task": "tasks", "data.partition": "partitions", "clients.sampler": "samplers",
+}  # fmt: skip
 _BASH = """\
 # fedloom: eval "$(fedloom completion SHELL)"
 _fedloom() {{
@@ -53,7 +55,8 @@ def _subcommands(parser_: argparse.ArgumentParser) -> Iterator[tuple[str, argpar
 
 def _completions(parser_: argparse.ArgumentParser) -> list[str]:
     """Return the names and flags that may follow a command."""
-    listed = [name for action in parser_._actions for name in INDEX.get(_NAMED.get(action.dest, ""), ())]
+    arguments = [action.dest for action in parser_._actions if not action.option_strings]
+    listed = [name for dest in arguments for name in INDEX.get(_LISTS.get(dest, ""), ())]
     flags = [flag for action in parser_._actions for flag in action.option_strings if flag.startswith("--")]
     return [*(name for name, _ in _subcommands(parser_)), *listed, *flags]
 
@@ -61,7 +64,7 @@ def _completions(parser_: argparse.ArgumentParser) -> list[str]:
 def _choices(parser_: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
     """Yield the flags that have a list of values, each with its list."""
     for action in parser_._actions:
-        values = action.choices or INDEX.get(_VALUES.get(action.dest, ""), ())
+        values = action.choices or INDEX.get(_LISTS.get(action.dest, ""), ())
         if action.option_strings and values:
             yield action.option_strings[-1], [str(value) for value in values]
 

@@ -12,10 +12,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from fedloom.cli.options import experiments
 from fedloom.cli.train import describe_shape
 from fedloom.core.errors import SettingError
-from fedloom.data.download import DOWNLOADS, download
-from fedloom.data.sources import SOURCES
+from fedloom.data.sources import SOURCES, download
 from fedloom.display.terminal import table
-from fedloom.experiments import catalogue
+from fedloom.experiments.catalogue import PARTITIONS
 from fedloom.report import FederationTable, draw_federation
 from fedloom.report.style import FIGURES, drawing, rendered
 from fedloom.storage.output import publish
@@ -61,11 +60,18 @@ def list_sources(args: argparse.Namespace, console: Console) -> int:
     rest = "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv?label=y, huggingface:NAME, module:name."
     out = table("Data sources", rest)
     out.add_column("name", no_wrap=True)
+    out.add_column("what it is", overflow="fold")
     out.add_column("fedloom data download", justify="center")
-    for name in (catalogue.DATA, *SOURCES):
-        out.add_row(name, "yes" if name in DOWNLOADS else "inside the package" if name == catalogue.DATA else "-")
+    for source in SOURCES.values():
+        fetched = "yes" if source.download else "-" if source.files else "needs no files"
+        out.add_row(source.name, escape(source.what.replace("`", "")), fetched)
     console.print(out)
-    console.print(f"\npartitions: {catalogue.PARTITIONS}", markup=False, soft_wrap=True)
+    out = table("Partitions", "What stands behind a name may be left out.")
+    out.add_column("name", no_wrap=True)
+    out.add_column("what it does", overflow="fold")
+    for partition in PARTITIONS.values():
+        out.add_row(escape(partition.form), escape(partition.sentence.replace("`", "")))
+    console.print(out)
     return 0
 
 
@@ -73,10 +79,10 @@ def fetch(args: argparse.Namespace, console: Console) -> int:
     """Download a data set's published files."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        paths = download(args.name, args.folder, progress=lambda file: _Bar(bar, file))
+        paths = download(args.source, args.folder, progress=lambda file: _Bar(bar, file))
     for path in paths:
         console.print(str(path), markup=False, soft_wrap=True)
-    console.print(f"train on it with --data {args.name}:{args.folder}", markup=False, soft_wrap=True)
+    console.print(f"train on it with --data {args.source}:{args.folder}", markup=False, soft_wrap=True)
     return 0
 
 

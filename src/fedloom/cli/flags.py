@@ -11,7 +11,6 @@ from fedloom.cli.index import INDEX
 FLAGS: dict[str, dict[str, Any]] = INDEX["settings"]
 """Settings with a flag: the flag, its value and group in the help, default, sentence, choices."""
 _GROUPS = ("data and clients", "training", "engine", "results")
-_NAMES = {"data.partition": INDEX["partitions"], "model": ", ".join(INDEX["models"])}
 
 
 def directory(text: str) -> str:
@@ -60,8 +59,6 @@ def add_settings(parser: argparse.ArgumentParser, with_seeds: bool = True) -> No
 def _add_flag(add: Callable[..., Any], key: str, declaration: Mapping[str, Any]) -> None:
     """Add the flag of a setting."""
     flag, default, text = declaration["flag"], declaration["default"], declaration["what"]
-    if key in _NAMES:
-        text = f"{text.rstrip('.')}: {_NAMES[key]}."
     text = text.replace("%", "%%")
     if default is False:
         add(flag, dest=key, action="store_const", const=True, help=text)

@@ -9,6 +9,7 @@ from fedloom import __version__
 from fedloom.cli.flags import add_settings, directory
 from fedloom.cli.index import INDEX
 from fedloom.core.naming import did_you_mean
+from fedloom.papers import STUDIES
 
 _EXAMPLES = """\
 examples:
@@ -147,13 +148,27 @@ def parser() -> argparse.ArgumentParser:
     shown.add_argument("--out", metavar="FILE", help="a figure of the same, .png, .svg or .pdf")
     command("sources", "list the values of --data and --partition", "data_sets.list_sources", subjects)
     fetch = command("download", "fetch the published files of a data set", "data_sets.fetch", subjects)
-    fetch.add_argument("name", help="a name that `fedloom data sources` lists")
+    fetch.add_argument("source", metavar="name", help="a name that `fedloom data sources` lists")
     fetch.add_argument("folder", help="where they go")
 
     _devices(command)
     _sweep(command)
     _analyse(command)
     _reproduce(command)
+    held = command("claims", "what the papers claim, and which claims our runs hold", "claims.show")
+    held.add_argument("source", nargs="?", choices=STUDIES, help="one of these papers (default: all)")
+    held.add_argument(
+        "--known", action="append", default=[], type=directory, metavar="DIR",
+        help="judge the runs in this folder of results instead of those that were kept for this version; repeatable",
+    )  # fmt: skip
+    drawn = command("figures", "figures of the papers, drawn of many runs of their recipes", "draw_figures.draw")
+    drawn.add_argument("names", nargs="*", metavar="NAME", help="what to draw, as --list names it")
+    drawn.add_argument(
+        "--known", action="append", default=[], type=directory, metavar="DIR",
+        help="a folder of results; the first before the others, as of reproduce; repeatable",
+    )  # fmt: skip
+    drawn.add_argument("--out", type=directory, metavar="DIR", help="where NAME.png, .svg, .pdf and .csv go")
+    drawn.add_argument("--list", action="store_true", help="list what can be drawn")
     command("algorithms", "list the algorithms and their settings", "list_algorithms.show")
     completion = command(
         "completion", "a script that completes commands, flags and values in a shell", "completion.show"

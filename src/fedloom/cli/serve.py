@@ -24,7 +24,7 @@ from fedloom.storage import files
 from fedloom.wire.communication import communication, meeting_point, rank_here
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
 from fedloom.wire.reception import register_devices, send_public
-from fedloom.wire.registration import CAP, Registry
+from fedloom.wire.registration import Registry
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
 _OF_SERVER = {"public_source", "public", "public_labels"}
@@ -96,8 +96,8 @@ def serve(args: argparse.Namespace, console: Console) -> int:
 def check_devices(out: Path) -> None:
     """Raise DamageError unless the file of devices is that with which the run began."""
     files = RunDirectory(out)
-    if files.begun and "devices.json" in (named := files.document("manifest")["documents"]):
-        files.check_named("devices.json", named)
+    if files.begun:
+        files.check_named("devices.json", files.manifest()["documents"])
 
 
 def _has_setting(described: dict[str, Any], key: str) -> bool:
@@ -106,7 +106,7 @@ def _has_setting(described: dict[str, Any], key: str) -> bool:
 
 def _bounds(settings: RunSettings, registry: Registry) -> str:
     """Return the bounds on every device, in words."""
-    counts = f"at most {registry.cap or CAP:,} examples of a device count (--most-examples)"
+    counts = f"at most {registry.cap:,} examples of a device count (--most-examples)"
     if settings.median_bound is None:
         return f"{counts}; uploads have no bound (--median-bound)"
     late = f", once {LEAST} were accepted" if settings.cohort_size < LEAST else ""

@@ -208,7 +208,7 @@ def print_setup(federation: Federation, models: Mapping[str, Model], settings: R
         * (held_out > 0),
         f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
         f"{settings.cohort_size} a round for {settings.rounds} round{'s' * (settings.rounds > 1)}",
-        "model: " + ", ".join(f"{name} ({model.num_params:,} parameters)" for name, model in models.items()),
+        "model: " + ", ".join(f"{name} ({model.counted})" for name, model in models.items()),
     )
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)

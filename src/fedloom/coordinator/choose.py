@@ -1,4 +1,4 @@
-"""Which engine to use, by a written rule, and whether a model can be stacked at all."""
+"""Choose an engine by a written rule, and tell whether a model can be stacked at all."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def choose_compilation(
        all clients on the loop and on workers. A loop needs 2 graphs, workers make theirs side by side, a stack needs 1,
        or one for each power of two of clients where clients take different numbers of steps;
     3. a model that `vmap` cannot take, which a trace would hardly take either: none;
-    4. a stack of models of at most 20,000 parameters without convolutions, 25,000 steps for each graph, and a
-       compiler: compile;
+    4. a stack of models of at most 20,000 parameters, frozen ones included, without convolutions, 25,000 steps for
+       each graph, and a compiler: compile;
     5. else trace.
     """
     if population.device.type != "cpu" or _recurrent(population):
@@ -124,7 +124,7 @@ def choose_compilation(
     if not kind.stacked:
         stackable = all(stacking_problem(model, population) is None for model in population.models.values())
         return "trace" if stackable else "none"
-    small = all(model.num_params <= MAX_COMPILED for model in population.models.values())
+    small = all(model.num_params + model.num_frozen <= MAX_COMPILED for model in population.models.values())
     pays = steps >= STEPS_TO_COMPILE * graphs and small and not _convolutional(population)
     return "compile" if pays and has_compiler() else "trace"
 

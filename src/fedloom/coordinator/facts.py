@@ -1,4 +1,4 @@
-"""What a run directory says of a run before its first round."""
+"""Facts about a run before its first round, as its directory has them."""
 
 from __future__ import annotations
 

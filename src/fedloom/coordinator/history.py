@@ -1,4 +1,4 @@
-"""What a run has measured so far."""
+"""The records of a run so far, and the numbers that are read from them."""
 
 from __future__ import annotations
 
@@ -88,17 +88,20 @@ class History:
     def read(cls, directory: str | os.PathLike[str]) -> History:
         """Read a run directory, finished or not; `server` and `clients` stay empty.
 
-        A last line that was cut off when the run was killed is left out. Only metrics.jsonl must be there. Logs and
-        documents are compared with the digests that the newest checkpoint and the manifest have of them.
+        A last line that was cut off when the run was killed is left out. Logs and documents are compared with the
+        digests that the newest checkpoint and the manifest have of them. A directory that somebody has made by hand
+        needs metrics.jsonl alone; a manifest that names no format is of such a directory, and proves nothing.
 
         Raises:
             SettingError: there is no run, or a file is damaged; names the file and the line.
-            StorageError: a file is not what the run wrote (DamageError), or cannot be read.
+            StorageError: the run is of another format, a file is not what the run wrote (DamageError), or cannot be
+                read.
         """
         folder = Path(directory)
         metrics, timing = reading.metrics(folder), reading.timing(folder)
         settings, manifest = reading.mapping(folder / "settings.json"), reading.mapping(folder / "manifest.json")
-        proves = manifest.get("format") == 2  # neither those of fedloom 0.1 nor what somebody made by hand
+        if of_a_run := "format" in manifest:
+            manifest = reading.manifest(folder)
         last = metrics[-1]["round"] if metrics else 0
 
         def fact(name: str) -> str:
@@ -114,11 +117,11 @@ class History:
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),
-            unproved=unproved(folder, last) if proves else "",
+            unproved=unproved(folder, manifest, last) if of_a_run else "",
         )
 
     def __repr__(self) -> str:
-        return f"History({', '.join(self._said())})"
+        return f"History({', '.join(self._description())})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: how the run ended, and its accuracies in all readings."""
@@ -128,15 +131,15 @@ class History:
         for name in names:
             cells = "".join(f"<td>{'–' if math.isnan(v) else f'{v:.4f}'}</td>" for v in self.readings(name))
             rows += f"<tr><th>{name}</th>{cells}</tr>"
-        return f"<p>{escape(', '.join(self._said()))}</p><table><tr>{head}</tr>{rows}</table>"
+        return f"<p>{escape(', '.join(self._description()))}</p><table><tr>{head}</tr>{rows}</table>"
 
-    def _said(self) -> list[str]:
+    def _description(self) -> list[str]:
         """Describe the run in a few words."""
         done = self.metrics[-1]["round"] if self.metrics else 0
         last = {name: self.last(name) for name in _ACCURACIES}
-        said = [self.algorithm, f"{done} round{'s' * (done != 1)}"]
-        said += [f"{name}={value:.4f}" for name, value in last.items() if not math.isnan(value)]
-        return said + [f"stopped: {self.stopped}"] * (self.stopped is not None)
+        parts = [self.algorithm, f"{done} round{'s' * (done != 1)}"]
+        parts += [f"{name}={value:.4f}" for name, value in last.items() if not math.isnan(value)]
+        return parts + [f"stopped: {self.stopped}"] * (self.stopped is not None)
 
     def plot(self, *names: str, ax: Axes | None = None) -> Axes:
         """Draw measured numbers over rounds: those that are named, or the accuracies.
@@ -181,11 +184,11 @@ class History:
         """
         derived = _many(name) or name in ("clients", "failed", "bytes", "seconds")
         records = self.rows() if derived else self.metrics
-        found = [(m["round"], m[name]) for m in records if m.get(name) is not None]
-        if any(not isinstance(value, (int, float)) for _, value in found):
+        values = [(m["round"], m[name]) for m in records if m.get(name) is not None]
+        if any(not isinstance(value, (int, float)) for _, value in values):
             remedy = "class_accuracy_0, ... are numbers" if name == "class_accuracy" else "read it in `metrics`"
             raise SettingError(f"a number over rounds is one a round, and {name!r} has several: {remedy}")
-        return found
+        return values
 
     def series(self, name: str) -> npt.NDArray[np.float64]:
         """Return one measured number over the rounds that have it, by its name in `metrics` or in `frame`.
@@ -336,12 +339,12 @@ def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> lis
     """
     if not Path(directory).is_dir():
         raise SettingError(f"{directory} is no folder; name one that holds runs")
-    found = []
+    folders = []
     for folder, below, here in files.walk(Path(directory)):
         if "metrics.jsonl" in here or (begun and {"manifest.json", "settings.json"} <= set(here)):
-            found.append(folder)
+            folders.append(folder)
             below.clear()
-    return sorted(found, key=lambda path: reading.natural(str(path.relative_to(directory))))
+    return sorted(folders, key=lambda path: reading.natural(str(path.relative_to(directory))))
 
 
 def showing(show: Callable[[int, str], None]) -> Callable[[History], None]:

@@ -1,4 +1,4 @@
-"""What would run and teach nothing: token ids scaled away, unscaled features, labels that cannot be learnt."""
+"""Warn of runs that teach nothing: token ids scaled away, unscaled features, labels that cannot be learnt."""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ def _wants_scale(model: Model, train: Examples, task: Task) -> bool:
     rows = torch.cat([_spread(len(flat), _TRIED), largest.view(1).cpu()]).to(flat.device)
     stored = train.x[rows].cpu()
     inputs = train.normalise(stored, torch.float32)
+    model = model.bind(0)
     weights = model.init(0)
     with torch.no_grad():
         answers = model(weights, inputs)  # which may try layouts first, on empty images

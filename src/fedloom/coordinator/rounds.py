@@ -22,6 +22,7 @@ from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.job import Plan
+from fedloom.coordinator.reading import FORMAT
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.engines.engine import Engine
@@ -29,7 +30,6 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.faults import Faults
 from fedloom.engines.norms import LEAST, Norms
 from fedloom.engines.population import pooled
-from fedloom.storage.codec import digest
 from fedloom.storage.files import digest_of
 from fedloom.wire.devices import Devices
 from fedloom.wire.processes import Processes, threads
@@ -56,13 +56,10 @@ class Coordinator:
         elif algorithm.full_participation:
             self.cohort_size = population.num_clients
         self.algorithm, self.trained = algorithm, trained
-        stored: Mapping[str, Any] = files.document("manifest") if files is not None else {}
+        stored: Mapping[str, Any] = {} if files is None else files.manifest()
         fixed = stored.get("fixed", {})
-        if stored and settings.compilation == "auto":  # whatever the default was when the run began
-            self.settings = settings = replace(settings, compilation=stored["run"]["compilation"])
         self.num_threads = fixed.get("threads", settings.threads)
-        asked = settings.engine if not stored else stored.get("engine", settings.engine)
-        kind, reason = choose(asked, trained, algorithm.local, self.cohort_size)
+        kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.local, self.cohort_size)
         if settings.deadline is not None and not issubclass(kind, Processes | Devices):
             raise SettingError(
                 f"deadline = {settings.deadline:g} is for clients in other processes, and this run has the engine "
@@ -86,8 +83,7 @@ class Coordinator:
         self.engine: Engine = kind(trained, algorithm, options)
         if isinstance(self.engine, Devices):
             self.engine.fleet = job.fleet
-        if stored:
-            reason = str(stored.get("engine_reason", reason))
+        reason = stored.get("engine_reason", reason)
         self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
         self.evaluation = Evaluation(algorithm, population, self.engine, settings.panel, job.new)
         self._round = 0
@@ -111,10 +107,10 @@ class Coordinator:
         mib = self.settings.state_memory_mib
         return None if mib is None else int(mib * (1 << 20))
 
-    # ---- going on
+    # ---- resuming
 
     def load(self, files: RunDirectory, round: int | None, budget: int | None = None) -> Checkpoint:
-        """Stand where the newest checkpoint stands that is not after a round; nothing on disk changes."""
+        """Load the newest checkpoint that is not after a round; nothing on disk changes."""
         checkpoint, like = files.checkpoint(round), self.engine.init()
         self._server, self._round = files.checkpoints.server(checkpoint, like), checkpoint.round
         self.engine.restore(files.checkpoints.clients, checkpoint.clients, budget)
@@ -132,30 +128,31 @@ class Coordinator:
             )
         return checkpoint
 
-    def go_on(self, files: RunDirectory, at: int | None) -> None:
-        """Go on from a checkpoint: what was written after it is dropped."""
+    def resume_from(self, files: RunDirectory, at: int | None) -> None:
+        """Resume from the checkpoint of a round, None: from the newest; what was written after it is dropped."""
         checkpoint = self.restore(files, at, self._state_budget)
         if checkpoint.round > self.settings.rounds:
             raise SettingError(
                 f"round {checkpoint.round} of the run in {files.path} is done, so rounds (--rounds) must be at least "
                 f"{checkpoint.round}, got {self.settings.rounds}: set more, or go back to a checkpoint (--at ROUND)"
             )
-        files.go_on_from(checkpoint, self.history, self.engine)
+        files.resume_from(checkpoint, self.history, self.engine)
         self.evaluation.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
 
     # ---- rounds
 
-    def compute(self) -> tuple[list[int], Record]:
-        """Compute the next round and stand after it, without judging or writing it; return clients and record."""
+    def run_round(self) -> tuple[list[int], Record]:
+        """Run the next round without evaluating or writing it; return its clients and its record."""
         clients, _ = self.accepting(self._round)
         self._server = self.engine.round(self._server, clients, self._round)
         self._round += 1
         return clients, plain(self._asked(clients))
 
-    def go(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
+    def run(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
+        """Run all rounds that remain, and return what was measured. `files`: where it is written; None: nowhere."""
         if files is None:
-            self._tell()
+            self._write_documents()
             self.states_in(None)
         if on_start is not None:
             on_start(self.history)
@@ -324,8 +321,8 @@ class Coordinator:
 
     def documents(self) -> dict[str, Any]:
         """Return what settings.json, federation.json and manifest.json hold; devices.json too where there are some."""
-        self._tell()
-        self.history.manifest = {**plain(self.facts()), **self._started(), "chained": 0}
+        self._write_documents()
+        self.history.manifest = {**plain(self.facts()), **self._started()}
         registry = facts.devices(self.population.federation)
         of_devices = {} if registry is None else {"devices": registry}
         return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")} | of_devices
@@ -333,15 +330,15 @@ class Coordinator:
     def _initial(self) -> Record:
         """Return the digests of the weights that networks start from, by architecture."""
         with self.threads():  # as in the run: some code that makes weights gives other bits with others
-            return {n: digest(self.engine.runtime.initial(n)) for n in self.trained.models}
+            return {n: self.engine.runtime.digest(n) for n in self.trained.models}
 
     def _started(self) -> Record:
         """Return the file of weights that the run starts from, if words name one: `verify` looks whether it changed."""
         named = (self.job.described or {}).get("start")
         return {} if named is None else {"start": {"file": str(named), "digest": digest_of(Path(named))}}
 
-    def _tell(self) -> None:
-        """Tell the history what it knows without a directory too: how the run was asked for, and who holds what."""
+    def _write_documents(self) -> None:
+        """Write into the history what it has without a directory too: the settings, the facts, who holds what."""
         asked = {"algorithm": type(self.algorithm).__name__, "run": self.settings}
         self.history.settings = plain(asked if self.job.described is None else self.job.described)
         self.history.federation = facts.who_holds_what(self.population.federation)
@@ -352,8 +349,9 @@ class Coordinator:
     def facts(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on."""
         p, threads = self.population, self.num_threads
+        frozen = {n: m for n, m in p.models.items() if m.num_frozen}
         return {
-            "format": 2,
+            "format": FORMAT,
             "algorithm": type(self.algorithm).__name__,
             "hyper_parameters": self.algorithm,
             "run": self.settings,
@@ -365,6 +363,7 @@ class Coordinator:
             "engine_reason": self.history.engine_reason,
             "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
             "models": {n: m.num_params for n, m in p.models.items()},
+            **({"frozen": {n: m.num_frozen for n, m in frozen.items()}} if frozen else {}),
             "initial": self._initial(),
             **self._shared(),
             "federation": facts.parts(p.federation),

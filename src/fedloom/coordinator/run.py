@@ -15,8 +15,8 @@ from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History, showing
 from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
-from fedloom.coordinator.past import Past, Replay
 from fedloom.coordinator.plausible import check_batches_of_one, check_plausible
+from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.coordinator.settings import RunSettings
@@ -77,7 +77,7 @@ class Job(Plan):
             if resume:
                 raise SettingError("a run can be resumed from its directory only: give directory")
             self.check()
-            return Coordinator(self).go(None, on_start, on_round)
+            return Coordinator(self).run(None, on_start, on_round)
         files = RunDirectory(directory, self.settings.keep_every)
         if not (resume and files.begun):
             check_free(directory)
@@ -91,11 +91,11 @@ class Job(Plan):
                 files.compare(coordinator.facts())
             coordinator.states_in(files.checkpoints.clients)
             if begun and (files.checkpoints.rounds() or at is not None):
-                coordinator.go_on(files, at)
+                coordinator.resume_from(files, at)
                 files.update(coordinator.documents())
             else:
                 files.begin(coordinator.documents())
-            return coordinator.go(files, on_start, on_round)
+            return coordinator.run(files, on_start, on_round)
 
     def _serve(self) -> History:
         """Compute clients at a rank until the run is over; return a history without numbers of it."""
@@ -138,7 +138,7 @@ class Job(Plan):
             SettingError: there is no such round, or the run in `directory` is another one.
             StorageError: a file of the run is damaged.
         """
-        return Past(self, directory).replay(round)
+        return RoundReplay(self, directory).replay(round)
 
     @enough_memory()
     def restore(self, directory: str | os.PathLike[str], round: int | None = None) -> Restored:

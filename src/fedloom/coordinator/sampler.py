@@ -1,4 +1,4 @@
-"""Who is asked in a round."""
+"""Samplers: the clients of each round."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DeviceSampler(Protocol):
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniformly, without replacement; a function of seed and round."""
+    """`cohort_size` clients, uniformly without replacement."""
 
     seed: int = 0
 
@@ -46,7 +46,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class SeededByRound:
-    """As the FedNTD and FedProx authors: the legacy NumPy generator seeded with the round, the same for every run.
+    """As the FedNTD and FedProx authors: NumPy's legacy generator seeded with the round, the same for every seed.
 
     It permutes all clients in every round, which takes tens of milliseconds for a million.
     """
@@ -70,24 +70,24 @@ class BySize:
 
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         rng = generator(self.seed, "cohort", round)
-        left, found = sizes, list[int]()
-        while len(found) < cohort_size:
-            ends = np.cumsum(left)
+        weights, clients = sizes, list[int]()
+        while len(clients) < cohort_size:
+            ends = np.cumsum(weights)
             if not ends[-1]:
                 break
             # The owners of random examples; a client drawn again is passed over, which is the same as taking it out.
             owners = np.searchsorted(ends, rng.integers(ends[-1], size=2 * cohort_size), side="right")
-            new = list(dict.fromkeys(owners.tolist()))[: cohort_size - len(found)]
-            found += new
-            if len(found) < cohort_size:
-                left = left.copy()
-                left[new] = 0
-        return found
+            new = list(dict.fromkeys(owners.tolist()))[: cohort_size - len(clients)]
+            clients += new
+            if len(clients) < cohort_size:
+                weights = weights.copy()
+                weights[new] = 0
+        return clients
 
 
 @dataclass(frozen=True)
 class FixedList:
-    """Round t asks the clients `rounds[t]`, whatever the cohort size; a round may ask nobody."""
+    """In round t the clients `rounds[t]`, whatever the cohort size; a list may be empty, and each round needs one."""
 
     rounds: tuple[tuple[int, ...], ...]
 
@@ -117,10 +117,10 @@ class FixedList:
 
 @dataclass(frozen=True)
 class Available:
-    """Uniformly among the clients that are up, each once in a daily cycle that starts at a moment of its own.
+    """Uniformly among the clients that are up: each for `share` of a cycle of `period` rounds, from its own moment on.
 
-    `share`: part of a cycle that a client is up, in (0, 1]. `period`: rounds of a cycle; a client is up in
-    share * period of them, rounded up or down by its phase. Where fewer than the cohort are up, all of them are asked.
+    `share`: in (0, 1]. A client is up in share * period rounds, rounded up or down by its phase. Where fewer than the
+    cohort are up, all of them are asked.
     """
 
     share: float
@@ -156,7 +156,7 @@ class Available:
 
 @dataclass(frozen=True)
 class Arriving:
-    """Clients that join late: `sampler` chooses among clients 0..first + per_round * round - 1.
+    """Clients join late: `sampler` chooses among clients 0..first + per_round * round - 1, with rounds from 0.
 
     Where these are fewer than the cohort, `sampler` is asked for as many as there are.
     """

@@ -1,4 +1,4 @@
-"""How a run is run."""
+"""Settings of a run that are the same for every algorithm."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def try_model(model: Model, job: Plan) -> bool:
     logits than the model has. Return whether BatchNorm's running statistics are measured on one example alone: of one
     value there is no variance.
     """
-    task, train = job.task, job.federation.train
+    task, train, model = job.task, job.federation.train, model.bind(0)
     first = np.unique(train.y.cpu().numpy(), return_index=True)[1]
     chosen, weights, how = train.select(first), model.init(0), ""
     two = train.select(first[[0, -1]])

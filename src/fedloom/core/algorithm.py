@@ -21,7 +21,7 @@ from fedloom.core.losses import Loss
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Cosine, Local
 from fedloom.core.renamed import OF_ALGORITHM, keep_old_names
-from fedloom.core.types import BatchLoss, Weights
+from fedloom.core.types import BatchLoss, Params, Weights
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
@@ -197,12 +197,15 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
         loss: Loss | None = None,
         correct: Callable[..., Any] | None = None,
         batches: Batches | None = None,
+        only: str | None = None,
     ) -> Weights:
         """Train `start` with the run's optimiser over the client's batches of this round; return the weights.
 
         `loss(w, batch, *context)`: the loss of a batch; by default the task's, `client.loss`. `correct(g, *context)`
         changes a gradient before weight decay and momentum see it. Tensors that these need are passed as `context`, not
-        captured. `batches`: those of the client (`client.train`), with annotations.
+        captured. `batches`: those of the client (`client.train`), with annotations. `only`: words that choose the
+        parameters to train (`core/patterns.py`); the others stay as they are in `start`, and neither weight decay nor
+        an optimiser state knows them. Buffers move as in any training.
         """
         given, term = loss or client.loss, self.term
         if not _says(self, "term"):
@@ -217,7 +220,24 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
             given_correct = correct
             correct = given_correct and (lambda g, *context: given_correct(g, *context[1:]))
         batches = client.train if batches is None else batches
-        return minimise(wanted, start, batches, self.local.optimiser, *context, lr=client.lr, correct=correct)
+        names, whole = client.model.params, correct
+        if only is None or names == (chosen := client.model.chosen(only)):
+            return minimise(wanted, start, batches, self.local.optimiser, *context, lr=client.lr, correct=correct)
+
+        def of_part(part: Weights, batch: Batch, rest: Params, *context: Any) -> Any:
+            params = {name: part.params[name] if name in part.params else rest[name] for name in names}
+            return wanted(Weights(params, part.buffers), batch, *context)
+
+        def correct_part(gradient: Params, rest: Params, *context: Any) -> Params:
+            all = Params({n: gradient[n] if n in gradient else torch.zeros_like(rest[n]) for n in names})
+            return whole(all, *context).select(gradient.__contains__)  # type: ignore[misc,no-any-return]
+
+        part = Weights(start.params.select(chosen.__contains__), start.buffers)
+        context = (start.params.select(lambda name: name not in chosen), *context)
+        trained = minimise(
+            of_part, part, batches, self.local.optimiser, *context, lr=client.lr, correct=whole and correct_part
+        )
+        return start.merge(trained)
 
     def term(self, loss: BatchLoss, batch: Batch, start: Weights) -> Tensor:
         """Return what a subclass adds to the loss of every local step, []. `start`: where training began."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from fedloom.core import patterns
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.client import Aggregation, Client
-from fedloom.core.errors import SettingError, SettingWarning, warn
+from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
-from fedloom.core.types import Maybe, Params, Weighted, Weights, replace, state
+from fedloom.core.types import Maybe, Weighted, Weights, replace, state
 
 if TYPE_CHECKING:
     from fedloom.data import Federation
@@ -36,15 +36,15 @@ class Averaging(Algorithm[Weights, S]):
     """BatchNorm statistics: `average` them like parameters, keep the `server`'s (those of the initial model), or leave
     them `local` to each client."""
     shared: str = "*"
-    """Tensors that are shared: glob patterns of their names or of their layers', or `last:N` for the last N layers,
-    separated by spaces; a pattern that begins with ! takes back. `* !last:1` leaves the last layer to each client."""
+    """Tensors that are shared: glob patterns of their names or of their layers', `last:N` for the last N layers, or a
+    kind of layers (`norm`, `conv`, `linear`, `embedding`), separated by spaces; a word that begins with ! takes back.
+    `* !last:1` leaves the last layer to each client, `* !norm` the normalisation layers (FedBN)."""
+
+    kinds: ClassVar[Mapping[frozenset[str], Mapping[str, str]]] = {}  # of layers, by a network's tensors; `bind` finds
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for word in self.shared.split():
-            layers = word.removeprefix("!")
-            if layers.startswith("last:") and not (layers[5:].isdecimal() and int(layers[5:])):
-                raise SettingError(f"the last N layers are written last:N with N >= 1, got {word!r}")
+        patterns.check(self.shared)
 
     @property
     def personalises(self) -> bool:
@@ -53,47 +53,26 @@ class Averaging(Algorithm[Weights, S]):
         return said or self.shared != "*" or self.buffers == "local"
 
     def bind(self, federation: Federation, models: Mapping[str, Model]) -> Self:
-        for model in models.values() if self.shared != "*" else ():
-            self._warn_of_halves(model)
-        return super().bind(federation, models)
-
-    def _warn_of_halves(self, model: Model) -> None:
-        """Warn where a pattern means the normalisation layers of a network and misses some.
-
-        An example is `*bn*` of a ResNet, which misses the layers that are called `downsample.1`.
-        """
-        network = model.skeleton()
-        weights = Weights(params=Params(network.named_parameters()), buffers=Params(network.named_buffers()))
-        holding, shared = set(map(_layer, (*weights.params, *weights.buffers))), set(map(_layer, self._shared(weights)))
-        kinds: dict[str, list[str]] = {}
-        for name, layer in network.named_modules():
-            if "Norm" in (kind := type(layer).__name__) and name in holding:
-                kinds.setdefault(kind, []).append(name)
-        for kind, layers in kinds.items():
-            if len(shared.intersection(layers)) in (0, len(layers)):
-                continue
-            for word in self.shared.split():
-                missed = [name for name in layers if name not in (meant := set(map(_layer, named(word, weights))))]
-                if set("*?[").intersection(word) and meant < set(layers):
-                    warn(
-                        "a pattern for normalisation layers is to match all of a kind, got "
-                        f"{word.removeprefix('!')!r}, which matches {len(meant)} of the {len(layers)} {kind} layers of "
-                        f"{model.name}, without {', '.join(missed[:3])}{', ...' * (len(missed) > 3)}: write another "
-                        f"for these, such as '*{'.'.join(missed[0].split('.')[-2:])}', or name those that "
-                        "are meant without a pattern",
-                        SettingWarning,
-                    )
+        bound = super().bind(federation, models)
+        if self.shared == "*":
+            return bound
+        for model in models.values():
+            patterns.check_chosen(self.shared, model.tensors, model.params, model.skeleton(), model.name)
+        if not set(self.shared.replace("!", "").split()) & patterns.KINDS.keys():
+            return bound
+        kinds: dict[frozenset[str], dict[str, str]] = {}
+        for model in models.values():
+            if kinds.setdefault(frozenset(model.tensors), model.kinds) != model.kinds:
+                raise SettingError(
+                    f"shared = {self.shared!r} chooses layers by their kind, and {', '.join(models)} have tensors of "
+                    "the same names in layers of other kinds: write patterns of names"
+                )
+        return bound.with_context(kinds=kinds)
 
     def init(self, model: Model, key: int, *, num_clients: int) -> Weights:
         weights = model.init(key)
         if not self.down(weights).params:
             raise SettingError(f"shared = {self.shared!r} matches no parameter of {model.name}: {list(weights.params)}")
-        for word in self.shared.split():
-            if not named(word, weights):
-                raise SettingError(
-                    f"{word.removeprefix('!')!r} matches no tensor of {model.name}: write patterns of its layers, "
-                    f"{', '.join(_layers(weights))}, or last:N"
-                )
         return weights
 
     def init_client(self, initial: Weights, model: Model, key: int) -> S:
@@ -139,38 +118,11 @@ class Averaging(Algorithm[Weights, S]):
 
     def _shared(self, weights: Weights) -> set[str]:
         """Return the names of the tensors that are shared."""
+        names = (*weights.params, *weights.buffers)
         if self.shared == "*":
-            return {*weights.params, *weights.buffers}
-        shared = set[str]()
-        for word in self.shared.split():
-            meant = named(word, weights)
-            shared = shared - meant if word.startswith("!") else shared | meant
-        return shared
-
-
-def named(word: str, weights: Weights) -> set[str]:
-    """Return the names of the tensors that a word of `shared` adds or takes back."""
-    names, wanted = (*weights.params, *weights.buffers), word.removeprefix("!")
-    if wanted.startswith("last:"):
-        last = _layers(weights)[-int(wanted.removeprefix("last:")) :]
-        return {name for name in names if _layer(name) in last}
-    found = {name for name in names if fnmatchcase(name, wanted)}
-    return found or {name for name in names if fnmatchcase(name, f"{wanted}.*")}  # no tensor's name: a layer's
-
-
-def _layers(weights: Weights) -> list[str]:
-    """Return the layers with parameters, in the order of the model."""
-    return list(dict.fromkeys(_layer(name) for name in weights.params))
-
-
-def _layer(name: str) -> str:
-    """Return the layer to which a tensor belongs: `conv` for `conv.weight`.
-
-    It is also `conv` where PyTorch's parametrizations make that weight of other tensors, such as
-    `conv.parametrizations.weight.original0`.
-    """
-    head, made, _ = f".{name}".partition(".parametrizations.")
-    return head[1:] if made else name.rpartition(".")[0]
+            return set(names)
+        kinds = self.kinds[frozenset(names)] if self.kinds else {}
+        return patterns.chosen(self.shared, names, weights.params, kinds)
 
 
 @state

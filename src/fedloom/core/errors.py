@@ -75,7 +75,7 @@ class SettingWarning(UserWarning):
 
 
 class StorageWarning(UserWarning):
-    """Files of a run were moved aside, cannot be proved or are not guarded; says which and where."""
+    """Files of a run were moved aside or are not guarded; says which and where."""
 
 
 class EngineWarning(UserWarning):

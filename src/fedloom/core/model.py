@@ -7,6 +7,7 @@ import copy
 import functools
 import inspect
 import random
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,10 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from fedloom import models
+from fedloom.core import patterns
 from fedloom.core.batches import Batch, padded_batch
 from fedloom.core.errors import SettingError, StackingError
+from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.naming import by_python_name
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
@@ -37,18 +40,33 @@ def own_defaults() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+_CPU = torch.device("cpu")
+
+
 class Model:
     """An `nn.Module` as a pure function of `Weights`. Static and hashable; carries no trained tensors.
 
     `build`: a function that makes the module (its weights then depend on the seed given to `init`), or a module
     (whose weights are the initial ones, whatever the seed). `name`: the architecture's name in messages and results.
+    `frozen`: words that choose parameters that stay as they are (`core/patterns.py`), besides those with
+    `requires_grad=False`. Frozen tensors belong to the network: they are in no `Weights`, state or message. A module
+    all of whose parameters are frozen stays in evaluation mode, and its buffers are frozen too. `bind` gives a network
+    its frozen tensors as they are in a run. `factors`: which of a low-rank adapter B A are trained, the "second", B, or
+    "both"; see `first_factors`.
 
     >>> model = Model(lambda: nn.Linear(3, 2), name="linear")
     >>> model(model.init(0), torch.zeros(4, 3)).shape
     torch.Size([4, 2])
     """
 
-    def __init__(self, build: nn.Module | Callable[[], nn.Module], name: str | None = None) -> None:
+    def __init__(
+        self,
+        build: nn.Module | Callable[[], nn.Module],
+        name: str | None = None,
+        *,
+        frozen: str = "",
+        factors: Factors = "second",
+    ) -> None:
         self.seeded = not isinstance(build, nn.Module)  # whether the initial weights depend on the seed
         if isinstance(build, nn.Module):
             module = _copied(build, {id(b): b.detach().clone() for b in build.buffers() if b.grad_fn is not None})
@@ -66,15 +84,21 @@ class Model:
                     f"a function that makes a network makes it on the CPU, where the run's seed governs its weights, "
                     f"got {away}: leave the device to RunSettings(device=...)"
                 )
-        if not any(p.requires_grad for p in module.parameters()):
-            raise ValueError(f"a model needs parameters to train, {type(module).__name__} has none")
-        if frozen := next((name for name, p in module.named_parameters() if not p.requires_grad), None):
-            raise SettingError(
-                f"all parameters of a network are trained, and {frozen!r} of {type(module).__name__} has "
-                "requires_grad=False: register as a buffer what must stay"
-            )
         self.name = name or type(module).__name__
-        self.num_params = sum(p.numel() for p in module.parameters())
+        self._stays = stays = frozen_tensors(module, frozen, self.name, factors)
+        self.params = tuple(n for n, _ in module.named_parameters() if n not in stays)
+        self.buffers = tuple(n for n, _ in module.named_buffers() if n not in stays)
+        self.tensors = (*self.params, *self.buffers)
+        if not self.params:
+            raise SettingError(
+                f"a model needs parameters to train, {self.name} has none"
+                + (": leave some of them out of what is frozen" if stays else "")
+            )
+        self.kinds = patterns.kinds_of(module)
+        self.num_params = sum(p.numel() for n, p in module.named_parameters() if n not in stays)
+        self.num_frozen = sum(p.numel() for n, p in module.named_parameters() if n in stays)
+        self._bound: weakref.WeakValueDictionary[Any, Model] = weakref.WeakValueDictionary()
+        self._frozen: Params | None = None if stays and self.seeded else self._frozen_at(0, torch.float32, _CPU)
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
         self._drawing = next((type(m).__name__ for m in module.modules() if draws_unseen(m)), None)
@@ -82,10 +106,13 @@ class Model:
         self.by_batch = any(m.running_mean is None for m in norms)  # statistics of the batch in evaluation too
         self.has_statistics = any(m.running_mean is not None for m in norms)  # running ones, which `moments` are like
         self._tried: dict[torch.Size, bool] = {}  # see `_given`
-        self._training, self._frozen = _skeleton(module).train(), _skeleton(module).eval()
-        self._called_training, self._called_frozen = _Called(self._training), _Called(self._frozen)
-        self._tapped_training, self._tapped_frozen = _Tapped(self._training), _Tapped(self._frozen)
-        evaluating = (self._frozen, self._called_frozen, self._tapped_frozen)
+        self._chosen: dict[str, tuple[str, ...]] = {}
+        self._training, self._evaluating = _skeleton(module).train(), _skeleton(module).eval()
+        for part in whole_modules(self._training, stays):
+            part.eval()
+        self._called_training, self._called_evaluating = _Called(self._training), _Called(self._evaluating)
+        self._tapped_training, self._tapped_evaluating = _Tapped(self._training), _Tapped(self._evaluating)
+        evaluating = (self._evaluating, self._called_evaluating, self._tapped_evaluating)
         called = (self._training, self._called_training, self._tapped_training, *evaluating)
         self._attributes = {network: [vars(part) for part in network.modules()] for network in called}  # see `_pass`
         self.computed = _computed(module)
@@ -117,28 +144,84 @@ class Model:
         return Model(lambda: make(**settings), name=text)
 
     def __repr__(self) -> str:
-        return f"Model({self.name}, {self.num_params:,} parameters)"
+        return f"Model({self.name}, {self.counted})"
+
+    @property
+    def counted(self) -> str:
+        """The numbers of parameters in words: "44,426 parameters", "2,147 trained of 55,139 parameters"."""
+        whole = f"{self.num_params + self.num_frozen:,} parameters"
+        return f"{self.num_params:,} trained of {whole}" if self.num_frozen else whole
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Weights:
         """Return fresh weights; no global random state is moved."""
+        all = self.whole(seed, dtype)
+        return Weights(params={n: all[n] for n in self.params}, buffers={n: all[n] for n in self.buffers})
+
+    def whole(self, seed: int, dtype: torch.dtype = torch.float32) -> Params:
+        """Return fresh values of all tensors, the frozen ones too."""
         module = _seeded(self._build, seed)
-        cast: Callable[[Tensor], Tensor] = lambda t: t.detach().clone().to(dtype if t.is_floating_point() else t.dtype)  # noqa: E731
-        return Weights(
-            params={n: cast(p) for n, p in module.named_parameters()},
-            buffers={n: cast(b) for n, b in module.named_buffers()},
-        )
+        return Params({n: _cast(t, dtype) for n, t in (*module.named_parameters(), *module.named_buffers())})
+
+    def bind(self, seed: int, dtype: torch.dtype = torch.float32, device: torch.device = _CPU) -> Model:
+        """Return this network with its frozen tensors as they are in a run; itself where nothing is frozen.
+
+        Those of a function's network are those of `init` with the same seed, a module's are its own. One copy exists of
+        each, for all who bind with the same arguments.
+        """
+        if not self._stays:
+            return self
+        key = (seed if self.seeded else None, dtype, device)
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = copy.copy(self)
+            bound._frozen, bound._tried = self._frozen_at(seed, dtype, device), {}
+            self._bound[key] = bound
+        return bound
+
+    def _frozen_at(self, seed: int, dtype: torch.dtype, device: torch.device) -> Params:
+        if not self._stays:
+            return Params()
+        return Params({n: t.to(device) for n, t in self.whole(seed, dtype).items() if n in self._stays})
+
+    @property
+    def frozen(self) -> Params:
+        """The frozen tensors, by name.
+
+        Raises:
+            SettingError: they depend on a seed, and the network is bound to none.
+        """
+        if self._frozen is None:
+            raise SettingError(
+                f"the frozen tensors of {self.name} depend on a seed: ask model.bind(seed), with the seed of init, for "
+                "the network to compute with"
+            )
+        return self._frozen
 
     def fits(self, weights: Weights) -> bool:
-        """Return whether these are all tensors of this network, by names and shapes."""
-        mine = {n: t.shape for n, t in (*self._frozen.named_parameters(), *self._frozen.named_buffers())}
-        return mine == {n: t.shape for n, t in (*weights.params.items(), *weights.buffers.items())}
+        """Return whether these are all tensors of this network but the frozen ones, by names and shapes."""
+        network, given = self._evaluating, {**weights.params, **weights.buffers}
+        own = {n: t.shape for n, t in (*network.named_parameters(), *network.named_buffers()) if n not in self._stays}
+        return own == {n: t.shape for n, t in given.items()}
 
     def arrange(self, weights: Weights) -> Weights:
         """Return the same tensors in the order in which the network has them."""
         return Weights(
-            params={n: weights.params[n] for n, _ in self._frozen.named_parameters()},
-            buffers={n: weights.buffers[n] for n, _ in self._frozen.named_buffers()},
+            params={n: weights.params[n] for n in self.params},
+            buffers={n: weights.buffers[n] for n in self.buffers},
         )
+
+    def chosen(self, pattern: str) -> tuple[str, ...]:
+        """Return the names of the trained parameters that a pattern chooses, in the network's order.
+
+        Raises:
+            SettingError: a word of the pattern (`core/patterns.py`) chooses none.
+        """
+        if pattern not in self._chosen:
+            patterns.check(pattern)
+            patterns.check_chosen(pattern, self.params, self.params, self._evaluating, self.name)
+            found = patterns.chosen(pattern, self.params, self.params, self.kinds)
+            self._chosen[pattern] = tuple(name for name in self.params if name in found)
+        return self._chosen[pattern]
 
     def evaluation_batch(self, many: int) -> int:
         """Return the number of examples to evaluate at a time: `many`, or 50 for some networks.
@@ -149,7 +232,7 @@ class Model:
 
     def skeleton(self) -> nn.Module:
         """Return a copy of the module in evaluation mode; its tensors have names and shapes but no storage."""
-        return copy.deepcopy(self._frozen)
+        return copy.deepcopy(self._evaluating)
 
     def __call__(self, weights: Weights, x: Tensor, mask: Tensor | None = None, *, fresh: bool = False) -> Tensor:
         """Return the logits [B, C] in evaluation mode (running statistics, no dropout).
@@ -159,18 +242,18 @@ class Model:
         nobody will read x again, so the network, which may write on its input, needs no copy.
         """
         real = self._real_rows(x, mask)
-        tensors, x = self._given(_tensors(weights), x, fresh)
+        tensors, x = self._given(self._tensors(weights), x, fresh)
         with self._evaluation(real):
-            return self._pass(self._frozen, tensors, x)  # type: ignore[no-any-return]
+            return self._pass(self._evaluating, tensors, x)  # type: ignore[no-any-return]
 
     @property
     def layers(self) -> tuple[str, ...]:
         """The names of the network's layers, those within layers included: `body.0`."""
-        return tuple(name for name in self._tapped_frozen.layers if name)
+        return tuple(name for name in self._tapped_evaluating.layers if name)
 
     def offers(self, name: str) -> bool:
         """Return whether the network has a layer or a method of this name, which `features` needs."""
-        return name in self.layers or callable(getattr(self._frozen, name, None))
+        return name in self.layers or callable(getattr(self._evaluating, name, None))
 
     def features(self, weights: Weights, x: Tensor, name: str = "features", mask: Tensor | None = None) -> Tensor:
         """Return what the network's method or layer `name` returns in a pass in evaluation mode, as [B, D].
@@ -184,15 +267,15 @@ class Model:
     ) -> tuple[Tensor, Tensor]:
         """Return the logits [B, C] in evaluation mode, and what `features` returns, of the same pass."""
         real = self._real_rows(x, mask)
-        tensors, x = self._given(_tensors(weights, "module."), x)
+        tensors, x = self._given(self._tensors(weights, "module."), x)
         with self._evaluation(real):
-            return self._pass(self._tapped_frozen, tensors, x, name)  # type: ignore[no-any-return]
+            return self._pass(self._tapped_evaluating, tensors, x, name)  # type: ignore[no-any-return]
 
     def calling(self, weights: Weights, x: Tensor, call: Callable[[nn.Module, Tensor], Any]) -> Any:
         """Return what `call(network, x)` returns in evaluation mode; it may use any of the network's methods."""
-        tensors, x = self._given(_tensors(weights, "module."), x)
+        tensors, x = self._given(self._tensors(weights, "module."), x)
         with self._evaluation(None):
-            return self._pass(self._called_frozen, tensors, x, call)
+            return self._pass(self._called_evaluating, tensors, x, call)
 
     def _evaluation(self, mask: Tensor | None) -> contextlib.AbstractContextManager[Any]:
         """Return a context: in it, BatchNorm without running statistics uses those of the rows of `mask`."""
@@ -236,11 +319,11 @@ class Model:
                 real = torch.ones(2, dtype=torch.bool)
                 x = by_pixels(torch.zeros((2, *shape), dtype=like.dtype))
                 key = torch.zeros((), dtype=torch.int64)
+                all = (*self._evaluating.named_parameters(), *self._evaluating.named_buffers())
+                mine = {n: t for n, t in all if n in self.tensors}
                 weights = Weights(
-                    params={
-                        n: by_pixels(torch.ones(p.shape, dtype=like.dtype)) for n, p in self._frozen.named_parameters()
-                    },
-                    buffers={n: torch.ones(b.shape, dtype=b.dtype) for n, b in self._frozen.named_buffers()},
+                    params={n: by_pixels(torch.ones(mine[n].shape, dtype=like.dtype)) for n in self.params},
+                    buffers={n: torch.ones(t.shape, dtype=t.dtype) for n, t in mine.items() if n not in self.params},
                 )
                 try:
                     self(weights, x, mask=real)
@@ -260,7 +343,11 @@ class Model:
                 raise SettingError(UNGOVERNED.format(f"The forward of {self.name}"))
 
     def check_parameters(self, weights: Weights, x: Tensor) -> None:
-        """Raise SettingError if a pass over x in evaluation mode writes on a parameter, which training alone moves."""
+        """Raise SettingError if a pass over x writes on what none may move.
+
+        In evaluation mode these are all parameters, which training alone moves; in training too, the frozen tensors,
+        which all clients share.
+        """
         given = Params({n: p.clone() for n, p in weights.params.items()})
         with torch.no_grad():
             self(Weights(params=given, buffers=weights.buffers), x)
@@ -270,6 +357,18 @@ class Model:
                     f"a network does not change its parameters while it is evaluated, or results would depend on how "
                     f"often it is, and {self.name} writes on {name!r}, as nn.Embedding(max_norm=...) does: let forward "
                     "compute with a copy, such as F.normalize(self.weight), or write where self.training alone"
+                )
+        before = {n: (t._version, t.clone()) for n, t in self.frozen.items()}
+        real = torch.ones(len(x), dtype=torch.bool)
+        with torch.no_grad():
+            self(weights, x)
+            self.train(weights, Batch(x=x, y=real.long(), mask=real, key=real[0].long(), full=True))
+        for name, (version, values) in before.items():
+            if self.frozen[name]._version != version:
+                self.frozen[name].copy_(values)
+                raise SettingError(
+                    f"all clients share the frozen tensors of a network, and {self.name} writes on {name!r}: let "
+                    "forward compute with a copy, or register what it counts as a buffer of one number or of floats"
                 )
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
@@ -302,10 +401,16 @@ class Model:
         if self._drawing is not None:
             raise SettingError(UNGOVERNED.format(self._drawing))
         buffers = {n: b.clone() for n, b in weights.buffers.items()}
-        tensors, x = self._given({f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}, batch.x)
+        tensors = {**weights.params, **buffers, **self.frozen}
+        tensors, x = self._given({f"{prefix}{n}": t for n, t in tensors.items()}, batch.x)
         with TrainingCall(batch) as call:
             out = self._pass(module, tensors, x, *args)
         return out, Params(call.buffers(buffers))
+
+    def _tensors(self, weights: Weights, prefix: str = "") -> dict[str, Tensor]:
+        """Return the tensors for a pass in evaluation mode; buffers are copies, in which a forward may count."""
+        buffers = {n: b.clone() for n, b in weights.buffers.items()}
+        return {f"{prefix}{n}": t for n, t in {**weights.params, **buffers, **self.frozen}.items()}
 
     def _pass(self, network: nn.Module, tensors: dict[str, Tensor], *args: Any) -> Any:
         """Return what a network of ours returns with these tensors in it.
@@ -328,10 +433,10 @@ class Model:
         The moments are mean and biased variance, [C] each. DENSE's L_BN (eq. 3) and DeepInversion compare them with the
         layer's running statistics; a layer without these has none. Differentiable in x.
         """
-        tensors, x = self._given(_tensors(weights), x)
+        tensors, x = self._given(self._tensors(weights), x)
         names = {id(t): n.removesuffix("running_mean").rstrip(".") for n, t in tensors.items()}
         with RecordMoments(names) as call:
-            logits = self._pass(self._frozen, tensors, x)
+            logits = self._pass(self._evaluating, tensors, x)
         return logits, call.moments
 
 
@@ -339,6 +444,10 @@ def packaged(text: str) -> bool:
     """Return whether a text names a network of the package's own as `fedloom.models:NAME`, which imports nothing."""
     package, _, name = text.partition(":")
     return package == models.__name__ and name in models.__all__
+
+
+def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:
+    return t.detach().clone().to(dtype if t.is_floating_point() else t.dtype)
 
 
 def _arguments(build: Callable[[], nn.Module]) -> list[str]:
@@ -366,12 +475,6 @@ def _generators() -> tuple[Any, ...]:
     """Return the states of the global generators that a network may draw from."""
     legacy: Any = np.random.get_state()
     return torch.get_rng_state().tolist(), random.getstate(), legacy[1].tolist(), legacy[2:]
-
-
-def _tensors(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
-    """Return the tensors for a pass in evaluation mode; buffers are copies, in which a forward may count."""
-    buffers = {n: b.clone() for n, b in weights.buffers.items()}
-    return {f"{prefix}{n}": t for n, t in {**weights.params, **buffers}.items()}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ the network calls is intercepted, whatever its modules look like inside.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,16 @@ _DRAWS = {
 }
 
 
+_RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
+# PyTorch's own function, whose first lines would hand it to the mode that runs it, and so on for ever.
+_multi_head_attention = types.FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**F.multi_head_attention_forward.__globals__, "has_torch_function": lambda tensors: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+_multi_head_attention.__kwdefaults__ = F.multi_head_attention_forward.__kwdefaults__
+
+
 class TrainingCall(TorchFunctionMode):
     """A mode that makes a module's training pass a pure function of (weights, batch): see `Model.train`."""
 
@@ -60,7 +71,14 @@ class TrainingCall(TorchFunctionMode):
             return self._dropout(False, *args, **kwargs)
         if func in _CHANNEL_DROPOUTS:
             return self._dropout(True, *args, **kwargs)
-        if func in _DRAWS or (func is F.scaled_dot_product_attention and _dropout_of(args, kwargs) > 0):
+        if func is F.scaled_dot_product_attention:
+            return self._attention(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            with self:  # whose own dropout and attention are governed in turn
+                return _multi_head_attention(*args, **kwargs)
+        if func in _RECURRENT:
+            return self._recurrent(func, *args)
+        if func in _DRAWS:
             raise SettingError(UNGOVERNED.format(getattr(func, "__name__", func)))
         return func(*args, **kwargs)
 
@@ -69,10 +87,60 @@ class TrainingCall(TorchFunctionMode):
     ) -> Tensor:
         if not training or p == 0.0:
             return x
+        if not self.batch.full and len(x) % len(self.batch.mask):
+            raise StackingError(
+                f"dropout in a batch with padding needs its {len(self.batch.mask)} examples in the first dimension, "
+                f"got {list(x.shape)}: put them there (batch_first=True), or its masks would differ with the padding"
+            )
         shape = torch.Size((*x.shape[:2], *[1] * (x.ndim - 2))) if channels else x.shape
         keep = uniform(self.batch.key, self.sites, shape) >= p
         self.sites += 1
         return torch.where(keep, x / (1.0 - p), 0.0) if p < 1.0 else torch.zeros_like(x)
+
+    def _attention(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Attend with dropout by the client's key; softmax(q k^T / sqrt(E) + mask) v, as PyTorch documents it."""
+        if dropout_p == 0:
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        if enable_gqa:
+            key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        if attn_mask is not None:
+            masked = attn_mask.dtype == torch.bool
+            scores = scores.masked_fill(~attn_mask, -torch.inf) if masked else scores + attn_mask
+        return self._dropout(False, scores.softmax(-1), dropout_p) @ value
+
+    def _recurrent(self, func: Any, *args: Any) -> Any:
+        """Run a recurrent network layer by layer where dropout lies between its layers, by the client's key.
+
+        Of 2 layers in two directions with biases, `weights` are 16 tensors, the four w_ih, w_hh, b_ih, b_hh of each
+        direction of each layer, and h0 (of an LSTM, c0 too) is [4, B, H], with 2 rows for each layer.
+        """
+        packed = not isinstance(args[3], bool)  # (data, batch_sizes, hx, weights, ...), of sequences packed as one
+        if packed:
+            if args[6] > 0 and args[7]:
+                raise SettingError(UNGOVERNED.format(f"{func.__name__} of a packed sequence"))
+            return func(*args)
+        x, hx, weights, biases, count, p, training, both, batch_first = args
+        if p == 0 or not training or count == 1:
+            return func(*args)
+        states, ways, each, ends = hx if isinstance(hx, tuple) else (hx,), 1 + both, len(weights) // count, []
+        for i in range(count):
+            own = tuple(s[i * ways : (i + 1) * ways] for s in states)
+            given = own if isinstance(hx, tuple) else own[0]
+            part = weights[i * each : (i + 1) * each]
+            x, *end = func(x, given, part, biases, 1, 0.0, training, both, batch_first)
+            ends.append(end)
+            if i < count - 1:  # masks go by example, whichever dimension is theirs
+                x = self._dropout(False, x if batch_first else x.transpose(0, 1), p)
+                x = x if batch_first else x.transpose(0, 1)
+        return (x, *(torch.cat(parts) for parts in zip(*ends, strict=True)))
 
     def _batch_norm(
         self,
@@ -195,12 +263,6 @@ def _normalised(
     return (y if bias is None else y + bias.view(per_channel)).to(given), mean.detach(), var.detach(), count
 
 
-def _dropout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-    return float(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
-
-
 def draws_unseen(module: nn.Module) -> bool:
     """Return whether a module draws where a `TorchFunctionMode` cannot see it: inside one call."""
-    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
-        return module.dropout > 0
     return isinstance(module, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)

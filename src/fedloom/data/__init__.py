@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fedloom.data.adapters import from_huggingface, from_torch
 from fedloom.data.arrays import read_npz
-from fedloom.data.download import download
 from fedloom.data.embedded import fashion_mnist_small
 from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
 from fedloom.data.federation import Federation, federate
@@ -17,7 +16,7 @@ from fedloom.data.skews import (
     natural,
     pathological,
 )
-from fedloom.data.sources import load
+from fedloom.data.sources import download, load
 from fedloom.data.tables import from_frame, read_csv
 
 __all__ = [

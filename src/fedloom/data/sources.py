@@ -1,68 +1,208 @@
-"""Data sets by name, in the files that their authors published, read from a local folder. Nothing is downloaded."""
+"""Data sets by name: what each is, where its files lie in a folder, what reads them and where they are published.
+
+`load` reads local files and downloads nothing; `download` fetches them, where somebody has published their checksums.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
-from fedloom.data.constants import CLASSES, NORMALISE
-from fedloom.data.examples import Dataset, Examples, Normalise, from_arrays
-from fedloom.data.folders import cinic10, images as image_folder
-from fedloom.data.formats import Bytes, check_labels, find_files, read_idx, read_pickle, read_records
+from fedloom.data.cifar_files import CIFAR10_FILES, CIFAR100_FILES, cifar, cifar_download, grey
+from fedloom.data.constants import NORMALISE
+from fedloom.data.download import Bar, Download, Remote, fetch
+from fedloom.data.embedded import fashion_mnist_small
+from fedloom.data.examples import Dataset
+from fedloom.data.folders import cinic10, images
 from fedloom.data.leaf import femnist, leaf
 from fedloom.data.matlab import svhn, vehicle, whole_vehicle
+from fedloom.data.mnist_files import emnist_download, idx_download, idx_pair, letters_aj
 from fedloom.data.stand_ins import vehicle_like
 
-_EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
-_OTHERS: dict[str, Callable[[Path], Dataset]] = {
-    "svhn": svhn,
-    "cinic10": lambda folder: cinic10(folder, valid=False),
-    "cinic10_with_valid": lambda folder: cinic10(folder, valid=True),
-    "images": image_folder,
-    "leaf": leaf,
-    "femnist": femnist,
-    "vehicle": vehicle,
-    "vehicle_whole": whole_vehicle,
-    "vehicle_like": lambda folder: vehicle_like(),
-    "emnist_letters_aj": lambda folder: _letters_aj(load("emnist_letters", folder)),
-    "cifar10_grey": lambda folder: _grey(load("cifar10", folder)),
-}
-SOURCES = ("mnist", "fashion_mnist", "cifar10", "cifar100", *(f"emnist_{split}" for split in _EMNIST_CLASSES), *_OTHERS)
-_PARTS = ("images-idx3-ubyte", "labels-idx1-ubyte")
+
+@dataclass(frozen=True)
+class Source:
+    """Describe a data set. What people read is Markdown."""
+
+    name: str
+    """What `load` and `--data NAME:FOLDER` call it."""
+    load: Callable[[Path], Dataset]
+    """Reads the files of a folder."""
+    what: str
+    """What its examples and classes are: examples to train on + to test on."""
+    files: str
+    """Its files, below the folder; nothing where it needs none."""
+    tried: str
+    """The files that were read in tests."""
+    download: Download | None = None
+    is_format: bool = False
+    """Whether the name says how files are written, and not what is in them."""
+
+
+def _emnist(split: str, what: str, num_classes: int, tried: str = "made files") -> Source:
+    name, prefixes = f"emnist_{split}", (f"emnist-{split}-train", f"emnist-{split}-test")
+    read = partial(
+        idx_pair, name, places=("EMNIST/raw", "EMNIST", "emnist", "gzip"), prefixes=prefixes, num_classes=num_classes
+    )
+    files = f"`EMNIST/raw/`: IDX, `emnist-{split}-train-*`"
+    return Source(name, read, what, files, tried, emnist_download(split))
+
+
+def _svhn(part: str, checksum: str) -> Remote:
+    name = f"{part}_32x32.mat"
+    return Remote(f"SVHN/{name}", (f"https://ufldl.stanford.edu/housenumbers/{name}",), checksum)
+
+
+# SHA-256 as TensorFlow Datasets (url_checksums/) and, for CIFAR, Keras publish them. What has none is not downloaded.
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        Source(
+            "fashion_mnist_small", lambda folder: Dataset(*fashion_mnist_small()),
+            "part of `fashion_mnist` inside the package: 10,000 + 2,000", "", "real files",
+        ),
+        Source(
+            "mnist",
+            partial(
+                idx_pair, "mnist", places=("MNIST/raw", "MNIST", "mnist"), prefixes=("train", "t10k"), num_classes=10
+            ),
+            "digits, grey 28 x 28, 10 classes: 60,000 + 10,000",
+            "`MNIST/raw/`: IDX, plain or `.gz`, also in a flat folder", "real files",
+            idx_download(
+                "the mirrors of PyTorch and TensorFlow", "MNIST/raw",
+                (
+                    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+                    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+                ),
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+        ),
+        Source(
+            "fashion_mnist",
+            partial(
+                idx_pair, "fashion_mnist",
+                places=("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "fashion_mnist"),
+                prefixes=("train", "t10k"), num_classes=10, normalise=NORMALISE["fashion_mnist"],
+            ),
+            "clothes, grey 28 x 28, 10 classes: 60,000 + 10,000",
+            "`FashionMNIST/raw/`: as of `mnist`", "real files",
+            idx_download(
+                "Zalando Research", "FashionMNIST/raw",
+                ("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",),
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            ),
+        ),
+        Source(
+            "cifar10",
+            partial(
+                cifar, "cifar10", places=("cifar-10-batches-py", "cifar-10-batches-bin"), stems=CIFAR10_FILES,
+                key="labels", classes=(10,), normalise=NORMALISE["cifar10"],
+            ),
+            "objects, colour 32 x 32, 10 classes: 50,000 + 10,000",
+            "`cifar-10-batches-py/` (pickles) or `cifar-10-batches-bin/`",
+            "real pickles; made files of the binary version",
+            cifar_download(
+                "cifar-10-python.tar.gz", "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+                "cifar-10-batches-py", CIFAR10_FILES,
+            ),
+        ),
+        Source(
+            "cifar100",
+            partial(
+                cifar, "cifar100", places=("cifar-100-python", "cifar-100-binary"), stems=CIFAR100_FILES,
+                key="fine_labels", classes=(20, 100), normalise=NORMALISE["cifar100"],
+            ),
+            "objects, colour 32 x 32, the 100 fine classes: 50,000 + 10,000",
+            "`cifar-100-python/` (pickles) or `cifar-100-binary/`", "made files",
+            cifar_download(
+                "cifar-100-python.tar.gz", "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+                "cifar-100-python", CIFAR100_FILES,
+            ),
+        ),
+        Source(
+            "cifar10_grey", lambda folder: grey(load("cifar10", folder)),
+            "`cifar10` turned into grey: luma in 0 to 1 (ITU-R BT.601)", "those of `cifar10`", "real pickles",
+        ),
+        _emnist(
+            "letters", "letters a to z of either case, grey 28 x 28, 26 classes", 26, "real letters a to j; made files"
+        ),
+        _emnist("digits", "digits, 10 classes", 10),
+        _emnist("balanced", "digits and letters, 47 classes of one size", 47),
+        _emnist("byclass", "digits and letters, 62 classes", 62),
+        _emnist("bymerge", "digits and letters, 47 classes: letters that look alike in both cases are one", 47),
+        _emnist("mnist", "digits in the sizes of `mnist`, 10 classes", 10),
+        Source(
+            "emnist_letters_aj", lambda folder: letters_aj(load("emnist_letters", folder)),
+            "letters a to j of `emnist_letters`, 10 classes, as FedProx has them: paper 1 and ink 0",
+            "those of `emnist_letters`", "real letters",
+        ),
+        Source(
+            "svhn", svhn, "digits of house numbers, colour 32 x 32, 10 classes (label 10 is digit 0): 73,257 + 26,032",
+            "`{train,test}_32x32.mat`, also in `SVHN/`", "made files; arrays that MATLAB wrote",
+            Download(
+                "Stanford", "TensorFlow Datasets",
+                (
+                    _svhn("train", "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8"),
+                    _svhn("test", "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b"),
+                ),
+            ),
+        ),
+        Source(
+            "cinic10", partial(cinic10, valid=False),
+            "objects, colour 32 x 32, 10 classes: 90,000 + 90,000, as Lee et al. (2022) train",
+            "`{train,test}/<class>/*.png`, also in `CINIC-10/`; needs Pillow", "made files",
+        ),
+        Source(
+            "cinic10_with_valid", partial(cinic10, valid=True), "the same with `valid/`: 180,000 + 90,000",
+            "`{train,valid,test}/<class>/*.png`", "made files",
+        ),
+        Source(
+            "images", images,
+            "images of your own, of one size, all grey or all in colour; never turned as EXIF may ask",
+            "`{train,test}/<class>/*`: PNG, JPEG, BMP, WebP; needs Pillow", "made files", is_format=True,
+        ),
+        Source(
+            "leaf", leaf, "vectors as LEAF writes them; natural clients, test files held out",
+            "`{train,test}/*.json`, also in `data/`", "made files", is_format=True,
+        ),
+        Source(
+            "femnist", femnist, "images by writer, as LEAF writes them: grey 28 x 28, 62 classes, 1 is paper",
+            "those of `leaf`", "made files", is_format=True,
+        ),
+        Source(
+            "vehicle", vehicle, "100 features of sensors, 2 classes; natural clients",
+            "`vehicle.mat` (cells X, Y), or the part published with Ditto, `vehicle_ditto_train.npz`",
+            "real part; made `vehicle.mat`",
+        ),
+        Source(
+            "vehicle_whole", whole_vehicle,
+            "the same, refused unless all 43,695 examples of 23 clients are there, which published tables are of",
+            "`vehicle.mat`", "made `vehicle.mat`",
+        ),
+        Source(
+            "vehicle_like", lambda folder: vehicle_like(),
+            "made-up data of that shape, comparable with nothing", "", "-",
+        ),
+    )
+}  # fmt: skip
 
 
 def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
-    """Return a published data set, images uint8 (N, C, H, W) where nothing else is said, in file order.
+    """Return a data set of `SOURCES`, images uint8 (N, C, H, W) where nothing else is said, in file order.
 
-    | name | files, in `folder` or in the folder of it named here |
-    |---|---|
-    | `mnist` | `MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte`, plain or `.gz` |
-    | `fashion_mnist` | the same in `FashionMNIST/raw` |
-    | `emnist_letters`, `_digits`, `_balanced`, `_byclass`, `_bymerge`, `_mnist` | `EMNIST/raw/emnist-letters-train-*` |
-    | `emnist_letters_aj` | of `emnist_letters` the classes a to j, paper 1 and ink 0 as in FedProx's FEMNIST |
-    | `cifar10` | `cifar-10-batches-py/data_batch_1`..., or `cifar-10-batches-bin/data_batch_1.bin`... |
-    | `cifar100` | `cifar-100-python/{train,test}`, or `cifar-100-binary/{train,test}.bin` |
-    | `cifar10_grey` | of `cifar10` the luma (ITU-R BT.601) in 0 to 1, uint8 (N, 1, 32, 32) |
-    | `svhn` | `{train,test}_32x32.mat`, also in `SVHN` |
-    | `cinic10`, `cinic10_with_valid` | `{train,valid,test}/<class>/*.png`, also in `CINIC-10`; needs Pillow |
-    | `images` | `{train,test}/<class>/*`, PNG, JPEG, BMP or WebP of one size; needs Pillow |
-    | `leaf` | `{train,test}/*.json`, also in `data`: vectors (N, D) float32, and who owns them |
-    | `femnist` | the same: images (N, 1, 28, 28) float32 by writer |
-    | `vehicle` | `vehicle.mat`, or `vehicle.npz` with x, y, client: (N, 100) float32, and who owns them |
-    | `vehicle_whole` | the same, refused unless all 43,695 examples are there |
-    | `vehicle_like` | no file: made-up data of that shape (`fedloom.data.stand_ins`) |
-
-    IDX names may be written with a dot, `train-images.idx3-ubyte`. EMNIST images are turned upright and normalised
-    with the constants of MNIST; letters a to z become classes 0 to 25. CIFAR-100 gives its 100 fine classes. CIFAR
-    pickles are read without running code that they may hold. CIFAR files do not say how many images they should
-    hold, so one that was cut between two records of the binary version is not noticed. `cinic10` trains on `train/`
-    alone, 90,000 images, as FedNTD does; with `valid/` they are 180,000. The examples in LEAF's test folder are rows
+    Files may lie in `folder` itself too. IDX names may be written with a dot, `train-images.idx3-ubyte`. EMNIST images
+    are turned upright and normalised with the constants of MNIST; letters a to z become classes 0 to 25. CIFAR pickles
+    are read without running code that they may hold. CIFAR files do not say how many images they should hold, so one
+    that was cut between two records of the binary version is not noticed. The examples in LEAF's test folder are rows
     of `train` that `held_out` marks, and `test` is a copy of them.
 
     Args:
@@ -72,112 +212,35 @@ def load(name: str, folder: str | os.PathLike[str]) -> Dataset:
     Raises:
         ValueError: the name is unknown, files are missing, or a file breaks a rule of its format.
     """
-    key, folder = name.replace("-", "_"), Path(folder)
-    if key == "mnist":
-        return _idx_pair(key, folder, ("MNIST/raw", "MNIST", "mnist"), ("train", "t10k"), 10, NORMALISE["mnist"])
-    if key == "fashion_mnist":
-        fashion = ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "fashion_mnist")
-        return _idx_pair(key, folder, fashion, ("train", "t10k"), 10, NORMALISE["fashion_mnist"])
-    split = key.removeprefix("emnist_")
-    if split != key and split in _EMNIST_CLASSES:
-        prefixes = (f"emnist-{split}-train", f"emnist-{split}-test")
-        return _idx_pair(key, folder, ("EMNIST/raw", "EMNIST", "emnist", "gzip"), prefixes, _EMNIST_CLASSES[split])
-    if key == "cifar10":
-        batches = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
-        return _cifar(
-            key, folder, ("cifar-10-batches-py", "cifar-10-batches-bin"), batches, "labels", (10,), NORMALISE[key]
+    key = name.replace("-", "_")
+    if key not in SOURCES:
+        raise ValueError(f"name must be a data set with a loader, got {name!r}: use one of {', '.join(SOURCES)}")
+    return SOURCES[key].load(Path(folder))
+
+
+def download(name: str, folder: str | os.PathLike[str], *, progress: Callable[[str], Bar] | None = None) -> list[Path]:
+    """Fetch a data set, so that `load(name, folder)` finds it; files that are there already are not fetched again.
+
+    A file gets its name only when its checksum is the published one. Of an archive, only the files that `load` reads
+    are unpacked; it may be removed then.
+
+    Args:
+        name: one of `SOURCES` that has a download; `-` may stand for `_`.
+        folder: the data folder; it is made if need be.
+        progress: makes the bar of a file, by its name.
+
+    Returns:
+        The files that `load` reads.
+
+    Raises:
+        ValueError: the name has no download, or a file of another content is in the way.
+        DownloadError: no address gave the published file.
+    """
+    source = SOURCES.get(name.replace("-", "_"))
+    if source is None or source.download is None:
+        offered = ", ".join(one.name for one in SOURCES.values() if one.download)
+        raise ValueError(
+            f"name must be a data set with a published checksum, got {name!r}: use one of {offered}, or fetch it "
+            "yourself"
         )
-    if key == "cifar100":
-        places = ("cifar-100-python", "cifar-100-binary")
-        return _cifar(key, folder, places, ["train", "test"], "fine_labels", (20, 100), NORMALISE[key])
-    if key in _OTHERS:
-        return _OTHERS[key](folder)
-    raise ValueError(f"name must be a data set with a loader, got {name!r}: use one of {', '.join(SOURCES)}")
-
-
-# ---- MNIST and its relatives
-
-
-def _idx_pair(
-    name: str,
-    folder: Path,
-    places: Iterable[str],
-    prefixes: tuple[str, str],
-    num_classes: int,
-    normalise: Normalise = NORMALISE["mnist"],
-) -> Dataset:
-    files = []
-    for stem in (f"{prefix}-{part}" for prefix in prefixes for part in _PARTS):
-        dotted = stem.replace("-idx", ".idx")
-        files.append((stem, f"{stem}.gz", dotted, f"{dotted}.gz"))
-    paths = find_files(name, [(place, files) for place in (*(folder / p for p in places), folder)])
-    first = 1 if name == "emnist_letters" else 0
-    parts = []
-    for images, labels in (paths[:2], paths[2:]):
-        x, y = read_idx(images, (28, 28)), read_idx(labels, ())
-        if name.startswith("emnist"):  # stored column by column
-            x = x.transpose(0, 2, 1)
-        target = check_labels(labels, y, len(x), num_classes, first)
-        made = from_arrays(x[:, None], target, num_classes=num_classes, normalise=normalise, name=name)
-        parts.append(replace(made, classes=CLASSES.get(name, ())))
-    return Dataset(parts[0], parts[1])
-
-
-def _letters_aj(letters: Dataset) -> Dataset:
-    """Return the first ten classes, white on black turned into black on white."""
-
-    def of(part: Examples) -> Examples:
-        return replace(part, normalise=Normalise((-1.0,), (1.0,), -1 / 255), name="emnist_letters_aj")
-
-    kept = letters.first_classes(10)
-    return Dataset(of(kept.train), kept.test and of(kept.test))
-
-
-# ---- CIFAR
-
-
-def _cifar(
-    name: str,
-    folder: Path,
-    places: tuple[str, str],
-    stems: Sequence[str],
-    key: str,
-    classes: tuple[int, ...],
-    normalise: Normalise,
-) -> Dataset:
-    python = [(stem,) for stem in stems]
-    binary = [(f"{stem}.bin",) for stem in stems]
-    where = [(folder / places[0], python), (folder / places[1], binary), (folder, python), (folder, binary)]
-    images: list[Bytes] = []
-    labels: list[npt.NDArray[np.int64]] = []
-    for path in find_files(name, where):
-        if path.suffix == ".bin":
-            x, stored = read_records(path, len(classes))
-            # Coarse labels are not used, but a wrong one means that the records are not what they should be.
-            y = [check_labels(path, stored[:, i], len(x), count) for i, count in enumerate(classes)][-1]
-        else:
-            x, pickled = read_pickle(path, key)
-            y = check_labels(path, pickled, len(x), classes[-1])
-        images.append(x)
-        labels.append(y)
-    train, test = (
-        replace(
-            from_arrays(
-                np.concatenate(xs), np.concatenate(ys), num_classes=classes[-1], normalise=normalise, name=name
-            ),
-            classes=CLASSES.get(name, ()),
-        )
-        for xs, ys in ((images[:-1], labels[:-1]), (images[-1:], labels[-1:]))
-    )
-    return Dataset(train, test)
-
-
-def _grey(colours: Dataset) -> Dataset:
-    """Return the images in grey: 0.299 R + 0.587 G + 0.114 B, rounded."""
-
-    def of(part: Examples) -> Examples:
-        luma = sum(c * part.x[:, i].int() for i, c in enumerate((299, 587, 114)))
-        x = torch.div(luma + 500, 1000, rounding_mode="floor").to(torch.uint8)
-        return replace(part, x=x[:, None], normalise=Normalise(scale=1 / 255), name="cifar10_grey")
-
-    return Dataset(of(colours.train), colours.test and of(colours.test))
+    return fetch(source.download.files, Path(folder), progress)

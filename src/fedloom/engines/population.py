@@ -19,6 +19,7 @@ from fedloom.core.client import Public
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
+from fedloom.core.random import derive
 from fedloom.core.task import Classification, NeedsLabelStatistics, Task, notes_of
 from fedloom.core.types import replace
 from fedloom.data import Examples, Federation
@@ -43,9 +44,11 @@ class Population:
     first: int = 0
 
     def __post_init__(self) -> None:
-        names = list(self.models)
+        names, seed = list(self.models), derive(self.seed, "init")
         if not names:
             raise SettingError("a population needs at least one model")
+        bound = {name: model.bind(seed, self.dtype, self.device) for name, model in self.models.items()}
+        object.__setattr__(self, "models", bound)
         n = self.federation.num_clients
         if not self.assignment:
             object.__setattr__(self, "assignment", tuple(names[k % len(names)] for k in range(n)))

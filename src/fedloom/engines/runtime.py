@@ -24,6 +24,7 @@ from fedloom.core.task import loss_of, right_of
 from fedloom.core.types import Weights, replace
 from fedloom.engines.message import GIVEN, JUDGING, Answer, Request, Rows, Seen
 from fedloom.engines.population import Population
+from fedloom.storage import codec
 
 STACKED = (
     "Clients run stacked: instead of a Python branch or .item() write torch.where, instead of torch.randn "
@@ -106,6 +107,11 @@ class Runtime:
             made = p.models[architecture].init(derive(p.seed, "init"))
             self._initial[architecture] = tree.cast(made, device=p.device, dtype=p.dtype)
         return self._initial[architecture]
+
+    def digest(self, architecture: str) -> str:
+        """Return a digest of the tensors with which a network begins, the frozen ones too."""
+        initial, frozen = self.initial(architecture), self.population.models[architecture].frozen
+        return codec.digest((initial, frozen) if frozen else initial)
 
     def clients(self, request: Request, states: Any) -> Client[Any]:
         """Return K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""

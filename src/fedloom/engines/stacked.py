@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fedloom.engines.engine import Engine, Send
+from fedloom.engines.memory import frozen_bytes, step_bytes
 from fedloom.engines.message import Answer, Call, Request
 
 
@@ -30,11 +31,13 @@ class Stacked(Engine):
     def chunks(self) -> dict[str, int]:
         """Clients computed at a time, by architecture; fixed once, since results may differ with it in the last bit.
 
-        Unless given: 8 models each (weights, gradients, momenta, copies) in half the GPU's free memory, or in 2 GiB.
+        Unless given: as many as take half the GPU's free memory, or 2 GiB, beside frozen tensors; see `step_bytes`.
         """
         if self.options.chunks is not None:
             return dict(self.options.chunks)
         p = self.population
         budget = torch.cuda.mem_get_info(p.device)[0] // 2 if p.device.type == "cuda" else 2 << 30
-        sizes = {name: model.num_params * torch.finfo(p.dtype).bits // 8 for name, model in p.models.items()}
-        return {name: self.options.chunk or max(1, budget // (8 * size)) for name, size in sizes.items()}
+        if self.options.chunk:
+            return dict.fromkeys(p.models, self.options.chunk)
+        budget, batch_size = budget - frozen_bytes(p), self.algorithm.local.batch_size
+        return {name: max(1, budget // step_bytes(model, p, batch_size)) for name, model in p.models.items()}

@@ -23,6 +23,7 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import Count, WholeNumber, check_choices
 from fedloom.core.errors import FedloomError, SettingError, SettingWarning
+from fedloom.core.frozen import Factors
 from fedloom.core.model import Model, packaged
 from fedloom.core.naming import did_you_mean, is_python_name, source_file
 from fedloom.core.optimiser import SGD, Adam, Local
@@ -31,10 +32,8 @@ from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.data.examples import MAX_CLASSES
 from fedloom.engines.faults import Unreliable
 from fedloom.experiments import catalogue
-from fedloom.experiments.export import module
 from fedloom.experiments.parts import parts, with_parts
-from fedloom.experiments.samplers import sampler
-from fedloom.experiments.weights_file import load_weights
+from fedloom.experiments.weights_file import load_network
 from fedloom.experiments.words import coerce
 from fedloom.models import MODELS
 from fedloom.storage.strict_json import SETTINGS, check_depth, parse
@@ -47,7 +46,7 @@ Share = Annotated[float, Ge(0), Lt(1)]  # of examples: 0.2 is one in five
 class DataSettings:
     """Set what clients hold."""
 
-    source: str = setting(catalogue.DATA, "--data SOURCE")
+    source: str = setting("fashion_mnist_small", "--data SOURCE")
     """[Data](data.md#sources): a name of `fedloom data sources`, `NAME:FOLDER` for original files, `FILE.npz` with
     x_train, y_train, x_test, y_test, `FILE.csv?label=y&prepare=standard` for [tables](data.md#tables),
     `huggingface:NAME`, or your own as `module:name`."""
@@ -92,8 +91,7 @@ class ClientSettings:
     """Set which clients are selected, and which do not answer."""
 
     sampler: str = setting("uniform", "--sampler S")
-    """[Sampling of the cohort](runs.md#who-is-asked): `uniform`, `by_size`, `by_round`, `available:SHARE:PERIOD`,
-    `list:0,1;2,3`; each with `+arriving:FIRST:PER_ROUND`."""
+    """[Sampling of the cohort](runs.md#who-is-asked)."""
     declined: float = setting(0.0, "--declined P")
     """Probability that a client declines when a round asks it first."""
     lost: float = setting(0.0, "--lost P")
@@ -140,15 +138,19 @@ class Experiment:
     """Name of `fedloom algorithms`, or your own as `module:Class`; the command line must name one if the file does not.
     """
     model: str = setting("lenet", "--model NAME")
-    """[Model by name](data.md#federations) or `module:name`; several, separated by commas, are given to the clients in
+    """[Model by name](data.md#networks) or `module:name`; several, separated by commas, are given to the clients in
     turn."""
     task: str = setting("classification", "--task NAME")
-    """`classification` (cross-entropy), `hinge` (labels 0 and 1, a model with one output such as `svm`), `svm` and
-    `svm_mean` (hinge loss summed or averaged over a batch, and a ridge on the weights), [`ldam` and
-    `ldam_drw`](dense.md#ldam) (margins by each client's label counts, for models whose logits are scaled cosines),
-    or `module:name`."""
+    """[Task by name](data.md#tasks) or `module:name`."""
     start: str | None = setting(None, "--start FILE")
     """Weights to start from: a `.safetensors` or [`.pt` file](export.md#files-from-outside)."""
+    frozen: str = setting("", "--frozen PATTERN")
+    """Parameters that stay as they begin: glob patterns of their names or of their layers', `last:N` for the last N
+    layers, or a kind of layers (`norm`, `conv`, `linear`, `embedding`), separated by spaces; a word that begins with !
+    takes back. `* !last:1` trains the last layer alone. [Frozen parts](frozen.md) are never sent."""
+    factors: Factors = setting("second", "--factors NAME")
+    """Of a [low-rank adapter](frozen.md#adapters) B A: train the `second` factor B alone, so that the mean of B is that
+    of the products, or `both`."""
 
     data: DataSettings = field(default_factory=DataSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
@@ -223,7 +225,7 @@ class Experiment:
                     f"{' or '.join(map(str, below[:3]))}"
                 )
             raise SettingError(f"{directory} holds no run; name a folder with a settings.json, as --out makes it")
-        described = RunDirectory(directory).document("settings")
+        described = RunDirectory(directory).settings()
         if "data" not in described:
             raise SettingError(
                 f"the run in {directory} was started from Python with objects of its own: go on with it from there, "
@@ -367,12 +369,13 @@ class Experiment:
 
     def models(self, train: Examples) -> dict[str, Model]:
         """Return the architectures, by name."""
-        made = {name: Model(make, name=name) for name, make in catalogue.models(self.model, train).items()}
+        found = catalogue.models(self.model, train).items()
+        made = {name: Model(make, name=name, frozen=self.frozen, factors=self.factors) for name, make in found}
         if self.start is None:
             return made
         if len(made) > 1:
             raise SettingError(f"start takes the weights of one model, and model = {self.model!r} names {len(made)}")
-        return {n: Model(module(m, load_weights(self.start, m)), name=n) for n, m in made.items()}
+        return {n: load_network(self.start, m) for n, m in made.items()}
 
     def job(self, federation: Federation | None = None) -> Job:
         """Make the job, which is everything that determines the run.
@@ -387,7 +390,7 @@ class Experiment:
                 "(--public 500), or name other data with data.public_source"
             )
         c, seed = self.clients, self.run.seed
-        who = sampler(c.sampler, seed)
+        who = catalogue.sampler(c.sampler, seed)
         faults = Unreliable(declined=c.declined, lost=c.lost, late=c.late, seed=seed)
         task = catalogue.task(self.task)
         federation = self.federation() if federation is None else federation
@@ -442,7 +445,7 @@ class Federations:
         return experiment.job(self.of(experiment))
 
 
-_TOP = {"algorithm": str, "model": str, "task": str, "start": str | None}
+_TOP = {"algorithm": str, "model": str, "task": str, "start": str | None, "frozen": str, "factors": Factors}
 _SECTIONS = ("data", "clients", "local", "run")
 
 

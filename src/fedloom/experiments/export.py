@@ -102,12 +102,11 @@ def module(model: Model, weights: Weights) -> nn.Module:
     Raises:
         SettingError: the weights are not those of this model; names the tensors.
     """
-    network = model.skeleton()
-    places = dict(tensors_of(network))
-    given = {**weights.params, **weights.buffers}
+    places, frozen = dict(tensors_of(model.skeleton())), model.frozen
+    given = {**weights.params, **weights.buffers, **frozen}
     kinds = {name: isinstance(tensor, nn.Parameter) for name, tensor in places.items()}
     wrong = [
-        *(f"{n} is missing" for n in places if n not in (weights.params if kinds[n] else weights.buffers)),
+        *(f"{n} is missing" for n in places if n not in frozen and n not in _part(weights, kinds[n])),
         *(f"{n} is not in the network" for n in given if n not in places),
         *(
             f"{n} is {_described(given[n])}, the network's {_described(places[n])}"
@@ -120,14 +119,33 @@ def module(model: Model, weights: Weights) -> nn.Module:
             f"the weights do not fit {model.name}: {some_of(wrong)}. Give the architecture they were trained with; "
             "merge the shared part of a model with a client's own: shared.merge(own)"
         )
-    copies = {n: t.detach().to("cpu", copy=True).contiguous() for n, t in given.items()}
+    return filled(model, given)
+
+
+def filled(model: Model, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Return the network as a plain `nn.Module` in evaluation mode on the CPU, with a copy of these tensors: all of it.
+
+    What is not trained has `requires_grad=False`.
+    """
+    network, trained = model.skeleton(), set(model.params)
+    places = dict(tensors_of(network))
+    copies = {n: t.detach().to("cpu", copy=True).contiguous() for n, t in tensors.items()}
     names = {id(tensor): name for name, tensor in places.items()}
-    made = {n: nn.Parameter(t, requires_grad=t.is_floating_point()) if kinds[n] else t for n, t in copies.items()}
+    made = {
+        n: nn.Parameter(t, requires_grad=n in trained and t.is_floating_point())
+        if isinstance(places[n], nn.Parameter)
+        else t
+        for n, t in copies.items()
+    }
     for listed in (network.named_parameters, network.named_buffers):
         for name, tensor in list(listed(remove_duplicate=False)):
             owner, _, leaf = name.rpartition(".")
             setattr(network.get_submodule(owner), leaf, made[names[id(tensor)]])
     return network
+
+
+def _part(weights: Weights, parameters: bool) -> Mapping[str, Tensor]:
+    return weights.params if parameters else weights.buffers
 
 
 def file_format(path: Path, format: Format | None = None) -> Format:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.model import Model
 from fedloom.core.types import Weights
-from fedloom.experiments.export import file_format, some_of, tensors_of
+from fedloom.experiments.export import file_format, filled, some_of, tensors_of
 
 
 def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dtype = torch.float32) -> Weights:
@@ -28,13 +28,32 @@ def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dty
         SettingError: there is no such file, or its suffix is not one of these.
         CodecError: the file is damaged, holds something else than tensors, or does not fit the model; says what.
     """
-    path = Path(path)
+    tensors = _read(Path(path), model, dtype)
+    for name, own in model.frozen.items():
+        if not torch.equal(tensors[name].to(own.dtype), own.cpu()):
+            raise CodecError(
+                f"{path} has another {name!r} than {model.name}, where it is frozen: take the network with all that is "
+                "in the file, fedloom.load_network(path, model)"
+            )
+    return Weights({n: tensors[n] for n in model.params}, {n: tensors[n] for n in model.buffers})
+
+
+def load_network(path: str | os.PathLike[str], model: Model) -> Model:
+    """Return a network that begins with the tensors of a file, its frozen tensors included.
+
+    What may stand in the file, and what is raised: as for `load_weights`.
+    """
+    return Model(filled(model, _read(Path(path), model, torch.float32)), name=model.name)
+
+
+def _read(path: Path, model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return all tensors of a network as a file has them."""
     format = file_format(path)
     if format == "onnx":
         raise SettingError(f"{path} cannot be read back: ONNX holds a network; give a .safetensors, .pt or .pth file")
     if not path.is_file():
         raise SettingError(f"{path} is no file; give a .safetensors, .pt or .pth file")
-    template = model.init(0, dtype)
+    template = model.whole(0, dtype)
     network = model.skeleton()
     first = {id(tensor): name for name, tensor in tensors_of(network)}
     # Tied tensors have several names; a file may hold any of them.
@@ -42,7 +61,7 @@ def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dty
     for name, tensor in network.state_dict(keep_vars=True).items():
         if isinstance(tensor, Tensor):
             aliases.setdefault(first[id(tensor)], []).append(name)
-    wanted = {alias: template.params.get(n, template.buffers.get(n)) for n, names in aliases.items() for alias in names}
+    wanted = {alias: template.get(n) for n, names in aliases.items() for alias in names}
     read = _read_safetensors if format == "safetensors" else _read_state_dict
     found = read(path, {n: tuple(t.shape) for n, t in wanted.items() if t is not None})
 
@@ -64,10 +83,8 @@ def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dty
             raise CodecError(f"{path}: {name!r} has values that are NaN or infinite in {dtype}")
         return tensor
 
-    return Weights(
-        params={n: value(n, t, True) for n, t in template.params.items()},
-        buffers={n: value(n, t, False) for n, t in template.buffers.items()},
-    )
+    parameters = {name for name, _ in network.named_parameters()}
+    return {name: value(name, tensor, name in parameters) for name, tensor in template.items()}
 
 
 def _check(path: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:

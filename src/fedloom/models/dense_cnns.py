@@ -13,7 +13,7 @@ class DenseMnistCNN(FeatureClassifier):
     """DENSE's CNN for MNIST and Fashion-MNIST, the only one of its CNNs with BatchNorm.
 
     Convolutions 5x5 with padding 2 to 16 and 32 channels, each followed by BatchNorm, ReLU and max-pooling 2; then C
-    units. 29,034 parameters for Fashion-MNIST.
+    units.
 
     Args:
         in_channels: channels of the images (B, in_channels, image_size, image_size).
@@ -34,8 +34,8 @@ class DenseCNN(FeatureClassifier):
     """DENSE's CNNs for 32 x 32 colours: three convolutions 3x3 without padding, without BatchNorm.
 
     Each is followed by ReLU, the first two by max-pooling 2; then perhaps a hidden layer, and C units. For CIFAR-10
-    and SVHN the widths are 128, 128 and 128 (319,242 parameters; the authors' CNN2), for CIFAR-100 256, 256 and 128
-    (1,097,188); among other architectures 32, 64 and 64 with a hidden layer of 64 (122,570; their CNN1).
+    and SVHN the widths are 128, 128 and 128 (the authors' CNN2), for CIFAR-100 256, 256 and 128; among other
+    architectures 32, 64 and 64 with a hidden layer of 64 (their CNN1).
 
     Args:
         widths: channels of the three convolutions.

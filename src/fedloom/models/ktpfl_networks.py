@@ -27,8 +27,7 @@ def for_grey(network: FeatureClassifier) -> FeatureClassifier:
 class AlexNet(FeatureClassifier):
     """AlexNet for small images: five convolutions 3x3, and three layers of 4096, 4096 and C units with dropout.
 
-    64 (stride 2), 192, 384, 256 and 256 channels; max-pooling 2 behind the first, second and last. 20,126,538
-    parameters for 28 x 28, 23,272,266 for 32 x 32, with 10 classes.
+    64 (stride 2), 192, 384, 256 and 256 channels; max-pooling 2 behind the first, second and last.
 
     Args:
         in_channels: channels of the images (B, in_channels, image_size, image_size).
@@ -80,8 +79,7 @@ class ShuffleUnit(nn.Module):
 class ShuffleNetV2(FeatureClassifier):
     """ShuffleNetV2 of width 1 for small images: the first convolution keeps their size, and there is no pooling.
 
-    24 channels, stages of 4, 8 and 4 units with 116, 232 and 464 channels, 1024 channels, their means. 1,268,646
-    parameters for 10 classes.
+    24 channels, stages of 4, 8 and 4 units with 116, 232 and 464 channels, 1024 channels, their means.
 
     Args:
         in_channels: channels of the images (B, in_channels, H, W).

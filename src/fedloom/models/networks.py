@@ -151,7 +151,7 @@ class FedNTDCNN(FeatureClassifier):
     """The CNN of FedNTD's experiments (Lee et al., NeurIPS 2022), after McMahan et al. (2017).
 
     Convolutions 5x5 with padding 2 to 32 and 64 channels, each followed by ReLU and max-pooling 2, then 512 and C
-    units. 2,156,490 parameters for CIFAR-10.
+    units.
 
     Args:
         in_channels: channels of the images (B, in_channels, image_size, image_size).
@@ -176,8 +176,7 @@ class APFLCNN(FeatureClassifier):
     """The CNN of APFL's experiments (Ni, Shen, Zhang, 2022).
 
     Convolutions 5x5 to 20 and 50 channels, each followed by ReLU and max-pooling 2, then 800 and C units. The paper
-    says nothing of padding: without it 1,034,380 parameters for grey images of 32 x 32, with 2 (the same size)
-    2,594,380.
+    says nothing of padding; 2 keeps the size.
 
     Args:
         in_channels: channels of the images (B, in_channels, image_size, image_size).
@@ -202,7 +201,7 @@ class PFedSDFashionCNN(FeatureClassifier):
     """The CNN of pFedSD's experiments on Fashion-MNIST (Jin et al., IEEE TPDS 2023), as in its authors' code.
 
     Convolutions 5x5 without padding to 64 and 64 channels, each followed by max-pooling 2 and ReLU, the second one by
-    Dropout2d before them; then 128, 64 and C units. 244,234 parameters for Fashion-MNIST.
+    Dropout2d before them; then 128, 64 and C units.
 
     Args:
         in_channels: channels of the images (B, in_channels, image_size, image_size).
@@ -230,7 +229,7 @@ class PFedSDCifar100CNN(FeatureClassifier):
     """The CNN of pFedSD's experiments on CIFAR-100 (Jin et al., IEEE TPDS 2023), as in its authors' code.
 
     Convolutions 5x5 without padding to 64 and 128 channels, each followed by ReLU and max-pooling 2, then 256 and 128
-    units, dropout of 0.6, and C units. 1,075,044 parameters for CIFAR-100. Their CNN for CIFAR-10 is `LeNet`.
+    units, dropout of 0.6, and C units. Their CNN for CIFAR-10 is `LeNet`.
 
     Args:
         in_channels: channels of the images (B, in_channels, image_size, image_size).

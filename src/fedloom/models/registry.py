@@ -1,9 +1,11 @@
-"""Networks by name, for command lines and recipes."""
+"""Networks by name: what each is and how large, for command lines and recipes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -51,6 +53,36 @@ def _channels_and_size(shape: Shape) -> tuple[int, int]:
 Make = Callable[[Shape, int], FeatureClassifier]
 
 
+@dataclass(frozen=True)
+class Network:
+    """Describe a network that has a name."""
+
+    name: str
+    make: Make
+    """Makes it for the shape of one example, without the batch axis, and a number of classes."""
+    what: str
+    """What it is and from which paper. Markdown."""
+    parameters: int
+    """How many it has for `shape` and `num_classes`."""
+    shape: Shape = (3, 32, 32)
+    num_classes: int = 10
+
+
+def _flat(make: Callable[..., FeatureClassifier]) -> Make:
+    """Return a maker of networks that take examples of any shape as vectors."""
+    return lambda shape, num_classes: make(math.prod(shape), num_classes)
+
+
+def _square(make: Callable[..., FeatureClassifier], *widths: Any, **more: Any) -> Make:
+    """Return a maker of networks that take square images of one size."""
+    return lambda shape, num_classes: make(*widths, *_channels_and_size(shape), num_classes, **more)
+
+
+def _images(make: Callable[..., FeatureClassifier], *widths: Any, **more: Any) -> Make:
+    """Return a maker of networks that take images of any size."""
+    return lambda shape, num_classes: make(*widths, _channels(shape), num_classes, **more)
+
+
 def _cosine(make: Make) -> Make:
     return lambda shape, num_classes: with_cosines(make(shape, num_classes))
 
@@ -66,40 +98,73 @@ def _coloured(make: Make) -> Make:
     return made
 
 
-MODELS: dict[str, Make] = {
-    "logistic": lambda shape, num_classes: LogisticRegression(math.prod(shape), num_classes),
-    "svm": lambda shape, num_classes: LinearSVM(math.prod(shape)),
-    "mlp": lambda shape, num_classes: MLP(math.prod(shape), num_classes),
-    "lenet": lambda shape, num_classes: LeNet(*_channels_and_size(shape), num_classes),
-    "fedntd_cnn": lambda shape, num_classes: FedNTDCNN(*_channels_and_size(shape), num_classes),
-    "pfedsd_fmnist_cnn": lambda shape, num_classes: PFedSDFashionCNN(*_channels_and_size(shape), num_classes),
-    "pfedsd_cifar100_cnn": lambda shape, num_classes: PFedSDCifar100CNN(*_channels_and_size(shape), num_classes),
-    "apfl_cnn": lambda shape, num_classes: APFLCNN(*_channels_and_size(shape), num_classes),
-    "apfl_cnn_same": lambda shape, num_classes: APFLCNN(*_channels_and_size(shape), num_classes, padding=2),
-    "small_bn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "batch"),
-    "small_gn": lambda shape, num_classes: SmallConvNet(_channels(shape), num_classes, "group"),
-    "resnet10": lambda shape, num_classes: ResNet10(_channels(shape), num_classes),
-    "resnet18": lambda shape, num_classes: ResNet18(_channels(shape), num_classes),
-    "resnet18_gn": lambda shape, num_classes: ResNet18(_channels(shape), num_classes, "group"),
-    "resnet56": lambda shape, num_classes: ResNet56(_channels(shape), num_classes),
-    "hypersphere_cnn": lambda shape, num_classes: HypersphereCNN(*_channels_and_size(shape), num_classes),
-    "dense_cnn_mnist": lambda shape, num_classes: DenseMnistCNN(*_channels_and_size(shape), num_classes),
-    "dense_cnn1": lambda shape, num_classes: DenseCNN((32, 64, 64), 64, *_channels_and_size(shape), num_classes),
-    "dense_cnn2": lambda shape, num_classes: DenseCNN((128, 128, 128), 0, *_channels_and_size(shape), num_classes),
-    "dense_cnn_cifar100": lambda shape, num_classes: DenseCNN(
-        (256, 256, 128), 0, *_channels_and_size(shape), num_classes
-    ),
-    "wrn16_1": lambda shape, num_classes: WideResNet(16, 1, _channels(shape), num_classes),
-    "wrn40_1": lambda shape, num_classes: WideResNet(40, 1, _channels(shape), num_classes),
-}
-"""Maps a name to a function of the shape of one example, without the batch axis, and the number of classes."""
-MODELS |= {
-    "ktpfl_lenet": _coloured(MODELS["lenet"]),
-    "ktpfl_alexnet": _coloured(lambda shape, num_classes: AlexNet(*_channels_and_size(shape), num_classes)),
-    "ktpfl_resnet18": _coloured(MODELS["resnet18"]),
-    "ktpfl_shufflenet": _coloured(lambda shape, num_classes: ShuffleNetV2(_channels(shape), num_classes)),
-}
-MODELS |= {f"{name}_cosine": _cosine(MODELS[name]) for name in ("dense_cnn_mnist", "dense_cnn2", "resnet18")}
+_GREY = (1, 28, 28)
+MODELS: dict[str, Network] = {
+    network.name: network
+    for network in (
+        Network("logistic", _flat(LogisticRegression), "multinomial logistic regression", 7_850, _GREY),
+        Network(
+            "svm", lambda shape, num_classes: LinearSVM(math.prod(shape)),
+            "one logit, zero at first, for the tasks `svm`, `svm_mean` and `hinge`", 101, (100,), 2,
+        ),
+        Network("mlp", _flat(MLP), "one hidden layer of 200 units", 159_010, _GREY),
+        Network("lenet", _square(LeNet), "LeNet-5 with ReLU (pFedSD on CIFAR-10, KT-pFL)", 62_006),
+        Network("fedntd_cnn", _square(FedNTDCNN), "the CNN of FedNTD, after McMahan et al. (2017)", 2_156_490),
+        Network(
+            "pfedsd_fmnist_cnn", _square(PFedSDFashionCNN), "pFedSD's CNN for Fashion-MNIST, with dropout", 244_234,
+            _GREY,
+        ),
+        Network(
+            "pfedsd_cifar100_cnn", _square(PFedSDCifar100CNN), "pFedSD's CNN for CIFAR-100, with dropout", 1_075_044,
+            num_classes=100,
+        ),
+        Network("apfl_cnn", _square(APFLCNN), "APFL's CNN, convolutions without padding", 1_034_380, (1, 32, 32)),
+        Network(
+            "apfl_cnn_same", _square(APFLCNN, padding=2), "APFL's CNN, convolutions with padding", 2_594_380,
+            (1, 32, 32),
+        ),
+        Network("small_bn", _images(SmallConvNet, norm="batch"), "two convolutions with BatchNorm", 5_466),
+        Network("small_gn", _images(SmallConvNet, norm="group"), "two convolutions with GroupNorm", 5_466),
+        Network(
+            "resnet10", _images(ResNet10),
+            "FedNTD's ResNet-10; its BatchNorm keeps no running statistics and takes those of the batch in evaluation "
+            "too",
+            4_903_242,
+        ),
+        Network("resnet18", _images(ResNet18), "ResNet-18 (He et al., 2016) for small images", 11_173_962),
+        Network("resnet18_gn", _images(ResNet18, norm="group"), "`resnet18` with GroupNorm", 11_173_962),
+        Network("resnet56", _images(ResNet56), "the ResNet-56 of FedAlign and FedML", 591_322),
+        Network(
+            "hypersphere_cnn", _square(HypersphereCNN), "`fedntd_cnn` with two features on the unit circle (FedNTD)",
+            61_920,
+        ),
+        Network("dense_cnn_mnist", _square(DenseMnistCNN), "DENSE's CNN for MNIST, with BatchNorm", 29_034, _GREY),
+        Network("dense_cnn1", _square(DenseCNN, (32, 64, 64), 64), "DENSE's CNN1", 122_570),
+        Network("dense_cnn2", _square(DenseCNN, (128, 128, 128), 0), "DENSE's CNN2, for CIFAR-10 and SVHN", 319_242),
+        Network(
+            "dense_cnn_cifar100", _square(DenseCNN, (256, 256, 128), 0), "DENSE's CNN for CIFAR-100", 1_097_188,
+            num_classes=100,
+        ),
+        Network("wrn16_1", _images(WideResNet, 16, 1), "DENSE's WRN-16-1", 175_066),
+        Network("wrn40_1", _images(WideResNet, 40, 1), "DENSE's WRN-40-1", 563_930),
+        Network(
+            "ktpfl_lenet", _coloured(_square(LeNet)),
+            "KT-pFL's `lenet`, which as its three others repeats grey images over three channels", 44_726, _GREY,
+        ),
+        Network("ktpfl_alexnet", _coloured(_square(AlexNet)), "KT-pFL's AlexNet", 20_126_538, _GREY),
+        Network("ktpfl_resnet18", _coloured(_images(ResNet18)), "KT-pFL's `resnet18`", 11_173_962, _GREY),
+        Network("ktpfl_shufflenet", _coloured(_images(ShuffleNetV2)), "KT-pFL's ShuffleNetV2", 1_268_646, _GREY),
+        Network(
+            "dense_cnn_mnist_cosine", _cosine(_square(DenseMnistCNN)),
+            "`dense_cnn_mnist` whose logits are scaled cosines, as the task `ldam` wants them", 29_024, _GREY,
+        ),
+        Network(
+            "dense_cnn2_cosine", _cosine(_square(DenseCNN, (128, 128, 128), 0)), "the same of `dense_cnn2`", 319_232
+        ),
+        Network("resnet18_cosine", _cosine(_images(ResNet18)), "the same of `resnet18`", 11_173_952),
+    )
+}  # fmt: skip
+"""All networks, in the order of lists of them."""
 
 
 def build(name: str, shape: Shape, num_classes: int) -> nn.Module:
@@ -115,4 +180,4 @@ def build(name: str, shape: Shape, num_classes: int) -> nn.Module:
     """
     if name not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}: choose one, or pass a module")
-    return MODELS[name](shape, num_classes)
+    return MODELS[name].make(shape, num_classes)

@@ -116,7 +116,7 @@ class ResNet(FeatureClassifier):
 class ResNet10(ResNet):
     """The ResNet-10 of FedNTD's experiments (Lee et al., NeurIPS 2022): four stages of one basic block.
 
-    64, 128, 256 and 512 channels; 4,903,242 parameters for CIFAR-10. The paper's BatchNorm keeps no statistics.
+    64, 128, 256 and 512 channels. The paper's BatchNorm keeps no statistics.
 
     Args:
         in_channels: channels of the images (B, in_channels, H, W).
@@ -131,7 +131,7 @@ class ResNet10(ResNet):
 class ResNet18(ResNet):
     """ResNet-18 (He et al., 2016) in the form usual for CIFAR-10: four stages of two basic blocks.
 
-    64, 128, 256 and 512 channels; 11,173,962 parameters for CIFAR-10.
+    64, 128, 256 and 512 channels.
 
     Args:
         in_channels: channels of the images (B, in_channels, H, W).
@@ -146,7 +146,7 @@ class ResNet18(ResNet):
 class ResNet56(ResNet):
     """The ResNet-56 of FedAlign (Mendieta et al., CVPR 2022), from FedML: three stages of six bottlenecks.
 
-    64, 128 and 256 channels; 591,322 parameters for CIFAR-10. Convolutions begin with He's normal initialisation by
+    64, 128 and 256 channels. Convolutions begin with He's normal initialisation by
     fan-out, as theirs do; the other networks with PyTorch's default.
 
     Args:

@@ -40,9 +40,9 @@ class PreActivation(nn.Module):
 class WideResNet(FeatureClassifier):
     """WRN-D-k for small images: a convolution, three stages of (D - 4) / 6 blocks, BatchNorm, ReLU, mean over pixels.
 
-    16 k, 32 k and 64 k channels; the second and third stage halve the resolution. WRN-16-1 has 175,066 and WRN-40-1
-    563,930 parameters for CIFAR-10. Convolutions begin normal with variance 2 / (k^2 outputs), k their width, as in
-    the code of DENSE's authors, where biases of the classifier begin at 0; here they begin as PyTorch draws them.
+    16 k, 32 k and 64 k channels; the second and third stage halve the resolution. Convolutions begin
+    normal with variance 2 / (k^2 outputs), k their width, as in the code of DENSE's authors, where biases of the
+    classifier begin at 0; here they begin as PyTorch draws them.
 
     Args:
         depth: D, 6 n + 4.

@@ -20,7 +20,7 @@ _DEFAULTS = {
     section: {f.name: plain(f.default) for f in fields(of) if of_problem(f"{section}.{f.name}")}
     for section, of in (("data", DataSettings), ("clients", ClientSettings), ("run", RunSettings))
 }
-_BY_FOLDER = ("images", "leaf", "femnist")  # sources whose names do not identify the data
+_BY_FOLDER = {name for name, source in SOURCES.items() if source.is_format}
 UNKNOWN = "unknown data"  # the title where a run records nothing
 
 

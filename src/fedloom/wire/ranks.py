@@ -17,7 +17,6 @@ from fedloom.core.errors import RankError, SettingError
 from fedloom.engines.engine_options import DEFAULTS, Options
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
-from fedloom.storage import codec
 from fedloom.wire.communication import CLOSED, LOOK, CommunicationManager, Transport, communication
 from fedloom.wire.processes import Processes, threads
 from fedloom.wire.service import Service
@@ -183,7 +182,7 @@ class Ranks(Processes):
         p = self.population
         digest = hashlib.sha256(repr((self.algorithm, p.seed, str(p.dtype), p.assignment)).encode())
         for name in p.models:
-            digest.update(f"{name} {codec.digest(self.runtime.initial(name))}".encode())
+            digest.update(f"{name} {self.runtime.digest(name)}".encode())
         for part in (p.federation.partition, p.federation.local_val, p.federation.local_test):
             if part is not None:
                 digest.update(part.indices.tobytes() + part.indptr.tobytes())

@@ -15,7 +15,7 @@ from fedloom.core.errors import CodecError, RefusedError, SettingError
 from fedloom.data import Examples, Normalise
 from fedloom.storage.strict_json import parse
 from fedloom.wire.fleet import RankFleet
-from fedloom.wire.registration import CAP, Registration, Registry, cap_of
+from fedloom.wire.registration import Registration, Registry, cap_of
 from fedloom.wire.service import LIMIT
 from fedloom.wire.transport import pack, short, unpack
 
@@ -62,7 +62,7 @@ def register_devices(
     if cap is not None:
         max_examples = cap
     elif previous is not None:
-        max_examples = CAP if previous.cap is None else previous.cap
+        max_examples = previous.cap
     else:  # the default depends on all devices
         max_examples = cap_of([*registrations.values()])
     for rank, registration in list(registrations.items()):
@@ -145,15 +145,14 @@ def _send_welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, publ
 
 
 def _check_cap(cap: int | None, previous: Registry | None) -> None:
-    first_cap = None if previous is None else previous.cap
     if cap is None:
         return
     if cap < 1:
         raise SettingError(f"--most-examples must be at least 1, got {cap}: raise it")
-    if first_cap not in (None, cap):
+    if previous is not None and previous.cap != cap:
         raise SettingError(
-            f"--most-examples must stay {first_cap}, with which this run began and its devices registered, got {cap}: "
-            "leave it out"
+            f"--most-examples must stay {previous.cap}, with which this run began and its devices registered, got "
+            f"{cap}: leave it out"
         )
 
 

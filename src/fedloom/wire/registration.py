@@ -66,10 +66,6 @@ def check_names(names: Any, whose: str, count: int) -> tuple[str, ...]:
     return checked
 
 
-def _check_optional_names(names: Any, whose: str, count: int) -> tuple[str, ...] | None:
-    return None if names is None else check_names(names, whose, count)
-
-
 @dataclass(frozen=True)
 class Registration:
     """Description of a device, which it sends when it joins. Its examples stay on the device.
@@ -82,9 +78,8 @@ class Registration:
         shape: of an example.
         dtype: of the values of an example as they are stored.
         model: its architecture; "" before the server has chosen one.
-        classes: names of the classes, in their order; empty where they are numbers from 0. None: not recorded, in a
-            file of an earlier version.
-        columns: names of a table's features, in their order; empty where they have none. None as for classes.
+        classes: names of the classes, in their order; empty where they are numbers from 0.
+        columns: names of a table's features, in their order; empty where they have none.
     """
 
     id: str
@@ -94,8 +89,8 @@ class Registration:
     shape: tuple[int, ...]
     dtype: str
     model: str = ""
-    classes: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, fields: Any) -> Registration:
@@ -107,6 +102,7 @@ class Registration:
         try:
             counts = {name: tuple(fields[name]) for name in ("train", "test", "val", "shape")}
             device = cls(id=fields["id"], dtype=fields["dtype"], model=fields["model"], **counts)
+            classes, columns = fields["classes"], fields["columns"]
         except (KeyError, TypeError) as error:
             raise RefusedError(
                 f"a device registers with an id, its examples by class and its model: {error!r}"
@@ -124,14 +120,14 @@ class Registration:
         count = device.shape[0] if len(device.shape) == 1 else 0
         return replace(
             device,
-            classes=_check_optional_names(fields.get("classes"), "classes", len(device.train)),
-            columns=_check_optional_names(fields.get("columns"), "columns", count),
+            classes=check_names(classes, "classes", len(device.train)),
+            columns=check_names(columns, "columns", count),
         )
 
     @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes, by default their numbers; None where they were not recorded."""
-        return None if self.classes is None else self.classes or class_numbers(len(self.train))
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, by default their numbers."""
+        return self.classes or class_numbers(len(self.train))
 
     def with_cap(self, cap: int) -> Registration:
         """Return the registration with at most `cap` examples of each role.
@@ -167,14 +163,12 @@ def class_numbers(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-def _describe_difference(one: tuple[str, Sequence[str] | None], other: tuple[str, Sequence[str] | None]) -> str:
+def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> str:
     """Describe two lists of names from where they first differ. Names are quoted, since devices sent them."""
-    pairs = enumerate(zip_longest(one[1] or (), other[1] or ()))
+    pairs = enumerate(zip_longest(one[1], other[1]))
     start = next((i for i, (a, b) in pairs if a != b), 0)
 
-    def shown(names: Sequence[str] | None) -> str:
-        if names is None:
-            return "not recorded, by an earlier version of fedloom"
+    def shown(names: Sequence[str]) -> str:
         part = names[start : start + _SHOWN]
         more = ", ..." if start + _SHOWN < len(names) else ""
         return (", ".join(f"{name!r:.80}" for name in part) or ("nothing more" if start else "no names")) + more
@@ -209,13 +203,13 @@ class Registry:
         run: the id of the run, by which devices separate the states of their runs.
         devices: in the order of their ids, so that numbers do not depend on the order of arrival.
         test: source of the test examples of the global model, as for `--data`; "" for none.
-        cap: the most examples of a device that count; None: not recorded, in a file of an earlier version.
+        cap: the most examples of a device that count.
     """
 
     run: str
     devices: tuple[Registration, ...]
     test: str = ""
-    cap: int | None = CAP
+    cap: int = CAP
 
     @classmethod
     def of(
@@ -244,16 +238,12 @@ class Registry:
                         f"{subject} must have the same names in the same order on all devices, and theirs differ: "
                         f"{_describe_difference((first.id, one), (device.id, other))}; {remedy}"
                     )
-        for name, of in (
-            ("shape", lambda d: d.shape),
-            ("dtype", lambda d: d.dtype),
-            ("classes", lambda d: len(d.train)),
-        ):
+        for name in ("shape", "dtype"):
             for device in devices[1:]:
-                if of(device) != of(first):
+                if (theirs := getattr(device, name)) != (ours := getattr(first, name)):
                     raise SettingError(
-                        f"examples of all devices must have the same {name}, got {of(first)} on {first.id} and "
-                        f"{of(device)} on {device.id}: set data.classes in the settings, or prepare the files alike"
+                        f"examples of all devices must have the same {name}, got {ours} on {first.id} and {theirs} on "
+                        f"{device.id}: prepare the files alike"
                     )
         chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
         if unknown := {d.model for d in chosen} - set(models):
@@ -274,8 +264,6 @@ class Registry:
         entry = next((device for device in self.devices if device.id == registration.id), None)
         if entry is None:
             raise RefusedError(f"the run has begun without device {registration.id}")
-        if entry.classes is None:  # the run began with a version without names
-            registration = replace(registration, classes=None, columns=None)
         if replace(registration, model=entry.model) != entry:
             raise RefusedError(f"device {registration.id} has registered with other examples when the run began")
         return entry
@@ -294,8 +282,7 @@ class Registry:
         try:
             content = parse(files.load(path), LARGEST)
             devices = tuple(map(Registration.of, content["devices"]))
-            cap = content.get("cap")
-            if type(cap) not in (int, type(None)):
+            if type(cap := content["cap"]) is not int:
                 raise ValueError(f"cap is a whole number, got {cap!r:.80}")
             return cls(check_id(content["run"], "a run"), devices, str(content["test"]), cap)
         except (ValueError, KeyError, TypeError, RefusedError) as error:
@@ -308,7 +295,7 @@ class Registry:
             SettingError: the columns of `test` have other names than those of the devices.
         """
         first, n, end = self.devices[0], len(self.devices), 0
-        if test is not None and first.columns not in (None, test.columns):
+        if test is not None and first.columns != test.columns:
             raise SettingError(
                 f"columns of the test examples must have the names of the devices' columns in their order, and differ: "
                 f"{_describe_difference((test.name, test.columns), (first.id, first.columns))}; {_REMEDY_FOR_COLUMNS}"

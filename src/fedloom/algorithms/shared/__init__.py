@@ -1,1 +1,1 @@
-"""What several algorithms of one family share."""
+"""Parts that several algorithms of one family share."""

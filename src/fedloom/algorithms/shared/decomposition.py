@@ -14,7 +14,7 @@ from fedloom.core.types import Params, Weights
 
 @dataclass(frozen=True)
 class Unit:
-    """How a tensor is divided into units. `mask`: the name of r; `count`: of units; `shape`: m's, to multiply by."""
+    """Division of a tensor into units. `mask`: the name of r; `count`: of units; `shape`: m's, to multiply by."""
 
     mask: str
     count: int
@@ -31,7 +31,8 @@ def units(model: Model) -> dict[str, Unit]:
     [5], which multiplies them as [5, 1, 1, 1] and as [5].
     """
     found, network = dict[str, Unit](), model.skeleton()
-    known = dict(network.named_parameters())  # without weights that are another layer's, or made of other tensors
+    # Without frozen weights, and those that are another layer's or made of other tensors.
+    known = {n: p for n, p in network.named_parameters() if n in model.params}
     for layer, module in network.named_modules():
         weight, bias = (f"{layer}.{name}".removeprefix(".") for name in ("weight", "bias"))
         transposed = getattr(module, "transposed", False)  # its kernel is [in, out / groups, ...]

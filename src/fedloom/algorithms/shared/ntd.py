@@ -1,4 +1,4 @@
-"""What FedNTD and its variants share: the received model teaches, by a penalty on logits, in local training."""
+"""FedNTD and its variants: the received model teaches, by a penalty on logits, in local training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TaughtByReceived(Averaging[Weights]):
     """Train by L = CE(q, y) + `penalty`, whose teacher is the model received this round, frozen (abstract)."""
 
     beta: NonNegative = 1.0
-    """Weight of the penalty."""
+    """Weight of the penalty; 1 is FedNTD's."""
 
     neutral: ClassVar[Mapping[str, Any]] = {"beta": 0}
 

@@ -1,7 +1,7 @@
-"""What one-shot, data-free methods share: a round of uploads, then epochs in which the server alone teaches a student.
+"""One-shot, data-free methods: a round of uploads, then epochs in which the server alone teaches a student.
 
 The models of the clients teach. The server has no examples, so it makes some: how it does is the method. Every epoch is
-a round that asks nobody.
+a round that selects no client.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What a server knows of its clients' data, whose like it makes."""
+    """Summary of the clients' data, which the server imitates."""
 
     shape: tuple[int, ...]  # of an example
     num_classes: int
@@ -90,7 +90,7 @@ def in_one_stack(model: Model, device: torch.device) -> bool:
 
 @state
 class Server:
-    """What the server of a one-shot method keeps between its epochs."""
+    """State of the server of a one-shot method, between its epochs."""
 
     student: Weights
     moments: tuple[Tensor, ...]  # of the student's optimiser
@@ -118,13 +118,14 @@ class OneShot(Algorithm[Server, tuple[()]]):
     distill: Distill = field(default_factory=lambda: Distill(batch_size=256, optimiser=SGD(lr=0.01, momentum=0.9)))
     """Batch size and optimiser of the student; its momentum lasts from epoch to epoch."""
     T: Positive = 20.0
-    """Temperature of the distillation."""
+    """Temperature of the distillation; 20 is in the README of DENSE's authors, the paper names none."""
     student: str | None = None
-    """Architecture of the student, one of the run's; none: that of the first client."""
+    """Architecture of the student, one of the run's by name; none: that of the first client. A network that no client
+    has may stand behind theirs."""
     epochs: Count | None = None
     """Epochs of the server after each round of uploads, where there are several (a run of 3 (1 + epochs) rounds has
-    three); clients of the student's architecture then start from the student. None: one round of uploads, the first
-    (or the next, where nobody answers)."""
+    three). All clients are then selected again, and those of the student's architecture start from the student; pool,
+    generator and momentum begin anew. None: one round of uploads, the first (or the next, where no client answers)."""
 
     mixed: ClassVar[bool] = True
     about: ClassVar[DataSummary]  # of an instance that is `bind`
@@ -289,7 +290,7 @@ class Generates(OneShot):
 
     generator: str = "fedloom.models:DenseGenerator"
     """Maker of the generator's network, as module:name; it takes `nz`, `ngf`, and the `channels` and `size` of the
-    images, and makes values in [0, 1]."""
+    images, and makes values in [0, 1] of the shape of the data."""
     nz: Annotated[int, Ge(1), Le(4096)] = 256  # at most, or a device might run out of memory by a server's settings
     """Values of a noise vector."""
     ngf: Annotated[int, Ge(1), Le(1024)] = 64

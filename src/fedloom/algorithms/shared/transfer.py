@@ -1,4 +1,4 @@
-"""What methods share whose clients, of any architecture, teach each other by what they say of public examples.
+"""Clients of any architecture that teach each other by their predictions on public examples.
 
 KT-pFL, and those that are its round with other coefficients: who learns from whom is the method.
 """
@@ -40,11 +40,12 @@ class Transfer(Algorithm[V, Weights]):
     """
 
     distill: Digest = field(default_factory=lambda: Digest(epochs=1, batch_size=256, optimiser=SGD(lr=0.02)))
-    """Passes, batch size and optimiser on public examples."""
+    """Passes, batch size and optimiser on public examples, of eq. 6; `lam` is absorbed in its learning rate."""
     num_public: Count = 3000
-    """Public examples of a round, P; all where there are fewer."""
+    """Public examples of a round, P, drawn without replacement; all where there are fewer. 3,000 is the paper's number.
+    """
     tau: Positive = 1.0
-    """Temperature of the predictions."""
+    """Temperature of the predictions; the default is ours: sources are silent. A large one leaves C uniform."""
 
     mixed: ClassVar[bool] = True
     needs_public: ClassVar[bool] = True
@@ -87,7 +88,7 @@ class Transfer(Algorithm[V, Weights]):
         return public, cohort.gather(self.local_update, public)
 
     def teach(self, replies: Replies[Tensor], public: Tensor, c: Tensor) -> None:
-        """Those who answered learn their mixtures, by `c` [K, K]."""
+        """Let the clients that answered learn their mixtures, by `c` [K, K]."""
         replies.cohort.gather(self.digest, public, scatter=(mixture(c, replies.value),), at_least=0)
 
     def personal(self, client: Client[Weights], sent: tuple[()]) -> Weights:
@@ -96,7 +97,7 @@ class Transfer(Algorithm[V, Weights]):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparator(Transfer[tuple[()]]):
-    """Mix predictions by coefficients that follow from them and that nobody learns (abstract)."""
+    """Mix predictions by coefficients that follow from them and are not learnt (abstract)."""
 
     @abstractmethod
     def coefficients(self, soft: Tensor) -> Tensor:

@@ -94,7 +94,10 @@ def _gaussians(points: Floats, at: Floats) -> Floats:
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Place features of two units on the unit circle: global model, three local ones, aggregated (fig. 18)."""
+    """Place features of two units on the unit circle: global model, three local ones, aggregated (fig. 18).
+
+    The density of their angle is drawn too.
+    """
     m = run.replayed()
     test = balanced(run.test, 200)
     y = test.y.cpu().numpy()

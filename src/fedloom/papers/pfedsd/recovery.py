@@ -29,7 +29,11 @@ CLOSE = 0.01  # of accuracy: a client that comes so close to its former one has 
 
 
 def measure(run: AnalysedRun) -> AnalysisResult:
-    """Measure the drop in clients' accuracy at the start from the global model, and recovery by local step (pFedSD)."""
+    """Measure the drop in clients' accuracy at the start from the global model, and recovery by local step (pFedSD).
+
+    Accuracy is that on held-out examples: of clients' former models, of the global one, and by local step with the
+    algorithm's term and without.
+    """
     algorithm = run.job.algorithm
     if not algorithm.personalises:
         raise SettingError(

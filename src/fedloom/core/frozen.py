@@ -1,0 +1,82 @@
+"""Which tensors of a network stay as they are: parameters that are not trained, and what belongs to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Literal
+
+import torch
+from torch import nn
+
+from fedloom.core import patterns
+
+Factors = Literal["second", "both"]
+_FIRST = re.compile(r"(^|\.)lora_(embedding_)?A(?=\.|$)")
+
+
+def frozen_tensors(network: nn.Module, pattern: str, called: str, factors: Factors = "second") -> frozenset[str]:
+    """Return the names of a network's frozen parameters and buffers.
+
+    Frozen parameters are those with `requires_grad=False`, and those that `pattern` chooses. Frozen buffers are those
+    of modules all of whose parameters are frozen, and constants: buffers that are no part of a state_dict
+    (`persistent=False`), and tables of whole numbers or truth values, such as position ids and masks. A counter, of one
+    whole number, is none.
+
+    Args:
+        network: the network.
+        pattern: words of `core/patterns.py`; empty: none.
+        called: its name in messages.
+        factors: of a low-rank adapter B A, whether the second factor B is trained alone, or both.
+
+    Raises:
+        SettingError: a word of the pattern chooses no parameter.
+    """
+    names = [name for name, _ in network.named_parameters()]
+    patterns.check(pattern)
+    if pattern:
+        patterns.check_chosen(pattern, names, names, network, called)
+    found = {name for name, p in network.named_parameters() if not p.requires_grad}
+    found |= patterns.chosen(pattern, names, names, patterns.kinds_of(network))
+    if factors == "second":
+        found |= first_factors([name for name in names if name not in found])
+    for name, part in _with_names(network):
+        if _is_whole(part, name, found):
+            found |= {f"{name}{own}" for own, _ in part.named_buffers()}
+        constants = part._non_persistent_buffers_set
+        for own, buffer in part._buffers.items():
+            if buffer is not None and (own in constants or _is_table(buffer)):
+                found.add(f"{name}{own}")
+    known = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    return frozenset(found & known)  # a tensor of two names has the first one
+
+
+def first_factors(trained: Collection[str]) -> set[str]:
+    """Return the names of the factors A of low-rank adapters W + s B A whose B is trained too (LoRA, Hu et al., 2022).
+
+    They are told by the names that peft gives them: `q.lora_A.default.weight` beside `q.lora_B.default.weight`. With A
+    the same on all clients, a mean of B is the mean of the products: sum_k p_k B_k A = (sum_k p_k B_k) A. Of trained
+    pairs, (sum_k p_k B_k) (sum_k p_k A_k) is another matrix (Sun et al., Improving LoRA in Privacy-preserving Federated
+    Learning, ICLR 2024).
+    """
+    return {name for name in trained if (b := _FIRST.sub(r"\1lora_\2B", name)) != name and b in trained}
+
+
+def whole_modules(network: nn.Module, frozen: Collection[str]) -> Iterator[nn.Module]:
+    """Yield the modules all of whose parameters are frozen, which stay in evaluation mode."""
+    yield from (part for name, part in _with_names(network) if _is_whole(part, name, frozen))
+
+
+def _with_names(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield each module with what stands before the names of its tensors."""
+    for name, part in network.named_modules():
+        yield (f"{name}." if name else ""), part
+
+
+def _is_whole(part: nn.Module, name: str, frozen: Collection[str]) -> bool:
+    own = [f"{name}{one}" for one, _ in part.named_parameters()]
+    return bool(own) and all(one in frozen for one in own)
+
+
+def _is_table(buffer: torch.Tensor) -> bool:
+    return buffer.numel() > 1 and not buffer.is_floating_point()

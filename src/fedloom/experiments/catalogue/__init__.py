@@ -1,0 +1,55 @@
+"""From words to things: algorithms, data, partitions, samplers, models and tasks by the names that people type."""
+
+from __future__ import annotations
+
+from fedloom.experiments.catalogue.algorithms_by_name import (
+    algorithm,
+    hyper_parameters,
+    kind,
+    label,
+    lacking,
+    written,
+)
+from fedloom.experiments.catalogue.data_by_name import data, is_own_data, is_table
+from fedloom.experiments.catalogue.data_changes import (
+    augment,
+    cut,
+    first_classes,
+    normalise,
+    numbered,
+    public,
+    public_of_server,
+    take_out,
+)
+from fedloom.experiments.catalogue.models_and_tasks import TASKS, models, task
+from fedloom.experiments.catalogue.partitions import PARTITIONS, handed_out, partition
+from fedloom.experiments.catalogue.samplers import ARRIVING, SAMPLERS, sampler
+
+__all__ = [
+    "ARRIVING",
+    "PARTITIONS",
+    "SAMPLERS",
+    "TASKS",
+    "algorithm",
+    "augment",
+    "cut",
+    "data",
+    "first_classes",
+    "handed_out",
+    "hyper_parameters",
+    "is_own_data",
+    "is_table",
+    "kind",
+    "label",
+    "lacking",
+    "models",
+    "normalise",
+    "numbered",
+    "partition",
+    "public",
+    "public_of_server",
+    "sampler",
+    "take_out",
+    "task",
+    "written",
+]

@@ -1,0 +1,124 @@
+"""Data by the names that people type."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedloom.core.errors import SettingError
+from fedloom.core.naming import by_python_name, did_you_mean, is_python_name
+from fedloom.data import Dataset, Examples, from_huggingface, load, read_csv, read_npz
+from fedloom.data.formats import FormatError
+from fedloom.data.sources import SOURCES
+from fedloom.data.tables import NoColumnError
+
+
+def data(source: str, *, whole: bool = False) -> Dataset:
+    """Return the data set that a source names.
+
+    `whole`: no random test rows are drawn from a table without `split`.
+
+    | written | is |
+    |---|---|
+    | `NAME:FOLDER` | original files (`fedloom.data.load`), for example `cifar10:data` |
+    | `NAME` | the same where no files are needed: `fashion_mnist_small` |
+    | `FILE.npz` | `fedloom.data.read_npz` |
+    | `FILE.csv`, `FILE.tsv`, `FILE.csv?label=y&prepare=standard` | `fedloom.data.read_csv`, arguments by name |
+    | `huggingface:NAME` | `fedloom.data.from_huggingface` |
+    | `module:name` | a `Dataset`, or a function that returns one |
+    """
+    name, colon, rest = source.partition(":")
+    if name in SOURCES and (colon or not SOURCES[name].files):
+        return _published(name, rest)
+    if name == "huggingface" and rest:
+        return from_huggingface(rest)
+    path, question, arguments = source.partition("?")
+    if is_table(source):
+        return _table(path, arguments if question else None, whole)
+    if source.endswith(".npz"):
+        return read_npz(source, every_class=not whole)
+    if is_own_data(source) and not (did_you_mean(name, SOURCES) and _unknown_module(name)):
+        found = by_python_name(source, "data")
+        found = found() if callable(found) else found
+        if isinstance(found, Dataset):
+            return found
+        if isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Examples) for part in found):
+            return Dataset(*found)
+        raise SettingError(
+            f"data {source!r} must give a fedloom.data.Dataset, or (train, test), got {type(found).__name__}"
+        )
+    if source in SOURCES:
+        raise SettingError(f"data {source!r} needs the folder with its files: {source}:FOLDER")
+    if Path(source).is_dir():
+        raise SettingError(
+            f"a folder is read as NAME:FOLDER, where NAME says what is in it, got {source!r}: write images:{source} "
+            "for {train,test}/<class>/*.png; `fedloom data sources` lists the others; of clients that another library "
+            "has written: docs/coming-from.md"
+        )
+    raise SettingError(
+        f"unknown data {source!r}{did_you_mean(name, SOURCES)}; there are {_named(folder=False)}, original files as "
+        f"NAME:FOLDER with one of {_named(folder=True)}, FILE.npz, FILE.csv, huggingface:NAME, and your own as "
+        "module:name"
+    )
+
+
+def _named(folder: bool) -> str:
+    return ", ".join(name for name, source in SOURCES.items() if bool(source.files) == folder)
+
+
+def is_own_data(source: str) -> bool:
+    """Return whether a source is somebody's own module:name, and not a data set of a registry."""
+    return is_python_name(source) and source.partition(":")[0] not in (*SOURCES, "huggingface")
+
+
+def is_table(source: str) -> bool:
+    """Return whether a source is a table in a text file."""
+    return source.partition("?")[0].endswith((".csv", ".tsv"))
+
+
+def _published(name: str, folder: str) -> Dataset:
+    try:
+        return load(name, folder)
+    except FormatError:
+        raise
+    except ValueError as error:
+        if SOURCES[name].download is None:
+            raise
+        raise ValueError(f"{error}; fedloom data download {name} {folder or 'FOLDER'} fetches them") from error
+
+
+def _unknown_module(name: str) -> bool:
+    """Return whether no module here has this name, which is then the misspelt name of a data set."""
+    return not Path(f"{name.partition('.')[0]}.py").exists() and find_spec(name.partition(".")[0]) is None
+
+
+_ARGUMENTS = {"label": str, "client": str, "split": str, "prepare": str, "drop": list, "categories": list, "gaps": list}
+
+
+def _table(path: str, written: str | None, whole: bool) -> Dataset:
+    """Read a table, with the arguments that follow its path."""
+    form = f"{path}?label=y&client=c&split=s&drop=a,b&categories=d&gaps=none&prepare=standard"
+    given: dict[str, Any] = {}
+    for pair in [] if written is None else written.split("&"):
+        key, _, value = pair.partition("=")
+        if key not in _ARGUMENTS or not value or key in given:
+            raise SettingError(
+                f"of a table one says, each once, {form}, got {pair!r}{did_you_mean(key, _ARGUMENTS.keys() - {key})}"
+            )
+        given[key] = value.split(",") if _ARGUMENTS[key] is list else value
+    if whole and "split" not in given:
+        given["test_fraction"] = 0.0
+    try:
+        return read_csv(path, **given)
+    except NoColumnError as error:
+        if "label" in given or "label" not in error.columns:
+            raise
+        raise SettingError(
+            f"{error.rule}: say which column is the label: {path}?label=NAME; what else columns may be is said as "
+            f"{form}"
+        ) from error
+    except ValueError as error:
+        if written is not None or not Path(path).exists():
+            raise
+        raise SettingError(f"{error}; what columns are is said as {form}") from error

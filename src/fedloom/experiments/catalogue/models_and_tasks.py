@@ -1,0 +1,86 @@
+"""Networks and tasks by the names that people type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from fedloom.algorithms.shared.ldam import LDAM
+from fedloom.core.errors import SettingError
+from fedloom.core.naming import by_python_name, did_you_mean
+from fedloom.core.task import SVM, Classification, Hinge, Task, check_task
+from fedloom.data import Examples
+from fedloom.experiments.catalogue.algorithms_by_name import label
+from fedloom.models import MODELS, build
+
+
+@dataclass(frozen=True)
+class NamedTask:
+    """Describe a task that has a name."""
+
+    name: str
+    make: Callable[[], Task]
+    what: str
+    """Its loss, and for which networks it is. Markdown."""
+
+
+TASKS: dict[str, NamedTask] = {
+    task.name: task
+    for task in (
+        NamedTask("classification", Classification, "cross-entropy"),
+        NamedTask("hinge", Hinge, "hinge loss: labels 0 and 1, a network with one output such as `svm`"),
+        NamedTask(
+            "svm", SVM, "as `hinge`, summed over a batch, and a ridge on the weights (FedProx's authors)"
+        ),
+        NamedTask(
+            "svm_mean", partial(SVM, reduction="mean", ridge=0.01),
+            "as `hinge`, the mean over a batch, and a ridge on the weights (Ditto)",
+        ),
+        NamedTask(
+            "ldam", LDAM,
+            "[margins](dense.md#ldam) by each client's label counts, for networks whose logits are scaled cosines",
+        ),
+        NamedTask(
+            "ldam_drw", partial(LDAM, drw=0.8), "the same, classes weighted in the last fifth of local training"
+        ),
+    )
+}  # fmt: skip
+
+
+def models(names: str, train: Examples) -> dict[str, Callable[[], nn.Module]]:
+    """Return builders of the architectures in a comma-separated list, by name; your own as `module:name`."""
+    out: dict[str, Callable[[], nn.Module]] = {}
+    for name in names.split(","):
+        if name in out or label(name) in out:
+            raise SettingError(f"each model is named once, got {names!r}; clients get them in turn")
+        if name in MODELS:
+            out[name] = lambda name=name: build(name, tuple(train.shape), train.num_classes)  # type: ignore[misc]
+        elif ":" in name:
+            found = by_python_name(name, "model")
+            if not callable(found):
+                raise SettingError(f"model {name!r} must be a function or class that makes an nn.Module, got {found!r}")
+            out[label(name)] = found
+        else:
+            raise SettingError(
+                f"unknown model {name!r}{did_you_mean(name, MODELS)}; there are {', '.join(MODELS)}, "
+                "and your own as module:name"
+            )
+    return out
+
+
+def task(text: str) -> Task:
+    """Return a task by its name in `TASKS`, or your own as `module:name`."""
+    if text in TASKS:
+        return TASKS[text].make()
+    if ":" not in text:
+        raise SettingError(
+            f"unknown task {text!r}{did_you_mean(text, TASKS)}; there are {', '.join(TASKS)}, and module:name"
+        )
+    found = by_python_name(text, "task")
+    found = found() if isinstance(found, type) else found
+    check_task(found, f"task {text!r}")
+    made: Task = found
+    return made

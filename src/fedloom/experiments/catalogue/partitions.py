@@ -1,0 +1,176 @@
+"""Partitions by the names that people type."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
+
+from fedloom.core.errors import SettingError
+from fedloom.core.naming import did_you_mean
+from fedloom.data import (
+    Dataset,
+    Partition,
+    balanced_dirichlet,
+    by_lists,
+    dirichlet,
+    iid,
+    label_blocks,
+    lognormal,
+    lognormal_sizes,
+    natural,
+    pathological,
+    shards,
+)
+from fedloom.experiments.words import coerce
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NamedPartition:
+    """Describe a partition that has a name."""
+
+    form: str
+    """Its name and what stands behind it, `NAME:VALUE`."""
+    function: Callable[..., Any]
+    """The function of `fedloom.data` that makes it."""
+    values: Values = field(default_factory=dict)
+    """Parameters of `make` or `function` that stand behind the name, in this order, with their defaults."""
+    fixed: Values = field(default_factory=dict)
+    """Other arguments of `function`."""
+    make: Callable[..., Partition] | None = None
+    """Calls `function` with data, number of clients, seed and values, where it takes no labels, clients and seed."""
+    what: str = ""
+    """What it does, in Markdown, in the place of the first one of `function`."""
+    paper: str = "-"
+    """Where it is from."""
+
+    @property
+    def sentence(self) -> str:
+        """What it does, in Markdown."""
+        return self.what or " ".join((self.function.__doc__ or "").partition("\n\n")[0].split())
+
+    def of(self, dataset: Dataset, num_clients: int, seed: int, values: Values) -> Partition:
+        """Make the partition."""
+        if self.make is not None:
+            return self.make(dataset, num_clients, seed, **values)
+        made: Partition = self.function(dataset.train.y, num_clients, seed=seed, **values, **self.fixed)
+        return made
+
+
+def _natural(dataset: Dataset, num_clients: int, seed: int) -> Partition:
+    if dataset.owners is None:
+        raise SettingError(
+            f"partition natural needs data with natural clients, and {dataset.train.name} has none; "
+            f"use another: {_forms()}"
+        )
+    return natural(dataset.owners, dataset.train.owners)
+
+
+def _disjoint_sizes(
+    dataset: Dataset, num_clients: int, seed: int, classes_per_client: int, rows: Literal["disjoint", "overlapping"]
+) -> Partition:
+    lists = lognormal_sizes(dataset.train.y, num_clients, seed, classes_per_client)
+    return Partition.from_lists(lists, f"lognormal sizes s={classes_per_client}", seed)
+
+
+def _by_file(dataset: Dataset, num_clients: int, seed: int, path: str) -> Partition:
+    return by_lists(_lists(path))
+
+
+PARTITIONS: dict[str, NamedPartition] = {
+    partition.form.partition(":")[0]: partition
+    for partition in (
+        NamedPartition("iid", iid),
+        NamedPartition(
+            "shards:S", shards, {"shards_per_client": 2}, paper="FedNTD, after McMahan et al. (2017)"
+        ),
+        NamedPartition(
+            "dirichlet:ALPHA", dirichlet, {"alpha": 0.1}, paper="FedNTD, as FedML and NIID-Bench"
+        ),
+        NamedPartition(
+            "plain_dirichlet:ALPHA", dirichlet, {"alpha": 0.1}, {"min_size": 2, "capped": False},
+            what="The same without its cap: each class is divided on its own, and sizes differ much more.",
+            paper="Yurochkin et al. (2019), Hsu et al. (2019)",
+        ),
+        NamedPartition("balanced_dirichlet:BETA", balanced_dirichlet, {"beta": 0.1}, paper="pFedSD, with seed 7"),
+        NamedPartition("pathological:S", pathological, {"classes_per_client": 2}, paper="pFedSD, with seed 7"),
+        NamedPartition(
+            "lognormal:SIGMA:S:LEAST", lognormal, {"sigma": 2.0, "classes_per_client": 2, "min_per_class": 5},
+            paper="FedProx, MNIST",
+        ),
+        NamedPartition(
+            "lognormal_sizes:S:disjoint|overlapping", lognormal_sizes, {"classes_per_client": 3, "rows": "disjoint"},
+            make=_disjoint_sizes,
+            what="Draw lognormal sizes, and give every client equally many examples of neighbouring classes. "
+            "`overlapping`: as the published sampler, by whose mistake clients share examples; each has a copy.",
+            paper="FedProx, FEMNIST",
+        ),
+        NamedPartition("label_blocks:S", label_blocks, {"classes_per_client": 2}, paper="ours, for KT-pFL's settings"),
+        NamedPartition("natural", natural, make=_natural),
+        NamedPartition(
+            "lists:FILE.json", by_lists, {"path": ""}, make=_by_file,
+            what="Give client k the rows that list k of a file names.",
+        ),
+    )
+}  # fmt: skip
+
+
+def _forms() -> str:
+    return ", ".join(partition.form for partition in PARTITIONS.values())
+
+
+def handed_out(text: str, dataset: Dataset, num_clients: int, seed: int) -> tuple[Dataset, Partition]:
+    """Return the data and a partition of them; where clients share examples, each has a copy of its own."""
+    values = _values(text)
+    if values.get("rows") != "overlapping":
+        return dataset, partition(text, dataset, num_clients, seed)
+    rows = lognormal_sizes(dataset.train.y, num_clients, seed, values["classes_per_client"], overlapping=True)
+    owners = np.repeat(np.arange(num_clients), [len(own) for own in rows])
+    dataset = dataset.select(np.concatenate(rows))
+    return dataset, dataclasses.replace(natural(owners), name=f"{text}, with copies", seed=seed)
+
+
+def partition(text: str, dataset: Dataset, num_clients: int, seed: int) -> Partition:
+    """Make a partition by name.
+
+    `natural` has as many clients as the data have owners, `lists:FILE.json` as many as the file has lists.
+
+    Raises:
+        SettingError: there is no such partition, or what stands behind its name is of another type.
+    """
+    values = _values(text)
+    return PARTITIONS[text.partition(":")[0]].of(dataset, num_clients, seed, values)
+
+
+def _values(text: str) -> dict[str, Any]:
+    """Return the values that follow a partition's name, with defaults for those that are missing."""
+    name, colon, rest = text.partition(":")
+    if name not in PARTITIONS:
+        raise SettingError(f"unknown partition {text!r}{did_you_mean(name, PARTITIONS)}; there are {_forms()}")
+    found = PARTITIONS[name]
+    if not found.values and colon:
+        raise SettingError(f"partition {name} takes no value, got {text!r}; there are {_forms()}")
+    types = get_type_hints(found.make or found.function)
+    given = zip(found.values, rest.split(":", len(found.values) - 1) if rest else [], strict=False)
+    return {**found.values, **{key: coerce(value, types[key], f"partition {found.form}") for key, value in given}}
+
+
+def _lists(path: str) -> list[list[int]]:
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingError(
+            f"partition lists:FILE.json must name a file of lists of rows, got {path!r}: {error}"
+        ) from None
+    if not isinstance(found, list) or not all(isinstance(rows, list) for rows in found):
+        raise SettingError(f"{path} must hold one list of rows for each client, [[0, 5], [1, 2, 3], ...]")
+    if any(not isinstance(row, int) or isinstance(row, bool) for rows in found for row in rows):
+        raise SettingError(f"{path} must hold rows as whole numbers, counted from 0")
+    return found
