@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedloom import Model, Weights
-from fedloom.core.errors import CodecError, SettingError
+from fedloom.core.errors import CodecError, SettingError, SettingWarning
 from fedloom.experiments.export import module
 from fedloom.experiments.weights_file import load_network, load_weights
 
@@ -199,3 +199,28 @@ def test_weights_beside_other_frozen_tensors_are_refused(tmp_path: Path) -> None
     save_file({**other, "1.running_var": torch.full((3,), 2.0)}, path)
     with pytest.raises(CodecError, match=r"another '1.running_var' than net, where it is frozen: .*load_network"):
         load_weights(path, model)
+
+
+def classifier(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, classes))
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_last_layer_for_other_classes_is_left_out(suffix: str, tmp_path: Path) -> None:
+    path, pretrained = tmp_path / f"net.{suffix}", classifier(7)
+    state = {**pretrained.state_dict(), "extra": torch.zeros(2)}
+    save_file(state, path) if suffix == "safetensors" else torch.save(state, path)
+    model = Model(lambda: classifier(4), name="net", frozen="0")
+    with pytest.warns(SettingWarning, match=r"not taken from .*: 2.weight, 2.bias, extra|extra, 2.bias"):
+        found = load_network(path, model, only="* !last:1", seed=3)
+    assert torch.equal(found.frozen["0.weight"], pretrained[0].weight)
+    assert torch.equal(found.init(0).params["2.weight"], model.init(3).params["2.weight"])
+
+
+def test_another_shape_names_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    save_file(classifier(7).state_dict(), path)
+    with pytest.raises(CodecError, match=r"'2\.\w+' has the shape \[7.*\[4.*start_only = '\* !last:1'"):
+        load_network(path, Model(lambda: classifier(4), name="net"))
+    with pytest.raises(SettingError, match="'3' matches no tensor of net"):
+        load_network(path, Model(lambda: classifier(4), name="net"), only="3")
