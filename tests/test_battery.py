@@ -171,10 +171,10 @@ OF_VARIANTS = (
     "tracing_agrees",
     "normalisation_and_dropout",
     "neutral_is_fedavg",
-    "only_the_cohort_moves",
+    "only_the_cohort_changes",
     "payloads_travel",
     "saved_runs_continue",
-    "clients_may_vanish",
+    "clients_may_drop_out",
 )
 """What such settings can break of an algorithm that passes all checks."""
 
@@ -561,16 +561,19 @@ BROKEN: dict[str, tuple[type[Broken], str]] = {
     "architectures_mix": (FeelsOtherArchitectures, "must not depend on clients of other architectures"),
     "normalisation_and_dropout": (NormalisesPadding, "BatchNorm and dropout: server state after round 0"),
     "neutral_is_fedavg": (NeutralIsNot, "must be FedAvg"),
-    "others_data_stay_theirs": (ReadsEverybodysRows, "padding or shared tables leak"),
-    "judged_rows_stay_unseen": (ReadsTestRows, "on the rows by which clients are judged .*: a personal model does"),
-    "only_the_cohort_moves": (StandsStill, "neither the server nor the clients"),
+    "data_stay_private": (ReadsEverybodysRows, "padding or shared tables leak"),
+    "evaluation_rows_stay_unused": (
+        ReadsTestRows,
+        "on the rows that clients are evaluated on .*: a personal model does",
+    ),
+    "only_the_cohort_changes": (StandsStill, "neither the server nor the clients .* changed"),
     "empty_steps_change_nothing": (AveragesPadding, "rows of padding must change nothing"),
     "order_of_cohort_is_immaterial": (FeelsTheOrder, "the order of a cohort must change nothing"),
     "states_keep_their_shape": (Grows, "must return a new state like the one that init_client makes"),
     "payloads_travel": (KeepsComplexNumbers, "is a torch.complex128; payloads and states hold tensors of"),
     "saved_runs_continue": (Remembers, "a resumed run must be the same"),
-    "clients_may_vanish": (CountsTheLost, "must count as never asked"),
-    "rounds_may_ask_nobody": (MovesWithoutAnswers, "nobody answered, the server must not move"),
+    "clients_may_drop_out": (CountsTheLost, "must count as never selected"),
+    "rounds_may_be_empty": (MovesWithoutAnswers, "no client responded, the server must not change"),
     "seeds_govern": (DrawsGlobally, "the same seed must give the same bits"),
 }
 
@@ -642,13 +645,19 @@ class FineTunes(Broken):
 @pytest.mark.parametrize("kind", [SelectsByValidation, FineTunes])
 def test_personal_may_select_and_train(kind: type[Broken]) -> None:
     subject = Subject.of(kind())
-    for name in ("engines_agree", "tracing_agrees", "architectures_mix", "judged_rows_stay_unseen", "payloads_travel"):
+    for name in (
+        "engines_agree",
+        "tracing_agrees",
+        "architectures_mix",
+        "evaluation_rows_stay_unused",
+        "payloads_travel",
+    ):
         assert CHECKS[name](subject) is None
-    assert CHECKS["others_data_stay_theirs"](subject) is None
+    assert CHECKS["data_stay_private"](subject) is None
 
 
 def test_test_rows_in_the_place_of_validation_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Population.held_out_batches
     monkeypatch.setattr(Population, "held_out_batches", lambda self, ids, kind: honest(self, ids, "test"))
     with pytest.raises(AssertionError, match="a personal model does"):
-        CHECKS["judged_rows_stay_unseen"](Subject.of(SelectsByValidation))
+        CHECKS["evaluation_rows_stay_unused"](Subject.of(SelectsByValidation))

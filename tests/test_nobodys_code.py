@@ -115,7 +115,7 @@ def test_a_device_and_a_server(name: str, device: Membership) -> None:
 @pytest.mark.slow
 def test_a_device_imports_nothing_that_is_looked_up_late(device: Membership, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall behind the list of names: what a setting names may be looked up when a request is answered."""
-    monkeypatch.setattr(device, "_answered", lambda data: Model.by_name("evil:network", nz=1))
+    monkeypatch.setattr(device, "_answer", lambda data: Model.by_name("evil:network", nz=1))
     with pytest.raises(SettingError, match=r"network 'evil:network' is code, and a device imports no code that a ser"):
         device(b"")
 

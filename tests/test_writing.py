@@ -167,7 +167,7 @@ def ended(name: str, kind: Any, writes: bool, **how: Any) -> tuple[Any, ...]:
     subject = Subject.of(algorithm, {"net": twin(writes)})
     population = subject.population(task=Judge(writes))
     with Untouched(*stored(population.federation)):
-        trail = subject.run(kind, population, judged=True, **how)
+        trail = subject.run(kind, population, with_evaluation=True, **how)
     return trail.servers, trail.states, trail.personal, trail.right
 
 

@@ -42,7 +42,9 @@ def test_each_run_has_a_line_and_each_problem(tmp_path: Path, capsys: pytest.Cap
     assert main(["verify", out, "--expect", root.removeprefix("root: ")]) == 0
     assert capsys.readouterr().out.splitlines() == [*lines, root]
     assert main(["verify", f"{out}/fedavg", "--expect", root.removeprefix("root: ")]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"NOT THE ROOT {root.removeprefix('root: ')} that was")
+    assert (
+        capsys.readouterr().out.splitlines()[-1].startswith(f"NOT THE EXPECTED ROOT {root.removeprefix('root: ')}: the")
+    )
     assert main(["verify", out, "--expect", "1234"]) == 2
     assert "--expect takes a root as fedloom verify prints it" in capsys.readouterr().err
     (tmp_path / "two/fedavg/settings.json").write_text("{}")
@@ -170,7 +172,7 @@ def test_what_was_killed_before_its_first_record_is_resumed(tmp_path: Path, caps
     assert main(["resume", str(out)]) == 0
     assert "--resume" not in capsys.readouterr().out  # what is resumed is the run that was named
     assert main(["resume", str(out.parent)]) == 0
-    assert "starts the others too, with --resume" in capsys.readouterr().out
+    assert "to start the others, repeat their command with --resume" in capsys.readouterr().out
     assert (out / "metrics.jsonl").read_bytes() == metrics
 
 

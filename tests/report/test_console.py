@@ -210,7 +210,7 @@ def test_a_log_file_gets_a_line_now_and_then() -> None:
     def clock() -> float:
         return now
 
-    with progress(console, "fedavg", 5, every=30.0, clock=clock) as show:
+    with progress(console, "fedavg", 5, interval=30.0, clock=clock) as show:
         for done, seconds in enumerate((10.0, 31.0, 40.0, 62.0, 3000.0), 1):
             now = seconds
             showing(show)(history(rounds=done, global_accuracy=done / 10))

@@ -28,7 +28,7 @@ from fedloom.coordinator.proof import ALONE, BRING_BACK, check_named, check_star
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning, warn
 from fedloom.engines.engine import Engine
 from fedloom.storage import files
-from fedloom.storage.output import below
+from fedloom.storage.output import path_below
 from fedloom.storage.strict_json import SETTINGS, Object, document, parse
 
 _OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
@@ -40,19 +40,19 @@ def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> N
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"{folder} is a file; name a directory, new or without a run")
-    if any(files.there(folder / name) for name in ("metrics.jsonl", "manifest.json")):
+    if any(files.exists(folder / name) for name in ("metrics.jsonl", "manifest.json")):
         raise SettingError(
             f"{folder} already holds a run; continue it (resume; a whole comparison: the same command with --resume), "
             "choose another directory, or move it away"
         )
     checkpoints = folder / "checkpoints"
-    if files.there(checkpoints) and any(here for _, _, here in files.walk(checkpoints)):
+    if files.exists(checkpoints) and any(here for _, _, here in files.walk(checkpoints)):
         raise SettingError(
             f"{checkpoints} holds files of another run, among which those of a new one would be lost; "
             "choose another directory, or move it away"
         )
     for above in folder.absolute().parents:
-        if files.there(above / "metrics.jsonl"):
+        if files.exists(above / "metrics.jsonl"):
             raise SettingError(
                 f"{folder} is inside of a run, {above}, where no command would find another one; "
                 "choose another directory"
@@ -77,7 +77,7 @@ class RunDirectory:
     def __enter__(self) -> RunDirectory:
         files.make(self.path)
         for name in (".lock", *LOGS, PER_CLIENT, "set-aside", "checkpoints/clients"):
-            below(self.path, name)
+            path_below(self.path, name)
         try:
             self._lock = (self.path / ".lock").open("wb")
         except OSError as error:
@@ -115,7 +115,7 @@ class RunDirectory:
     @property
     def begun(self) -> bool:
         """True where a run was started here, however far it came."""
-        return files.there(self.path / "manifest.json")
+        return files.exists(self.path / "manifest.json")
 
     def begin(self, documents: Mapping[str, Any]) -> None:
         """Write `documents` (name -> what is in NAME.json) and open empty logs.
@@ -131,7 +131,7 @@ class RunDirectory:
         """Raise DamageError if there is more than a process leaves that was killed before its first checkpoint."""
         for name in (*LOGS, PER_CLIENT):
             path = self.path / name
-            data = files.load(path) if files.there(path) else b""
+            data = files.load(path) if files.exists(path) else b""
             if len(data.splitlines()) > 1 or not data.startswith(_FIRST[: len(data)]):
                 raise DamageError(
                     f"{path} holds more than round 0, but {self.checkpoints.folder} holds no checkpoint: bring the "
@@ -158,7 +158,7 @@ class RunDirectory:
     def _write(self, documents: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
         """Write documents such that at every moment the manifest has the digests of what is there."""
         contents = {f"{n}.json": document(content) for n, content in documents.items() if n != "manifest"}
-        there = {name: files.load(self.path / name) for name in contents if files.there(self.path / name)}
+        there = {name: files.load(self.path / name) for name in contents if files.exists(self.path / name)}
         changed = {name: data for name, data in contents.items() if there.get(name) != data}
         new = {name: [files.digest(data)] for name, data in contents.items()}
         if not self.begun:  # somebody's own files
@@ -264,7 +264,7 @@ class RunDirectory:
         """
         stored = self.manifest()
         for name in stored["documents"]:
-            if files.there(self.path / name) or name in ALONE:  # another decides nothing, and is written again
+            if files.exists(self.path / name) or name in ALONE:  # another decides nothing, and is written again
                 self.check_named(name, stored["documents"])
         self.checkpoints.identity = identity(stored)
         changes = [c for c in _differences(completed(stored, facts), plain(facts)) if c[0] not in MAY_DIFFER]

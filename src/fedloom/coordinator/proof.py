@@ -26,7 +26,7 @@ def unproved(folder: Path, manifest: Mapping[str, Any], last: int) -> str:
     """
     named = manifest["documents"]
     for name in _SHOWN:
-        if name in named and files.there(folder / name):
+        if name in named and files.exists(folder / name):
             check_named(folder / name, named[name])
     checkpoints = Checkpoints(folder / "checkpoints")
     checkpoints.identity = identity(manifest)
@@ -34,7 +34,7 @@ def unproved(folder: Path, manifest: Mapping[str, Any], last: int) -> str:
     if newest is None:
         return "" if last < 1 else "no checkpoint proves its logs"
     for name, prefix in newest.logs.items():
-        if files.there(folder / name):  # what is missing shows nothing
+        if files.exists(folder / name):  # what is missing shows nothing
             check_start(folder / name, files.load(folder / name), prefix, newest.round)
     return "" if last <= newest.round else f"no checkpoint proves its rounds after {newest.round} yet"
 
@@ -48,7 +48,7 @@ def _newest(checkpoints: Checkpoints) -> Checkpoint | None:
         try:
             return checkpoints.read(rounds[-1])
         except DamageError:
-            if files.there(checkpoints.index(rounds[-1])):
+            if files.exists(checkpoints.index(rounds[-1])):
                 raise
     return None
 

@@ -26,7 +26,7 @@ from fedloom.core.errors import SettingError, enough_memory
 from fedloom.core.task import Classification, Task
 from fedloom.core.types import Weights
 from fedloom.data import Federation
-from fedloom.display.progress import watched
+from fedloom.display.progress import optional_progress
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
 from fedloom.wire.communication import only_computes
@@ -231,7 +231,7 @@ def run(
         new=new,
     )
     _check_watchers(on_round=on_round)
-    with watched(type(algorithm).__name__, settings.rounds, progress) as shown:
+    with optional_progress(type(algorithm).__name__, settings.rounds, progress) as shown:
 
         def each(history: History) -> None:
             for watcher in (None if shown is None else showing(shown), on_round):

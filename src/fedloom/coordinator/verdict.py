@@ -108,7 +108,7 @@ def _root(run: RunDirectory, verdict: Verdict) -> str:
         starts = [files.load(run.path / name)[: prefix.size] for name, prefix in newest.logs.items()]
         parts += [newest.digest, *map(files.digest, starts)]
     else:
-        there = [run.path / name for name in LOGS if files.there(run.path / name)]
+        there = [run.path / name for name in LOGS if files.exists(run.path / name)]
         parts += map(files.digest_of, there)
     return files.digest(" ".join(parts).encode())
 
