@@ -6,7 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from fedloom import __version__
-from fedloom.cli.flags import add_settings, directory
+from fedloom.cli.flags import add_settings, directory, round_or_best
 from fedloom.cli.index import INDEX
 from fedloom.core.naming import did_you_mean
 
@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
 
     past = command("replay", "compute a past round again and look at its local models", "runs.replay")
     past.add_argument("directory", type=directory, help="a run")
-    past.add_argument("round", type=int, help="which round, from 1")
+    past.add_argument("round", type=round_or_best, help="which round, from 1; or best: the best on validation data")
     past.add_argument("--save", type=directory, metavar="DIR", help="write the local models there")
     _allow_code(past)
 
@@ -131,7 +131,10 @@ def parser() -> argparse.ArgumentParser:
     model.add_argument("file", help="NAME.safetensors, NAME.pt (a state_dict) or NAME.onnx")
     model.add_argument("--client", type=int, metavar="K", help="the personal model of this client")
     model.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
-    model.add_argument("--at", type=int, metavar="ROUND", help="a checkpoint other than the newest")
+    model.add_argument(
+        "--at", type=round_or_best, metavar="ROUND",
+        help="a checkpoint other than the newest; best: of the best round on validation data, which --keep-best keeps",
+    )  # fmt: skip
     model.add_argument("--overwrite", action="store_true", help="replace a file that is there")
     _allow_code(model)
 

@@ -12,6 +12,7 @@ from typing import Any
 from fedloom.coordinator import reading
 from fedloom.coordinator.checkpoint import LOGS, Checkpoint, identity
 from fedloom.coordinator.directory import RunDirectory, left_by_a_kill
+from fedloom.coordinator.history import validated_round
 from fedloom.core.errors import DamageError, StorageError
 from fedloom.storage import files
 from fedloom.storage.files import File
@@ -99,6 +100,8 @@ def _check(run: RunDirectory, manifest: Mapping[str, Any], found: Verdict) -> No
         _check_chain(run, manifest, checkpoints, found)
         _check_logs(run, checkpoints, manifest["run"]["checkpoint_every"], found)
         _check_unnamed(run, checkpoints, found)
+        if manifest["run"].get("keep_best"):
+            _check_best(run, checkpoints[-1], found)
     elif manifest["format"] == 1:
         found.notes.append("without checkpoints, so it cannot go on")
         for name in LOGS:
@@ -190,6 +193,21 @@ def _check_unnamed(run: RunDirectory, checkpoints: Sequence[Checkpoint], found: 
     left = len(unnamed) - len(lost) + len(run.checkpoints.unfinished())
     if left:
         found.notes.append(f"{left} file(s) of a checkpoint that was being written or deleted")
+
+
+def _check_best(run: RunDirectory, newest: Checkpoint, found: Verdict) -> None:
+    """Report where the best round has no checkpoint: a problem if the newest names it, else the run could not keep it.
+
+    The run may have gone back, or begun to keep the best later.
+    """
+    with found.attempt():
+        best = validated_round(run.log("metrics.jsonl", newest)[0])
+        if best is None or best in run.checkpoints.rounds():
+            return
+        index = run.checkpoints.index(best)
+        if index.name in {file.name for file in newest.before}:
+            raise DamageError(f"{index} is missing, the checkpoint of the best round on validation data: bring it back")
+        found.notes.append(f"no checkpoint of round {best}, the best on validation data")
 
 
 def _read(path: Path) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from fedloom.coordinator.history import History, newest
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
-from fedloom.evaluate.measure import MEASURES
+from fedloom.evaluate.measure import MEASURES, VALIDATION
 from fedloom.experiments.catalogue import label
 from fedloom.report.console import fitted
 from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_on
@@ -356,7 +356,8 @@ def readings(
 ) -> Table | None:
     """Return accuracies, each read in as many ways as it was measured for (`History.readings`); None where none was.
 
-    `ways`: those that are shown, in this order; `counted`: with the number of seeds.
+    `ways`: those that are shown, in this order; `counted`: with the number of seeds. Where several kinds stand beside
+    each other, so do the round that validation data choose and its accuracy on these.
     """
     many = tail(methods)
     columns, cells = [], []
@@ -369,6 +370,12 @@ def readings(
                 cells.append(found)
     if not columns:
         return None
+    if len(kinds) > 1 and any(c.name.endswith("_validated") for c in columns):
+        group = "chosen on validation"
+        columns.append(Column("validated_round", "round", whole, group=group))
+        cells.append([m.spread(lambda run: run.history.validated_round) for m in methods])
+        columns.append(Column(f"{VALIDATION}_validated", "validation accuracy, %", percent, "high", group))
+        cells.append([reading_of(m, VALIDATION, "validated", many) for m in methods])
     head, rows = [Column("method", "method")], [list[Any]([m.label]) for m in methods]
     if counted and len(kinds) == 1 and any(len(m.counted) > 1 for m in methods):
         head.append(Column("seeds", "seeds", whole))
