@@ -99,9 +99,9 @@ def _check(run: RunDirectory, manifest: Mapping[str, Any], found: Verdict) -> No
             run.checkpoints.check_newest(checkpoints[-1])
         _check_chain(run, manifest, checkpoints, found)
         _check_logs(run, checkpoints, manifest["run"]["checkpoint_every"], found)
-        _check_unnamed(run, checkpoints, found)
         if manifest["run"].get("keep_best"):
             _check_best(run, checkpoints[-1], found)
+        _check_unnamed(run, checkpoints, found)
     elif manifest["format"] == 1:
         found.notes.append("without checkpoints, so it cannot go on")
         for name in LOGS:

@@ -126,7 +126,9 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
             which,
             "The same accuracies, read in the ways that papers use: after the last round; mean of the last rounds; in "
             "the round with the best validation accuracy; the best on test examples, which is optimistic, since it "
-            "chooses the round by what it reports; and the mean over all rounds, that before training included.",
+            "chooses the round by what it reports; and the mean over all rounds, that before training included."
+            + " The round with the best validation accuracy, and that accuracy, stand at the end."
+            * any(c.name == "validated_round" for c in which.columns),
         )
 
 
