@@ -340,6 +340,17 @@ def test_what_a_client_lost_is_good_when_low() -> None:
     assert reached.rounds == 2
 
 
+def test_the_best_round_is_the_first_of_equals_on_validation_data() -> None:
+    def after(*values: float | None) -> History:
+        metrics = [{"round": t, "global_accuracy": -t, "val_accuracy": v} for t, v in enumerate(values)]
+        return History("A", metrics=metrics)
+
+    assert after(0.1, 0.8, None, 0.7, 0.8).validated_round == 1
+    assert after(0.3, 0.2).validated_round == 0  # the weights before training count
+    assert after(None, None).validated_round is None
+    assert History("A", metrics=[{"round": 0, "global_accuracy": 0.5}]).validated_round is None
+
+
 def test_a_number_is_read_in_five_ways() -> None:
     found = [0.1, 0.6, None, 0.9, 0.5]
     val = [0.2, 0.7, 0.8, 0.4, 0.7]  # the best is in a round without the number, then two are equal

@@ -160,6 +160,25 @@ def test_accuracies_are_read_in_five_ways(tmp_path: Path) -> None:
     assert found.rows[1][-1] is None
 
 
+def test_the_round_that_validation_chooses_stands_beside_what_it_gives(tmp_path: Path) -> None:
+    for seed, chosen in ((0, 1), (1, 3)):
+        log = made_run(tmp_path / f"{seed}", "fedavg", seed) / "metrics.jsonl"
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        for t, record in enumerate(records):
+            record["val_accuracy"] = 0.75 if t >= chosen else 0.5  # the first of equals
+        log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = accuracy_readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
+    assert found is not None
+    assert found.groups[-1] == ("chosen on validation", 2)
+    row = dict(zip([c.name for c in found.columns], found.rows[0], strict=True))
+    assert (row["validated_round"].mean, row["validated_round"].count) == (2, 2)
+    assert (row["val_accuracy_validated"].mean, row["val_accuracy_validated"].std) == (0.75, 0)
+    assert [found.texts()[0][-2][:1], found.texts()[0][-1]] == ["2", "75.0 ± 0.0"]
+    alone = accuracy_readings(methods(tmp_path), ["global_accuracy"])  # as of a summary, whose tables are narrow
+    assert alone is not None
+    assert "validated_round" not in [c.name for c in alone.columns]
+
+
 def test_the_share_of_clients_that_are_better_off_than_alone(tmp_path: Path) -> None:
     for seed in (0, 1):
         made_run(tmp_path / f"fedavg/{seed}", "fedavg", seed)

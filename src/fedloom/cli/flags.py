@@ -20,6 +20,13 @@ def directory(text: str) -> str:
     return text
 
 
+def round_or_best(text: str) -> int | str:
+    """Return the round that a person names: its number, or "best" for the best one on validation data."""
+    if text != "best" and not text.lstrip("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"is the number of a round, or best, got {text!r}")
+    return text if text == "best" else int(text)
+
+
 def add_settings(parser: argparse.ArgumentParser, with_seeds: bool = True) -> None:
     """Add the flags of a run. They have no defaults: without a flag, the setting of the file stays."""
     for group in _GROUPS:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from fedloom import __version__
-from fedloom.cli.flags import add_settings, directory
+from fedloom.cli.flags import add_settings, directory, round_or_best
 from fedloom.cli.index import INDEX
 from fedloom.core.naming import did_you_mean
 from fedloom.papers import STUDIES
@@ -97,7 +97,9 @@ def parser() -> argparse.ArgumentParser:
 
     replay = command("replay", "compute a past round again and print facts of its local models", "runs.replay")
     replay.add_argument("directory", type=directory, help="a run")
-    replay.add_argument("round", type=int, help="the number of the round, from 1")
+    replay.add_argument(
+        "round", type=round_or_best, help="the number of the round, from 1, or best: the best on validation data"
+    )
     replay.add_argument("--save", type=directory, metavar="DIR", help="write the local models there")
     _allow_code(replay)
 
@@ -136,7 +138,10 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("file", help="NAME.safetensors, NAME.pt (a state_dict) or NAME.onnx")
     export.add_argument("--client", type=int, metavar="K", help="the personal model of this client")
     export.add_argument("--model", metavar="NAME", help="which architecture, where there are several")
-    export.add_argument("--at", type=int, metavar="ROUND", help="a checkpoint other than the newest")
+    export.add_argument(
+        "--at", type=round_or_best, metavar="ROUND",
+        help="a checkpoint other than the newest; best: of the best round on validation data, which --keep-best keeps",
+    )  # fmt: skip
     export.add_argument("--overwrite", action="store_true", help="replace an existing file")
     _allow_code(export)
 

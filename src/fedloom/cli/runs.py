@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedloom.cli.options import open_experiment
 from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import table
 from fedloom.evaluate import classify
@@ -52,11 +53,27 @@ def _names(texts: Sequence[str]) -> dict[str, str]:
     return names
 
 
+def _validated_round(directory: str) -> int:
+    """Return the best round of a run on validation data.
+
+    Raises:
+        SettingError: no round was evaluated on validation data.
+    """
+    best = History.read(directory).validated_round
+    if best is None:
+        raise SettingError(
+            f"the best round is that with the highest val_accuracy, which no round of {directory} has, and test data "
+            "choose no round: name one by its number, or hold validation examples out in another run (--val-fraction)"
+        )
+    return best
+
+
 def replay(args: argparse.Namespace, console: Console) -> int:
     """Compute a past round again, and print facts of each client's model after its local training."""
     job = open_experiment(args.directory, args, console).job()
-    replayed = job.replay(args.directory, args.round)
-    test, out = job.federation.test, table(f"Local models of round {args.round}")
+    round = _validated_round(args.directory) if args.round == "best" else args.round
+    replayed = job.replay(args.directory, round)
+    test, out = job.federation.test, table(f"Local models of round {round}")
     out.add_column("client", justify="right")
     for heading in ("examples", "distance\nmoved", *["accuracy on\nall classes"] * (test is not None)):
         out.add_column(heading, justify="right")
@@ -73,8 +90,8 @@ def replay(args: argparse.Namespace, console: Console) -> int:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)
     verdict = "the same cohort, losses and bytes as in the log"
-    if args.round in RunDirectory(args.directory).checkpoints.rounds():  # a difference to it is an error
-        verdict += f", and the same bits as the checkpoint of round {args.round}"
+    if round in RunDirectory(args.directory).checkpoints.rounds():  # a difference to it is an error
+        verdict += f", and the same bits as the checkpoint of round {round}"
     console.print(verdict, markup=False, soft_wrap=True)
     return 0
 
@@ -82,7 +99,13 @@ def replay(args: argparse.Namespace, console: Console) -> int:
 def export(args: argparse.Namespace, console: Console) -> int:
     """Write the global model of a run, or that of one client, to a file."""
     job = open_experiment(args.directory, args, console).job()
-    restored = job.restore(args.directory, args.at)
+    at = _validated_round(args.directory) if args.at == "best" else args.at
+    if args.at == "best" and at not in RunDirectory(args.directory).checkpoints.rounds():
+        raise SettingError(
+            f"round {at} is the best of {args.directory} on validation data, and has no checkpoint: start runs with "
+            f"--keep-best; fedloom replay {args.directory} best computes what its clients trained again"
+        )
+    restored = job.restore(args.directory, at)
     p, train = job.population, job.federation.train
     if args.client is not None:
         if args.model is not None:
@@ -116,5 +139,6 @@ def export(args: argparse.Namespace, console: Console) -> int:
         metadata=None if Path(args.file).suffix in (".pt", ".pth") else facts,
         overwrite=args.overwrite,
     )
-    console.print(f"{description} ({name}) after round {restored.round}: {path}", markup=False, soft_wrap=True)
+    best = ", the best on validation data" * (args.at == "best")
+    console.print(f"{description} ({name}) after round {restored.round}{best}: {path}", markup=False, soft_wrap=True)
     return 0

@@ -93,9 +93,9 @@ class Checkpoints:
 
     Client states are written first (one file per client and version), then the server's, then the index; each gets
     its name when it is whole. The index has the digests of all of them, of the beginnings of the logs, of the run, of
-    indexes before it and of itself. The first checkpoint, the newest two and those of every `keep_every`-th round are
-    kept; an index names the newest before it and the newest of those that stay, so that each that stands is named by
-    the next one that stands, whatever was deleted between them.
+    indexes before it and of itself. The first checkpoint, the newest two, those of every `keep_every`-th round and the
+    best so far are kept. An index names the newest before it, the newest of those that stay, and the best, so that each
+    that stands is named by the next one that stands, whatever was deleted between them.
     """
 
     def __init__(self, folder: Path, keep_every: int = 10) -> None:
@@ -119,8 +119,12 @@ class Checkpoints:
         found = {int(m[1]): m[0] for m in map(_INDEX.fullmatch, files.names(self.folder)) if m}
         return sorted(t for t, name in found.items() if name == self.index(t).name)
 
-    def save(self, round: int, server: Any, engine: Engine, logs: Mapping[str, Prefix]) -> None:
+    def save(
+        self, round: int, server: Any, engine: Engine, logs: Mapping[str, Prefix], best: int | None = None
+    ) -> None:
         """Write the checkpoint of a round, then delete what no kept one names.
+
+        `best`: the round whose checkpoint is kept as the best so far; None: none is.
 
         Raises:
             StorageError: the disk does not take it; the checkpoints before are still whole.
@@ -128,10 +132,10 @@ class Checkpoints:
         files.make(self.folder)
         clients = engine.save()
         saved = files.write(self.folder, _server(round), encode(server))
-        checkpoint = Checkpoint(round, saved, clients, dict(logs), self._before(), norms=engine.norms.saved())
+        checkpoint = Checkpoint(round, saved, clients, dict(logs), self._before(best), norms=engine.norms.saved())
         self._by_round[round] = self._write_index(checkpoint)
         engine.durable = round
-        self._prune(engine)
+        self._prune(engine, best)
 
     def take_over(self, other: Checkpoints, checkpoint: Checkpoint) -> None:
         """Write a checkpoint of another run as the first of this one; its files are copied."""
@@ -142,10 +146,13 @@ class Checkpoints:
         files.sync(self.clients)
         self._write_index(replace(checkpoint, before=()))
 
-    def _before(self) -> tuple[File, ...]:
-        """Return the indexes that the next one names: the newest, and the newest of those that will not be deleted."""
+    def _before(self, best: int | None) -> tuple[File, ...]:
+        """Return the indexes that the next one names.
+
+        These are the newest, the newest of those that will not be deleted, and the best, which a better one replaces.
+        """
         rounds = sorted(self._by_round)
-        named = {*rounds[-1:], *[t for t in rounds if self._stays(t)][-1:]}
+        named = {*rounds[-1:], *[t for t in rounds if self._stays(t)][-1:], *[t for t in rounds if t == best]}
         return tuple(File(self.index(t).name, self._by_round[t].digest) for t in sorted(named))
 
     def _write_index(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -353,9 +360,9 @@ class Checkpoints:
         """
         return round == min(self._by_round) or round % self.keep_every == 0
 
-    def _prune(self, engine: Engine) -> None:
-        newest = sorted(self._by_round)[-2:]
-        dropped = [self._by_round.pop(t) for t in list(self._by_round) if t not in newest and not self._stays(t)]
+    def _prune(self, engine: Engine, best: int | None) -> None:
+        spared = {*sorted(self._by_round)[-2:], best}
+        dropped = [self._by_round.pop(t) for t in list(self._by_round) if t not in spared and not self._stays(t)]
         named = {f.name for c in self._by_round.values() for f in c.clients.values()}
         aside = Quarantine(self.folder.parent)
         engine.spare(named)

@@ -194,14 +194,14 @@ class RunDirectory:
             except OSError as error:
                 raise self._lost(log.path, error) from error
 
-    def save(self, round: int, server: Any, engine: Engine) -> None:
-        """Write a checkpoint of this round, to which the logs reach."""
+    def save(self, round: int, server: Any, engine: Engine, best: int | None = None) -> None:
+        """Write a checkpoint of this round, to which the logs reach. `best`: as in `Checkpoints.save`."""
         for log in self._logs:
             try:
                 os.fsync(log.file.fileno())
             except OSError as error:
                 raise self._lost(log.path, error) from error
-        self.checkpoints.save(round, server, engine, {log.path.name: log.prefix for log in self._logs})
+        self.checkpoints.save(round, server, engine, {log.path.name: log.prefix for log in self._logs}, best)
 
     def manifest(self) -> Object:
         """Return manifest.json; see `reading.manifest`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
 from fedloom.display.lines import lines
-from fedloom.evaluate.measure import lower_is_better
+from fedloom.evaluate.measure import VALIDATION, lower_is_better
 from fedloom.storage import files
 
 if TYPE_CHECKING:
@@ -215,8 +215,8 @@ class History:
         if not there:
             return Readings(*[math.nan] * 5)
         values = np.array(list(there.values()), np.float64)
-        chosen = [(t, by) for t, by in self._values("val_accuracy") if t in there]
-        validated = there[max(chosen, key=lambda at: at[1])[0]] if chosen else math.nan  # the first of equals
+        chosen = validated_round(m for m in self.metrics if m["round"] in there)
+        validated = math.nan if chosen is None else there[chosen]
         best = values.min() if lower_is_better(name) else values.max()
         many = newest(self.metrics[-1]["round"]) if tail is None else tail
         return Readings(
@@ -226,6 +226,11 @@ class History:
             best=float(best),
             mean=float(values.mean()),
         )
+
+    @property
+    def validated_round(self) -> int | None:
+        """Best round on validation data, as `validated_round` of the records."""
+        return validated_round(self.metrics)
 
     @property
     def per_class(self) -> npt.NDArray[np.float64]:
@@ -288,6 +293,15 @@ class History:
                 seconds = math.nan if row["seconds"] is None else row["seconds"]
                 return Reached(row["round"], row["bytes"], seconds)
         return None
+
+
+def validated_round(records: Iterable[Record]) -> int | None:
+    """Return the round with the highest `val_accuracy`, the first of equals; None where no round has one.
+
+    Round 0 counts: the initial weights may be the best. Test data choose no round.
+    """
+    measured = [(m[VALIDATION], -m["round"]) for m in records if m.get(VALIDATION) is not None]
+    return -max(measured)[1] if measured else None
 
 
 def newest(rounds: int) -> int:

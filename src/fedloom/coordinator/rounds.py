@@ -137,6 +137,7 @@ class Coordinator:
                 f"{checkpoint.round}, got {self.settings.rounds}: set more, or go back to a checkpoint (--at ROUND)"
             )
         files.resume_from(checkpoint, self.history, self.engine)
+        self._warn_if_best_is_lost(files)
         self.evaluation.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
 
@@ -175,7 +176,7 @@ class Coordinator:
         clock.lap(EVALUATION)
         self._record(record, clock, files, each)
         if files is not None:
-            files.save(0, self._server, self.engine)
+            files.save(0, self._server, self.engine, self._best)
         self._warn_if_nothing_ends_it(record)
 
     def _warn_if_nothing_ends_it(self, before: Record) -> None:
@@ -224,8 +225,23 @@ class Coordinator:
             record.update(self.evaluation.of_new(server, t))
             clock.lap("new")
         self._record(record, clock, files, each)
-        if files is not None and (last or done % settings.checkpoint_every == 0):
-            files.save(done, server, self.engine)
+        if files is not None and (last or done % settings.checkpoint_every == 0 or done == self._best):
+            files.save(done, server, self.engine, self._best)
+
+    @property
+    def _best(self) -> int | None:
+        """The round whose checkpoint is kept as the best so far; None where none is. The records alone decide it."""
+        return self.history.validated_round if self.settings.keep_best else None
+
+    def _warn_if_best_is_lost(self, files: RunDirectory) -> None:
+        """Warn where the best round so far has no checkpoint: it was deleted for a later one, or before it counted."""
+        if self._best is not None and self._best not in files.checkpoints.rounds():
+            warn(
+                f"round {self._best} is the best on validation data so far, and {files.path} has no checkpoint of it, "
+                "since the run went back, is a branch, or did not keep the best before: the next round that is kept as "
+                "the best is one that is better",
+                SettingWarning,
+            )
 
     def _each(self, record: Record, server: dict[str, Any], round: int) -> Record:
         """Return what is measured of each client after `round`, if that is asked for; add its means to `record`."""

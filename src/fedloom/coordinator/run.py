@@ -76,6 +76,11 @@ class Job(Plan):
         if directory is None:
             if resume:
                 raise SettingError("a run can be resumed from its directory only: give directory")
+            if self.settings.keep_best:
+                raise SettingError(
+                    "keep_best keeps a checkpoint, and a run without a directory has none: give directory (--out DIR), "
+                    "or leave keep_best out"
+                )
             self.check()
             return Coordinator(self).run(None, on_start, on_round)
         files = RunDirectory(directory, self.settings.keep_every)

@@ -61,6 +61,9 @@ class RunSettings(StrictSettings):
     kept."""
     keep_every: Count = setting(10, may_differ=EVERYWHERE)
     """Checkpoints of every N-th round are kept for good."""
+    keep_best: bool = setting(False, "--keep-best", "results", may_differ=EVERYWHERE)
+    """Keep the [checkpoint of the best round](runs.md#the-best-round) so far too: that with the highest `val_accuracy`,
+    the first of equals. It needs validation examples (`data.val_fraction`)."""
     state_memory_mib: Annotated[float, Ge(1)] | None = setting(
         None, "--state-memory MIB", "engine", may_differ=EVERYWHERE
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedloom.coordinator.checkpoint import LOGS, Checkpoint, identity
 from fedloom.coordinator.directory import RunDirectory, left_by_a_kill
+from fedloom.coordinator.history import validated_round
 from fedloom.core.errors import DamageError, StorageError
 from fedloom.storage import files
 from fedloom.storage.files import File
@@ -94,6 +95,8 @@ def _check(run: RunDirectory, manifest: Mapping[str, Any], verdict: Verdict) -> 
             run.checkpoints.check_newest(checkpoints[-1])
         _check_chain(run, checkpoints, verdict)
         _check_logs(run, checkpoints, manifest["run"]["checkpoint_every"], verdict)
+        if manifest["run"].get("keep_best"):
+            _check_best(run, checkpoints[-1], verdict)
         _check_unnamed(run, checkpoints, verdict)
     else:
         verdict.notes.append("killed before its first checkpoint")
@@ -175,3 +178,18 @@ def _check_unnamed(run: RunDirectory, checkpoints: Sequence[Checkpoint], verdict
     count = len(unnamed) - len(lost) + len(run.checkpoints.unfinished())
     if count:
         verdict.notes.append(f"{count} file(s) of a checkpoint that was being written or deleted")
+
+
+def _check_best(run: RunDirectory, newest: Checkpoint, verdict: Verdict) -> None:
+    """Report where the best round has no checkpoint: a problem if the newest names it, else the run could not keep it.
+
+    The run may have gone back, or begun to keep the best later.
+    """
+    with verdict.attempt():
+        best = validated_round(run.log("metrics.jsonl", newest)[0])
+        if best is None or best in run.checkpoints.rounds():
+            return
+        index = run.checkpoints.index(best)
+        if index.name in {file.name for file in newest.before}:
+            raise DamageError(f"{index} is missing, the checkpoint of the best round on validation data: bring it back")
+        verdict.notes.append(f"no checkpoint of round {best}, the best on validation data")

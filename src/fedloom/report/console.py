@@ -14,6 +14,7 @@ from rich.text import Text
 from fedloom.coordinator import History
 from fedloom.coordinator.history import newest
 from fedloom.display.terminal import table
+from fedloom.evaluate.measure import VALIDATION
 from fedloom.report.methods import evaluation_seconds, training_seconds
 from fedloom.report.number_table import Table, two_lines
 
@@ -110,7 +111,10 @@ _WAYS = {  # field of Readings: the heading of its column, and its meaning
 
 
 def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
-    """Return one row per run: global and personal accuracy, each read in five ways (`History.readings`)."""
+    """Return one row per run: global and personal accuracy, each read in five ways (`History.readings`).
+
+    Beside them stand the round that validation data choose, and its accuracy on these.
+    """
     columns, ways = [], set[str]()
     last_rounds = newest(min((h.metrics[-1]["round"] for _, h in results), default=0))
     for kind in ("global", "personal"):
@@ -120,6 +124,10 @@ def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
             if set(cells) != {_number(math.nan)} and (way != "tail" or last_rounds > 1):
                 columns.append(_Column(f"{kind}\n{heading.format(many=last_rounds)}", cells, leaves))
                 ways.add(way)
+    if "validated" in ways:
+        rounds = [history.validated_round for _, history in results]
+        columns.append(_Column("val.\nround", ["-" if t is None else str(t) for t in rounds], 2))
+        columns.append(_Column("val.\nbest", [_number(h.readings(VALIDATION).validated) for _, h in results], 2))
     explanation = "; ".join(what.format(many=last_rounds) for way, (_, what) in _WAYS.items() if way in ways)
     return _FittedTable(f"Which number: {explanation or 'none'}", [label for label, _ in results], columns)
 

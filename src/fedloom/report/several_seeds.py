@@ -17,7 +17,7 @@ from rich.text import Text
 from fedloom.coordinator.history import History, newest
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
-from fedloom.evaluate.measure import MEASURES
+from fedloom.evaluate.measure import MEASURES, VALIDATION
 from fedloom.experiments.catalogue import label
 from fedloom.report.console import fit_terminal
 from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of
@@ -359,7 +359,8 @@ def accuracy_readings(
 ) -> Table | None:
     """Return accuracies in several readings (`History.readings`); None where no accuracy was measured.
 
-    `ways`: the readings, in this order. `with_seeds`: with the number of seeds.
+    `ways`: the readings, in this order. `with_seeds`: with the number of seeds. Where several kinds stand beside each
+    other, so do the round that validation data choose and its accuracy on these.
     """
     last_rounds = tail_length(methods)
     columns, cells = [], []
@@ -372,6 +373,12 @@ def accuracy_readings(
                 cells.append(spreads)
     if not columns:
         return None
+    if len(kinds) > 1 and any(c.name.endswith("_validated") for c in columns):
+        group = "chosen on validation"
+        columns.append(Column("validated_round", "round", whole, group=group))
+        cells.append([m.spread(lambda run: run.history.validated_round) for m in methods])
+        columns.append(Column(f"{VALIDATION}_validated", "validation accuracy, %", percent, "high", group))
+        cells.append([reading_of(m, VALIDATION, "validated", last_rounds) for m in methods])
     head, rows = [Column("method", "method")], [list[Any]([m.label]) for m in methods]
     if with_seeds and len(kinds) == 1 and any(len(m.counted_runs) > 1 for m in methods):
         head.append(Column("seeds", "seeds", whole))

@@ -128,7 +128,9 @@ def _summary(page: Page, methods: Sequence[Method]) -> None:
             table_of_readings,
             "The same accuracies in the readings that papers use: after the last round; mean of the last rounds; in "
             "the round with the best validation accuracy; the best on test examples, which is optimistic, since it "
-            "chooses the round by the reported number; and the mean over all rounds, including round 0.",
+            "chooses the round by the reported number; and the mean over all rounds, including round 0."
+            + " The round with the best validation accuracy, and that accuracy, stand at the end."
+            * any(c.name == "validated_round" for c in table_of_readings.columns),
         )
 
 
