@@ -29,6 +29,7 @@ MAY_DIFFER = {f"run.{name}" for name in may_differ(RunSettings, "resumed")}
 # of a manifest, what does not make a run
 BESIDE = {
     *("format", "versions", "engine_reason", "documents", "unproved", "chained", "later", "shared", "branch", "start"),
+    "front",
 }
 _ALL = 1 << 62
 _INDEX = re.compile(r"([0-9]{8,})\.json")
