@@ -53,10 +53,12 @@ def settled(job: Plan, engine: Engine, cohort: int, count: int | None) -> tuple[
 
     1. `front` is off, examples are on devices, steps are compiled or of mixed precision, clients have several
        architectures, inputs are augmented, or the algorithm needs the whole network: in every pass;
-    2. no layers are a front (`core/front.py`): in every pass;
-    3. the largest front whose outputs are the same bits in the batches that occur, and behind which logits and
-       gradients are: once, in memory up to 2 GiB, else on disk up to 64 GiB and half of what is free there;
-    4. else in every pass.
+    2. the run computes no more examples, in all its rounds, than are to be computed once and tried: in every pass;
+    3. no layers are a front (`core/front.py`): in every pass;
+    4. the largest front whose outputs are the same bits in the batches that occur, and behind which logits and
+       gradients are: once, in memory up to 2 GiB, else on disk up to 64 GiB and half of what is free there (on a GPU
+       in memory alone, up to a quarter of what is free);
+    5. else in every pass.
 
     `engine`: of the run, as it is without that. `cohort`: clients of a round. `count`: of PyTorch's threads.
     """
@@ -112,6 +114,8 @@ class _Choice:
     def __init__(self, job: Plan, engine: Engine, cohort: int, counts: Sequence[int]) -> None:
         self.job, self.engine, self.cohort, self.counts = job, engine, cohort, counts
         p = self.before = job.population
+        if (passes := self._passes()) <= (once := _count(p.federation) + sum(self._widths())):
+            raise _NoFrontError(f"since the run computes {passes:,} examples, and {once:,} would be computed first")
         ((self.name, self.model),) = p.models.items()
         self.weights = tree.cast(self.model.init(derive(p.seed, "init")), device=p.device, dtype=p.dtype)
         self.some = self._inputs(p.federation.train, torch.arange(min(_TRIED, len(p.federation.train))))
@@ -130,6 +134,14 @@ class _Choice:
                 return
             first = first or f"since {front} {why}"
         raise _NoFrontError(first or "since no frozen layers, and they alone, are given the network's input")
+
+    def _passes(self) -> int:
+        """Return about how many examples the network is computed for in a run."""
+        s, f, local = self.job.settings, self.before.federation, self.engine.algorithm.local
+        size = f.partition.sizes.sum() if self.job.algorithm.pooled else f.partition.sizes.mean()
+        trained = self.cohort * (local.batch_size * local.steps if local.steps else size * local.epochs)
+        tested = 0 if f.test is None else len(f.test)
+        return int(s.rounds * (trained + tested))
 
     def _inputs(self, examples: Examples, rows: Tensor) -> Tensor:
         stored = examples.x[rows.to(examples.x.device)].to(self.before.device)
@@ -280,15 +292,20 @@ class _Choice:
         return made, f"in files of {tempfile.gettempdir()}" if on_disk else "in memory"
 
 
-def _bytes(federation: Federation, like: Tensor) -> int:
+def _count(federation: Federation) -> int:
     parts = (federation.train, federation.test, federation.public)
-    return sum(len(part) for part in parts if part is not None) * like[0].nbytes
+    return sum(len(part) for part in parts if part is not None)
+
+
+def _bytes(federation: Federation, like: Tensor) -> int:
+    return _count(federation) * like[0].nbytes
 
 
 def _on_disk(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return an empty tensor in a file that is gone with it."""
     kind = torch.empty(0, dtype=dtype).numpy().dtype
-    return torch.from_numpy(np.memmap(tempfile.TemporaryFile(), kind, "w+", shape=shape))
+    with tempfile.TemporaryFile() as file:  # the mapping outlives it
+        return torch.from_numpy(np.memmap(file, kind, "w+", shape=shape))
 
 
 def _batch_sizes(settings: Any) -> set[int]:

@@ -101,7 +101,7 @@ class Watch(TorchFunctionMode):
 
 
 def found(network: nn.Module, stays: Collection[str], passes: Sequence[Watch]) -> list[Front]:
-    """Return the fronts of a network, the largest first.
+    """Return the fronts of a network, the largest first: of those with the same parameters the one with most layers.
 
     `network`: in training mode. `stays`: its frozen tensors. `passes`: what was seen in evaluation and in training.
     """
@@ -115,7 +115,10 @@ def found(network: nn.Module, stays: Collection[str], passes: Sequence[Watch]) -
             params = sum(p.numel() for _, part in parts for p in part.parameters())
             if params and all(seen.allows(front) for seen in passes):
                 sizes[front] = params, sum(not [*m.children()] for _, part in parts for m in part.modules())
-    return sorted(sizes, key=lambda front: (*(-n for n in sizes[front]), len(front.layers)))
+    largest: dict[int, Front] = {}
+    for front in sorted(sizes, key=lambda front: (*(-n for n in sizes[front]), len(front.layers))):
+        largest.setdefault(sizes[front][0], front)
+    return [*largest.values()]
 
 
 def chain_of(network: nn.Module, front: Front) -> nn.Module:
@@ -126,21 +129,20 @@ def chain_of(network: nn.Module, front: Front) -> nn.Module:
 def skip(network: nn.Module, front: Front) -> nn.Module:
     """Let the layers of a front return what they are given."""
     for name in front.layers:
-        network.get_submodule(name).forward = _last if name == front.layers[-1] else _passed
+        network.get_submodule(name).forward = _returned if name == front.layers[-1] else _passed_on
     return network
 
 
 def passed_on(layer: nn.Module) -> bool:
     """Return whether a layer is left out, and returns something else than it would."""
-    return layer.forward is _passed
+    return layer.forward is _passed_on
 
 
-def _passed(x: Tensor) -> Tensor:
+def _passed_on(x: Tensor) -> Tensor:
     return x
 
 
-def _last(x: Tensor) -> Tensor:
-    """Return x, which is what the front has returned."""
+def _returned(x: Tensor) -> Tensor:
     return x
 
 
