@@ -175,6 +175,8 @@ def train(
         if resume and history.metrics:
             text += f", from round {history.metrics[-1]['round']}"
         console.print(text, markup=False, soft_wrap=True)
+        for network, said in history.manifest.get("front", {}).items():
+            console.print(f"frozen front of {network}: {said}", markup=False, soft_wrap=True)
 
     with ExitStack() as stack:
         watchers = [showing(stack.enter_context(progress(console, name, job.settings.rounds, sequence=sequence)))]

@@ -32,6 +32,14 @@ class _Score(NamedTuple):
     own: bool = True  # whether the client has a model of its own
 
 
+def panel_of(population: Population, count: int, new: NewClients | None) -> list[int]:
+    """Return the clients whose personal models are judged, at most so many."""
+    n = population.num_clients
+    apart = set() if new is None else set(new.ids(n))
+    order = generator(population.seed, "panel").permutation(n)
+    return sorted([int(k) for k in order if int(k) not in apart][:count])
+
+
 class Evaluation:
     """Judges the global model, the personal models of a fixed panel of clients, and new clients in the end."""
 
@@ -44,13 +52,10 @@ class Evaluation:
         new: NewClients | None = None,
     ) -> None:
         self.algorithm, self.population, self.engine, self.new = algorithm, population, engine, new
-        n = population.num_clients
-        apart = set() if new is None else set(new.ids(n))
-        order = generator(population.seed, "panel").permutation(n)
-        self.panel = sorted([int(k) for k in order if int(k) not in apart][:panel])
+        self.panel = panel_of(population, panel, new)
         members = Counter(engine.population.members)
         if new is not None and new.joins is None:  # a network that nobody trains tells nothing of the method
-            members.subtract(population.assignment[k] for k in apart)
+            members.subtract(population.assignment[k] for k in new.ids(population.num_clients))
         self._members = {name: float(count) for name, count in members.items()}
         self.previous: dict[int, int] = {}  # right answers of what each client had trained when it took part last
         self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}

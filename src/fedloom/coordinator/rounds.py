@@ -20,6 +20,7 @@ from fedloom.coordinator.choose import choose, choose_compilation
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
+from fedloom.coordinator.front import settled
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.job import Plan
 from fedloom.coordinator.reading import FORMAT
@@ -40,10 +41,11 @@ OnHistory = Callable[[History], None]
 class Coordinator:
     """Runs a job with an engine, round by round, and directs all that takes part: sampler, engine, evaluation, files.
 
-    `files`: of a run that was started before, whose fixed choices are used again.
+    `files`: of a run that was started before, whose fixed choices are used again. `trains`: whether rounds are computed
+    with it, so that it pays to compute frozen fronts first.
     """
 
-    def __init__(self, job: Plan, files: RunDirectory | None = None) -> None:
+    def __init__(self, job: Plan, files: RunDirectory | None = None, *, trains: bool = True) -> None:
         self.job, self.population, self.settings = job, job.population, job.settings
         self.sampler = job.sampler or Uniform(job.settings.seed)
         population, algorithm, settings = job.population, job.algorithm, job.settings
@@ -81,11 +83,18 @@ class Coordinator:
             judges_trained=settings.per_client and not algorithm.pooled,
         )
         self.engine: Engine = kind(trained, algorithm, options)
+        examples, self.fronts = population, dict[str, str]()
+        if trains:
+            examples, self.fronts = settled(job, self.engine, self.cohort_size, self.num_threads)
+        if examples is not population:  # chosen is what the whole network needs: results must not differ by the front
+            self.trained = pooled(examples) if algorithm.pooled else examples
+            chosen = self.engine.fixed()
+            self.engine = kind(self.trained, algorithm, replace(options, chunks=chosen.get("chunks")))
         if isinstance(self.engine, Devices):
             self.engine.fleet = job.fleet
         reason = stored.get("engine_reason", reason)
         self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
-        self.evaluation = Evaluation(algorithm, population, self.engine, settings.panel, job.new)
+        self.evaluation = Evaluation(algorithm, examples, self.engine, settings.panel, job.new)
         self._round = 0
         self._server: dict[str, Any] = {}  # by architecture; empty before the start
 
@@ -360,7 +369,7 @@ class Coordinator:
         self.history.federation = facts.who_holds_what(self.population.federation)
         known = {"algorithm": type(self.algorithm).__name__, "hyper_parameters": self.algorithm}
         known |= {"task": self.population.task, "sampler": self.sampler, "faults": self.job.faults, "new": self.job.new}
-        self.history.manifest = plain(known)
+        self.history.manifest = plain(known | ({"front": self.fronts} if self.fronts else {}))
 
     def facts(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on."""
@@ -380,6 +389,7 @@ class Coordinator:
             "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
             "models": {n: m.num_params for n, m in p.models.items()},
             **({"frozen": {n: m.num_frozen for n, m in frozen.items()}} if frozen else {}),
+            **({"front": self.fronts} if self.fronts else {}),
             "initial": self._initial(),
             **self._shared(),
             "federation": facts.parts(p.federation),

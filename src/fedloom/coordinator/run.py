@@ -52,7 +52,7 @@ class Job(Plan):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             alone = [name for name, model in self.population.models.items() if not try_model(model, self)]
-            Coordinator(self).engine.init()
+            Coordinator(self, trains=False).engine.init()
         check_plausible(self.federation, self.population.models.values(), self.task)
         if alone:
             sizes = self.population.sizes[np.isin(self.population.assignment, alone)]
@@ -127,7 +127,7 @@ class Job(Plan):
         check_free(directory)
         self.check()
         files = RunDirectory(source)
-        coordinator = Coordinator(self, files)
+        coordinator = Coordinator(self, files, trains=False)
         files.compare(coordinator.facts(), branch=True)
         checkpoint = coordinator.restore(files, at, budget=0)  # what does not fit this algorithm shows here
         for client in checkpoint.clients:
@@ -154,7 +154,7 @@ class Job(Plan):
             StorageError: there is no such checkpoint, or it is damaged.
         """
         files = RunDirectory(directory)
-        coordinator = Coordinator(self, files)
+        coordinator = Coordinator(self, files, trains=False)
         files.compare(coordinator.facts())
         coordinator.restore(files, round)
         return Restored(*coordinator.state, coordinator.engine)

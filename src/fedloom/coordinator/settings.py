@@ -83,6 +83,9 @@ class RunSettings(StrictSettings):
     auto](design.md#the-fold))."""
     chunk: Count | None = setting(None, "--chunk K", "engine", may_differ=("method", "recipe"))
     """Clients stacked at a time; none: by memory. With it, ranks [stack as well](ranks.md)."""
+    front: Literal["auto", "off"] = setting("auto", "--front", "engine", may_differ=EVERYWHERE)
+    """Whether frozen layers at the front of a network are [computed once for each example](frozen.md#the-front-once)
+    (`auto`: where results are the same bits) or in every pass."""
     bf16: bool = setting(False, "--bf16", "engine")
     """Mixed precision (bfloat16) in local training."""
     device: str = setting("cpu", "--device NAME", "engine", may_differ=("recipe",))

@@ -22,6 +22,7 @@ from fedloom import models
 from fedloom.core import patterns
 from fedloom.core.batches import Batch, padded_batch
 from fedloom.core.errors import SettingError, StackingError
+from fedloom.core.front import Front, Watch, chain_of, found, passed_on, skip
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.naming import by_python_name
@@ -98,6 +99,7 @@ class Model:
         self.num_params = sum(p.numel() for n, p in module.named_parameters() if n not in stays)
         self.num_frozen = sum(p.numel() for n, p in module.named_parameters() if n in stays)
         self._bound: weakref.WeakValueDictionary[Any, Model] = weakref.WeakValueDictionary()
+        self.front: Front | None = None  # what is not computed any more: its outputs are the inputs, see `behind`
         self._frozen: Params | None = None if stays and self.seeded else self._frozen_at(0, torch.float32, _CPU)
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
@@ -110,12 +112,15 @@ class Model:
         self._training, self._evaluating = _skeleton(module).train(), _skeleton(module).eval()
         for part in whole_modules(self._training, stays):
             part.eval()
+        self._wrap()
+        self.computed = _computed(module)
+
+    def _wrap(self) -> None:
         self._called_training, self._called_evaluating = _Called(self._training), _Called(self._evaluating)
         self._tapped_training, self._tapped_evaluating = _Tapped(self._training), _Tapped(self._evaluating)
         evaluating = (self._evaluating, self._called_evaluating, self._tapped_evaluating)
         called = (self._training, self._called_training, self._tapped_training, *evaluating)
         self._attributes = {network: [vars(part) for part in network.modules()] for network in called}  # see `_pass`
-        self.computed = _computed(module)
 
     @staticmethod
     @functools.cache
@@ -168,7 +173,7 @@ class Model:
         Those of a function's network are those of `init` with the same seed, a module's are its own. One copy exists of
         each, for all who bind with the same arguments.
         """
-        if not self._stays:
+        if not self._stays or self.front is not None:
             return self
         key = (seed if self.seeded else None, dtype, device)
         bound = self._bound.get(key)
@@ -427,6 +432,46 @@ class Model:
                 attributes.clear()
                 attributes.update(kept)
 
+    def fronts(self, weights: Weights, x: Tensor) -> list[Front]:
+        """Return what of this network can be computed once for each example, the largest first; x: some inputs."""
+        real, key = torch.ones(len(x), dtype=torch.bool, device=x.device), torch.zeros((), dtype=torch.int64)
+        batch = Batch(x=x, y=real.long(), mask=real, key=key.to(x.device), full=True)
+        with torch.no_grad():
+            self(weights, x)  # which may try layouts first, on empty images
+            with Watch(self._evaluating) as evaluated:
+                self(weights, x)
+            with Watch(self._training) as trained:
+                self.train(weights, batch)
+        return found(self._training, self._stays, (evaluated, trained))
+
+    def through(self, front: Front) -> Callable[[Tensor], Tensor]:
+        """Return the function of inputs that a front is, in evaluation mode."""
+        layers = chain_of(_copied(self._evaluating, {}), front)
+        names = [(f"{name}.", f"{i}.") for i, name in enumerate(front.layers)]
+        tensors = {
+            new + n.removeprefix(old): t for old, new in names for n, t in self.frozen.items() if n.startswith(old)
+        }
+
+        def compute(x: Tensor) -> Tensor:
+            given, x = self._given(tensors, x)
+            return functional_call(layers, given, (x,))  # type: ignore[no-any-return]
+
+        return compute
+
+    def behind(self, front: Front, x: Tensor, features: Tensor) -> Model:
+        """Return this network behind a front: the same tensors, with the outputs of the front as inputs.
+
+        `x`, `features`: some inputs of this network and of the other, which gets them in the same layout.
+        """
+        rest = copy.copy(self)
+        rest._training, rest._evaluating = (
+            skip(_copied(network, {}), front) for network in (self._training, self._evaluating)
+        )
+        rest._wrap()
+        rest.front = front
+        rest._tried = {features.shape[1:]: self._takes_channels_last(x)} if x.ndim == 4 else {}
+        return rest
+
     def moments(self, weights: Weights, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
         """Return the logits in evaluation mode, and moments of the input of each BatchNorm layer.
 
@@ -515,6 +560,8 @@ class _Tapped(nn.Module):
         seen: list[Tensor] = []
         with contextlib.ExitStack() as stack:
             if name in self.layers:
+                if passed_on(self.layers[name]):
+                    raise TypeError(f"layer {name!r} is frozen and computed once for each example: set front = 'off'")
                 hook = self.layers[name].register_forward_hook(lambda layer, args, out: seen.append(_copy(out)))
                 stack.callback(hook.remove)
             else:
