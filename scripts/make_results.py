@@ -1,8 +1,9 @@
-"""Make docs/results/README.md: every table of which runs are kept, with what holds of it.
+"""Make what is said of kept runs: the pages of tables, their index, and docs/claims.md with what the package has of it.
 
     python scripts/make_results.py
 
-To be run where results were exported; `tests/papers/reproduction/test_kept_results.py` says when.
+To be run where results were exported or what is said of them has changed;
+`tests/papers/reproduction/test_kept_results.py` says when.
 """
 
 from __future__ import annotations
@@ -10,18 +11,24 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from fedloom.papers import recipes, tables
+from fedloom.cli.claims import RECORD
+from fedloom.papers import STUDIES, recipes, study, tables, title
 from fedloom.papers.reproduction import kept
-from fedloom.papers.reproduction.results_page import kind, shown
+from fedloom.papers.reproduction.claims import judge
+from fedloom.papers.reproduction.claims_page import as_markdown, packed, told
+from fedloom.papers.reproduction.results_page import kind, pages, shown
 
-KEPT = Path(__file__).parents[1] / "docs" / "results"
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "docs" / "results"
 TARGET = KEPT / "README.md"
+CLAIMS = ROOT / "docs" / "claims.md"
 HEAD = """# Kept results
 
 No table of a paper has been reproduced whole. These are the runs that were made, most of them shorter than published
-or on less data; [papers](../papers.md) says what is known of each source. A cell is a method in a column of its table;
-what each came to is on the page of the table. The runs themselves, with settings and all numbers by round, are in
-`runs.jsonl.gz` beside it: `fedloom reproduce TABLE --known docs/results/PAPER` counts them as done.
+or on less data; [what holds](../claims.md) has the verdict on each claim, [papers](../papers.md)
+what is known of each source. A cell is a method in a column of its table; what each came to is on the page of the
+table. The runs themselves, with settings and all numbers by round, are in `runs.jsonl.gz` beside it:
+`fedloom reproduce TABLE --known docs/results/PAPER` counts them as done.
 
 | paper | table | what | cells with runs | rounds (ours of published) | seeds | verdicts of cells |
 |---|---|---|---|---|---|---|
@@ -51,6 +58,29 @@ def page() -> str:
     return HEAD + "".join(rows)
 
 
+def claims() -> dict[Path, str]:
+    """Return what the page of claims and the file of the package must hold."""
+    judged = {source: judge(source, [KEPT / source]) for source in STUDIES}
+    titles = {source: title(source) for source in STUDIES}
+    linked = {f"{file.parents[1].name}/{file.parent.name}" for file in KEPT.glob("*/*/results.md")}
+    return {
+        CLAIMS: as_markdown(judged, titles, linked),
+        RECORD: packed({source: told(titles[source], found) for source, found in judged.items()}),
+    }
+
+
+def tables_pages() -> dict[Path, str]:
+    """Return what the files of each table with kept runs must hold."""
+    out = {}
+    for file in sorted(KEPT.glob(f"*/*/{kept.NAME}")):
+        name, folder = file.parent.name, file.parents[1]
+        _, texts = pages(f"{name}: {tables()[name]}", recipes(name), [folder], remarks=study(name).remarks)
+        out |= {file.parent / text: said for text, said in texts.items()}
+    return out
+
+
 if __name__ == "__main__":
-    TARGET.write_text(page(), encoding="utf-8")
-    print(TARGET)
+    for path, text in {**tables_pages(), TARGET: page(), **claims()}.items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(ROOT))

@@ -26,7 +26,6 @@ def made(
     for key, value in changes.items():
         experiment = experiment.changed(key.replace("__", "."), value)
     (place / "settings.json").write_text(json.dumps(experiment.described()))
-    (place / "manifest.json").write_text('{"format": 1}')
     lines = [
         {"round": t, r.measure: accuracy / 100 if t else 0.1, **({"forgetting": forgetting} if t > 1 else {})}
         for t in range(rounds + 1)

@@ -6,13 +6,14 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedloom.cli.main import main
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted(p for p in (ROOT / "examples").iterdir() if p.suffix in (".toml", ".py"))
+FILES = sorted(p for p in (ROOT / "examples").iterdir() if p.suffix in (".toml", ".py", ".ipynb"))
 SETTINGS = [p for p in FILES if p.suffix == ".toml"]
 SHORT = ["--rounds", "1", "--epochs", "1", "--cohort", "3"]
 
@@ -65,3 +66,20 @@ def test_own_algorithm_py(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_documentation_names_it(file: Path) -> None:
     pages = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
     assert any(f"examples/{file.name}" in page.read_text(encoding="utf-8") for page in pages)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers
+def test_the_notebook(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("peft")
+    cells = json.loads(Path("adapters.ipynb").read_text(encoding="utf-8"))["cells"]
+    there: dict[str, Any] = {"__name__": "__main__"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), "adapters.ipynb", "exec"), there)
+    sent = {name: found[0] for name, found in there["table"].items()}
+    reached = {name: found[1] for name, found in there["table"].items()}
+    print(sent, reached)
+    assert sent["B of B A"] == 4 * there["networks"]["B of B A"].num_params < sent["B and A"] < sent["all"] / 4
+    assert min(reached.values()) > 0.5  # of four classes
+    assert "bytes up" in capsys.readouterr().out

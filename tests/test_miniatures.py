@@ -298,7 +298,7 @@ def test_rows_are_saved_and_resumed(tmp_path: Path) -> None:
     newest = [RunDirectory(tmp_path / name).checkpoints for name in ("whole", "half")]
     assert verify(tmp_path / "half").whole
     for checkpoints in newest:
-        checkpoints.identity = identity(RunDirectory(checkpoints.folder.parent).document("manifest"))
+        checkpoints.identity = identity(RunDirectory(checkpoints.folder.parent).manifest())
     a, b = ({k: f.digest for k, f in c.read(4).clients.items()} for c in newest)
     assert a == b
     assert max(a) >= 8

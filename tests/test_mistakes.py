@@ -66,18 +66,6 @@ class PlainMean(fl.Classification):
         return nn.functional.cross_entropy(logits, batch.y)
 
 
-class Attending(nn.Module):
-    """Attention whose own dropout no engine can steer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention, self.out = nn.MultiheadAttention(4, 2, dropout=0.1, batch_first=True), nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.out(self.attention(x[:, None], x[:, None], x[:, None])[0].squeeze(1))
-        return out
-
-
 def sized(width: int) -> nn.Module:
     """A network as a function that wants to know its width."""
     return nn.Linear(width, 2)
@@ -254,7 +242,12 @@ PYTHON = {
         "at least 2 logits, and model Linear has 1",
         "an algorithm that compares none",
     ),
-    "attention dropout": Mistake(lambda: run(model=Attending), "dropout", "MultiheadAttention", "nn.Dropout"),
+    "alpha dropout": Mistake(
+        lambda: run(model=nn.Sequential(nn.Linear(4, 2), nn.AlphaDropout())),
+        "alpha_dropout draws random numbers",
+        "no seed of a client governs",
+        "Use nn.Dropout",
+    ),
     "token ids of uint8": Mistake(
         lambda: run(model=Tokens, federation=clients(train((X * 0 + 200).astype(np.uint8)))),
         "as they are stored",
@@ -416,7 +409,7 @@ COMMANDS = {
     "a run among several": Mistake(
         "run fedavg --out several", "holds several runs", "fedavg, fedprox", "choose another directory"
     ),
-    "no seed's folder": Mistake("run fedavg --resume", "goes on with what a directory holds", "--resume", "--out DIR"),
+    "no seed's folder": Mistake("run fedavg --resume", "continues the runs of a directory", "--resume", "--out DIR"),
     "no run": Mistake("report nowhere", "is no folder", "nowhere", "name one that holds runs"),
     "a misspelt analysis": Mistake(
         "analyse several/fedavg tnse", "there is no analysis", "'tnse'", "did you mean 'tsne'"

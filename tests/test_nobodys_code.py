@@ -115,7 +115,7 @@ def test_a_device_and_a_server(name: str, device: Membership) -> None:
 @pytest.mark.slow
 def test_a_device_imports_nothing_that_is_looked_up_late(device: Membership, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall behind the list of names: what a setting names may be looked up when a request is answered."""
-    monkeypatch.setattr(device, "_answered", lambda data: Model.by_name("evil:network", nz=1))
+    monkeypatch.setattr(device, "_answer", lambda data: Model.by_name("evil:network", nz=1))
     with pytest.raises(SettingError, match=r"network 'evil:network' is code, and a device imports no code that a ser"):
         device(b"")
 
@@ -151,7 +151,8 @@ def test_a_page_a_summary_and_a_check(run: Path, tmp_path: Path, capsys: pytest.
 def test_devices_of_a_server_that_is_judged_by_code(run: Path, tmp_path: Path) -> None:
     """A registry says what the server judges by, and is a file of the folder too."""
     known = {"id": "a" * 32, "train": [5], "test": [0], "val": [0], "shape": [1], "dtype": "float32", "model": "mlp"}
-    registry = {"run": "a" * 32, "test": "evil:network", "cap": None, "devices": [known]}
+    known |= {"classes": [], "columns": []}
+    registry = {"run": "a" * 32, "test": "evil:network", "cap": 5, "devices": [known]}
     (tmp_path / "devices.json").write_text(json.dumps(registry))
     source = f"devices:{tmp_path}/devices.json"
     assert named_code({"data": {"source": source}}) == ["evil:network"]

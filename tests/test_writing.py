@@ -38,8 +38,8 @@ from fedloom import (
 )
 from fedloom.analyses.measures import class_activations, features, gradient, hessian_product, logits
 from fedloom.coordinator import Job, verify
-from fedloom.coordinator.past import Past
 from fedloom.coordinator.plausible import check_plausible
+from fedloom.coordinator.replay import RoundReplay
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError, SettingWarning
@@ -167,7 +167,7 @@ def ended(name: str, kind: Any, writes: bool, **how: Any) -> tuple[Any, ...]:
     subject = Subject.of(algorithm, {"net": twin(writes)})
     population = subject.population(task=Judge(writes))
     with Untouched(*stored(population.federation)):
-        trail = subject.run(kind, population, judged=True, **how)
+        trail = subject.run(kind, population, with_evaluation=True, **how)
     return trail.servers, trail.states, trail.personal, trail.right
 
 
@@ -248,7 +248,7 @@ def test_resumed_replayed_and_verified(tmp_path: Path) -> None:
         algorithm=FedAvg(local=LOCAL), federation=f, model=twin(True, inputs=4), settings=settings, task=Judge(True)
     )
     with Untouched(*stored(f)):
-        again = Past(job, tmp_path / "run").replay(4)
+        again = RoundReplay(job, tmp_path / "run").replay(4)
     assert same(again.after, pure.server)
 
 

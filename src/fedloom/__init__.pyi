@@ -76,7 +76,7 @@ from fedloom.experiments.experiment import Experiment as Experiment
 from fedloom.experiments.export import export as export, module as module
 from fedloom.experiments.trackers import Tracker as Tracker, track as track, tracker as tracker
 from fedloom.experiments.trials import Sweep as Sweep
-from fedloom.experiments.weights_file import load_weights as load_weights
+from fedloom.experiments.weights_file import load_network as load_network, load_weights as load_weights
 from fedloom.report import summary as summary
 
 __version__: str

@@ -34,7 +34,7 @@ from fedloom.core.types import Weights
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
-from fedloom.testing.in_process import Keeping
+from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from small import TINY, Tiny, assert_params, clients_of, random_data
 
@@ -147,11 +147,11 @@ def test_a_weight_of_zero_is_fedavg_bit_for_bit(engine: Any) -> None:
 
 @pytest.mark.slow
 def test_a_device_without_a_state_of_its_own_computes_the_same_bits() -> None:
-    """The personal model travels with the request (`loop`, `Messages`) or stays on the device (`Keeping`)."""
+    """The personal model travels with the request (`loop`, `Messages`) or stays on the device (`DevicesInProcess`)."""
     found = []
-    for engine in (Loop, Messages, Keeping):
+    for engine in (Loop, Messages, DevicesInProcess):
         run, server = go(engine, PFedSD(lam=LAM, T=T))
-        states = run.all_states() if engine is Keeping else run.states
+        states = run.all_states() if engine is DevicesInProcess else run.states
         found.append((server, {k: states[k] for k in range(3)}, run.personal(server, range(3), 4)))
         run.close()
     assert same(found[0], found[1])

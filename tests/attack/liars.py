@@ -37,10 +37,10 @@ from fedloom.engines import cohort
 from fedloom.engines.norms import MEDIAN_BOUND
 from fedloom.engines.runtime import Runtime
 from fedloom.experiments import catalogue
-from fedloom.testing.in_process import alone, fleet_of, token_of
-from fedloom.testing.tampering import changed
+from fedloom.testing.in_process import fleet_of, population_of, token_of
+from fedloom.testing.tampering import with_upload
 from fedloom.wire.registration import Registration, Registry, cap_of
-from fedloom.wire.transport import head_of, unsealed
+from fedloom.wire.transport import head_of, unseal
 
 CLIENTS, EACH, LIAR = 12, 60, 5
 LOCAL = fl.Local(epochs=2, batch_size=20, optimiser=fl.SGD(lr=0.05, momentum=0.9))
@@ -173,7 +173,7 @@ def one_liar(kind: str, lie: str, rounds: int, bound: float | None, folder: Path
             counts[0] = tuple(n * claimed // sum(counts[0]) for n in counts[0])
         found.append(Registration(f"{k:032x}", *counts, (49,), "float32"))
     cap = cap_of(found) if bound is not None else 1_000_000
-    registry = Registry.of("a" * 32, [one.capped(cap) for one in found], ["net"], cap=cap)
+    registry = Registry.of("a" * 32, [one.with_cap(cap) for one in found], ["net"], cap=cap)
     settings = fl.RunSettings(
         rounds=rounds, cohort_size=CLIENTS, eval_every=rounds, engine="devices", compilation="none", threads=1,
         on_nonfinite="refuse", median_bound=bound,
@@ -182,7 +182,7 @@ def one_liar(kind: str, lie: str, rounds: int, bound: float | None, folder: Path
     population = fl.Job(algorithm=algorithm, federation=people, model={"net": Network}, settings=here).population
 
     def device(k: int, name: str) -> Callable[[bytes], bytes]:
-        runtime = Runtime(alone(population, k), algorithm)
+        runtime = Runtime(population_of(population, k), algorithm)
         true = Controller(name, token_of(name), runtime, ModelManager(folder / str(k), runtime.fresh(0)))
 
         def lied(upload: Any) -> Any:
@@ -192,9 +192,9 @@ def one_liar(kind: str, lie: str, rounds: int, bound: float | None, folder: Path
             return Weighted(value=value, weight=torch.full_like(upload.weight, size))
 
         def answer(data: bytes) -> bytes:
-            method = head_of(unsealed(data, token_of(name), 1 << 30))["method"]
+            method = head_of(unseal(data, token_of(name), 1 << 30))["method"]
             said = true(data)
-            return changed(said, token_of(name), lied) if k == LIAR and method == "local_update" else said
+            return with_upload(said, token_of(name), lied) if k == LIAR and method == "local_update" else said
 
         return answer if lie != "honest" else true
 

@@ -101,7 +101,7 @@ def unlike_the_loop(folder: Path, federation: Federation) -> list[str]:
     for got, want in zip(records(folder)[1:], history.metrics[1:], strict=True):
         wrong += [f"round {got['round']}: {n} differs" for n in GLOBAL if got.get(n) != want.get(n)]
     files = RunDirectory(folder / "out")
-    files.checkpoints.identity = identity(files.document("manifest"))
+    files.checkpoints.identity = identity(files.manifest())
     server = files.checkpoints.server(files.checkpoint(), history.server)
     return wrong + ([] if runs.same(server, history.server) else ["the server's state differs in the end"])
 

@@ -35,11 +35,11 @@ from fedloom.engines.message import Call
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import Experiment
 from fedloom.storage.files import digest
-from fedloom.testing.in_process import Keeping
-from fedloom.wire.reception import _read
+from fedloom.testing.in_process import DevicesInProcess
+from fedloom.wire.reception import _read_registration
 from fedloom.wire.service import request_bytes
 from fedloom.wire.start import Start
-from fedloom.wire.transport import pack, part, sealed, unpack, unsealed, with_checksum
+from fedloom.wire.transport import pack, part, seal, unpack, unseal, with_checksum
 from tiny import LOCAL, mlp, population
 
 ODD: list[Any] = [
@@ -56,7 +56,7 @@ class Wire:
 
     def __init__(self) -> None:
         # states travel: more to damage
-        self.engine = Keeping(population(mlp), PFedSD(local=LOCAL), Options(counts_states=True))
+        self.engine = DevicesInProcess(population(mlp), PFedSD(local=LOCAL), Options(counts_states=True))
         fleet = self.engine.fleet
         assert fleet is not None
         self.name = fleet.names[2]
@@ -65,28 +65,28 @@ class Wire:
         self.asked = self.engine.request(call, [2], lambda ids: ())
         self.device = self.engine.controller(2)
         beside = {"to": self.name, "durable": 0}
-        self.request = sealed(
+        self.request = seal(
             request_bytes(self.asked, 1, (1, part(call.broadcast)), self.engine.stack([2]), **beside), self.token
         )
-        self.engine._sent = {2: 1}
+        self.engine._request_numbers = {2: 1}
         self.answer = self.device(self.request)
         self.want = self.taken(self.answer)
 
     def asks(self, data: bytes) -> str | None:
         """What the device says is wrong with a request."""
-        self.device._number, self.device._newest = 0, (-1, -1)
-        problem = unpack(unsealed(self.device(data), self.token, 1 << 30)).head["problem"]
+        self.device._number, self.device._newest_training = 0, (-1, -1)
+        problem = unpack(unseal(self.device(data), self.token, 1 << 30)).head["problem"]
         return None if problem is None else f"{problem['kind']}: {problem['text']}"
 
     def taken(self, data: bytes) -> Any:
         """What the server takes of an answer."""
-        return self.engine._taken(self.asked, self.engine._open(2, memoryview(data)))[1].upload
+        return self.engine._read_answer(self.asked, self.engine._open_answer(2, memoryview(data)))[1].upload
 
     def own(self, rng: Random, sound: bytes) -> bytes:
         """Nonsense of the other end itself."""
-        inner = bytes(unsealed(sound, self.token, 1 << 30))
+        inner = bytes(unseal(sound, self.token, 1 << 30))
         if rng.random() < 0.4:
-            return sealed(with_checksum(fuzz.damaged(inner[4:], rng)), self.token)
+            return seal(with_checksum(fuzz.damaged(inner[4:], rng)), self.token)
         message = unpack(inner)
         head, parts = dict(message.head), dict(message.parts)
         for _ in range(rng.choice((1, 1, 2, 3))):
@@ -100,7 +100,7 @@ class Wire:
             parts[name] = rng.choice([(), [], {}, torch.zeros(3), [torch.zeros(1, 2)], parts.get("upload", ())])
         if rng.random() < 0.1 and parts:
             del parts[rng.choice(list(parts))]
-        return sealed(pack(head, parts), self.token)
+        return seal(pack(head, parts), self.token)
 
 
 _wire: list[Wire] = []
@@ -142,6 +142,7 @@ def read_own_answer(data: bytes, _: Path) -> None:
 
 SOUND = {
     "id": "a" * 32, "train": [3, 4], "test": [1, 1], "val": [0, 0], "shape": [4], "dtype": "float32", "model": "",
+    "classes": [], "columns": [],
 }  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def registration(rng: Random) -> bytes:
 
 
 def read_registration(data: bytes, _: Path) -> None:
-    found = _read(data)
+    found = _read_registration(data)
     assert sum(found.capped(100).train) <= 100, "too many examples count"
 
 
@@ -177,7 +178,7 @@ def member(folder: Path) -> Membership:
         np.savez(folder / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
         _member.append(Membership(str(folder / "mine.npz"), folder / "state"))
     one = _member[0]
-    one._asked, one._taken, one.controller, one.over = {}, None, None, False
+    one._offer, one._welcome, one.controller, one.is_over = {}, None, None, False
     shutil.rmtree(one.folder / "starts", ignore_errors=True)
     return one
 
@@ -245,7 +246,7 @@ def read_welcome(messages: list[bytes], folder: Path) -> None:
             if one._start is not None and one._start.network is None:
                 assert one.controller is None, "it has joined without the whole start"
                 assert one._start.has < len(start().data) + 2000, "more than the network can have"
-    if one._start is not None and one._due == []:
+    if one._start is not None and one._missing == []:
         assert one._start.network is not None, "it has joined without a start"
         assert all(bool(t.isfinite().all()) for t in one._start.network.whole(0).values()), "not finite"
 

@@ -127,15 +127,15 @@ def test_one_that_does_not_apply_costs_no_other(run: Path, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "say which run and what to measure"),
-        (["RUN"], "say which run and what to measure"),
+        ([], "needs a run and the names of analyses"),
+        (["RUN"], "needs a run and the names of analyses"),
         (["RUN", "alignmnt"], "there is no analysis 'alignmnt' (did you mean 'alignment'?)"),
         (["RUN", "alignment", "--round", "9"], "has the rounds 1 to 3, got 9"),
         (["RUN", "alignment", "--rounds", "1,x"], "--rounds must be of type int, got 'x'"),
-        (["RUN", "alignment", "--rounds", "all,2"], "takes numbers, as in 1,50,100, or all by itself, got all,2"),
+        (["RUN", "alignment", "--rounds", "all,2"], "takes numbers, as in 1,50,100, or all alone, got all,2"),
         (
             ["RUN", "all", "forgetting"],
-            "all names every analysis by itself, got all forgetting: fedloom analyse RUN all",
+            "all stands alone, got all forgetting: fedloom analyse RUN all",
         ),
         (["RUN", "forgetting", "--model", "nonsense"], "the run has no model 'nonsense'; it has mlp"),
         (["RUN", "consistency", "--round", "1"], "compares rounds with the one before: name one after 1"),

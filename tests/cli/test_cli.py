@@ -213,7 +213,7 @@ def test_a_server_that_kept_its_state_is_named(own: str, capsys: pytest.CaptureF
     argv = ["run", "feddf", *QUICK, "--data", own, "--public", "12", "--set", "distill.lr=1e38", "--set", "steps=3"]
     status, out, _ = call(capsys, *argv, "--on-nonfinite", "refuse")
     assert status == 0
-    assert "feddf: the server's new state was not finite, it kept the one before, in round 1, 2\n" in out
+    assert "feddf: the server's new state was not finite and was refused in round 1, 2\n" in out
     assert "the server" in error(capsys, *argv)
 
 
@@ -253,7 +253,7 @@ def test_a_run_that_fails_costs_none_that_is_finished_and_one_that_diverges_no_o
     if diverges:
         assert (status, err) == (1, "")
         assert rows.count("fedprox") == 2
-        said = "fedntd is in no table, it diverged: client 3, round 1, batch 2: the loss is nan"
+        said = "fedntd diverged and is in no table: client 3, round 1, batch 2: the loss is nan"
         assert out.splitlines()[-1] == said
     else:
         assert (status, err) == (2, "error: client 3, round 1, batch 2: the loss is nan\n")
@@ -276,7 +276,7 @@ def test_runs_that_are_resumed_go_on_without_one_that_diverges(
     monkeypatch.setattr(Job, "run", failing)
     status, out, err = call(capsys, "resume", str(tmp_path), "--rounds", "3")
     assert (status, err) == (1, "")
-    assert "fedntd is in no table, it diverged: client 3, round 3, batch 2: the loss is nan" in out
+    assert "fedntd diverged and is in no table: client 3, round 3, batch 2: the loss is nan" in out
     assert [History.read(tmp_path / name).metrics[-1]["round"] for name in ("fedntd", "fedprox")] == [2, 3]
     assert error(capsys, "resume", str(tmp_path / "fedntd"), "--rounds", "3").endswith("the loss is nan")
 
@@ -291,8 +291,8 @@ def test_a_run_from_python_among_those_that_are_resumed_costs_no_other(
     (tmp_path / "fedavg" / "settings.json").write_text("{}")
     status, out, err = call(capsys, "resume", str(tmp_path), "--rounds", "3")
     assert (status, err) == (1, "")
-    assert f"left as it is: the run in {mine} was started from Python" in out
-    assert f"left as it is: {tmp_path / 'fedavg' / 'settings.json'}" in out
+    assert f"not resumed: the run in {mine} was started from Python" in out
+    assert f"not resumed: {tmp_path / 'fedavg' / 'settings.json'}" in out
     logs = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("fedavg", "fedprox", "mine")]
     assert [log.count("\n") for log in logs] == [3, 4, 2]
     assert "was started from Python" in error(capsys, "resume", str(mine))
@@ -308,7 +308,7 @@ def test_a_comparison_keeps_its_order_and_its_names(
     argv = ["fedprox", "methods_of_mine:Mine", "fedavg", *QUICK, "--data", own, "--seed", "0,1", "--no-local-only"]
     assert call(capsys, "compare", *argv, "--out", "out")[0] == 0
     made = [path.read_bytes() for path in files]
-    assert b"less fedprox" in made[0]
+    assert b"minus fedprox" in made[0]
     assert call(capsys, "resume", "out")[0] == 1  # code is somebody's words
     status, out, _ = call(capsys, "resume", "out", "--allow-code")
     assert (status, [path.read_bytes() for path in files]) == (0, made)
@@ -321,7 +321,7 @@ def test_a_comparison_keeps_its_order_and_its_names(
     assert b"| Ours | " in (tmp_path / "named/summary.md").read_bytes()
     for wrong, message in (
         (["--name", "fedavg"], "--name takes OLD=NEW, as in fedavg=FedAvg, got 'fedavg'"),
-        (["--name", "a=b", "--name", "a=c"], "--name names each once, got a=b a=c: drop the repeats"),
+        (["--name", "a=b", "--name", "a=c"], "--name takes each OLD once, got a=b a=c: drop the repeats"),
         (["--columns", "lost"], "columns are seeds, last, tail, validated, best, mean, differences, got 'lost'"),
     ):
         assert message in error(capsys, "summary", "out", *wrong)
@@ -378,11 +378,11 @@ OPENING = (
         ("run fedavg --set aggregation", "--set takes NAME=VALUE, got 'aggregation'"),
         (
             "compare fedavg fedntd --set beta=0.5",
-            "--set 'beta=0.5': say whose it is, ALGORITHM.NAME=VALUE with one of fedavg, fedntd",
+            "--set in a comparison needs ALGORITHM.NAME=VALUE, with one of fedavg, fedntd, local_only, got 'beta=0.5'",
         ),
         (
             "compare fedavg fedntd fedavg",
-            "each algorithm is named once, since results stand under its name, got fedavg and fedavg: drop the repeats",
+            "each algorithm must be named once, since its name is that of its results, got fedavg and fedavg: drop",
         ),
         ("run kt_pfl", "kt_pfl needs public examples, got none; take some out with data.public (--public 500)"),
         ("run fedavg --model lenett", "unknown model 'lenett' (did you mean 'lenet'?); there are logistic, svm, mlp"),
@@ -415,9 +415,9 @@ OPENING = (
             "run fedavg --device meta",
             "device must be 'cpu', 'cuda' or 'cuda:0', ..., got 'meta', on which nothing is c",
         ),
-        ("run fedavg --seed 0-2", "--seed names seeds with commas between them, got '0-2': write --seed 0,1,2"),
-        ("run fedavg --seed 3-1", "--seed names seeds with commas between them, got '3-1': write --seed 0,1,2"),
-        ("run fedavg --seed 4,4", "each seed is named once, got --seed 4,4"),
+        ("run fedavg --seed 0-2", "--seed takes seeds with commas between them, got '0-2': write --seed 0,1,2"),
+        ("run fedavg --seed 3-1", "--seed takes seeds with commas between them, got '3-1': write --seed 0,1,2"),
+        ("run fedavg --seed 4,4", "each seed must be named once, got --seed 4,4"),
         (
             "run fedavg --lr 0.1,0.01",
             "local.lr must be of type float, got '0.1,0.01': write one number, such as 0.1; several values are tried "

@@ -27,5 +27,5 @@ def test_what_new_writes_runs(
     assert history.federation["class_names"] == ["no", "yes"]
     assert history.metrics[-1]["round"] == 3
     said = error(capsys, "new", str(folder))
-    assert said.startswith("nothing is overwritten, and ")
+    assert said.startswith("fedloom new overwrites no file, and ")
     assert said.endswith("has my_data.py, my_model.py, settings.toml, settings.schema.json: name another directory")

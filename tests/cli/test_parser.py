@@ -35,6 +35,7 @@ def functions(of: argparse.ArgumentParser) -> Iterator[str]:
         ("--help", 0),
         ("--version", 0),
         ("algorithms", 0),
+        ("claims dense", 0),
         ("report --help", 0),
         ("run --help", 0),
         ("sweep --help", 0),
@@ -53,7 +54,7 @@ def test_what_needs_no_run_does_not_wait_for_pytorch(command: str, status: int) 
 def test_every_command_does_something() -> None:
     found = set(functions(parser()))
     assert {"train.compare", "data_sets.show", "demo.run"} <= found
-    assert all(callable(cli._function(name)) for name in found)
+    assert all(callable(cli._load_function(name)) for name in found)
 
 
 def test_without_arguments_it_helps(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,7 @@ def test_run_and_compare(data: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert settings["data"]["source"] == f"mnist:{data}"
 
     status, text, _ = call(capsys, "reproduce", "fedntd-table7", *argv)  # the same cells
-    assert (status, "1 of 1 runs were there already" in text) == (0, True)
+    assert (status, "1 of 1 runs existed already" in text) == (0, True)
     assert set(verdicts(tmp_path, "fedntd-table7")) == {"mnist-s2/fedavg", "mnist-s2/fedntd"}
 
 
@@ -113,7 +113,7 @@ def test_skip_and_go_on(data: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert call(capsys, "reproduce", *argv, "--out", str(out))[0] == 0
     before, stamp = logs(out), (out / log).stat().st_mtime_ns
     status, text, _ = call(capsys, "reproduce", *argv, "--out", str(out))
-    assert (status, "1 of 1 runs were there already" in text) == (0, True)
+    assert (status, "1 of 1 runs existed already" in text) == (0, True)
     assert (out / log).stat().st_mtime_ns == stamp
 
     # A second seed and more rounds: what is there goes on, with the rates of the long schedule.
@@ -197,7 +197,7 @@ def test_missing_data_are_said_once(data: str, tmp_path: Path, capsys: pytest.Ca
     assert said == ["cifar10-s2 left out", "cifar10-s3 left out, as cifar10-s2 is", "cifar100-s10 left out"]
     assert "skipped" not in text
     status, text, _ = call(capsys, "reproduce", *argv, "--only", "mnist-s2,cifar10-s2,cifar10-s3")
-    assert (status, text.count("left out"), "2 of 6 runs were there already" in text) == (1, 2, True)
+    assert (status, text.count("left out"), "2 of 6 runs existed already" in text) == (1, 2, True)
 
 
 def test_a_method_whose_public_data_are_missing_costs_no_other(
@@ -290,7 +290,7 @@ def test_exported_runs_count_as_done_and_do_not_go_on(
 
     # Without data too: nothing must be run.
     status, text, _ = call(capsys, "reproduce", *argv[:-2], "--out", str(tmp_path / "new"), "--known", str(kept))
-    assert (status, "1 of 1 runs were there already" in text) == (0, True)
+    assert (status, "1 of 1 runs existed already" in text) == (0, True)
     assert verdicts(tmp_path / "new") == verdicts(out)
     assert logs(tmp_path / "new") == {}
 
@@ -316,26 +316,26 @@ def test_report_only_runs_nothing(data: str, tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "fedntd-table1/results.csv").unlink()
     argv = ("fedntd-table1", "--report-only", "--out", str(tmp_path))
     status, text, _ = call(capsys, "reproduce", *argv, "--rounds", "1")
-    assert (status, "\n1 of 98 runs asked for are there\n" in text) == (1, True)
+    assert (status, "\n1 of 98 requested runs exist\n" in text) == (1, True)
     assert "seed-0" not in text
     assert verdicts(tmp_path) == {"mnist-s2/fedavg": "short run (1 of 200)"}
     argv = (*argv, *SMALL)
     for more, expected, words in (
-        ((), 0, "1 of 1 runs"),
-        (("--rounds", "2"), 0, "1 of 1 runs"),
-        (("--rounds", "3"), 1, "0 of 1 runs"),
-        (("--seeds", "5"), 1, "1 of 5 runs"),
-        (("--seed", "1"), 1, "0 of 1 runs"),
-        (("--set", "local.lr=0.5"), 1, "0 of 1 runs"),
+        ((), 0, "1 of 1 requested runs"),
+        (("--rounds", "2"), 0, "1 of 1 requested runs"),
+        (("--rounds", "3"), 1, "0 of 1 requested runs"),
+        (("--seeds", "5"), 1, "1 of 5 requested runs"),
+        (("--seed", "1"), 1, "0 of 1 requested runs"),
+        (("--set", "local.lr=0.5"), 1, "0 of 1 requested runs"),
     ):
         status, text, _ = call(capsys, "reproduce", *argv, *more)
-        assert (status, f"\n{words} asked for are there\n" in text) == (expected, True), more
+        assert (status, f"\n{words} exist\n" in text) == (expected, True), more
     assert logs(tmp_path) == before
     (tmp_path / FEDAVG / "seed-0" / "failed.json").write_bytes(reading.sealed({"why": "the loss is NaN"}))
     status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2", "--rounds", "3")
-    assert (status, "\n0 of 2 runs asked for are there, 1 failed\n" in text) == (1, True)
+    assert (status, "\n0 of 2 requested runs exist, 1 failed\n" in text) == (1, True)
     status, text, _ = call(capsys, "reproduce", *argv, "--seeds", "2")  # whose round it did not fail in
-    assert (status, "\n1 of 2 runs asked for are there\n" in text) == (1, True)
+    assert (status, "\n1 of 2 requested runs exist\n" in text) == (1, True)
 
 
 def test_data_are_loaded_once_and_a_seed_of_every_cell_comes_first(data: str, tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_the_same_command_goes_on_after_ctrl_c(
     argv = ("fedntd-table1", *SMALL, "--rounds", "8", "--set", "model=logistic", "--data", data, "--out", str(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr("fedloom.cli.reproduce.train", partial(train, on_round=stop_after(7)))
-        assert call(capsys, "reproduce", *argv)[::2] == (130, "interrupted; the same command goes on\n")
+        assert call(capsys, "reproduce", *argv)[::2] == (130, "interrupted; the same command continues\n")
     status, text, _ = call(capsys, "reproduce", *argv)
     assert (status, ", from round 5\n" in text) == (0, True)  # the last checkpoint
     assert logs(tmp_path)[f"{FEDAVG}/seed-0/metrics.jsonl"].count(b"\n") == 9
@@ -465,12 +465,15 @@ def test_the_same_command_goes_on_after_ctrl_c(
         (("fedntd-table1", "--out", "OUT", "--report-only"), "is no folder; with --report-only name one with results"),
         (
             ("fedntd-table1", "--out", "OUT", "--data", "D", "--methods", ","),
-            "--methods names nothing, got ','; leave it out for all",
+            "--methods takes at least one name, got ','; leave it out for all",
         ),
-        (("fedntd-table1", "--out", "OUT", "--data", "D", "--methods", ""), "--methods names nothing, got ''"),
-        (("fedntd-table1", "--out", "OUT", "--data", "D", "--only", ","), "--only names nothing, got ','"),
-        (("fedntd-table1", "--list", "--only", ""), "--only names nothing, got ''"),
-        (("--list", "--only", "cifar10"), "--only and --methods choose from a table; name it"),
+        (
+            ("fedntd-table1", "--out", "OUT", "--data", "D", "--methods", ""),
+            "--methods takes at least one name, got ''",
+        ),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--only", ","), "--only takes at least one name, got ','"),
+        (("fedntd-table1", "--list", "--only", ""), "--only takes at least one name, got ''"),
+        (("--list", "--only", "cifar10"), "--only and --methods choose from a table: name it"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--seeds", ""), "--seeds must be of type int, got ''"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "run.bf16"), "--set takes NAME=VALUE"),
         (
@@ -498,7 +501,7 @@ def test_the_same_command_goes_on_after_ctrl_c(
             ("fedntd-table1", "--out", "OUT", "--data", "D", "--set", "local.optimiser=adam"),  # FedAvg is not the last
             "steps of Adam amount to no number of plain SGD steps",
         ),
-        (("fedntd-table1", "--out", "OUT", "--data", "D", "--seed", "1,1"), "each seed is named once"),
+        (("fedntd-table1", "--out", "OUT", "--data", "D", "--seed", "1,1"), "each seed must be named once"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--seeds", "0"), "--seeds must be >= 1, got 0"),
         (("fedntd-table1", "--out", "OUT", "--data", "D", "--rounds", "x"), "--rounds must be of type int, got 'x'"),
         (
@@ -557,7 +560,7 @@ def test_other_settings_than_the_runs_that_are_there(
     assert call(capsys, "reproduce", *argv, *real)[0] == 0
     assert verdicts(tmp_path / "real") == {"mnist-s2/fedavg": "short run (1 of 200)"}
     status, text, _ = call(capsys, "reproduce", *argv, *changes, "--out", str(tmp_path / "same"), "--known", str(out))
-    assert (status, "1 of 1 runs were there already" in text) == (0, True)
+    assert (status, "1 of 1 runs existed already" in text) == (0, True)
     assert verdicts(tmp_path / "same") == {"mnist-s2/fedavg": "other settings: model, local.lr"}
 
 

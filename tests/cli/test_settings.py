@@ -135,7 +135,7 @@ def test_the_algorithm_of_the_file_is_the_default(capsys: pytest.CaptureFixture[
     done(capsys, "run fedavg --settings one.toml --out b")
     assert (settings("a")["algorithm"], settings("b")["algorithm"]) == ("fedntd", "fedavg")
     assert refused(capsys, "run --settings tiny.toml") == (
-        "say which algorithm: fedloom run NAME, or algorithm = NAME in the settings file"
+        "a run needs an algorithm: fedloom run NAME, or algorithm = NAME in the settings file"
     )
 
 
@@ -376,7 +376,9 @@ def test_several_seeds_are_several_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert shared[0] == shared[1] != History.read("runs/fedavg/seed-2").manifest["federation"]["parts"]
     said = refused(capsys, "run fedavg --settings tiny.toml --out runs/fedavg")
     assert said.startswith("runs/fedavg holds several runs (seed-1, seed-2), and one beside them would be lost among ")
-    assert refused(capsys, "run fedavg --settings tiny.toml --seed 1,1") == "each seed is named once, got --seed 1,1"
+    assert (
+        refused(capsys, "run fedavg --settings tiny.toml --seed 1,1") == "each seed must be named once, got --seed 1,1"
+    )
 
 
 @pytest.mark.slow
@@ -395,7 +397,7 @@ def test_runs_go_on_and_missing_ones_start(capsys: pytest.CaptureFixture[str]) -
     done(capsys, "resume whole/fedavg --at 0 --rounds 1 --allow-code")
     assert len(History.read("whole/fedavg").metrics) == 2
     assert refused(capsys, "run fedavg --settings tiny.toml --resume") == (
-        "--resume goes on with what a directory holds; name it with --out DIR"
+        "--resume continues the runs of a directory: name it with --out DIR"
     )
     said = refused(capsys, "run fedavg --settings tiny.toml --lr 0.5 --resume --out cut/fedavg")
     assert "holds a run with other settings or data: hyper_parameters.local.optimiser.lr was 0.1 and is 0.5" in said
@@ -407,7 +409,7 @@ def test_an_interrupted_run_says_how_it_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Job, "run", interrupted)
         assert cli.main(["run", "fedavg", "--settings", "tiny.toml", "--out", "a"]) == 130
-    assert capsys.readouterr().err == "interrupted; the same command with --resume goes on\n"
+    assert capsys.readouterr().err == "interrupted; the same command with --resume continues\n"
     done(capsys, "run fedavg --settings tiny.toml --out a --resume")
     assert len(History.read("a").metrics) == 4
 
@@ -458,7 +460,7 @@ def test_a_round_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "run fedavg --settings tiny.toml --rounds 4 --out a")
     out = done(capsys, "replay a 3 --save local --allow-code")
     assert out.splitlines()[1].strip() == "Local models of round 3"
-    agrees = "the same cohort, losses and bytes as the run wrote down"
+    agrees = "the same cohort, losses and bytes as in the log"
     assert out.splitlines()[-1] == f"{agrees}, and the same bits as the checkpoint of round 3"
     clients = History.read("a").metrics[3]["clients"]
     assert sorted(p.name for p in Path("local").iterdir()) == sorted(f"client-{k}.safetensors" for k in clients)
@@ -556,9 +558,9 @@ def test_local_only_stands_beside_a_comparison_unless_declined(capsys: pytest.Ca
     assert "run 6 of 6, local_only/seed-2: stacked engine" in out
     assert "summary: runs/summary.tex, runs/summary.md, runs/summary.csv" in out
     said = done(capsys, "summary runs --against local_only --reading best --out paper")
-    assert "personal, less" in " ".join(said.split())
+    assert "personal minus" in " ".join(said.split())
     assert Path("paper/summary.tex").read_text(encoding="utf-8").startswith(r"\begin{table}")
     out = done(capsys, "compare fedavg fedprox --settings tiny.toml --rounds 1 --test-fraction 0")
-    assert "local_only is left out: clients hold out no examples to be judged on" in out
+    assert "local_only is left out: clients hold out no examples for evaluation" in out
     out = done(capsys, "compare fedavg fedprox --no-local-only --settings tiny.toml --rounds 1")
     assert "local_only" not in out

@@ -99,8 +99,8 @@ def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Job, "run", second_trial_interrupted)
         status, out, err = sweep(argv)
-    assert (status, err) == (130, "interrupted; the same command with --resume goes on\n")
-    assert out.splitlines()[-1] == "1 of 3 trials are done; go on with the same command and --resume"
+    assert (status, err) == (130, "interrupted; the same command with --resume continues\n")
+    assert out.splitlines()[-1] == "1 of 3 trials are done; continue with the same command and --resume"
     assert [row["status"] for row in rows(tmp_path)] == ["done"]
     assert "already holds a sweep; continue it (--resume)" in refused(sweep(argv))
     assert "holds another sweep: space.local.lr was" in refused(
@@ -147,7 +147,7 @@ def test_values_that_hold_commas(sweep: Any, tmp_path: Path) -> None:
         ("fedavg --over lr", "--over takes KEY=V1,V2,... or KEY=log:LOW:HIGH, got 'lr'"),
         ("fedavg --over local.lr=", "--over takes KEY=V1,V2,... or KEY=log:LOW:HIGH, got 'local.lr='"),
         ("fedavg --over local.lr=0.1,", "--over takes KEY=V1,V2,... or KEY=log:LOW:HIGH, got 'local.lr=0.1,'"),
-        ("fedavg --over local.lr=1 --over local.lr=2", "--over names each setting once, got local.lr again; give its"),
+        ("fedavg --over local.lr=1 --over local.lr=2", "--over takes each setting once, got local.lr again; give its"),
         ("fedavg --over local.lr=log:1", "local.lr = log:1 is searched: say how many"),
         ("fedavg --over local.lr=log:0.1:1", "local.lr = log:0.1:1 is searched: say how many trials (--search 20)"),
         ("fedavg --over local.lr=0.1 --out ./own.npz", "own.npz is a file; name a directory"),
@@ -156,7 +156,7 @@ def test_values_that_hold_commas(sweep: Any, tmp_path: Path) -> None:
             "val_accuracy is measured on validation examples, and data.val_",
         ),
         ("fedavg --over local.lr=0.1 --by accuracy", "a sweep chooses by one of val_accuracy, train_loss, "),
-        ("fedavg --over local.lr=0.1 --seed 0,0", "each seed is named once, got --seed 0,0"),
+        ("fedavg --over local.lr=0.1 --seed 0,0", "each seed must be named once, got --seed 0,0"),
         ("fedavg --over local.lr=0.1 --track nowhere:x", "a tracker is one of tensorboard:DIR"),
         ("fedavgg --over local.lr=0.1", "unknown algorithm 'fedavgg' (did you mean 'fedavg'?)"),
     ],

@@ -42,7 +42,9 @@ def test_each_run_has_a_line_and_each_problem(tmp_path: Path, capsys: pytest.Cap
     assert main(["verify", out, "--expect", root.removeprefix("root: ")]) == 0
     assert capsys.readouterr().out.splitlines() == [*lines, root]
     assert main(["verify", f"{out}/fedavg", "--expect", root.removeprefix("root: ")]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"NOT THE ROOT {root.removeprefix('root: ')} that was")
+    assert (
+        capsys.readouterr().out.splitlines()[-1].startswith(f"NOT THE EXPECTED ROOT {root.removeprefix('root: ')}: the")
+    )
     assert main(["verify", out, "--expect", "1234"]) == 2
     assert "--expect takes a root as fedloom verify prints it" in capsys.readouterr().err
     (tmp_path / "two/fedavg/settings.json").write_text("{}")
@@ -127,6 +129,33 @@ def test_a_changed_settings_file_is_refused_before_it_is_used(
 
 
 @pytest.mark.slow
+def test_a_run_of_another_format_is_refused_by_every_command_that_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(["run", "fedavg", *QUICK, "--out", str(out)]) == 0
+    text = (out / "manifest.json").read_text()
+    (out / "manifest.json").write_text(text.replace('"format": 2', '"format": 1'))
+    (out / "settings.json").write_text("{}")  # as the format of that time had it
+    message = f"{out} holds a run of format 1, and format 2 is read: run it again; its metrics.jsonl is plain text"
+    for command in (
+        ["resume", str(out)],
+        ["replay", str(out), "1"],
+        ["branch", str(out), "--at", "1", "--out", str(tmp_path / "branch")],
+        ["export", str(out), str(tmp_path / "model.pt")],
+        ["analyse", str(out), "forgetting"],
+        ["report", str(out)],
+        ["summary", str(out)],
+        ["run", "fedavg", *QUICK, "--out", str(out), "--resume"],
+    ):
+        capsys.readouterr()
+        assert main(command) == 2, command
+        assert message in " ".join(capsys.readouterr().err.split()), command
+    assert main(["verify", str(out)]) == 1
+    assert capsys.readouterr().out == f"{out}: NOT WHOLE\n  {message}\n"
+
+
+@pytest.mark.slow
 def test_what_was_killed_before_its_first_record_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert main(["run", "fedavg", *QUICK, "--out", str(out)]) == 0
@@ -143,7 +172,7 @@ def test_what_was_killed_before_its_first_record_is_resumed(tmp_path: Path, caps
     assert main(["resume", str(out)]) == 0
     assert "--resume" not in capsys.readouterr().out  # what is resumed is the run that was named
     assert main(["resume", str(out.parent)]) == 0
-    assert "starts the others too, with --resume" in capsys.readouterr().out
+    assert "to start the others, repeat their command with --resume" in capsys.readouterr().out
     assert (out / "metrics.jsonl").read_bytes() == metrics
 
 

@@ -21,6 +21,7 @@ from fedloom import FedAvg, PFedSD, RunSettings, run, verify
 from fedloom.coordinator import History, Job, check_free, directory as directory_module, reading
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import DamageError, FedloomError, SettingError, StorageError, StorageWarning
+from fedloom.report import summary, write_report
 from fedloom.storage import files
 from tiny import LOCAL, federation, linear
 
@@ -224,8 +225,9 @@ def all_checkpoints(directory: Path, other: Path) -> None:
         (edited(setting("clients", to=[]), seal=True), "clients and logs must be mappings"),
         (edited(setting("logs", "metrics.jsonl", to=[-1, "0" * 32]), seal=True), "is no length and digest of a log"),
         (edited(setting("logs", "metrics.jsonl", to=7), seal=True), "7 is no length and digest of a log"),
+        (edited(setting("logs", "metrics.jsonl", to=[7, None]), seal=True), "is no length and digest of a log"),
         (edited(setting("round", to=5), seal=True), "it is of round 5"),
-        (edited(setting("before", to=None), seal=True), "before must be a list of indexes, got None"),
+        (edited(lambda index: index.pop("before"), seal=True), "before must be a list of indexes, got None"),
         (edited(setting("before", to=[["00000006.json", "0" * 32]]), seal=True), "is no index of a round before 6"),
         (edited(setting("before", to=[["../x.json", "0" * 32]]), seal=True), "is no index of a round before 6"),
         (edited(setting("format", to=1), seal=True), "format must be 2, got 1"),
@@ -375,21 +377,6 @@ def test_what_was_changed_everywhere_and_sealed_anew_has_another_root(done: Path
     assert verify(done).root != root
 
 
-@pytest.mark.slow
-def test_a_run_whose_indexes_name_none_goes_on_and_names_them_from_then(tmp_path: Path) -> None:
-    interrupted(JOB, tmp_path, after=4)
-    forgets(tmp_path)
-    notes = verify(tmp_path).notes
-    assert "begun by an earlier fedloom, which did not write down with which weights" in notes
-    assert "2 older checkpoint(s) that none after them names: the root says nothing of them" in notes
-    assert same_end(whole(), JOB.run(tmp_path, resume=True))
-    assert content(tmp_path / "manifest.json")["chained"] == 5
-    assert verify(tmp_path).whole
-    JOB.restore(tmp_path, 3)
-    seal_anew(tmp_path / NEWEST, lambda index: index.pop("before"))
-    refused(tmp_path, "before must be a list of indexes, got None")
-
-
 # ---- documents of strange shape (D8)
 
 
@@ -426,12 +413,11 @@ def nested(directory: Path) -> None:
         (bent(setting("run", "checkpoint_every", to=0)), r"run\.checkpoint_every must be an integer >= 1, got 0"),
         (bent(setting("federation", "clients", to="6")), r"federation\.clients must be an integer >= 1"),
         (bent(setting("documents", to={"../x": []})), "documents must be names and digests"),
-        (bent(setting("unproved", to="x")), "unproved must be an integer"),
-        (bent(setting("chained", to=-1)), "chained must be an integer >= 0, got -1"),
+        (bent(lambda manifest: manifest.pop("documents")), "documents must be names and digests, got None"),
         (bent(setting("initial", to={"Linear": 3})), "initial must be a mapping to texts"),
         (bent(setting("start", to={"file": "x"})), "start must be a file and its digest"),
-        (bent(setting("later", to=["seed"])), "later must be a list of facts that came later"),
-        (bent(setting("format", to=3)), r"format must be 1 or 2 \(newer ones need a newer fedloom\), got 3"),
+        (bent(setting("format", to="2")), "format must be an integer, got '2'"),
+        (bent(lambda manifest: manifest.pop("format")), "format must be an integer, got None"),
         (nested, "JSON is nested too deeply"),
     ],
 )
@@ -509,7 +495,8 @@ def test_an_older_index_that_is_damaged_goes_aside_with_its_files(done: Path) ->
     for name, data in before.items():
         aside = "checkpoints/00000003" in name or Path(name).name in own
         assert after[f"set-aside/1/{name}" if aside else name] == data
-    assert verify(done).whole
+    notes = ["1 older checkpoint(s) that none after them names: the root says nothing of them"]  # that of round 0
+    assert (verify(done).whole, verify(done).notes) == (True, notes)
 
 
 @pytest.mark.slow
@@ -756,66 +743,61 @@ def test_giving_a_run_more_rounds_can_be_killed_at_any_write(tmp_path: Path, mon
         assert all(len(digests) == 1 for digests in named.values())
 
 
-# ---- runs of format 1
+# ---- runs of other formats
 
 
-def as_format_1(directory: Path) -> None:
-    """Rewrite a run as fedloom 0.1 wrote it before anything had a digest but the states."""
-    manifest = content(directory / "manifest.json")
-    del manifest["documents"], manifest["fixed"]["bf16"], manifest["chained"], manifest["initial"]
-    (directory / "manifest.json").write_text(json.dumps({**manifest, "format": 1}, indent=2) + "\n")
-    for path in (directory / "checkpoints").glob("*.json"):
-        index = content(path)
-        del index["run"], index["before"]
-        logs = {name: size for name, (size, _) in index["logs"].items()}
-        path.write_text(json.dumps({**index, "format": 1, "logs": logs}))
+def with_facts(directory: Path, **changes: Any) -> None:
+    """Rewrite the manifest of a run with other facts; None leaves one out. Format 1 had no digest of the manifest."""
+    facts = content(directory / "manifest.json") | changes
+    facts = {name: value for name, value in facts.items() if value is not None or name not in changes}
+    sealed = reading.sealed(facts, indent=2) if facts["format"] != 1 else json.dumps(facts).encode()
+    (directory / "manifest.json").write_bytes(sealed)
 
 
 @pytest.mark.slow
-def test_a_run_of_format_1_goes_on_and_is_proved_from_then(tmp_path: Path) -> None:
-    interrupted(JOB, tmp_path, after=4)
-    as_format_1(tmp_path)
-    found = verify(tmp_path)
-    assert (found.whole, found.round) == (True, 4)
-    assert "of an earlier format: only the states of checkpoints have digests" in found.notes
-    assert len(History.read(tmp_path).metrics) == 5
-    with pytest.warns(StorageWarning, match="of round 4 in .* is of an earlier format: .* cannot be proved") as said:
-        assert same_end(whole(), JOB.run(tmp_path, resume=True))
-    assert len(said) == 1
-    JOB.run(tmp_path, resume=True)  # says nothing
-    found = verify(tmp_path)
-    assert (found.whole, found.round) == (True, 6)
-    assert content(tmp_path / "manifest.json")["unproved"] == 4
-    assert content(tmp_path / NEWEST)["format"] == 2
-    as_index_1 = json.loads((tmp_path / "checkpoints/00000003.json").read_text())
-    assert as_index_1["format"] == 1  # an old one stays as it is
-    (tmp_path / NEWEST).write_text(json.dumps({**as_index_1, "round": 6}))
-    refused(tmp_path, "format must be 2, got 1")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::fedloom.core.errors.StorageWarning")
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "kind"),
     [
-        (swap_clients, "is no state of client"),
-        (rename_client("7"), r"client must be in 0\.\.5"),
-        (setting("logs", "metrics.jsonl", to=-1), "is no length and digest of a log"),
+        ({"format": 1, "documents": None, "initial": None}, "1"),
+        ({"format": 3}, "3"),
+        ({"initial": None}, "2 in an early form"),
+        ({"later": ["initial"]}, "2 in an early form"),
+        ({"unproved": 3}, "2 in an early form"),
     ],
 )
-def test_what_can_be_checked_of_format_1_is(change: Any, message: str, done: Path) -> None:
-    as_format_1(done)
-    index = json.loads((done / NEWEST).read_text())
-    change(index)
-    (done / NEWEST).write_text(json.dumps(index))
-    refused(done, message)
+def test_a_run_of_another_format_is_refused_alike_wherever_it_is_used(
+    changes: dict[str, Any], kind: str, done: Path, tmp_path: Path
+) -> None:
+    with_facts(done, **changes)
+    before = everything(done)
+    message = (
+        f"{done} holds a run of format {kind}, and format 2 is read: run it again; its metrics.jsonl is plain text"
+    )
+    for use in (
+        lambda: JOB.run(done, resume=True),
+        lambda: JOB.replay(done, 2),
+        lambda: JOB.restore(done),
+        lambda: JOB.branch(done, tmp_path / "branch"),
+        lambda: History.read(done),
+        lambda: summary(done),
+        lambda: write_report(done, tmp_path / "page"),
+    ):
+        with pytest.raises(StorageError) as error:
+            use()
+        assert str(error.value) == message
+    assert verify(done).problems == [message]
+    assert everything(done) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::fedloom.core.errors.StorageWarning")
-def test_another_run_of_format_1_is_refused(done: Path) -> None:
-    as_format_1(done)
-    refused(done, "run.seed was 0 and is 1", kind=SettingError, job=_job(1))
+def test_a_run_whose_manifest_says_from_where_it_is_chained_goes_on(tmp_path: Path) -> None:
+    """It is written no longer, and is no part of what a run is known by."""
+    interrupted(JOB, tmp_path, after=4)
+    with_facts(tmp_path, chained=0)
+    assert same_end(whole(), JOB.run(tmp_path, resume=True))
+    assert (verify(tmp_path).whole, verify(tmp_path).notes) == (True, [])
+    assert content(tmp_path / "manifest.json")["chained"] == 0
 
 
 def test_a_fingerprint_leaves_out_what_may_differ() -> None:
@@ -825,7 +807,7 @@ def test_a_fingerprint_leaves_out_what_may_differ() -> None:
         "federation": {"clients": 4},
         "versions": {},
     }
-    same = {**facts, "run": {"rounds": 9, "seed": 0}, "versions": {"torch": "3"}, "engine_reason": "x", "unproved": 3}
+    same = {**facts, "run": {"rounds": 9, "seed": 0}, "versions": {"torch": "3"}, "engine_reason": "x", "chained": 0}
     assert directory_module.identity(facts).fingerprint == directory_module.identity(same).fingerprint
     other = {**facts, "run": {"rounds": 3, "seed": 1}}
     assert directory_module.identity(facts).fingerprint != directory_module.identity(other).fingerprint
@@ -833,7 +815,7 @@ def test_a_fingerprint_leaves_out_what_may_differ() -> None:
 
 def test_a_run_directory_without_a_run_says_so(tmp_path: Path) -> None:
     with pytest.raises(DamageError, match="holds no run that can be read"):
-        RunDirectory(tmp_path).document("manifest")
+        RunDirectory(tmp_path).manifest()
     assert verify(tmp_path).problems
 
 
@@ -848,15 +830,16 @@ def test_fedavg_without_clients_states_is_whole(tmp_path: Path) -> None:
 
 def forgets(directory: Path, *places: tuple[str, ...]) -> None:
     """Rewrite a run as a version wrote it that did not know the settings at these places of the manifest."""
-    manifest = reading.manifest((directory / "manifest.json").read_bytes())
-    del manifest["chained"], manifest["initial"]
+    manifest = reading.manifest(directory)
     for *above, name in places:
         del functools.reduce(lambda part, key: part[key], above, manifest)[name]
     (directory / "manifest.json").write_bytes(reading.sealed(manifest, indent=2))
-    for path in (directory / "checkpoints").glob("*.json"):
-        run = directory_module.identity(manifest).fingerprint
-        index = {name: value for name, value in content(path).items() if name != "before"}
-        path.write_bytes(reading.sealed({**index, "run": run}))
+    digests = dict[str, str]()
+    for path in sorted((directory / "checkpoints").glob("*.json")):
+        index = content(path) | {"run": directory_module.identity(manifest).fingerprint}
+        index["before"] = [[name, digests.get(name, digest)] for name, digest in index["before"]]
+        path.write_bytes(reading.sealed(index))
+        digests[path.name] = files.digest(path.read_bytes())
 
 
 LATER = [

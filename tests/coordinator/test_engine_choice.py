@@ -152,7 +152,7 @@ def test_one_of_several_ranks_does_not_compute_the_whole_run(
     monkeypatch.setenv(name, "1")
     assert choose("auto", population(), LOCAL, 6)[0] in (Loop, Stacked)
     monkeypatch.setenv(name, "3")
-    rule = rf"with {name} = 3 each of 3 ranks would compute the whole run: share it out with --engine {engine} "
+    rule = rf"with {name} = 3 each of 3 ranks would compute the whole run: distribute it with --engine {engine} "
     with pytest.raises(SettingError, match=rule):
         choose("auto", population(), LOCAL, 6)
     with pytest.raises(SettingError, match=rule):

@@ -15,7 +15,7 @@ import tiny
 from fedloom import FedAvg, NewClients, RunSettings, run
 from fedloom.coordinator import reading
 from fedloom.coordinator.history import History, Reached, runs_below
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import SettingError, StorageError
 from fedloom.report.methods import evaluation_seconds, training_seconds
 
 
@@ -185,6 +185,13 @@ def test_only_the_metrics_are_needed(tmp_path: Path) -> None:
     assert [row["seconds"] for row in history.rows()] == [0.0, None, None, None]
 
 
+def test_facts_in_a_directory_that_somebody_made_are_read_and_prove_nothing(tmp_path: Path) -> None:
+    history = History.read(written(tmp_path, manifest={"engine": "loop", "models": {"net": 7}}))
+    assert (history.engine, history.manifest["models"], history.unproved) == ("loop", {"net": 7}, "")
+    with pytest.raises(StorageError, match="holds a run of format 1, and format 2 is read"):
+        History.read(written(tmp_path, manifest={"format": 1, "engine": "loop"}))
+
+
 def test_no_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"holds no run: metrics.jsonl is missing"):
         History.read(tmp_path)
@@ -331,6 +338,17 @@ def test_what_a_client_lost_is_good_when_low() -> None:
     reached = history.to_target("drop", 0.2)
     assert reached is not None
     assert reached.rounds == 2
+
+
+def test_the_best_round_is_the_first_of_equals_on_validation_data() -> None:
+    def after(*values: float | None) -> History:
+        metrics = [{"round": t, "global_accuracy": -t, "val_accuracy": v} for t, v in enumerate(values)]
+        return History("A", metrics=metrics)
+
+    assert after(0.1, 0.8, None, 0.7, 0.8).validated_round == 1
+    assert after(0.3, 0.2).validated_round == 0  # the weights before training count
+    assert after(None, None).validated_round is None
+    assert History("A", metrics=[{"round": 0, "global_accuracy": 0.5}]).validated_round is None
 
 
 def test_a_number_is_read_in_five_ways() -> None:

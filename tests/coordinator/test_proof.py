@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_chain import JOB, NEWEST, _job, as_format_1, everything
+from test_chain import JOB, NEWEST, _job, everything
 from test_resume import interrupted
 
 from fedloom import History, verify
@@ -93,16 +93,13 @@ def test_a_run_without_its_checkpoints_is_marked(done: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_early_or_is_of_an_earlier_format_is_read(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_early_is_read(tmp_path: Path) -> None:
     interrupted(JOB, tmp_path / "early", after=1)
     shutil.rmtree(tmp_path / "early/checkpoints")
     for name in ("metrics.jsonl", "timing.jsonl"):
         first = (tmp_path / "early" / name).read_bytes().splitlines(keepends=True)[0]
         (tmp_path / "early" / name).write_bytes(first)
     assert History.read(tmp_path / "early").unproved == ""
-    JOB.run(tmp_path / "old")
-    as_format_1(tmp_path / "old")
-    assert History.read(tmp_path / "old").unproved == ""
 
 
 @pytest.mark.slow

@@ -107,7 +107,8 @@ def test_where_runs_may_differ() -> None:
     """Those on which no number depends, those by which a run goes on, and its seed; nothing else."""
     free = {where: may_differ(RunSettings, where) for where in get_args(Where)}
     assert free["method"] == {
-        "seed", "checkpoint_every", "keep_every", "state_memory_mib", "workers", "chunk", "threads",
+        "seed", "checkpoint_every", "keep_every", "keep_best", "state_memory_mib", "workers", "chunk", "threads",
+        "front",
     }  # fmt: skip
     assert free["resumed"] - free["method"] == {"rounds", "monitor", "target", "patience", "deadline"}
     assert free["recipe"] - free["method"] == {"rounds", "engine", "compilation", "device"}

@@ -61,7 +61,7 @@ KT_PFL = KTpFL(distill=Digest(epochs=1, batch_size=8, optimiser=SGD(lr=0.02)), n
         (FedNTD(), "engines_agree"),
         (FedNTD(), "tracing_agrees"),
         (FedNTD(), "empty_steps_change_nothing"),
-        (FedNTD(), "others_data_stay_theirs"),
+        (FedNTD(), "data_stay_private"),
         (PFedSD(), "engines_agree"),
         (KT_PFL, "engines_agree"),
         (KT_PFL, "empty_steps_change_nothing"),

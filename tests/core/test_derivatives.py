@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fedloom.core import tree
-from fedloom.core.derivatives import mean_loss
+from fedloom.core.derivatives import mean_loss, objective_hessian_times
+from fedloom.core.model import Model
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Classification
-from fedloom.core.types import replace
+from fedloom.core.types import Params, replace
 from small import TINY, batches_of, clients_of, random_data
 
 
@@ -25,3 +27,33 @@ def test_a_mean_loss_is_one_over_any_number_of_passes(epochs: int) -> None:
     )
     expected = torch.nn.functional.cross_entropy(TINY(weights, torch.tensor(x)), torch.tensor(y))
     torch.testing.assert_close(found, expected.double(), rtol=0, atol=1e-12)
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.head = nn.Linear(4, 4), nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.project(x.view(-1, 3, 4))
+        return self.head(nn.functional.scaled_dot_product_attention(z, z, z).flatten(1))  # type: ignore[no-any-return]
+
+
+def test_a_hessian_through_attention_against_finite_differences() -> None:
+    data = [(torch.randn(7, 12, generator=torch.Generator().manual_seed(0)).double().numpy(), [0, 1, 2, 0, 1, 2, 0])]
+    model = Model(Attends(), name="attends")
+    stacked: Any = batches_of(clients_of(data, model=model), [0], Local(epochs=1, batch_size=4))
+    batches = tree.take(replace(stacked, x=stacked.x[None], y=stacked.y[None]), 0)
+    weights = model.init(0, torch.float64)
+    v = Params({n: torch.ones_like(p) for n, p in weights.params.items()})
+    found = objective_hessian_times(model, Classification(), weights, batches, v)
+    x, y, step = batches.x.double(), batches.y, 1e-4
+
+    def gradient(sign: float) -> Params:
+        moved = {n: (p + sign * step * v[n]).requires_grad_() for n, p in weights.params.items()}
+        loss = nn.functional.cross_entropy(torch.func.functional_call(Attends().double(), moved, x), y)
+        return Params(zip(moved, torch.autograd.grad(loss, list(moved.values())), strict=True))
+
+    expected = (gradient(1.0) - gradient(-1.0)) / (2 * step)
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-7)

@@ -247,3 +247,18 @@ def test_a_word_of_only_that_chooses_nothing_is_refused() -> None:
 
     with pytest.raises(SettingError, match="'haed' matches no tensor of net"):
         run(Wrong(local=LOCAL), federation(), Model(Net(), name="net"))
+
+
+def test_a_forward_that_writes_on_frozen_tensors_is_refused_before_the_run() -> None:
+    class Counts(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("histogram", torch.zeros(3, dtype=torch.int64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.histogram += 1
+            return super().forward(x)
+
+    with pytest.raises(SettingError, match=r"share the frozen tensors of a network, and net writes on 'histogram'"):
+        run(fl.FedAvg(local=LOCAL), federation(), Model(Counts(), name="net"))

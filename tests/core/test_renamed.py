@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import pytest
 
 import fedloom as fl
+from fedloom import coordinator
 from fedloom.core.renamed import OF_ALGORITHM
 
 
@@ -19,6 +20,13 @@ def test_every_old_name_leads_to_todays() -> None:
         with pytest.warns(FutureWarning, match=f"{old} of FedAvg is called {new}: rename it, the old name goes in 0.3"):
             found = getattr(one, old)
         assert found == getattr(one, new)
+
+
+def test_old_names_of_a_room_lead_to_todays() -> None:
+    with pytest.warns(FutureWarning, match=r"Past of fedloom\.coordinator is called RoundReplay: rename it, the old"):
+        assert coordinator.Past is coordinator.RoundReplay  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"'fedloom\.coordinator' has no attribute 'Future'"):
+        _ = coordinator.Future  # type: ignore[attr-defined]
 
 
 def test_a_class_of_before_runs_as_one_of_today() -> None:

@@ -24,10 +24,10 @@ from fedloom.engines.message import JUDGING, Call, Request
 from fedloom.engines.runtime import Runtime
 from fedloom.storage.store import Version
 from fedloom.testing.compare import same
-from fedloom.testing.in_process import alone
+from fedloom.testing.in_process import population_of
 from fedloom.wire.devices import INVITATION
 from fedloom.wire.service import answer_of, request_bytes
-from fedloom.wire.transport import Message, part, sealed, unpack, unsealed, with_checksum
+from fedloom.wire.transport import Message, part, seal, unpack, unseal, with_checksum
 from tiny import LOCAL, mlp, population
 
 NAME, TOKEN, CLIENT = "d" * 32, "the token", 2
@@ -37,7 +37,7 @@ WEIGHTS = Runtime(PEOPLE, ALGORITHM).initial("net")
 
 
 def device(folder: Path | None, algorithm: Any = ALGORITHM, **more: Any) -> Controller:
-    runtime = Runtime(alone(PEOPLE, CLIENT), algorithm)
+    runtime = Runtime(population_of(PEOPLE, CLIENT), algorithm)
     models = None if folder is None else ModelManager(folder, runtime.fresh(0))
     return Controller(NAME, TOKEN, runtime, models, **more)
 
@@ -48,11 +48,11 @@ def asked(number: int, round: int = 0, exchange: Any = 0, accepted: Version | No
     request = Request.to(call, [more.pop("client", CLIENT)], 0, {} if accepted is None else {CLIENT: accepted})
     state, token = more.pop("state", None), more.pop("token", TOKEN)
     beside = {"to": NAME, "durable": 0, **more}
-    return sealed(request_bytes(request, number, (number, part(call.broadcast)), state, **beside), token)
+    return seal(request_bytes(request, number, (number, part(call.broadcast)), state, **beside), token)
 
 
 def opened(data: bytes) -> Message:
-    return unpack(unsealed(data, TOKEN, 1 << 30))
+    return unpack(unseal(data, TOKEN, 1 << 30))
 
 
 def refusal(data: bytes) -> str:
@@ -155,7 +155,7 @@ def test_one_request_at_a_time(tmp_path: Path) -> None:
     ],
 )
 def test_a_device_declines_for_a_reason(limits: Limits, reading: Reading, why: str | None, tmp_path: Path) -> None:
-    ours = device(tmp_path, monitor=lambda: reading, begin=limits)
+    ours = device(tmp_path, monitor=lambda: reading, start_limits=limits)
     for message in (asked(1), asked(2, exchange=JUDGING), asked(3, exchange=JUDGING, method=INVITATION)):
         if why is None:
             assert opened(ours(message)).head["problem"] is None
@@ -167,7 +167,7 @@ def test_a_device_declines_for_a_reason(limits: Limits, reading: Reading, why: s
 def test_a_hard_limit_ends_what_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedloom.device.controller.SECONDS", 0.0)
     readings = iter([Reading(temperature=50.0)] * 3 + [Reading(temperature=90.0)])
-    ours = device(tmp_path, monitor=lambda: next(readings), go_on=Limits(temperature=80))
+    ours = device(tmp_path, monitor=lambda: next(readings), abort_limits=Limits(temperature=80))
     assert refusal(ours(asked(1))) == "DeclinedError: aborted: temperature is 90, at most 80 is asked for"
     assert not list(tmp_path.iterdir())
 
@@ -183,12 +183,12 @@ def test_more_steps_than_a_device_takes_end_what_has_begun(tmp_path: Path) -> No
 
 def test_an_answer_s_head_stays_short_whatever_went_wrong(tmp_path: Path) -> None:
     ours = device(tmp_path)
-    assert len(ours.told(ValueError("x" * 10**6))["text"]) == 10_000
+    assert len(ours.describe_error(ValueError("x" * 10**6))["text"]) == 10_000
 
 
 def test_who_leaves_ends_what_has_begun(tmp_path: Path) -> None:
     said = iter([None, None, "it leaves"])
-    ours = device(tmp_path, leaving=lambda: next(said))
+    ours = device(tmp_path, leave_reason=lambda: next(said))
     assert refusal(ours(asked(1))) == "DeclinedError: aborted: it leaves"
 
 
@@ -242,7 +242,7 @@ def test_the_monitor_reads_this_machine() -> None:
 
 def test_a_monitor_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
-    with pytest.raises(SettingError, match=r"measured by psutil .*: pip install fedloom\[device\]"):
+    with pytest.raises(SettingError, match=r"need psutil .*: pip install fedloom\[device\]"):
         system_monitor()
 
 
@@ -377,12 +377,12 @@ def test_fuzzed_requests_are_refused_every_one(tmp_path: Path) -> None:
 def test_fuzzed_requests_of_the_server_itself_get_an_answer(tmp_path: Path) -> None:
     """The same behind a digest that is right."""
     ours, rng = device(tmp_path), Random(1)
-    sound = bytes(unsealed(asked(1), TOKEN, 1 << 30))[4:]
+    sound = bytes(unseal(asked(1), TOKEN, 1 << 30))[4:]
     for _ in range(2000):
-        assert "problem" in opened(ours(sealed(with_checksum(damaged(sound, rng)), TOKEN))).head
+        assert "problem" in opened(ours(seal(with_checksum(damaged(sound, rng)), TOKEN))).head
 
 
 def test_a_token_is_needed_to_read_an_answer(tmp_path: Path) -> None:
     data = device(tmp_path)(asked(1))
     with pytest.raises(RefusedError, match="of somebody who has not joined"):
-        unsealed(data, "another", 1 << 30)
+        unseal(data, "another", 1 << 30)

@@ -21,12 +21,12 @@ import torch
 from fedloom.core.errors import RankError, RefusedError, SettingError, SettingWarning, StorageError
 from fedloom.data import Examples, Normalise, from_arrays
 from fedloom.device import DataManager, Membership, take_part
-from fedloom.device.membership import FIRST, own_id
+from fedloom.device.membership import FIRST, device_id
 from fedloom.experiments.experiment import DataSettings, Experiment
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.communication import CLOSED, CommunicationManager
 from fedloom.wire.fleet import Audit, NoResponse, RankFleet
-from fedloom.wire.reception import hand_out, handed_out, receive
+from fedloom.wire.reception import read_public, register_devices, send_public
 from fedloom.wire.registration import Registry
 from fedloom.wire.transport import pack, unpack, with_checksum
 
@@ -56,7 +56,7 @@ def fleet_of(devices: list[Device], folder: Path) -> RankFleet:
 
 def ended(fleet: RankFleet) -> list[str]:
     assert isinstance(fleet.manager, InProcess)
-    return [*fleet.manager.gone.values()]
+    return [*fleet.manager.failures.values()]
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
@@ -69,8 +69,8 @@ def log(folder: Path) -> list[dict[str, Any]]:
 def test_devices_join_once_by_their_own_ids(tmp_path: Path) -> None:
     ours = members(tmp_path)
     fleet = fleet_of([*ours], tmp_path)
-    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"])
-    assert set(fleet.there()) == {m.id for m in ours} == set(registry.names)
+    registry = register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"])
+    assert set(fleet.connected()) == {m.id for m in ours} == set(registry.names)
     assert [sum(d.train) for d in registry.devices] == [9, 9]
     assert [sum(d.test) for d in registry.devices] == [3, 3]
     for rank, member in enumerate(ours, 1):
@@ -79,11 +79,11 @@ def test_devices_join_once_by_their_own_ids(tmp_path: Path) -> None:
         assert member.controller.runtime.population.first == registry.names.index(member.id)
     assert len(set(fleet.tokens.values())) == 2
     fleet.close()
-    assert all(member.over for member in ours)
+    assert all(member.is_over for member in ours)
     # again, with the ranks exchanged
     again = [Membership(m.source, m.folder) for m in reversed(ours)]
     fleet = fleet_of([*again], tmp_path)
-    assert receive(fleet, tmp_path / "devices.json", settings(), ["logistic"]) == registry
+    assert register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"]) == registry
     assert fleet.ranks == {m.id: rank for rank, m in enumerate(again, 1)}
     assert [line["event"] for line in log(tmp_path)] == ["joined"] * 4
 
@@ -102,7 +102,7 @@ def test_who_is_refused_hears_why_and_the_others_go_on(tmp_path: Path) -> None:
         return b'{"id": "me"}'
 
     fleet = fleet_of([good, twin, hangs_up, stranger, lambda message: b"\xff" * 9], tmp_path)
-    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.2, least=1)
+    registry = register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.2, min_devices=1)
     assert registry.names == (good.id,)
     refused = [line["why"] for line in log(tmp_path) if line["event"] == "refused"]
     assert [why.partition(" ")[0] for why in refused] == ["device", "a", "it"]  # who hangs up may come again
@@ -110,17 +110,17 @@ def test_who_is_refused_hears_why_and_the_others_go_on(tmp_path: Path) -> None:
     assert "a device registers with an id" in json.loads(said[1])["refused"]
     assert [end for end in ended(fleet) if end] == [f"the server does not take this device: {refused[0]}"]
     late = fleet_of([other], tmp_path)
-    receive(late, tmp_path / "devices.json", settings(), ["logistic"])
+    register_devices(late, tmp_path / "devices.json", settings(), ["logistic"])
     assert ended(late) == [f"the server does not take this device: the run has begun without device {other.id}"]
 
 
 def test_no_more_examples_count_than_are_allowed(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    registry = receive(fleet_of([one], tmp_path), tmp_path / "devices.json", settings(), ["logistic"], cap=4)
+    registry = register_devices(fleet_of([one], tmp_path), tmp_path / "devices.json", settings(), ["logistic"], cap=4)
     assert sum(registry.devices[0].train) == 4
     assert "it holds 9 examples, of which 4 count" in [line.get("why") for line in log(tmp_path)]
-    with pytest.raises(SettingError, match="of each device at least 1 example counts, got 0: raise --most-examples"):
-        receive(fleet_of([one], tmp_path), tmp_path / "none.json", settings(), ["logistic"], cap=0)
+    with pytest.raises(SettingError, match="--most-examples must be at least 1, got 0: raise it"):
+        register_devices(fleet_of([one], tmp_path), tmp_path / "none.json", settings(), ["logistic"], cap=0)
 
 
 def test_who_registers_a_million_examples_counts_as_ten_others(tmp_path: Path) -> None:
@@ -131,32 +131,25 @@ def test_who_registers_a_million_examples_counts_as_ten_others(tmp_path: Path) -
         said = json.loads(answer)
         return json.dumps({**said, "train": [600_000, 400_000, 0]}).encode() if "train" in said else answer
 
-    registry = receive(fleet_of([*ours[:3], boasts], tmp_path), path, settings(), ["logistic"])
+    registry = register_devices(fleet_of([*ours[:3], boasts], tmp_path), path, settings(), ["logistic"])
     sizes = {device.id: sum(device.train) for device in registry.devices}
     assert (registry.cap, sizes.pop(ours[3].id), set(sizes.values())) == (90, 90, {9})
     assert "it holds 1000000 examples, of which 90 count" in [line.get("why") for line in log(tmp_path)]
     again = [Membership(m.source, m.folder) for m in ours[:2]]  # the number of before, whoever is there
-    assert receive(fleet_of([*again], tmp_path), path, settings(), ["logistic"]).cap == 90
+    assert register_devices(fleet_of([*again], tmp_path), path, settings(), ["logistic"]).cap == 90
 
 
 def test_a_run_goes_on_with_as_many_examples_as_it_began(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     path = tmp_path / "devices.json"
-    registry = receive(fleet_of([one], tmp_path), path, settings(), ["logistic"], cap=4)
+    registry = register_devices(fleet_of([one], tmp_path), path, settings(), ["logistic"], cap=4)
     for cap in (None, 4):
         again = Membership(one.source, one.folder)
-        assert receive(fleet_of([again], tmp_path), path, settings(), ["logistic"], cap=cap) == registry
+        assert register_devices(fleet_of([again], tmp_path), path, settings(), ["logistic"], cap=cap) == registry
         assert again.controller is not None
-    with pytest.raises(SettingError, match=r"began with --most-examples 4, by which .*, got 5: leave it out"):
-        receive(fleet_of([one], tmp_path), path, settings(), ["logistic"], cap=5)
-    earlier = json.loads(path.read_text())
-    del earlier["cap"]  # as files were
-    path.write_text(json.dumps(earlier))
-    assert Registry.read(path).cap is None
-    again = Membership(one.source, one.folder)
-    receive(fleet_of([again], tmp_path), path, settings(), ["logistic"], cap=4)
-    assert again.controller is not None
-    path.write_text(json.dumps(earlier | {"cap": "4"}))
+    with pytest.raises(SettingError, match=r"--most-examples must stay 4, with which .*, got 5: leave it out"):
+        register_devices(fleet_of([one], tmp_path), path, settings(), ["logistic"], cap=5)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"cap": "4"}))
     with pytest.raises(StorageError, match="cap is a whole number, got '4'"):
         Registry.read(path)
 
@@ -171,23 +164,25 @@ def test_devices_hear_why_a_run_does_not_begin(tmp_path: Path) -> None:
 
     fleet = fleet_of([*ours], tmp_path)
     with pytest.raises(SettingError, match="cohort_size = 3 is larger"):
-        receive(fleet, path, settings(), ["logistic"], fits=unfit)
+        register_devices(fleet, path, settings(), ["logistic"], check_fit=unfit)
     why = "the server does not take this device: the run does not begin: cohort_size = 3 is larger"
     assert ended(fleet) == [why, why]
     assert not path.exists()
 
     wide = Membership(str(npz(tmp_path / "wide", [0, 1], features=5)), tmp_path / "state")
     fleet = fleet_of([Membership(ours[0].source, ours[0].folder), wide], tmp_path)
-    with pytest.raises(SettingError, match="examples of all devices are alike, and their shape differ"):
-        receive(fleet, path, settings(), ["logistic"])
-    assert all("the run does not begin: examples of all devices are alike" in end for end in ended(fleet))
+    with pytest.raises(SettingError, match="examples of all devices must have the same shape, got"):
+        register_devices(fleet, path, settings(), ["logistic"])
+    assert all(
+        "the run does not begin: examples of all devices must have the same shape" in end for end in ended(fleet)
+    )
     assert len(ended(fleet)) == 2
 
-    receive(fleet_of([Membership(m.source, m.folder) for m in ours], tmp_path), path, settings(), ["logistic"])
+    register_devices(fleet_of([Membership(m.source, m.folder) for m in ours], tmp_path), path, settings(), ["logistic"])
     before = path.read_bytes()
     fleet = fleet_of([Membership(m.source, m.folder) for m in ours], tmp_path)
     with pytest.raises(SettingError, match="cohort_size"):
-        receive(fleet, path, settings(), ["logistic"], fits=unfit)
+        register_devices(fleet, path, settings(), ["logistic"], check_fit=unfit)
     assert path.read_bytes() == before  # that of a run which has begun
 
 
@@ -200,7 +195,7 @@ def test_fuzzed_registrations_never_join(tmp_path: Path) -> None:
             data[rng.randrange(len(data))] = rng.randrange(256)
         path = tmp_path / f"{number}.json"
         try:
-            registry = receive(fleet_of([lambda m, d=bytes(data): d], tmp_path), path, {}, ["logistic"])
+            registry = register_devices(fleet_of([lambda m, d=bytes(data): d], tmp_path), path, {}, ["logistic"])
         except SettingError:
             continue
         (found,) = registry.devices  # what still is a registration is one
@@ -231,7 +226,7 @@ def test_a_device_imports_nothing_that_a_server_names(named: dict[str, Any], tmp
 )  # fmt: skip
 def test_what_no_server_says_is_refused_in_words(said: Any, tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    with pytest.raises(RefusedError, match=r"the server says what no server of fedloom does|the number of a client"):
+    with pytest.raises(RefusedError, match=r"not a message of a fedloom server|the number of a client"):
         one(json.dumps(said).encode())
 
 
@@ -242,14 +237,14 @@ def test_what_no_server_says_is_refused_in_words(said: Any, tmp_path: Path) -> N
 )  # fmt: skip
 def test_what_is_no_json_of_a_server_is_refused_in_words(data: bytes, tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
-    with pytest.raises(RefusedError, match="the server says what no server of fedloom does"):
+    with pytest.raises(RefusedError, match="not a message of a fedloom server"):
         one(data)
 
 
 def test_a_welcome_comes_after_settings_and_names_a_model_of_these(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     welcome = json.dumps({"client": 0, "model": "logistic", "token": "t"}).encode()
-    with pytest.raises(RefusedError, match="welcomes a device before it has said what it runs"):
+    with pytest.raises(RefusedError, match="welcomes a device before it has sent settings"):
         one(welcome)
     one(json.dumps({"run": "a" * 32, "settings": settings()}).encode())
     with pytest.raises(RefusedError, match="the server gives the architecture 'mlp', and its settings have none such"):
@@ -317,13 +312,13 @@ def test_a_server_names_no_folder(tmp_path: Path) -> None:
 def test_public_examples_come_when_a_device_has_joined(tmp_path: Path) -> None:
     ours = members(tmp_path)
     fleet = fleet_of([*ours], tmp_path)
-    receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], public=True)
+    register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"], public=True)
     assert [member.controller for member in ours] == [None, None]
     rng = np.random.default_rng(0)
     given = from_arrays(
         rng.normal(size=(7, 4)).astype(np.float32), np.arange(7) % 3, normalise=Normalise((0.5,), (2.0,))
     )
-    hand_out(fleet, given, labels=False)
+    send_public(fleet, given, labels=False)
     assert not ended(fleet)
     for member in ours:
         assert member.controller is not None
@@ -333,7 +328,7 @@ def test_public_examples_come_when_a_device_has_joined(tmp_path: Path) -> None:
         assert f.public.y.tolist() == [0] * 7  # nobody is told
         assert (f.public.normalise, f.public_labels) == (given.normalise, False)
     assert set(unpack(sent(given, labels=False)).parts) == {"x"}
-    known, labels = handed_out(sent(given, labels=True), ours[0].data.federation.train)
+    known, labels = read_public(sent(given, labels=True), ours[0].data.federation.train)
     assert labels
     assert known.y.tolist() == given.y.tolist()
 
@@ -348,10 +343,10 @@ def sent(public: Examples, *, labels: bool) -> bytes:
         def settle(self) -> None:
             pass
 
-        def tell(self, rank: int, message: bytes) -> None:
+        def send_notice(self, rank: int, message: bytes) -> None:
             said.append(message)
 
-    hand_out(Heard(), public, labels=labels)  # type: ignore[arg-type]
+    send_public(Heard(), public, labels=labels)  # type: ignore[arg-type]
     return said[0]
 
 
@@ -362,28 +357,28 @@ def test_public_examples_are_like_the_devices_own() -> None:
         with pytest.raises(
             RefusedError, match=r"no public examples for this device: they must be torch.float32 of \(4,\)"
         ):
-            handed_out(sent(other, labels=False), like)
+            read_public(sent(other, labels=False), like)
     with pytest.raises(RefusedError, match=r"no public examples for this device: class labels must be in 0..2"):
-        handed_out(sent(from_arrays(x, y + 1, num_classes=4), labels=True), like)
+        read_public(sent(from_arrays(x, y + 1, num_classes=4), labels=True), like)
     sound = sent(like, labels=True)
     with pytest.raises(RefusedError, match=r"a message of .* at most 10 are taken"):
-        handed_out(sound, like, limit=10)
+        read_public(sound, like, limit=10)
     for data in (b"", b"{}", pack({}, {}), pack({"normalise": 5, "labels": False}, {"x": torch.zeros(3, 4)})):
         with pytest.raises(RefusedError, match="these are no public examples"):
-            handed_out(data, like)
+            read_public(data, like)
     rng = Random(0)
     for _ in range(500):
         data = bytearray(sound[4:])
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         with contextlib.suppress(RefusedError):
-            assert handed_out(with_checksum(bytes(data)), like)[0].shape == (4,)
+            assert read_public(with_checksum(bytes(data)), like)[0].shape == (4,)
 
 
 def test_an_id_is_drawn_once(tmp_path: Path) -> None:
-    assert own_id(tmp_path) == own_id(tmp_path) != own_id(tmp_path / "other")
+    assert device_id(tmp_path) == device_id(tmp_path) != device_id(tmp_path / "other")
     (tmp_path / "id").write_text("mine")
     with pytest.raises(RefusedError, match="the id of a device is 32 hexadecimal digits, got 'mine'"):
-        own_id(tmp_path)
+        device_id(tmp_path)
 
 
 # ---- data
@@ -413,7 +408,7 @@ def test_a_folder_holds_one_file(tmp_path: Path) -> None:
 
 def test_a_wrong_name_shows_before_a_device_has_joined(tmp_path: Path) -> None:
     with pytest.raises(
-        SettingError, match=r"--data names a file, a folder or data by name, and there is no .*nowhere: name"
+        SettingError, match=r"--data takes a file, a folder or a name of data, and there is no .*nowhere: name"
     ):
         Membership(str(tmp_path / "nowhere"), tmp_path / "state")
     with pytest.raises(ValueError, match="unknown data 'nowhere'"):
@@ -493,18 +488,20 @@ def test_folders_of_images_are_numbered_by_their_names(tmp_path: Path) -> None:
 
 def test_devices_that_number_their_labels_otherwise_are_told_apart(tmp_path: Path) -> None:
     for one, other, words in (
-        ([0, 1], [1, 2], r"differ: ('0', '1'|'1', '2') on .*, ('0', '1'|'1', '2') on .* say data.classes"),
-        (["cat", "dog"], ["dog", "fox"], "classes are called alike on all devices"),
+        ([0, 1], [1, 2], r"differ: ('0', '1'|'1', '2') on .*, ('0', '1'|'1', '2') on .* set data.classes"),
+        (["cat", "dog"], ["dog", "fox"], "classes must have the same names in the same order on all devices"),
     ):
         folder = tmp_path / str(one[0])
         ours = [Membership(table(folder / f"d{k}", labels), folder / f"s{k}") for k, labels in enumerate((one, other))]
         with pytest.raises(SettingError, match=words):
-            receive(fleet_of([*ours], folder), folder / "devices.json", settings(**{"data.classes": 0}), ["logistic"])
+            register_devices(
+                fleet_of([*ours], folder), folder / "devices.json", settings(**{"data.classes": 0}), ["logistic"]
+            )
         assert not (folder / "devices.json").exists()
     folder = tmp_path / "numbers"
     ours = [Membership(table(folder / f"d{k}", labels), folder / f"s{k}") for k, labels in enumerate(([0, 1], [1, 2]))]
     said = settings(**{"data.test_fraction": 0.0})
-    registry = receive(fleet_of([*ours], folder), folder / "devices.json", said, ["logistic"])
+    registry = register_devices(fleet_of([*ours], folder), folder / "devices.json", said, ["logistic"])
     assert {d.train for d in registry.devices} == {(6, 6, 0), (0, 6, 6)}
 
 
@@ -516,8 +513,12 @@ def test_columns_of_prepared_tables_are_told_apart(tmp_path: Path) -> None:
         path.write_text("age,town,label\n" + "".join(f"{30 + i},{towns[i // 2 % 2]},{i % 2}\n" for i in range(12)))
         with pytest.warns(SettingWarning, match=r"each table is prepared by its own rows alone, .*leave prepare out"):
             ours.append(Membership(f"{path}?prepare=standard", tmp_path / f"state{k}"))
-    with pytest.raises(SettingError, match=r"columns are called alike .* from number 1 on, 'town_(Bonn|Kiel)', "):
-        receive(fleet_of([*ours], tmp_path), tmp_path / "devices.json", settings(**{"data.classes": 0}), ["logistic"])
+    with pytest.raises(
+        SettingError, match=r"columns must have the same names .* from number 1 on, 'town_(Bonn|Kiel)', "
+    ):
+        register_devices(
+            fleet_of([*ours], tmp_path), tmp_path / "devices.json", settings(**{"data.classes": 0}), ["logistic"]
+        )
 
 
 def test_names_that_no_server_takes_show_on_the_device(tmp_path: Path) -> None:
@@ -534,7 +535,7 @@ def served(folder: Path, labels: list[Any], test: str, **more: Any) -> Any:
     ours = Membership(table(folder / "data", labels), folder / "state")
     said = settings(**({"data.classes": 0} | more))
     path = folder / "devices.json"
-    receive(fleet_of([ours], folder), path, said, ["logistic"], test=test)
+    register_devices(fleet_of([ours], folder), path, said, ["logistic"], test=test)
     return Experiment.of(said).changed("data.source", f"devices:{path}").federation()
 
 
@@ -579,11 +580,11 @@ def test_who_is_late_is_not_asked_and_its_answer_is_dropped(tmp_path: Path) -> N
         "quick": b"TWO",
         "away": NoResponse("it is not there"),
     }
-    assert fleet.there() == ["quick"]
+    assert fleet.connected() == ["quick"]
     assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": NoResponse("it is still busy with an earlier request")}
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.found[1].append(b"late")
+    wires.answers[1].append(b"late")
     answers[0] = b"new"
     assert dict(fleet.ask({"slow": b"again"}, 0.01)) == {"slow": b"new"}
     assert [(line["event"], line["device"]) for line in log(tmp_path)] == [("late", "slow")]
@@ -599,7 +600,7 @@ def test_who_is_slow_to_join_is_asked_all_the_same(tmp_path: Path) -> None:
                 late[rank] = [b"{}"]
                 return None
             assert isinstance(wires, InProcess)
-            wires.found[rank].extend(late.pop(rank, []))  # once it is ready, in the order in which it was asked
+            wires.answers[rank].extend(late.pop(rank, []))  # once it is ready, in the order in which it was asked
             return message.upper()
 
         return answer
@@ -609,12 +610,12 @@ def test_who_is_slow_to_join_is_asked_all_the_same(tmp_path: Path) -> None:
     assert isinstance(wires, InProcess)
     fleet.ranks = {"slow": 1, "slower": 2}
     for rank in (1, 2):
-        fleet.tell(rank, b"welcome")
-    assert set(fleet.there()) == {"slow", "slower"}
+        fleet.send_notice(rank, b"welcome")
+    assert set(fleet.connected()) == {"slow", "slower"}
     for _ in range(2):
         assert dict(fleet.ask({"slow": b"one", "slower": b"two"}, 0.01)) == {"slow": b"ONE", "slower": b"TWO"}
-    fleet.tell(1, b"welcome")
-    wires.found[1].extend(late.pop(1))  # before it is asked
+    fleet.send_notice(1, b"welcome")
+    wires.answers[1].extend(late.pop(1))  # before it is asked
     assert dict(fleet.ask({"slow": b"three"}, 0.01)) == {"slow": b"THREE"}
     assert not (tmp_path / "audit.jsonl").exists()
 
@@ -623,13 +624,13 @@ def test_who_is_slow_to_join_and_then_late_is_asked_again(tmp_path: Path) -> Non
     answers: list[bytes | None] = [None]
     fleet = fleet_of([lambda message: answers[0]], tmp_path)
     fleet.ranks = {"one": 1}
-    fleet.tell(1, b"welcome")
+    fleet.send_notice(1, b"welcome")
     assert dict(fleet.ask({"one": b"first"}, 0.01)) == {"one": NoResponse("no answer within 0.01 s")}
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.found[1].append(b"{}")  # of the welcome: the late answer is still to come
+    wires.answers[1].append(b"{}")  # of the welcome: the late answer is still to come
     assert dict(fleet.ask({"one": b"second"}, 0.01)) == {"one": NoResponse("it is still busy with an earlier request")}
-    wires.found[1].append(b"late")
+    wires.answers[1].append(b"late")
     answers[0] = b"new"
     assert dict(fleet.ask({"one": b"third"}, 0.01)) == {"one": b"new"}
     assert [line["event"] for line in log(tmp_path)] == ["late"]
@@ -666,7 +667,7 @@ class Rank(CommunicationManager):
     def answer(self, message: bytes) -> None:
         self.answered.append(message)
 
-    post = wait = take = came = None  # type: ignore[assignment]
+    post = wait = take = arrivals = None  # type: ignore[assignment]
 
 
 def joined(folder: Path) -> tuple[Rank, Membership]:
@@ -688,9 +689,7 @@ def test_a_device_leaves_when_the_server_is_done(tmp_path: Path) -> None:
 def test_a_device_whose_server_is_gone_says_so(tmp_path: Path) -> None:
     rank, one = joined(tmp_path)
     rank.coming.put(None)
-    with pytest.raises(
-        RankError, match="the server is gone: start it with --resume, and this device again, which waits for it"
-    ):
+    with pytest.raises(RankError, match="the server is gone: start it with --resume, and start this device again"):
         take_part(rank, one)
 
 
@@ -713,21 +712,25 @@ def mute(message: bytes) -> None:
 def test_who_is_mute_holds_nobody_up_for_longer_than_is_said(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     fleet, before = fleet_of([mute, one], tmp_path), time.monotonic()
-    with pytest.raises(SettingError, match=r"1 of at least 2 devices have come within 0.1 s: .*, or .* \(--least 1\)"):
-        receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1)
-    assert "the run does not begin: 1 of at least 2" in ended(fleet)[0]
+    with pytest.raises(
+        SettingError, match=r"a run begins with at least 2 devices, got 1 within 0.1 s: .*, or .* \(--least 1\)"
+    ):
+        register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1)
+    assert "the run does not begin: a run begins with at least 2 devices, got 1" in ended(fleet)[0]
     assert not (tmp_path / "devices.json").exists()
     again = Membership(one.source, one.folder)
     fleet = fleet_of([mute, again], tmp_path)
-    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1, least=1)
+    registry = register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1, min_devices=1)
     assert registry.names == (one.id,)
-    assert list(fleet.there()) == [one.id]
+    assert list(fleet.connected()) == [one.id]
     assert time.monotonic() - before < 15
 
 
 def test_nobody_is_waited_for_once_all_are_there(tmp_path: Path) -> None:
     before = time.monotonic()
-    receive(fleet_of([*members(tmp_path)], tmp_path), tmp_path / "devices.json", settings(), ["logistic"], wait=60)
+    register_devices(
+        fleet_of([*members(tmp_path)], tmp_path), tmp_path / "devices.json", settings(), ["logistic"], wait=60
+    )
     assert time.monotonic() - before < 30
 
 
@@ -741,28 +744,28 @@ def test_who_was_gone_is_let_in_again_and_nobody_else_by_its_name(tmp_path: Path
         return ours[0](message)
 
     fleet = fleet_of([dies, ours[1]], tmp_path)
-    registry = receive(fleet, tmp_path / "devices.json", settings(), ["logistic"])
+    registry = register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"])
     wires = fleet.manager
     assert isinstance(wires, InProcess)
     twin = Membership(ours[1].source, ours[1].folder)
     wires.come(twin)  # a second machine with the id of one that is connected
-    fleet.gather()
-    assert f"device {ours[1].id} has joined at another rank" in wires.gone[3]
+    fleet.admit_arrivals()
+    assert f"device {ours[1].id} has joined at another rank" in wires.failures[3]
     dead[0] = True
-    wires.gone[1] = "killed"
-    fleet.gather()
-    assert list(fleet.there()) == [ours[1].id]
+    wires.failures[1] = "killed"
+    fleet.admit_arrivals()
+    assert list(fleet.connected()) == [ours[1].id]
     back = Membership(ours[0].source, ours[0].folder)
     rank = wires.come(back)
-    fleet.gather()
-    assert set(fleet.there()) == set(registry.names)
+    fleet.admit_arrivals()
+    assert set(fleet.connected()) == set(registry.names)
     assert fleet.ranks[ours[0].id] == rank
     assert back.controller is not None
     assert back.controller.token == fleet.tokens[ours[0].id]
     stranger = Membership(str(npz(tmp_path / "more", [0, 1])), tmp_path / "state of more")
     wires.come(stranger)
-    fleet.gather()
-    assert f"the run has begun without device {stranger.id}" in wires.gone[5]
+    fleet.admit_arrivals()
+    assert f"the run has begun without device {stranger.id}" in wires.failures[5]
     assert [line["event"] for line in log(tmp_path)] == ["joined"] * 2 + ["refused", "left", "joined", "refused"]
 
 
@@ -770,14 +773,14 @@ def test_who_comes_back_is_sent_public_examples_as_well(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     fleet = fleet_of([one], tmp_path)
     given = from_arrays(np.zeros((3, 4), np.float32), np.arange(3))
-    receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], public=True)
-    hand_out(fleet, given, labels=False)
+    register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"], public=True)
+    send_public(fleet, given, labels=False)
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.gone[1] = "killed"
+    wires.failures[1] = "killed"
     back = Membership(one.source, one.folder)
     wires.come(back)
-    fleet.gather()
+    fleet.admit_arrivals()
     assert back.controller is not None
     assert back.controller.runtime.population.federation.public is not None
 
@@ -785,30 +788,30 @@ def test_who_comes_back_is_sent_public_examples_as_well(tmp_path: Path) -> None:
 def test_where_nobody_is_left_the_run_waits_and_then_stops(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     fleet = fleet_of([one], tmp_path)
-    receive(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1)
+    register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"], wait=0.1)
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.gone[1] = "killed"
-    with pytest.raises(RankError, match=r"no device is there any more, and none came back within 0.1 s: go on with --"):
-        fleet.gather()
+    wires.failures[1] = "killed"
+    with pytest.raises(RankError, match=r"no device is connected, and none returned within 0.1 s: continue with --"):
+        fleet.admit_arrivals()
     fleet.wait = None
     threading.Timer(0.2, wires.come, [Membership(one.source, one.folder)]).start()
-    fleet.gather()
-    assert list(fleet.there()) == [one.id]
+    fleet.admit_arrivals()
+    assert list(fleet.connected()) == [one.id]
 
 
 def test_who_comes_at_the_end_hears_that_it_is_over(tmp_path: Path) -> None:
     ours = members(tmp_path)
     fleet = fleet_of([*ours], tmp_path)
-    receive(fleet, tmp_path / "devices.json", settings(), ["logistic"])
+    register_devices(fleet, tmp_path / "devices.json", settings(), ["logistic"])
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.gone[1] = "killed"
+    wires.failures[1] = "killed"
     back = Membership(ours[0].source, ours[0].folder)
     wires.come(back)
     fleet.close()
-    assert back.over
-    assert ours[1].over
+    assert back.is_over
+    assert ours[1].is_over
     rank, late = Rank(), Membership(ours[0].source, ours[0].folder)
     rank.coming.put(CLOSED)
     assert take_part(rank, late) is False

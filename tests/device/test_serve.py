@@ -99,7 +99,9 @@ def test_a_federation_of_two_folders_survives_its_server(tmp_path: Path) -> None
     ranks[0].send_signal(signal.SIGKILL)
     found = launching.ended(ranks)
     assert [status for status, _ in found[1:]] == [2, 2], found
-    assert all("the server is gone: start it with --resume, and this device again" in text for _, text in found[1:])
+    assert all(
+        "the server is gone: start it with --resume, and start this device again" in text for _, text in found[1:]
+    )
     assert 6 <= lines(log) < 31
     found = launching.ended(launching.gloo(commands(tmp_path, [1, 0], "--resume")))
     assert [status for status, _ in found] == [0, 0, 0], found
@@ -206,14 +208,14 @@ def test_over_mpi(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"data": {"clients": 5}}, r"devices bring their own examples, so data.clients has no meaning here"),
-        ({"algorithm": "centralised"}, "centralised trains on the examples of all in one place: change"),
+        ({"algorithm": "centralised"}, "centralised pools the examples of all clients: change"),
         ({"algorithm": "kt_pfl"}, "public examples are the server's, which data.public_source names: change"),
         ({"data": {"public": 5}}, "public examples are the server's, which data.public_source names: change"),
         ({"model": "small:Tiny"}, "devices import no code that a server names, such as small:Tiny"),
-        ({"clients": {"new": "2"}}, "clients.new judges by training"),
+        ({"clients": {"new": "2"}}, "clients.new needs training"),
         ({"run": {"partial_sums": 2}}, "run.partial_sums is for ranks, and each device answers for itself"),
-        ({"run": {"per_client": True}}, "run.per_client asks devices for more than they give"),
-        ({"run": {"engine": "loop"}}, "run.engine = 'loop' computes clients"),
+        ({"run": {"per_client": True}}, "run.per_client needs numbers that devices do not send"),
+        ({"run": {"engine": "loop"}}, "run.engine = 'loop' simulates clients"),
         ({"run": {"compilation": "trace"}}, "run.compilation = 'trace' is for a simulation"),
     ],
 )
@@ -229,12 +231,12 @@ def test_a_server_bounds_uploads_unless_it_is_told_otherwise(tmp_path: Path) -> 
         assert settings_of(off).run.median_bound is None
     settings, registry = settings_of({}).run, Registry("a" * 32, (), "", 90)
     assert _bounds(settings, registry) == (
-        "of a device at most 90 examples count (--most-examples); refused are uploads of more than 5 times the median "
-        "norm of their kind (--median-bound)"
+        "at most 90 examples of a device count (--most-examples); uploads of more than 5 times the median "
+        "norm of their kind are refused (--median-bound)"
     )
-    assert "kind, once 3 were accepted (" in _bounds(dataclasses.replace(settings, cohort_size=2), registry)
+    assert "refused, once 3 were accepted (" in _bounds(dataclasses.replace(settings, cohort_size=2), registry)
     assert _bounds(dataclasses.replace(settings, median_bound=None), registry).endswith(
-        "no upload is too large (--median-bound)"
+        "uploads have no bound (--median-bound)"
     )
 
 
@@ -250,13 +252,15 @@ def test_who_serves_and_who_joins(
     monkeypatch.setenv("MASTER_PORT", "1")
     monkeypatch.setenv("RANK", "1")
     assert main(serve) == 2
-    assert "fedloom serve runs at rank 0, and fedloom join at the others" in capsys.readouterr().err.replace("\n", " ")
+    assert "fedloom serve runs at rank 0, got another rank" in capsys.readouterr().err.replace("\n", " ")
     monkeypatch.setenv("RANK", "0")
     assert main(join) == 2
-    assert "fedloom join runs at every rank but 0" in capsys.readouterr().err.replace("\n", " ")
+    assert "fedloom join runs at ranks 1, 2, ..., got rank 0" in capsys.readouterr().err.replace("\n", " ")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "devices.json").write_text("{}")
     assert main([*serve, "--least", "0"]) == 2
-    assert "begins with at least 1 device" in capsys.readouterr().err.replace("\n", " ")
+    assert "--least at least 1 device" in capsys.readouterr().err.replace("\n", " ")
     assert main(serve) == 2
-    assert "names the devices of another run: go on with it (--resume)" in capsys.readouterr().err.replace("\n", " ")
+    assert "names the devices of another run: continue that run (--resume)" in capsys.readouterr().err.replace(
+        "\n", " "
+    )

@@ -25,7 +25,7 @@ from fedloom.storage import files
 from fedloom.testing.in_process import InProcess
 from fedloom.wire.communication import CLOSED
 from fedloom.wire.fleet import Audit, NoResponse, RankFleet
-from fedloom.wire.reception import hand_out, receive
+from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.start import Offer, Start
 from fedloom.wire.transport import pack
 
@@ -256,8 +256,8 @@ class Line:
 
 def joined(lines: list[Any], folder: Path, name: str, start: Start | None = None, **more: Any) -> RankFleet:
     fleet = RankFleet(InProcess(lines), Audit(folder / f"{name}.jsonl"))
-    receive(fleet, folder / f"{name}.json", settings(), ["logistic"], start=True, **more)
-    fleet.hand_over(start or Start.of(started()), 60.0)
+    register_devices(fleet, folder / f"{name}.json", settings(), ["logistic"], start=True, **more)
+    fleet.send_start(start or Start.of(started()), 60.0)
     return fleet
 
 
@@ -269,10 +269,10 @@ def log(folder: Path, name: str, event: str) -> list[dict[str, Any]]:
 def until_there(fleet: RankFleet, count: int) -> None:
     """One part goes to each device at a time."""
     for _ in range(20):
-        fleet.gather()
-        if len(fleet.there()) == count:
+        fleet.admit_arrivals()
+        if len(fleet.connected()) == count:
             return
-    raise AssertionError(f"{len(fleet.there())} of {count} devices are there")
+    raise AssertionError(f"{len(fleet.connected())} of {count} devices are there")
 
 
 def begins_with(member: Membership, model: Model) -> bool:
@@ -291,14 +291,14 @@ def test_a_device_is_sent_what_its_network_starts_from_once(tmp_path: Path) -> N
     size = len(Start.of(started()).data)
     first = [Line(member) for member in members(tmp_path)]
     fleet = joined(first, tmp_path, "first")
-    assert set(fleet.there()) == {line.member.id for line in first}
+    assert set(fleet.connected()) == {line.member.id for line in first}
     assert all(begins_with(line.member, started()) for line in first)
     assert [line["bytes"] for line in log(tmp_path, "first", "started")] == [size, size]
     assert all(sum(line.came) > size for line in first)
     fleet.close()
     second = [Line(member) for member in members(tmp_path)]
     fleet = joined(second, tmp_path, "second")
-    assert set(fleet.there()) == {line.member.id for line in second}
+    assert set(fleet.connected()) == {line.member.id for line in second}
     assert all(begins_with(line.member, started()) for line in second)
     assert [line["bytes"] for line in log(tmp_path, "second", "started")] == [0, 0]
     assert [len(line.came) for line in second] == [1, 1]  # the offer
@@ -313,13 +313,13 @@ def test_a_device_that_was_cut_off_is_sent_the_rest(tmp_path: Path) -> None:
     size = len(Start.of(started()).data)
     one, other = members(tmp_path)
     fleet = joined([Line(one, cut=3), Line(other)], tmp_path, "run")
-    assert list(fleet.there()) == [other.id]
+    assert list(fleet.connected()) == [other.id]
     wires = fleet.manager
     assert isinstance(wires, InProcess)
     back = Line(members(tmp_path)[0])
     wires.come(back)
     until_there(fleet, 2)
-    assert set(fleet.there()) == {one.id, other.id}
+    assert set(fleet.connected()) == {one.id, other.id}
     assert begins_with(back.member, started())
     assert [line["bytes"] for line in log(tmp_path, "run", "started")] == [size, size - 2 * PART]
 
@@ -327,15 +327,15 @@ def test_a_device_that_was_cut_off_is_sent_the_rest(tmp_path: Path) -> None:
 def test_public_examples_come_before_the_start(tmp_path: Path) -> None:
     (one,) = members(tmp_path, 1)
     fleet = RankFleet(InProcess([one]), Audit())
-    receive(fleet, tmp_path / "run.json", settings(), ["logistic"], public=True, start=True)
+    register_devices(fleet, tmp_path / "run.json", settings(), ["logistic"], public=True, start=True)
     given = from_arrays(np.zeros((3, 4), np.float32), np.arange(3))
-    hand_out(fleet, given, labels=False)
+    send_public(fleet, given, labels=False)
     assert one.controller is None
-    fleet.hand_over(Start.of(started()), 60.0)
+    fleet.send_start(Start.of(started()), 60.0)
     assert begins_with(one, started())
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    wires.gone[1] = "killed"
+    wires.failures[1] = "killed"
     (back,) = members(tmp_path, 1)
     wires.come(back)
     until_there(fleet, 1)
@@ -346,13 +346,13 @@ def test_public_examples_come_before_the_start(tmp_path: Path) -> None:
 
 def test_a_device_of_an_earlier_version_hears_why_it_is_refused(tmp_path: Path) -> None:
     old, new = members(tmp_path)
-    fleet = joined([Line(old, drop="start"), new], tmp_path, "run", least=1)
-    assert list(fleet.there()) == [new.id]
+    fleet = joined([Line(old, drop="start"), new], tmp_path, "run", min_devices=1)
+    assert list(fleet.connected()) == [new.id]
     (refused,) = log(tmp_path, "run", "refused")
     assert refused["why"].startswith(f"device {old.id} has an earlier version of fedloom, which cannot be sent")
     assert isinstance(fleet.manager, InProcess)
-    assert "the server does not take this device: " in fleet.manager.gone[1]
-    registry = receive(
+    assert "the server does not take this device: " in fleet.manager.failures[1]
+    registry = register_devices(
         RankFleet(InProcess([Line(m, drop="start") for m in members(tmp_path)]), Audit()), tmp_path / "without.json",
         settings(), ["logistic"],
     )  # fmt: skip
@@ -379,24 +379,24 @@ def test_who_has_not_the_whole_start_is_not_asked(tmp_path: Path) -> None:
     def quick(message: bytes) -> bytes | None:
         if other.controller is None or message == CLOSED:
             return other(message)
-        wires.found[1].append(one(held.pop()))  # what `one` has been sent, which it has taken by now
+        wires.answers[1].append(one(held.pop()))  # what `one` has been sent, which it has taken by now
         return b"an answer"
 
     fleet = RankFleet(InProcess([slow(one, held), quick]), Audit(tmp_path / "run.jsonl"))
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    receive(fleet, tmp_path / "run.json", settings(), ["logistic"], start=True)
-    fleet.hand_over(Start.of(started()), 0.0)
+    register_devices(fleet, tmp_path / "run.json", settings(), ["logistic"], start=True)
+    fleet.send_start(Start.of(started()), 0.0)
     until_there(fleet, 1)
     for _ in range(len(parts_of(Start.of(started())))):
-        assert list(fleet.there()) == [other.id]
+        assert list(fleet.connected()) == [other.id]
         found = dict(fleet.ask({one.id: b"r", other.id: b"r"}, None))
         assert found == {one.id: NoResponse("it does not have the whole start yet"), other.id: b"an answer"}
-        fleet.gather()
-    wires.found[1].append(one(held.pop()))
+        fleet.admit_arrivals()
+    wires.answers[1].append(one(held.pop()))
     assert one.controller is not None
-    fleet.gather()
-    assert set(fleet.there()) == {one.id, other.id}
+    fleet.admit_arrivals()
+    assert set(fleet.connected()) == {one.id, other.id}
     assert not held
 
 
@@ -407,8 +407,8 @@ def test_a_deadline_holds_while_a_start_is_sent(tmp_path: Path) -> None:
     fleet = RankFleet(InProcess([slow(one, []), lambda message: None if mute[0] else other(message)]), Audit())
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    receive(fleet, tmp_path / "run.json", settings(), ["logistic"], start=True)
-    fleet.hand_over(Start.of(started()), 0.0)
+    register_devices(fleet, tmp_path / "run.json", settings(), ["logistic"], start=True)
+    fleet.send_start(Start.of(started()), 0.0)
     until_there(fleet, 1)
     mute[0] = True
     asked = list[int]()
@@ -421,9 +421,9 @@ def test_a_deadline_holds_while_a_start_is_sent(tmp_path: Path) -> None:
             assert len(asked) < 10**6, "the deadline is over"
             return b"part"
 
-    fleet._handovers[1] = Endless()  # type: ignore[assignment]
+    fleet._transfers[1] = Endless()  # type: ignore[assignment]
     wires.answering[0] = lambda message: b"more"
-    wires.found[1].append(b"more")
+    wires.answers[1].append(b"more")
     assert dict(fleet.ask({other.id: b"r"}, 0.05)) == {other.id: NoResponse("no answer within 0.05 s")}
     assert asked
 
@@ -434,18 +434,18 @@ def test_a_run_waits_for_a_start_where_nobody_else_is_there(tmp_path: Path) -> N
     fleet = RankFleet(InProcess([slow(one, held)]), Audit())
     wires = fleet.manager
     assert isinstance(wires, InProcess)
-    receive(fleet, tmp_path / "run.json", settings(), ["logistic"], start=True, wait=30.0)
-    fleet.hand_over(Start.of(started()), 0.0)
+    register_devices(fleet, tmp_path / "run.json", settings(), ["logistic"], start=True, wait=30.0)
+    fleet.send_start(Start.of(started()), 0.0)
     wait = wires.wait
 
     def later(ranks: Any, timeout: Any) -> list[int]:
         if held and timeout:
-            wires.found[1].append(one(held.pop()))
+            wires.answers[1].append(one(held.pop()))
         return wait(ranks, timeout)
 
     wires.wait = later  # type: ignore[method-assign]
-    fleet.gather()
-    assert list(fleet.there()) == [one.id]
+    fleet.admit_arrivals()
+    assert list(fleet.connected()) == [one.id]
 
 
 def test_a_device_that_says_nonsense_of_a_start_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_a_device_that_says_nonsense_of_a_start_is_refused_and_the_others_go_on(
         return b'{"start": -1}'
 
     fleet = joined([liar, other], tmp_path, "run")
-    assert list(fleet.there()) == [other.id]
+    assert list(fleet.connected()) == [other.id]
     (refused,) = log(tmp_path, "run", "refused")
     assert (refused["device"], refused["why"][:40]) == (one.id, "it says that it has -1 bytes of the star")
     one(heard[0])

@@ -17,7 +17,7 @@ from torch import nn
 
 import fedloom as fl
 from fedloom.core.errors import SettingError
-from fedloom.display.progress import Whole, progress
+from fedloom.display.progress import RunSequence, progress
 
 
 def federation() -> fl.Federation:
@@ -115,15 +115,15 @@ def test_several_runs_have_a_number_and_a_time_of_all(terminal: bool) -> None:
     def clock() -> float:
         return now
 
-    whole = Whole([2, 4], clock=clock)
+    sequence = RunSequence([2, 4], clock=clock)
     for name, rounds in (("fedavg", 2), ("fedntd", 4)):
-        with progress(console, name, rounds, whole=whole, every=30.0, clock=clock) as show:
+        with progress(console, name, rounds, sequence=sequence, interval=30.0, clock=clock) as show:
             now += 40 if name == "fedavg" else 100
             show(1, "global 0.5")
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert re.search("0:00:40 left.*; run 1 of 2, 0:03:20 for all", text)
     assert re.search("0:05:00 left.*; run 2 of 2, 0:03:30 for all", text)
-    assert Whole([5]).which == ""
+    assert RunSequence([5]).position == ""
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -133,7 +133,7 @@ def test_time_left_is_that_of_the_rounds_computed_now(terminal: bool) -> None:
     """
     console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
     now = 1000.0
-    with progress(console, "fedavg", 40, every=30.0, clock=lambda: now) as show:
+    with progress(console, "fedavg", 40, interval=30.0, clock=lambda: now) as show:
         for done in (31, 32):
             now += 60
             show(done, "global 0.5")

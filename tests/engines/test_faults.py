@@ -158,7 +158,7 @@ def test_a_round_that_loses_everybody_is_passed_over(algorithm: str, engine: Any
     asked = subject.cohorts
     lossy = subject.run(engine, cohorts=asked, faults=lambda t, e, k: everyone(t, e, k) if t == 1 and e == 0 else None)
     clean = subject.run(engine, cohorts=[asked[0], (), asked[2]])
-    if lossy.asked[1]:
+    if lossy.selected[1]:
         same(lossy.servers[1], lossy.servers[2], "nobody answered")
     same(lossy.servers, clean.servers, "the run must go on as if nobody had been asked")
     same(lossy.states, clean.states, "the run must go on as if nobody had been asked")

@@ -28,7 +28,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from fedloom.testing.in_process import Keeping
+from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from fedloom.wire.workers import Workers
 from small import batches_of
@@ -255,7 +255,7 @@ def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedAvg(local=LOCAL), PFedSD(local=LOCAL), LocalOnly(local=LOCAL)])
-@pytest.mark.parametrize("engine", [Loop, Stacked, Workers, Messages, Keeping])
+@pytest.mark.parametrize("engine", [Loop, Stacked, Workers, Messages, DevicesInProcess])
 def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, algorithm: Any) -> None:
     p = judged()
     run, watched = engine(p, algorithm, Options(judges_trained=True)), Loop(p, algorithm)

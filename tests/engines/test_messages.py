@@ -29,7 +29,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.message import JUDGING, Call, Request
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
-from fedloom.testing.in_process import Keeping
+from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from fedloom.wire.admission import check_argument, parameters
 from fedloom.wire.rehearsal import Rehearsals
@@ -86,8 +86,11 @@ def test_arguments_have_the_shapes_of_the_client_s_own_model() -> None:
     wide = Weights(params={**w.params, "weight": torch.zeros(3, 5)})
     whole = Weights(params={"weight": w.params["weight"].long()})
     for sent, words in (
-        ((wide,), r"broadcast[0].params['weight'] is torch.float32 [3, 5], and this client's model has"),
-        ((whole,), "is torch.int64 [3, 4]"),
+        (
+            (wide,),
+            r"broadcast[0].params['weight'] must be torch.float32 [3, 4] as in this client's model, got",
+        ),
+        ((whole,), "got torch.int64 [3, 4]"),
         ((w.params["weight"],), "broadcast[0] must be Weights, got Tensor"),
         ((w, w), "'local_update' takes 1 arguments, got a part 'broadcast'"),
     ):
@@ -297,7 +300,7 @@ def test_what_the_server_did_not_accept_never_was() -> None:
         server = engine.init()
         for t in range(4):
             server = engine.round(server, [1, 2, 3], t)
-        states = engine.all_states() if kind is Keeping else engine.states
+        states = engine.all_states() if kind is DevicesInProcess else engine.states
         found = server, dict(sorted(states.items())), engine.judge(server, range(6), 3), engine.traffic
         engine.close()
         return found
@@ -306,7 +309,7 @@ def test_what_the_server_did_not_accept_never_was() -> None:
         return "late" if (round, client) == (1, 2) else None
 
     for more in ({}, {"faults": late}):
-        assert len({json.dumps(str(run(kind, **more))) for kind in (Loop, Messages, Keeping)}) == 1
+        assert len({json.dumps(str(run(kind, **more))) for kind in (Loop, Messages, DevicesInProcess)}) == 1
 
 
 def test_a_process_that_dies_is_an_error() -> None:
@@ -368,7 +371,7 @@ def test_annotations_say_what_is_let_in() -> None:
         with pytest.raises(CodecError, match=words):
             check_argument(value, kind, own, "it")
     for method in (Takes().untold, Takes().anything):
-        with pytest.raises(StackingError, match="does not say what 'something' is: annotate it"):
+        with pytest.raises(StackingError, match="needs an annotation of 'something': Weights"):
             parameters(method)
 
 
@@ -377,7 +380,7 @@ def test_scaffold_s_control_variates_are_those_of_the_model() -> None:
     engine = Messages(people, algorithm)
     server = engine.init()["net"]
     short = dataclasses.replace(server, c=Params(weight=torch.zeros(4, 3)))
-    with pytest.raises(CodecError, match=r"broadcast\[1\]\['weight'\] is torch.float32 \[4, 3\]"):
+    with pytest.raises(CodecError, match=r"broadcast\[1\]\['weight'\] must be .*, got torch.float32 \[4, 3\]"):
         engine.round({"net": short}, [0], 0)
     engine.close()
 

@@ -20,7 +20,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.norms import LEAST, ROUNDS, Norms, beyond, median, upload_norms
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import close
-from fedloom.testing.in_process import Keeping
+from fedloom.testing.in_process import DevicesInProcess
 from tiny import LOCAL, federation, linear, population
 
 LIAR = 3
@@ -109,7 +109,7 @@ def test_weights_of_means_are_no_part_of_a_norm() -> None:
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize("kind", [Loop, Stacked, Keeping])
+@pytest.mark.parametrize("kind", [Loop, Stacked, DevicesInProcess])
 def test_in_the_first_round_the_cohort_s_own_median_counts(kind: Any) -> None:
     people, algorithm = population(), Boastful(local=LOCAL, liar=5)
     bounded = kind(people, algorithm, Options(median_bound=5.0))

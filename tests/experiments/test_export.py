@@ -171,3 +171,23 @@ def test_state_that_is_no_tensor(tmp_path: Path) -> None:
     model = Model(lambda: Noted(2, 2))
     with pytest.raises(SettingError, match="'_extra_state', which is no tensor"):
         export(model, model.init(0), tmp_path / "out.pt")
+
+
+def test_an_export_holds_frozen_tensors_once_and_keeps_them_frozen(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model = Model(net, name="net", frozen="0 1")
+    weights = model.init(0)
+    made = module(model, weights)
+    assert [n for n, p in made.named_parameters() if p.requires_grad] == ["2.weight", "2.bias"]
+    x = torch.randn(4, 2)
+    assert torch.equal(made(x), model(weights, x))
+    assert torch.equal(made(x), net.eval()(x))
+    path = export(model, weights, tmp_path / "net.safetensors")
+    assert set(load_file(path)) == set(net.state_dict())
+
+
+def test_a_network_bound_to_no_seed_is_not_exported(tmp_path: Path) -> None:
+    model = Model(lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), name="net", frozen="0")
+    with pytest.raises(SettingError, match=r"ask model\.bind\(seed\)"):
+        export(model, model.init(0), tmp_path / "net.pt")
+    export(model.bind(0), model.init(0), tmp_path / "net.pt")

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedloom import Model, Weights
-from fedloom.core.errors import CodecError, SettingError
+from fedloom.core.errors import CodecError, SettingError, SettingWarning
 from fedloom.experiments.export import module
-from fedloom.experiments.weights_file import load_weights
+from fedloom.experiments.weights_file import load_network, load_weights
 
 
 class Opens:
@@ -172,3 +172,55 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         load_weights(tmp_path / "none.pt", LINEAR)
     with pytest.raises(SettingError, match=r"cannot be read back: ONNX holds a network"):
         load_weights(tmp_path / "none.onnx", LINEAR)
+
+
+def frozen_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+
+def test_a_network_from_a_file_has_its_frozen_tensors_too(tmp_path: Path) -> None:
+    path, whole = tmp_path / "net.safetensors", frozen_net()
+    whole[1].running_mean.fill_(7)
+    save_file(whole.state_dict(), path)
+    for model in (Model(frozen_net, name="net", frozen="* !last:1"), Model(frozen_net(), name="net", frozen="0 1")):
+        found = load_network(path, model)
+        assert found.params == model.params == ("2.weight", "2.bias")
+        assert not found.seeded
+        for name, tensor in whole.state_dict().items():
+            own = {**found.frozen, **found.init(5).params}[name]
+            assert torch.equal(own, tensor)
+
+
+def test_weights_beside_other_frozen_tensors_are_refused(tmp_path: Path) -> None:
+    path, model = tmp_path / "net.safetensors", Model(frozen_net(), name="net", frozen="0 1")
+    other = {**module(model, model.init(0)).state_dict()}
+    save_file(other, path)
+    assert torch.equal(load_weights(path, model).params["2.bias"], other["2.bias"])
+    save_file({**other, "1.running_var": torch.full((3,), 2.0)}, path)
+    with pytest.raises(CodecError, match=r"another '1.running_var' than net, where it is frozen: .*load_network"):
+        load_weights(path, model)
+
+
+def classifier(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, classes))
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_last_layer_for_other_classes_is_left_out(suffix: str, tmp_path: Path) -> None:
+    path, pretrained = tmp_path / f"net.{suffix}", classifier(7)
+    state = {**pretrained.state_dict(), "extra": torch.zeros(2)}
+    save_file(state, path) if suffix == "safetensors" else torch.save(state, path)
+    model = Model(lambda: classifier(4), name="net", frozen="0")
+    with pytest.warns(SettingWarning, match=r"not taken from .*: (?=.*2\.weight)(?=.*2\.bias)(?=.*extra)"):
+        found = load_network(path, model, only="* !last:1", seed=3)
+    assert torch.equal(found.frozen["0.weight"], pretrained[0].weight)
+    assert torch.equal(found.init(0).params["2.weight"], model.init(3).params["2.weight"])
+
+
+def test_another_shape_names_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    save_file(classifier(7).state_dict(), path)
+    with pytest.raises(CodecError, match=r"'2\.\w+' has the shape \[7.*\[4.*start_only = '\* !last:1'"):
+        load_network(path, Model(lambda: classifier(4), name="net"))
+    with pytest.raises(SettingError, match="'3' matches no tensor of net"):
+        load_network(path, Model(lambda: classifier(4), name="net"), only="3")

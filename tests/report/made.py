@@ -18,7 +18,7 @@ def made_run(
     seed: int = 0,
     *,
     rounds: int = 4,
-    planned: int | None = None,
+    planned_rounds: int | None = None,
     level: float = 0.6,
     classes: int = 3,
     clients: int = 6,
@@ -56,12 +56,11 @@ def made_run(
         "model": "mlp",
         "data": {"source": "made_up", "partition": "shards:2", "clients": clients},
         "local": {"epochs": 5, "lr": 0.1},
-        "run": {"rounds": planned or rounds, "cohort_size": 2, "seed": seed, "threads": 1},
+        "run": {"rounds": planned_rounds or rounds, "cohort_size": 2, "seed": seed, "threads": 1},
         algorithm: {"shared": "*"},
         **(settings or {}),
     }
     manifest = {
-        "format": 1,
         "algorithm": algorithm.title(),
         "engine": "loop",
         "engine_reason": "it was asked for",

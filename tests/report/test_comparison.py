@@ -15,7 +15,7 @@ from fedloom.coordinator import History
 from fedloom.report import comparison, figures, sentences, write_report
 from fedloom.report.grouping import read_methods
 from fedloom.report.methods import Method
-from fedloom.report.several_seeds import paired, readings
+from fedloom.report.several_seeds import accuracy_readings, paired_difference
 
 
 def run_of(folder: Path, accuracies: list[float], algorithm: str = "fedavg", seed: int = 0) -> None:
@@ -142,7 +142,7 @@ def test_versions_are_said_once_where_they_are_the_same(tmp_path: Path) -> None:
 def test_accuracies_are_read_in_five_ways(tmp_path: Path) -> None:
     made_run(tmp_path / "a", "fedavg", 0)
     made_run(tmp_path / "b", "fedntd", 0, without=("personal_accuracy",))
-    found = readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
+    found = accuracy_readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
     assert found is not None
     names = [c.name for c in found.columns]
     assert names == [
@@ -158,6 +158,25 @@ def test_accuracies_are_read_in_five_ways(tmp_path: Path) -> None:
         kind, _, way = name.rpartition("_")
         assert found.rows[0][names.index(name)].mean == getattr(history.readings(kind), way)
     assert found.rows[1][-1] is None
+
+
+def test_the_round_that_validation_chooses_stands_beside_what_it_gives(tmp_path: Path) -> None:
+    for seed, chosen in ((0, 1), (1, 3)):
+        log = made_run(tmp_path / f"{seed}", "fedavg", seed) / "metrics.jsonl"
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        for t, record in enumerate(records):
+            record["val_accuracy"] = 0.75 if t >= chosen else 0.5  # the first of equals
+        log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = accuracy_readings(methods(tmp_path), ["global_accuracy", "personal_accuracy"])
+    assert found is not None
+    assert found.groups[-1] == ("chosen on validation", 2)
+    row = dict(zip([c.name for c in found.columns], found.rows[0], strict=True))
+    assert (row["validated_round"].mean, row["validated_round"].count) == (2, 2)
+    assert (row["val_accuracy_validated"].mean, row["val_accuracy_validated"].std) == (0.75, 0)
+    assert [found.texts()[0][-2][:1], found.texts()[0][-1]] == ["2", "75.0 ± 0.0"]
+    alone = accuracy_readings(methods(tmp_path), ["global_accuracy"])  # as of a summary, whose tables are narrow
+    assert alone is not None
+    assert "validated_round" not in [c.name for c in alone.columns]
 
 
 def test_the_share_of_clients_that_are_better_off_than_alone(tmp_path: Path) -> None:
@@ -204,7 +223,9 @@ def test_names_of_classes_and_clients_are_on_the_page(tmp_path: Path) -> None:
     own = History.read(folder).metrics[-1]["personal_by_client"]
     assert [(row[0], row[1].mean) for row in named.rows] == [("north", own["0"]), ("south\ufffd", own["1"])]
     assert [c.name for c in named.columns] == ["client", method.label]
-    assert "class cat" in sentences.weakest(method) or "class $dog" in sentences.weakest(method)
+    assert "class cat" in sentences.describe_weakest_class(method) or "class $dog" in sentences.describe_weakest_class(
+        method
+    )
     page = write_report(tmp_path, tmp_path / "page").read_text(encoding="utf-8")
     assert "north" in page
     assert "Each client by its name" in page
@@ -221,7 +242,10 @@ def test_alone_is_alone_on_the_same_data(tmp_path: Path) -> None:
         judged = tmp_path / source / "local/metrics.jsonl"
         judged.write_text(judged.read_text().replace('"0": ', f'"{source}": '))  # a client that the other has not
     found = {
-        run.folder: (comparison.alone(run, all_), run) for all_ in [methods(tmp_path)] for m in all_ for run in m.runs
+        run.folder: (comparison.local_only_accuracy(run, all_), run)
+        for all_ in [methods(tmp_path)]
+        for m in all_
+        for run in m.runs
     }
     assert "one" in found["one/fedavg"][0]
     assert "two" in found["two/fedavg"][0]
@@ -235,12 +259,12 @@ def test_what_clients_gain_over_training_alone_by_hand(tmp_path: Path) -> None:
         record = {"round": 0, "personal_by_client": {str(k): a for k, a in enumerate(by_client)}}
         (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     every = methods(tmp_path)
-    (own,) = (m for m in every if not m.alone)
+    (own,) = (m for m in every if not m.is_local_only)
     assert comparison.gains(own.first, every) == pytest.approx([-0.3, 0.0, 0.1, 0.4])
-    table = comparison.gained(every)
+    table = comparison.gains_table(every)
     assert table is not None
     assert table.texts() == [["pfedsd", "50.0", "25.0", "+5.0", "-30.0", "+40.0", "4"]]
-    assert comparison.gained([own]) is None
+    assert comparison.gains_table([own]) is None
     figure = figures.gain(every)
     assert figure is not None
     axes = figure.axes[0]
@@ -267,7 +291,7 @@ def test_maps_of_classes_are_means_over_seeds(tmp_path: Path) -> None:
     figure = figures.class_map(method)
     assert figure is not None
     np.testing.assert_allclose(figure.axes[0].images[0].get_array().filled(np.nan), mean.T * 100)
-    assert sentences.weakest(method) == "Lowest at the end: class 0, 50.0 %."
+    assert sentences.describe_weakest_class(method) == "Lowest at the end: class 0, 50.0 %."
 
 
 def test_classes_far_below_their_best_are_counted_by_hand(tmp_path: Path) -> None:
@@ -278,7 +302,7 @@ def test_classes_far_below_their_best_are_counted_by_hand(tmp_path: Path) -> Non
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (method,) = methods(tmp_path)
     far = "1 of 3 classes are more than 20 points below their best"
-    assert sentences.weakest(method) == f"Lowest at the end: class 0, 40.0 %; {far}."
+    assert sentences.describe_weakest_class(method) == f"Lowest at the end: class 0, 40.0 %; {far}."
 
 
 def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
@@ -287,7 +311,7 @@ def test_the_best_is_compared_with_the_runner_up(tmp_path: Path) -> None:
         for seed, end in enumerate(values):
             run_of(tmp_path / name / str(seed), [0.1, end], name, seed)
     said = next(sentences.findings(methods(tmp_path)))
-    gap = paired(*(m for m in methods(tmp_path)[1::-1]), "global_accuracy", "last", 1)
+    gap = paired_difference(*(m for m in methods(tmp_path)[1::-1]), "global_accuracy", "last", 1)
     assert gap is not None
     assert said == (
         "Global accuracy is highest with fedntd: 69.0 ± 12.7 %; the runner-up, fedavg, has 60.0 ± 14.1 (+9.0 points "

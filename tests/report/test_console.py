@@ -166,7 +166,8 @@ def test_the_same_accuracy_is_read_in_five_ways() -> None:
         "Which number: last round; mean of the last 2; chosen by validation; *best on test, which is optimistic; mean"
     )
     assert [line.split() for line in out.splitlines()][-1] == [
-        *["fedavg", "0.7000", "0.5000", "0.5000", "0.9000", "0.5000"]
+        *["fedavg", "0.7000", "0.5000", "0.5000", "0.9000", "0.5000"],
+        *["1", "0.8000"],  # the round that validation chooses, and its accuracy there
     ]
     swings.metrics[-1]["personal_accuracy"] = 0.8
     narrow = shown(readings_table([("fedavg", swings)]), 40).splitlines()[-1].split()
@@ -210,7 +211,7 @@ def test_a_log_file_gets_a_line_now_and_then() -> None:
     def clock() -> float:
         return now
 
-    with progress(console, "fedavg", 5, every=30.0, clock=clock) as show:
+    with progress(console, "fedavg", 5, interval=30.0, clock=clock) as show:
         for done, seconds in enumerate((10.0, 31.0, 40.0, 62.0, 3000.0), 1):
             now = seconds
             showing(show)(history(rounds=done, global_accuracy=done / 10))

@@ -23,13 +23,13 @@ def shown(counts: np.ndarray, width: int = 80, **more: Any) -> str:
 def test_of_many_clients_what_is_said_is_of_those_that_are_known() -> None:
     """federation.json has the classes of the first hundred, and the sizes of all."""
     told = {"clients": 200, "shown": [*range(100)], "sizes": {"min": 5, "median": 5.0, "max": 5}}
-    said = sentences.holders(told, heterogeneity(np.array([[5, 0]] * 100)))
+    said = sentences.describe_holders(told, heterogeneity(np.array([[5, 0]] * 100)))
     assert said == (
         "Training examples by client, the first ones and class: 200 clients with 5 each; the first 100 have examples "
         "of 1 class. Distance between a client's classes and those of all of these (total variation): 0.00 on average; "
         "0 is alike, 1 disjoint."
     )
-    said = sentences.holders(told | {"clients": 100}, heterogeneity(np.array([[5, 0]] * 100)))
+    said = sentences.describe_holders(told | {"clients": 100}, heterogeneity(np.array([[5, 0]] * 100)))
     assert said.startswith("Training examples by client and class: 100 clients with 5 each, of 1 class. Distance ")
     assert "those of all (total variation)" in said
 
@@ -37,7 +37,7 @@ def test_of_many_clients_what_is_said_is_of_those_that_are_known() -> None:
 def test_heterogeneity_by_hand() -> None:
     facts = heterogeneity(np.array([[8, 0], [2, 2], [0, 4], [0, 0]]))
     assert facts.sizes == (0, 4.0, 8)
-    assert facts.held.tolist() == [1, 2, 1]
+    assert facts.clients_by_classes.tolist() == [1, 2, 1]
     assert facts.entropy == pytest.approx(1 / 3)  # 0, 1 and 0 bits; the empty client has no distribution
     # all examples are 10/16 and 6/16: |1 - 10/16|, |1/2 - 10/16| and |0 - 10/16|
     assert facts.distance == pytest.approx((6 / 16 + 2 / 16 + 10 / 16) / 3)
@@ -53,7 +53,7 @@ def test_alike_and_disjoint_clients_are_the_ends_of_the_scale() -> None:
 def test_blocks_of_clients_are_summed() -> None:
     few = np.random.default_rng(0).integers(0, 5, (1000, 3))
     many, once = heterogeneity(np.tile(few, (200, 1))), heterogeneity(few)
-    assert many.held.tolist() == [200 * n for n in once.held]
+    assert many.clients_by_classes.tolist() == [200 * n for n in once.clients_by_classes]
     assert math.isclose(many.entropy, once.entropy)
     assert math.isclose(many.distance, once.distance)
 

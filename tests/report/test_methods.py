@@ -13,11 +13,11 @@ from fedloom.report.grouping import read_methods
 
 
 def test_unfinished_runs_are_told_and_left_out_of_means(tmp_path: Path) -> None:
-    made_run(tmp_path / "seed-0", seed=0, rounds=4, planned=8)
+    made_run(tmp_path / "seed-0", seed=0, rounds=4, planned_rounds=8)
     made_run(tmp_path / "seed-1", seed=1, rounds=8)
     (method,), remarks = read_methods([tmp_path])
     assert remarks == ["seed-0 is unfinished: 4 of 8 rounds; means leave it out."]
-    assert [run.seed for run in method.counted] == [1]
+    assert [run.seed for run in method.counted_runs] == [1]
 
 
 def test_a_run_that_a_rule_has_ended_is_finished(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_curves_and_spreads_by_hand(tmp_path: Path) -> None:
 
 def test_a_curve_ends_where_the_shortest_run_ends(tmp_path: Path) -> None:
     for seed, rounds in enumerate((3, 5)):
-        made_run(tmp_path / str(seed), seed=seed, rounds=rounds, planned=9)
+        made_run(tmp_path / str(seed), seed=seed, rounds=rounds, planned_rounds=9)
     (method,) = methods(tmp_path)
     curve = method.curve("train_loss")
     assert curve is not None

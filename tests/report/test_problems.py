@@ -24,7 +24,7 @@ from fedloom.experiments.problem import of_problem
 from fedloom.report import sentences, summary, write_report
 from fedloom.report.grouping import by_problem
 from fedloom.report.problems import data_name, facts_of
-from fedloom.report.several_seeds import Summary, paired
+from fedloom.report.several_seeds import Summary, paired_difference
 from fedloom.report.sweeps import sweeps
 
 DATA = {"source": "cifar10:data", "partition": "shards:2", "clients": 6}
@@ -96,7 +96,7 @@ def test_other_data_clients_cohorts_and_tasks_are_other_problems(other: dict[str
     found = summary(tmp_path)
     assert len(found.by_problem()) == 2
     assert found.differences() is None
-    assert paired(found.methods[0], found.methods[1], "global_accuracy", "last", 1) is None
+    assert paired_difference(found.methods[0], found.methods[1], "global_accuracy", "last", 1) is None
     assert "**" not in found.markdown()  # one method on each: none is the best
     assert r"\textbf" not in found.latex()
     assert not any(row["difference"] for row in csv.DictReader(io.StringIO(found.csv())))
@@ -145,18 +145,18 @@ def test_pairs_have_the_same_clients(tmp_path: Path) -> None:
         held.write_text(held.read_text().replace('"train": [[', '"train": [[1'))
     fedavg, fedprox, fedntd = methods(tmp_path)
     assert len(fedprox.runs) == 4
-    assert [paired(m, fedavg, "global_accuracy", "last", 1) for m in (fedprox, fedntd)] == [None, None]
-    assert paired(fedavg, fedavg, "global_accuracy", "last", 1) is not None
+    assert [paired_difference(m, fedavg, "global_accuracy", "last", 1) for m in (fedprox, fedntd)] == [None, None]
+    assert paired_difference(fedavg, fedavg, "global_accuracy", "last", 1) is not None
 
 
 def test_a_summary_has_methods_by_data_sets_and_a_section_for_each(tmp_path: Path) -> None:
     found = summary(two(tmp_path))
-    across, *own = found.tables()
-    assert [c.heading for c in across.columns] == ["method", "easy.csv", "hard.csv"]
-    assert [row[0] for row in across.rows] == ["fedavg", "fedntd", "fedprox"]
-    assert [len(across.winners(i)) for i in (1, 2)] == [1, 1]  # of each column, not of both
+    by_problem_table, *own = found.tables()
+    assert [c.heading for c in by_problem_table.columns] == ["method", "easy.csv", "hard.csv"]
+    assert [row[0] for row in by_problem_table.rows] == ["fedavg", "fedntd", "fedprox"]
+    assert [len(by_problem_table.winners(i)) for i in (1, 2)] == [1, 1]  # of each column, not of both
     by_hand = [fl.History.read(tmp_path / "hard/fedavg" / f"seed-{s}").last("global_accuracy") for s in (0, 1)]
-    assert across.rows[0][2].mean == pytest.approx(np.mean(by_hand))
+    assert by_problem_table.rows[0][2].mean == pytest.approx(np.mean(by_hand))
     assert [table.name for table in own].count("differences") == 2
     text = shown(found)
     assert "easy.csv: Differences in points" in text
@@ -197,9 +197,13 @@ def test_a_setting_that_was_tuned_on_each_data_set_tells_no_methods_apart(tmp_pa
         own = {"data": data, "local": {"lr": lr}, "fedprox": {"mu": mu, "shared": "*"}}
         made_run(tmp_path / source / "fedprox", "fedprox", settings=own)
     found = summary(tmp_path)
-    across = found.tables()[0]
-    assert [row[0] for row in across.rows] == ["fedavg", "fedprox mu=0.5", "fedprox mu=2.0"]
-    assert [[cell is None for cell in row[1:]] for row in across.rows] == [[False] * 2, [False, True], [True, False]]
+    by_problem_table = found.tables()[0]
+    assert [row[0] for row in by_problem_table.rows] == ["fedavg", "fedprox mu=0.5", "fedprox mu=2.0"]
+    assert [[cell is None for cell in row[1:]] for row in by_problem_table.rows] == [
+        [False] * 2,
+        [False, True],
+        [True, False],
+    ]
     assert "local.lr (0.1, 0.01)" in found.markdown()
     assert len({m.number for m in found.methods if m.label == "fedavg"}) == 1  # one colour on all
 
@@ -285,11 +289,11 @@ def test_names_stand_in_every_form(tmp_path: Path) -> None:
     [
         (
             {"fedavgg": "A"},
-            r"there is no 'fedavgg' to be named 'A': there are fedavg, fedntd, fedprox, easy.csv, hard.csv",
+            r"there is no 'fedavgg' to rename to 'A': there are fedavg, fedntd, fedprox, easy.csv, hard.csv",
         ),
-        ({"fedavg": "fedprox"}, r"each is called otherwise, got the name 'fedprox' 2 times"),
-        ({"hard.csv": "easy.csv"}, r"each is called otherwise, got the name 'easy.csv' 2 times"),
-        ({"fedavg": " "}, r"each is called otherwise, got the name ' ' 1 times"),
+        ({"fedavg": "fedprox"}, r"names must be unique, got 'fedprox' 2 times"),
+        ({"hard.csv": "easy.csv"}, r"names must be unique, got 'easy.csv' 2 times"),
+        ({"fedavg": " "}, r"names must be unique, got ' ' 1 times"),
     ],
 )
 def test_names_that_tell_nothing_apart_are_refused(names: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -320,7 +324,7 @@ def test_a_sweep_over_the_partition_has_its_figure_and_no_best(tmp_path: Path) -
     assert [t.settings["data.partition"] for t in found.trials] == ["dirichlet:1", "iid", "shards:2"]
     table = found.table(1)
     assert not any(table.winners(i) for i in range(len(table.columns)))
-    assert "none of them is the best" in sentences.chosen(found)
+    assert "there is no best trial" in sentences.describe_choice(found)
     assert sum(len(sweeps(of)) for _, of in by_problem(every)) == 0
 
 

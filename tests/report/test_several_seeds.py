@@ -21,7 +21,7 @@ import fedloom as fl
 from fedloom.core.errors import SettingError
 from fedloom.report import summary
 from fedloom.report.number_table import Interval
-from fedloom.report.several_seeds import paired, partitions, reading_of, tail
+from fedloom.report.several_seeds import paired_difference, partitions_text, reading_of, tail_length
 
 
 def history(name: str, seed: int | None, accuracies: list[float], held: int = 1, **more: Any) -> fl.History:
@@ -83,7 +83,7 @@ def test_the_quantile_of_student(n: int) -> None:
         ]
         for of in ends
     )
-    found = paired(mine, theirs, "global_accuracy", "last", 1)
+    found = paired_difference(mine, theirs, "global_accuracy", "last", 1)
     assert found is not None
     expected = stats.ttest_rel(*ends).confidence_interval()
     np.testing.assert_allclose((found.low, found.high), expected, rtol=2e-3, atol=1e-4)
@@ -94,7 +94,7 @@ def test_differences_are_those_of_the_numbers_beside_them() -> None:
     values = {"long": [0.1] + [0.5] * 190 + [0.7] * 10, "level": [0.1] + [0.5] * 200, "short": [0.1] + [0.5] * 20}
     runs = {name: [history(name, seed, row) for seed in (0, 1)] for name, row in values.items()}
     made = summary(runs, against="level", reading="tail")
-    rows = {m.label: reading_of(m, "global_accuracy", "tail", tail(made.methods)) for m in made.methods}
+    rows = {m.label: reading_of(m, "global_accuracy", "tail", tail_length(made.methods)) for m in made.methods}
     gaps = made.differences()
     assert gaps is not None
     assert rows["long"] is not None
@@ -113,7 +113,7 @@ def test_differences_take_seeds_that_both_have() -> None:
     assert summary({"a": history("a", 0, [0.1, 0.2]), "b": history("b", 0, [0.1, 0.3])}).differences() is None
     nameless = {n: [history(n, None, [0.1, 0.2]), history(n, None, [0.1, 0.4])] for n in "ab"}
     assert summary(nameless).differences() is None  # nothing tells which runs are a pair
-    assert summary(made(), against="FedNTD", reading="best").differences().columns[1].heading == "global, less FedNTD"  # type: ignore[union-attr]
+    assert summary(made(), against="FedNTD", reading="best").differences().columns[1].heading == "global minus FedNTD"  # type: ignore[union-attr]
 
 
 def test_what_the_deviation_is_of_is_said() -> None:
@@ -124,7 +124,7 @@ def test_what_the_deviation_is_of_is_said() -> None:
     assert {row["partition"] for row in csv.DictReader(io.StringIO(fixed.csv()))} == {"fixed"}
     runs = made()
     runs["FedAvg"][0].federation = {"clients": 1, "classes": 2}
-    assert "not known of all runs" in partitions(summary(runs).methods)
+    assert "not known of all runs" in partitions_text(summary(runs).methods)
     assert ", one seed each" in summary({"a": history("a", 0, [0.1, 0.2])}).captions()["global_accuracy"]
 
 

@@ -10,7 +10,7 @@ from made import made_run
 
 from fedloom.report import style
 from fedloom.report.grouping import read_methods
-from fedloom.report.style import COLOURS, FAINT, INK, at_night, colour, contrast, dashes, even_step, ink
+from fedloom.report.style import COLOURS, FAINT, INK, colour, contrast, dark_colour, dashes, even_step, ink
 
 LIGHT, DARK = "#ffffff", "#1c2027"  # the grounds of figures
 
@@ -30,9 +30,9 @@ def test_contrast_by_hand() -> None:
 def test_words_and_lines_have_contrast_by_day_and_at_night() -> None:
     for number in range(len(COLOURS)):
         assert contrast(ink(number), LIGHT) >= 4.5
-        assert contrast(at_night(number), DARK) >= 4.5
+        assert contrast(dark_colour(number), DARK) >= 4.5
     assert ink(COLOURS.index("#0072B2")) == "#0072b2"  # dark enough as it is
-    assert len({at_night(number) for number in range(len(COLOURS))}) == len(COLOURS)
+    assert len({dark_colour(number) for number in range(len(COLOURS))}) == len(COLOURS)
     assert min(contrast(INK, LIGHT), contrast(FAINT, LIGHT)) >= 4.5
 
 

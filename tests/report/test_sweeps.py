@@ -12,7 +12,7 @@ from made import made_run, methods
 
 from fedloom.experiments.trials import LAST
 from fedloom.report import figures, sentences, write_report
-from fedloom.report.sweeps import Swept, order, sweeps
+from fedloom.report.sweeps import SweepResult, order, sweeps
 
 
 def trial(folder: Path, mu: float, lr: float, end: float, seed: int = 0, source: str = "made_up", **more: Any) -> None:
@@ -26,7 +26,7 @@ def trial(folder: Path, mu: float, lr: float, end: float, seed: int = 0, source:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def grid(folder: Path) -> list[Swept]:
+def grid(folder: Path) -> list[SweepResult]:
     """mu 0.01, 0.1 by lr 0.1, 1, two seeds: mu=0.1 lr=1 is best."""
     ends = {(0.01, 0.1): 0.3, (0.01, 1.0): 0.4, (0.1, 0.1): 0.5, (0.1, 1.0): 0.6}
     for (mu, lr), end in ends.items():
@@ -38,7 +38,7 @@ def grid(folder: Path) -> list[Swept]:
 def test_trials_are_ordered_by_validation(tmp_path: Path) -> None:
     made_run(tmp_path / "other", "fedavg")
     (found,) = grid(tmp_path)
-    assert found.by == "val_accuracy"
+    assert found.measure == "val_accuracy"
     assert found.names == ["local.lr", "mu"]
     assert [(own["mu"], own["local.lr"]) for _, own, _ in found.trials] == [
         ("0.1", "1.0"), ("0.1", "0.1"), ("0.01", "1.0"), ("0.01", "0.1")
@@ -47,7 +47,7 @@ def test_trials_are_ordered_by_validation(tmp_path: Path) -> None:
     table = found.table(1)
     assert [c.heading for c in table.columns[:4]] == ["trial", "lr", "mu", "validation accuracy, %"]
     assert [row[1:3] for row in table.rows][:2] == [["1.0", "0.1"], ["0.1", "0.1"]]
-    said = sentences.chosen(found)
+    said = sentences.describe_choice(found)
     assert said.startswith(
         "Best of 4 by validation accuracy (mean of the last 3): fedprox lr=1.0 mu=0.1, 61.0 ± 1.4 %;"
     )
@@ -70,8 +70,8 @@ def test_what_was_chosen_on_test_examples_is_marked(tmp_path: Path) -> None:
     for mu in (0.01, 0.1, 1.0):
         made_run(tmp_path / str(mu), "fedprox", settings={"fedprox": {"mu": mu}})
     (found,) = sweeps(methods(tmp_path))
-    assert found.by == "global_accuracy"
-    assert "This was chosen by test examples, which is optimistic." in sentences.chosen(found)
+    assert found.measure == "global_accuracy"
+    assert "This was chosen by test examples, which is optimistic." in sentences.describe_choice(found)
 
 
 def test_two_methods_and_other_data_are_no_sweep(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_headings_are_in_order_and_tables_say_what_their_heads_are_of(comparison
 @pytest.mark.slow
 def test_tables_begin_with_what_is_looked_for_first(comparison: Path) -> None:
     text = read(comparison / "report/report.html").text
-    assert "Summary accuracy, % a round method global personal worst tenth" in text
+    assert "Summary accuracy, % a round method global personal worst decile" in text
 
 
 def test_every_figure_is_described_and_lies_beside_the_page(comparison: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_name_cannot_lead_a_file_elsewhere(tmp_path: Path) -> None:
         (
             1,
             (*GLOBAL, *PERSONAL, "train_loss", "settings.json", "manifest.json", "federation.json", "timing.jsonl"),
-            ["Accuracies are not shown: none was measured.", "Not shown: no run rose above", "did not record any"],
+            ["Accuracies are not shown: none was measured.", "Not shown: no run rose above", "or recorded none"],
         ),
     ],
 )
@@ -309,16 +309,16 @@ def test_who_has_not_measured_what_others_have_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_unfinished_run_is_marked(tmp_path: Path) -> None:
-    made_run(tmp_path / "half", rounds=3, planned=30)
+    made_run(tmp_path / "half", rounds=3, planned_rounds=30)
     with (tmp_path / "half/metrics.jsonl").open("a") as file:
         file.write('{"round": 4, "glob')
     text = read(write_report(tmp_path / "half")).text
     assert "half is unfinished: 3 of 30 rounds." in text
-    assert "3 of 30" in text[text.index("Each run, how it was computed") - 400 :]
+    assert "3 of 30" in text[text.index("Each run, its engine") - 400 :]
 
 
 def test_a_run_before_its_first_round_has_a_report(tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "new", rounds=1, planned=30)
+    folder = made_run(tmp_path / "new", rounds=1, planned_rounds=30)
     for name in ("metrics.jsonl", "timing.jsonl"):
         first = (folder / name).read_text().splitlines(keepends=True)[0]
         (folder / name).write_text(first)

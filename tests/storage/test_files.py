@@ -21,7 +21,7 @@ def test_what_is_missing_or_changed_is_damage(tmp_path: Path) -> None:
     (tmp_path / "a").unlink()
     with pytest.raises(DamageError, match="a is missing"):
         files.read(tmp_path, file)
-    assert not files.there(tmp_path / "a")
+    assert not files.exists(tmp_path / "a")
     assert files.names(tmp_path / "nowhere") == []
 
 
@@ -32,7 +32,7 @@ def test_what_cannot_be_read_is_no_damage(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("read_bytes", "lstat"):
         monkeypatch.setattr(Path, name, denied)
     monkeypatch.setattr(os, "scandir", denied)
-    for ask in (files.load, files.there, files.names, lambda path: list(files.walk(path))):
+    for ask in (files.load, files.exists, files.names, lambda path: list(files.walk(path))):
         with pytest.raises(StorageError, match=r"cannot read .*a: Permission denied; make it readable") as error:
             ask(tmp_path / "a")
         assert not isinstance(error.value, DamageError)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import SettingError, StorageError
-from fedloom.storage.output import as_csv, below, publish
+from fedloom.storage.output import as_csv, path_below, publish
 
 
 def test_files_are_written_with_their_folders(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_folder_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
     publish(tmp_path / "reports", "x.csv", b"1")
     assert (tmp_path / "disk/x.csv").read_bytes() == b"1"
     with pytest.raises(SettingError, match="reports is a link"):
-        below(tmp_path, "reports")
+        path_below(tmp_path, "reports")
 
 
 def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_files_of_old_versions_go_unless_a_checkpoint_names_them(tmp_path: Path)
     store = ClientStore(folder=tmp_path)
     store.version = 1
     store[0], store[1] = state(0), state(1)
-    store.named = {store.save()[0].name}
+    store.protected = {store.save()[0].name}
     store.version = 2
     store[0], store[1] = state(10), state(11)
     store.save()

@@ -26,8 +26,8 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
-from fedloom.testing.subject import MLP, Convolutional, Subject, follow
-from fedloom.testing.tampering import tampered
+from fedloom.testing.subject import MLP, Convolutional, Subject, record_run
+from fedloom.testing.tampering import tampering_engine
 from fedloom.wire.communication import communication
 from fedloom.wire.ranks import MPI, Gloo, Ranks
 from test_battery import ALGORITHMS, VARIANTS
@@ -44,7 +44,7 @@ def compare(kind: type[Ranks], subject: Subject, **settings: Any) -> None:
         return
     engine.open()
     loop = (Stacked if "chunk" in settings else Loop)(subject.population(), subject.algorithm, Options(**settings))
-    got, want = (follow(each, each.init(), subject.cohorts) for each in (engine, loop))
+    got, want = (record_run(each, each.init(), subject.cohorts) for each in (engine, loop))
     what = f"{subject.name} over {engine.name}"
     assert want.right == got.right, what
     engine.close()
@@ -97,7 +97,9 @@ def harmed(kind: type[Ranks]) -> None:
     """Answers that come twice, late, damaged or absurd: the bits of the loop that loses whom the record names."""
     harms = {(0, 0): "duplicated", (0, 3): "reordered", (0, 1): "corrupted", (1, 1): "malicious", (1, 3): "absurd"}
     plan = {**harms, (2, 0): "swapped"}
-    kind = kind if communication(kind.transport).rank else tampered(kind, lambda t, e, k: plan.pop((t, k), None))
+    kind = (
+        kind if communication(kind.transport).rank else tampering_engine(kind, lambda t, e, k: plan.pop((t, k), None))
+    )
     subject = Subject(Scaffold(local=FULL), {"mlp": MODELS["mlp"]})
     engine = kind(subject.population(), subject.algorithm, Options(norm_bound=100.0, on_nonfinite="refuse"))
     if communication(kind.transport).rank:

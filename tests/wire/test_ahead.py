@@ -56,7 +56,7 @@ class Slots(Wires):
 
 class Ahead(Processes):
     name = "ahead"
-    ahead = 1
+    requests_ahead = 1
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -67,14 +67,14 @@ class Ahead(Processes):
     def wires(self) -> Wires:
         return self.slots
 
-    def idle(self, count: int) -> list[int] | None:
-        return [process for process in self.there if process not in self._asked][:count]
+    def idle_processes(self, count: int) -> list[int] | None:
+        return [process for process in self.there if process not in self._sent][:count]
 
-    def replaced(self, process: int) -> tuple[str, list[int]]:
+    def replace_process(self, process: int) -> tuple[str, list[int]]:
         self.there.remove(process)
         return "it was killed", []
 
-    def left(self, process: int) -> bool:
+    def abandon(self, process: int) -> bool:
         return True
 
 
@@ -123,7 +123,7 @@ def test_all_that_waits_at_a_late_process_is_lost() -> None:
     engine.slots.hanging.clear()
     engine.options = Options()
     same(loop.round(want, EVERYBODY, 1), engine.round(server, EVERYBODY, 1), "two late answers were dropped")
-    assert not engine._asked
+    assert not engine._sent
     assert engine.slots.most == [2, 2]  # nothing new before both were done
 
 

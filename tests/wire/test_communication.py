@@ -38,9 +38,9 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
 def here(server: GlooManager, count: int) -> list[int]:
     """The ranks that have come, once these are so many."""
     until = time.monotonic() + 20
-    while len(server.came()) < count and time.monotonic() < until:
+    while len(server.arrivals()) < count and time.monotonic() < until:
         time.sleep(0.005)
-    return server.came()
+    return server.arrivals()
 
 
 def connected(server: GlooManager) -> None:
@@ -114,13 +114,13 @@ def test_an_end_sends_what_was_posted_to_a_rank_that_has_just_come(
     manager: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sender must be there before it is listed, or the end does not wait for that."""
-    comes = GlooManager._comes
+    comes = GlooManager._add_rank
 
     def slowly(self: GlooManager, rank: int) -> None:
         comes(self, rank)
         time.sleep(0.0 if self.rank else 0.5)
 
-    monkeypatch.setattr(GlooManager, "_comes", slowly)
+    monkeypatch.setattr(GlooManager, "_add_rank", slowly)
     server, one = manager(0), manager(1)
     here(server, 1)
     server.post(1, b"")
@@ -138,7 +138,7 @@ def test_who_has_come_and_is_not_there_holds_nobody_up(manager: Made, monkeypatc
     one = manager(1)
     assert here(server, 1) == [2]
     assert asked(server, 2, one, b"one") == b"ONE"
-    with pytest.warns(EngineWarning, match=r"of the ranks that have come one is not there: .* could not be connected"):
+    with pytest.warns(EngineWarning, match=r"a new rank did not connect: .* could not be connected"):
         connected(server)
 
 
@@ -148,7 +148,7 @@ def test_ranks_that_cannot_be_connected_hear_what_to_set(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("torch.distributed.ProcessGroupGloo", refused)
     with pytest.raises(
-        RankError, match=r"could not be connected \(Gloo connect.* and GLOO_SOCKET_IFNAME=eth0 the network"
+        RankError, match=r"could not be connected \(Gloo connect.* and GLOO_SOCKET_IFNAME=eth0 to the network"
     ):
         GlooManager(1, 3, dist.HashStore())
 
@@ -183,9 +183,7 @@ def test_ranks_that_torchrun_keeps_together_by_a_pickle_are_warned_of(
         assert len(found) == (taken and elastic)
     for warning in found:
         assert warning.category is EngineWarning
-        assert "got c10d, under which whoever reaches its port can run code here: give --master-port" in str(
-            warning.message
-        )
+        assert "got c10d: anyone who can reach its port can run code here; give --master-port" in str(warning.message)
 
 
 def test_torchrun_is_asked_by_its_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,6 @@ import torch
 from fedloom import Job, RunSettings, run
 from fedloom.algorithms import FedAvg, PFedSD, Scaffold
 from fedloom.cli.serve import check_devices
-from fedloom.coordinator.directory import RunDirectory, identity
-from fedloom.coordinator.reading import sealed as sealed_document, unsealed as unsealed_document
 from fedloom.coordinator.verdict import verify
 from fedloom.core import tree
 from fedloom.core.errors import CodecError, FedloomError, RefusedError, SettingError, StorageError
@@ -26,12 +24,12 @@ from fedloom.engines.message import Call
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.compare import same
-from fedloom.testing.in_process import InProcess, Keeping, alone, fleet_of, token_of
-from fedloom.testing.tampering import HARMLESS, HARMS, overweight, tampered_fleet
+from fedloom.testing.in_process import DevicesInProcess, InProcess, fleet_of, population_of, token_of
+from fedloom.testing.tampering import HARMLESS, HARMS, tamper_with, with_weight
 from fedloom.wire.devices import Devices
 from fedloom.wire.fleet import Audit, RankFleet
-from fedloom.wire.registration import CAP, Absent, Registration, Registry, cap_of
-from fedloom.wire.transport import head_of, pack, sealed, unpack, unsealed, with_checksum
+from fedloom.wire.registration import CAP, Registration, Registry, RemoteExamples, cap_of
+from fedloom.wire.transport import head_of, pack, seal, unpack, unseal, with_checksum
 from tiny import LOCAL, federation, mlp, population
 
 PEOPLE = federation(val_fraction=0.2)
@@ -77,11 +75,11 @@ class Fleetwide:
         self.fleet = fleet_of(devices, Audit(self.folder / "audit.jsonl"))
 
     def controller(self, people: Population, k: int) -> Controller:
-        runtime = Runtime(alone(people, k), self.algorithm)
+        runtime = Runtime(population_of(people, k), self.algorithm)
         models = None if self.stateless else ModelManager(self.folder / str(k), runtime.fresh(0))
         return Controller(
             self.registry.names[k], token_of(self.registry.names[k]), runtime, models,
-            monitor=lambda: self.monitors.get(k, Reading()), begin=Limits(battery=0.5),
+            monitor=lambda: self.monitors.get(k, Reading()), start_limits=Limits(battery=0.5),
         )  # fmt: skip
 
     def job(self) -> Job:
@@ -181,7 +179,7 @@ def test_answers_that_do_not_count_change_nothing(harm: str, tmp_path: Path) -> 
         return harm if round == 1 and client in (2, 4) else None
 
     ours = Fleetwide(tmp_path, algorithm, cohort_size=6, rounds=3, deadline=0.05, norm_bound=100.0)
-    tampered_fleet(ours.fleet, plan)
+    tamper_with(ours.fleet, plan)
     history = ours.job().run()
     lost = {(m["round"] - 1, int(k)): why for m in history.metrics for k, why in m.get("failed", {}).items()}
     stays = {(2, 2), (2, 4)} if harm == "lost" else set()  # whose answer never comes is not asked again
@@ -207,7 +205,7 @@ def test_answers_that_do_not_count_change_nothing(harm: str, tmp_path: Path) -> 
 def test_nobody_answers_and_the_server_stays(tmp_path: Path) -> None:
     ours = Fleetwide(tmp_path, FedAvg(local=LOCAL), rounds=2, cohort_size=6, deadline=0.05)
     engine_of: list[Any] = []
-    tampered_fleet(ours.fleet, lambda t, e, k: "slow" if t == 1 else None)
+    tamper_with(ours.fleet, lambda t, e, k: "slow" if t == 1 else None)
     history = ours.job().run(on_round=lambda h: engine_of.append(h.server))
     same(engine_of[0], engine_of[1], "nobody answered")
     assert len(history.metrics[-1]["failed"]) == 6
@@ -255,7 +253,7 @@ class Answered:
     """One device, asked once, whose answer tests change before the server takes it."""
 
     def __init__(self) -> None:
-        self.engine = Keeping(population(mlp), PFedSD(local=LOCAL))
+        self.engine = DevicesInProcess(population(mlp), PFedSD(local=LOCAL))
         fleet = self.engine.fleet
         assert fleet is not None
         self.name, self.token = fleet.names[2], fleet.tokens[fleet.names[2]]
@@ -266,11 +264,11 @@ class Answered:
         self.sound = bytes(answer)
 
     def taken(self, data: bytes) -> Any:
-        return self.engine._taken(self.request, self.engine._open(2, memoryview(data)))
+        return self.engine._read_answer(self.request, self.engine._open_answer(2, memoryview(data)))
 
     def changed(self, head: dict[str, Any], parts: dict[str, Any]) -> bytes:
-        message = unpack(unsealed(self.sound, self.token, 1 << 30))
-        return sealed(pack({**message.head, **head}, {**message.parts, **parts}), self.token)
+        message = unpack(unseal(self.sound, self.token, 1 << 30))
+        return seal(pack({**message.head, **head}, {**message.parts, **parts}), self.token)
 
 
 def test_an_answer_is_that_of_the_device_to_the_newest_request() -> None:
@@ -308,7 +306,7 @@ def test_an_answer_is_no_larger_than_the_limit() -> None:
 def test_losses_are_of_the_steps_that_were_asked_for() -> None:
     """Two epochs of three batches; without this, a list of any length is paid for."""
     ours = Answered()
-    told = unpack(unsealed(ours.sound, ours.token, 1 << 30)).parts["losses"]
+    told = unpack(unseal(ours.sound, ours.token, 1 << 30)).parts["losses"]
     assert [tuple(t.shape) for t in told] == [(1, 6)]
     for losses, count in (
         ([torch.zeros(1, 7)], 7),
@@ -336,11 +334,11 @@ def test_an_upload_weighs_what_was_registered_and_no_more() -> None:
     ours = Answered()
     size = int(ours.engine.population.sizes[2])
     for weight, counts in ((size, size), (10**9, size), (3, 3)):
-        upload = ours.taken(overweight(ours.sound, ours.token, weight))[1].upload
+        upload = ours.taken(with_weight(ours.sound, ours.token, weight))[1].upload
         assert upload.weight.tolist() == [counts]
     for weight in (-1, 0):
         with pytest.raises(RefusedError, match="weighs a finite number above 0"):
-            ours.taken(overweight(ours.sound, ours.token, weight))
+            ours.taken(with_weight(ours.sound, ours.token, weight))
 
 
 @pytest.mark.slow
@@ -351,8 +349,8 @@ def test_answers_that_weigh_nothing_end_no_run(tmp_path: Path) -> None:
 
     def weightless(device: Any, token: str) -> Any:
         def answer(data: bytes) -> bytes:
-            method = head_of(unsealed(data, token, 1 << 30))["method"]
-            return overweight(device(data), token, 0) if method == "local_update" else device(data)
+            method = head_of(unseal(data, token, 1 << 30))["method"]
+            return with_weight(device(data), token, 0) if method == "local_update" else device(data)
 
         return answer
 
@@ -366,14 +364,14 @@ def test_answers_that_weigh_nothing_end_no_run(tmp_path: Path) -> None:
 
 
 def test_nobody_gets_more_right_than_it_holds(tmp_path: Path) -> None:
-    engine = Keeping(population(mlp), FedAvg(local=LOCAL))
+    engine = DevicesInProcess(population(mlp), FedAvg(local=LOCAL))
     server = engine.init()
     (seen,) = engine.look(server, [2], 0).values()
     request = engine.request(Call("personal", (), 0, "evaluate", 0.1, "test"), [2], lambda ids: ())
     for change in ({"right": seen.examples + 1}, {"right": seen.right - 100}, {"examples": seen.examples + 1000}):
         with pytest.raises(RefusedError, match="no more than the examples that it has registered"):
-            engine._plausible(request, dataclasses.replace(seen, **change))
-    assert engine._plausible(request, seen) is seen
+            engine._check_plausible(request, dataclasses.replace(seen, **change))
+    assert engine._check_plausible(request, seen) is seen
 
 
 def test_fuzzed_answers_are_refused_every_one() -> None:
@@ -397,7 +395,7 @@ def test_fuzzed_answers_of_the_device_itself_are_refused_or_taken_whole() -> Non
         for _ in range(rng.choice((1, 1, 2, 8))):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         try:
-            upload = ours.taken(sealed(with_checksum(bytes(data)), ours.token))[1].upload
+            upload = ours.taken(seal(with_checksum(bytes(data)), ours.token))[1].upload
         except FedloomError:
             continue
         taken += 1
@@ -407,13 +405,13 @@ def test_fuzzed_answers_of_the_device_itself_are_refused_or_taken_whole() -> Non
 
 def test_an_engine_of_devices_needs_devices() -> None:
     engine = Devices(population(mlp), FedAvg(local=LOCAL))
-    with pytest.raises(SettingError, match="no device is there to be asked"):
+    with pytest.raises(SettingError, match="a run of devices needs a fleet, got none: start it"):
         engine.round(engine.init(), [0], 0)
     with pytest.raises(SettingError, match="engine = 'devices' is for devices that join: fedloom serve"):
         run(FedAvg(local=LOCAL), PEOPLE, mlp, RunSettings(rounds=1, cohort_size=2, engine="devices"))
-    keeping = Keeping(population(mlp), FedAvg(local=LOCAL))
+    keeping = DevicesInProcess(population(mlp), FedAvg(local=LOCAL))
     keeping.watch = lambda exchange: None
-    with pytest.raises(SettingError, match="a round of devices cannot be computed again"):
+    with pytest.raises(SettingError, match="a round of devices cannot be replayed"):
         keeping.round(keeping.init(), [0], 0)
 
 
@@ -453,7 +451,7 @@ def test_a_federation_is_made_of_what_was_registered() -> None:
     for name in ("partition", "local_test", "local_val"):
         got, want = getattr(found, name), getattr(PEOPLE, name)
         assert (got.counts(found.train.y, 3) == want.counts(PEOPLE.train.y, 3)).all()
-    assert isinstance(found.train, Absent)
+    assert isinstance(found.train, RemoteExamples)
     assert (found.num_classes, found.train.shape, len(found.train)) == (3, (4,), len(PEOPLE.train))
     assert found.train.x.untyped_storage().nbytes() == 4  # one number, however many examples
     assert found.train.fingerprint() == Registry.of(RUN, registrations(), ["net"]).federation().train.fingerprint()
@@ -462,15 +460,18 @@ def test_a_federation_is_made_of_what_was_registered() -> None:
 def test_devices_hold_examples_that_are_alike() -> None:
     there = registrations()
     for change, words in (
-        ({"shape": (5,)}, r"their shape differ: \(4,\) on 0+, \(5,\)"),
-        ({"dtype": "uint8"}, "their dtype differ: float32 on"),
-        ({"train": (1, 2), "test": (0, 0), "val": (0, 0)}, "their classes differ: 3 on"),
+        ({"shape": (5,)}, r"must have the same shape, got \(4,\) on 0+ and \(5,\)"),
+        ({"dtype": "uint8"}, "must have the same dtype, got float32 on"),
+        (
+            {"train": (1, 2), "test": (0, 0), "val": (0, 0)},
+            "classes must have the same names .* '2' on 0+, nothing more on",
+        ),
     ):
         with pytest.raises(SettingError, match=words):
             Registry.of(RUN, [*there[:2], dataclasses.replace(there[2], **change)], ["net"])
-    with pytest.raises(SettingError, match="a run needs a device, got none"):
+    with pytest.raises(SettingError, match="a run needs at least 1 device, got none"):
         Registry.of(RUN, [], ["net"])
-    with pytest.raises(SettingError, match=r"architectures of the settings, net, got \{'lenet'\}"):
+    with pytest.raises(SettingError, match=r"an architecture of the settings, net, got \{'lenet'\}"):
         Registry.of(RUN, [dataclasses.replace(there[0], model="lenet")], ["net"])
 
 
@@ -484,8 +485,8 @@ def named(one: Registration, classes: tuple[str, ...] = (), columns: tuple[str, 
         (
             {},
             {"classes": ("1", "2", "3")},
-            r"classes are called alike on all devices, in the same order, and theirs differ: '0', '1', '2' on 0+, '1', "
-            r"'2', '3' on 0+1; call them alike .* or number them from 0 on all devices and say data.classes",
+            r"classes must have the same names in the same order on all devices, and theirs differ: '0', '1', '2' on "
+            r"0+, '1', '2', '3' on 0+1; give them .* or number them from 0 on all devices and set data.classes",
         ),
         (
             {"classes": ("cat", "dog", "eel")},
@@ -496,8 +497,8 @@ def named(one: Registration, classes: tuple[str, ...] = (), columns: tuple[str, 
         (
             {"columns": ("age", "town_Bonn", "town_Kiel", "x")},
             {"columns": ("age", "town_Kiel", "town_Ulm", "x")},
-            r"columns are called alike .* from number 1 on, 'town_Bonn', 'town_Kiel', 'x' on 0+, 'town_Kiel', .* 'x' "
-            r"on 0+1; give all files the same columns in the same order; of words, which prepare=standard",
+            r"columns must have the same .* from number 1 on, 'town_Bonn', 'town_Kiel', 'x' on 0+, 'town_Kiel', .* 'x' "
+            r"on 0+1; give all files the same columns in the same order; where prepare=standard",
         ),
         ({"columns": ("a", "b", "c", "d")}, {}, r"differ: 'a', 'b', 'c', 'd' on 0+, no names on 0+1;"),
     ],
@@ -514,23 +515,12 @@ def test_devices_call_classes_and_columns_alike(
 def test_classes_that_some_devices_lack_are_named() -> None:
     first, second = registrations()[:2]
     fewer = dataclasses.replace(second, train=(1, 2), test=(0, 0), val=(0, 0), classes=("a", "b"), columns=())
-    with pytest.raises(SettingError, match=r"from number 2 on, 'c' on 0+, nothing more on 0+1; call them alike"):
+    with pytest.raises(
+        SettingError, match=r"from number 2 on, 'c' on 0+, nothing more on 0+1; give them the same names"
+    ):
         Registry.of(RUN, [named(first, ("a", "b", "c")), fewer], ["net"])
     # numbers that somebody has spelt are numbers
     assert Registry.of(RUN, [named(first, ("0", "1", "2")), named(second)], ["net"]).devices[0].classes
-
-
-def test_a_registry_of_before_names_is_read(tmp_path: Path) -> None:
-    Registry.of(RUN, registrations(), ["net"]).save(tmp_path / "devices.json")
-    found = json.loads((tmp_path / "devices.json").read_text())
-    for device in found["devices"]:
-        del device["classes"], device["columns"]
-    (tmp_path / "devices.json").write_text(json.dumps(found))
-    registry = Registry.read(tmp_path / "devices.json")
-    assert registry.devices == Registry.of(RUN, registrations(), ["net"]).devices
-    assert registry.admit(named(registrations()[1], ("a", "b", "c"))) == registry.devices[1]
-    with pytest.raises(SettingError, match=r"differ: not said, by an earlier version of fedloom on 0+, '0', '1', '2'"):
-        Registry.of(RUN, [registrations()[0], named(registrations()[1])], ["net"])
 
 
 def test_who_has_joined_comes_back_as_who_it_was() -> None:
@@ -559,17 +549,17 @@ def test_of_one_device_no_more_count_than_ten_times_the_median() -> None:
 
 def test_sizes_are_capped() -> None:
     one = registrations()[0]
-    assert one.capped(10**6) is not one
-    assert one.capped(10**6) == one
+    assert one.with_cap(10**6) is not one
+    assert one.with_cap(10**6) == one
     big = dataclasses.replace(one, train=(10**11, 0, 3 * 10**11))
-    assert big.capped(1000).train == (250, 0, 750)
+    assert big.with_cap(1000).train == (250, 0, 750)
     many = dataclasses.replace(one, train=(2, 3, 3), test=(0, 0, 0), val=(1, 1, 1))  # each rounds to none
-    assert many.capped(2).train == (0, 1, 1)
-    assert many.capped(2).test == (0, 0, 0)
-    assert many.capped(2).val == (1, 1, 0)
-    assert dataclasses.replace(one, train=(3, 2, 2)).capped(4).train == (2, 1, 1)
+    assert many.with_cap(2).train == (0, 1, 1)
+    assert many.with_cap(2).test == (0, 0, 0)
+    assert many.with_cap(2).val == (1, 1, 0)
+    assert dataclasses.replace(one, train=(3, 2, 2)).with_cap(4).train == (2, 1, 1)
     wide = dataclasses.replace(one, train=(1,) * 100, test=(0,) * 100, val=(0,) * 100)
-    assert wide.capped(50).train == (1,) * 50 + (0,) * 50  # all 50 were of class 0
+    assert wide.with_cap(50).train == (1,) * 50 + (0,) * 50  # all 50 were of class 0
 
 
 @pytest.mark.some(8)
@@ -581,7 +571,7 @@ def test_sizes_are_capped() -> None:
         {"test": [1]}, {"shape": []}, {"shape": [1 << 20, 1 << 20]}, {"dtype": "object"}, {"dtype": []},
         {"model": None}, {"val": None}, {"train": "123"}, {"classes": "abc"}, {"classes": ["a", "b"]},
         {"classes": ["a", "b", 3]}, {"classes": 3}, {"classes": ["a", "b", "c" * 1001]}, {"columns": ["a"]},
-        {"shape": [2, 2], "columns": ["a", "b"]},
+        {"shape": [2, 2], "columns": ["a", "b"]}, {"classes": None}, {"columns": None},
     ],
 )  # fmt: skip
 def test_registrations_that_are_none(change: dict[str, Any]) -> None:
@@ -641,7 +631,7 @@ def test_a_state_is_taken_of_its_own_device_alone(tmp_path: Path) -> None:
 def test_a_server_compares_the_digests_of_an_answer() -> None:
     ours = Answered()
     held = ours.taken(ours.sound)[0]
-    made = head_of(unsealed(ours.sound, ours.token, 1 << 30))["made"]
+    made = head_of(unseal(ours.sound, ours.token, 1 << 30))["made"]
     assert bytes(held.digest[0].tolist()).hex() == made
     for head, words in (
         (
@@ -663,7 +653,7 @@ def test_a_server_compares_the_digests_of_an_answer() -> None:
 
 def test_a_device_that_is_judged_is_at_its_own_state() -> None:
     """What is judged is a state too."""
-    engine = Keeping(population(mlp), PFedSD(local=LOCAL))
+    engine = DevicesInProcess(population(mlp), PFedSD(local=LOCAL))
     server = engine.round(engine.init(), [2], 0)
     assert engine.look(server, [2], 0).keys() == {2}
     held = engine.states[2]
@@ -716,26 +706,3 @@ def test_a_run_has_the_devices_with_which_it_began(tmp_path: Path) -> None:
     ours.registry = dataclasses.replace(ours.registry, run="b" * 32)
     with pytest.raises(SettingError, match=r"a run with other settings or data: federation\.devices was"):
         ours.job().run(tmp_path / "run", resume=True)
-
-
-@pytest.mark.slow
-def test_a_run_of_before_devices_were_proved_goes_on(tmp_path: Path) -> None:
-    ours = Fleetwide(tmp_path / "devices", FedAvg(local=LOCAL), cohort_size=6, rounds=1)
-    ours.job().run(tmp_path / "run")
-    for name in ("manifest", "00000001"):
-        place = tmp_path / "run" / ("" if name == "manifest" else "checkpoints") / f"{name}.json"
-        found = unsealed_document(place.read_bytes())
-        if name == "manifest":
-            del found["documents"]["devices.json"], found["federation"]["devices"]
-            run = identity(found).fingerprint
-        else:
-            found["run"] = run
-        place.write_bytes(sealed_document(found, indent=2 if name == "manifest" else None))
-    for path in (tmp_path / "run" / "checkpoints").glob("00000000*"):
-        path.unlink()
-    check_devices(tmp_path / "run")
-    ours.settings = dataclasses.replace(ours.settings, rounds=2)
-    ours.begin()
-    history = ours.job().run(tmp_path / "run", resume=True)
-    assert [m["failed"] for m in history.metrics[1:]] == [{}, {}]
-    assert RunDirectory(tmp_path / "run").document("manifest")["documents"]["devices.json"]

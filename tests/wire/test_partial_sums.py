@@ -26,7 +26,7 @@ from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.testing.compare import same
-from fedloom.testing.subject import MLP, Convolutional, Subject, follow
+from fedloom.testing.subject import MLP, Convolutional, Subject, record_run
 from fedloom.wire.devices import Devices
 from fedloom.wire.ranks import Gloo
 from fedloom.wire.workers import Workers
@@ -71,7 +71,7 @@ def test_processes_that_add_up_have_the_bits_of_the_loop(algorithm: Any) -> None
     models = {"mlp": MODELS["mlp"]} if algorithm in (APFLNi, FedNova) else MODELS
     subject = Subject.of(algorithm, models)
     want, got = (
-        follow(each, each.init(), subject.cohorts)
+        record_run(each, each.init(), subject.cohorts)
         for kind in (Loop, Two)
         for each in [kind(subject.population(), subject.algorithm, Options(partial_sums=2, judges_trained=True))]
     )
@@ -219,7 +219,7 @@ def test_algorithms_that_need_every_upload() -> None:
     [
         (Devices, {}, "partial_sums = 2 cannot be, because devices answer each for itself: leave one of them out"),
         (Loop, {"counts_states": True}, "partial_sums = 2 cannot be, because stateless clients are asked for their"),
-        (Gloo, {"chunk": 2}, "for clients that are computed one by one: leave it out, or chunk"),
+        (Gloo, {"chunk": 2}, "needs clients that are computed one by one: leave out partial_sums or chunk"),
     ],
 )
 def test_what_does_not_go_together(kind: Any, settings: dict[str, Any], words: str) -> None:

@@ -119,7 +119,7 @@ def rank(engine: Ranks, job: str | None = None, dead: Sequence[object] = ()) -> 
     def answer(data: bytes) -> bytes:
         if dead:
             raise EOFError
-        return HEAD + (job or engine._about()).encode() if data[:1] == b"{" else service(data) if data else CLOSED
+        return HEAD + (job or engine._job_digest()).encode() if data[:1] == b"{" else service(data) if data else CLOSED
 
     return answer
 
@@ -149,27 +149,30 @@ def test_a_rank_that_is_started_again_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("came", "message"),
-    [([1], "2 of 3 ranks have come in 0.01 s: start"), ([1, 2], "rank 1 has come and has not said in 0.01 s which")],
+    ("arrivals", "message"),
+    [
+        ([1], "2 of 3 ranks have connected in 0.01 s: start"),
+        ([1, 2], "rank 1 is connected and has not named its job in 0.01 s"),
+    ],
 )
-def test_the_wait_for_a_rank_ends(came: list[int], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_rank_ends(arrivals: list[int], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_ranks, "COMING", 0.01)
     engine = Within(population(mlp), FedAvg(local=LOCAL))
-    engine.wires = Mock(size=3, came=lambda: came, wait=lambda ranks, timeout: [])
+    engine.wires = Mock(size=3, arrivals=lambda: arrivals, wait=lambda ranks, timeout: [])
     with pytest.raises(RankError, match=message):
         engine.open()
 
 
 def test_ranks_must_be_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = RunSettings(rounds=1, cohort_size=2, engine="gloo")
-    with pytest.raises(SettingError, match=r"needs at least 2 ranks, .* there are none: launch them by torchrun"):
+    with pytest.raises(SettingError, match=r"needs at least 2 ranks .*, got 0: launch them by torchrun"):
         run(FedAvg(local=LOCAL), federation(), mlp, settings)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(SettingError, match="there is one: launch them"):
+    with pytest.raises(SettingError, match="got 1: launch them"):
         run(FedAvg(local=LOCAL), federation(), mlp, settings)
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(SettingError, match=r"find each other by RANK .*, and MASTER_ADDR is not set: set all four"):
+    with pytest.raises(SettingError, match=r"ranks over Gloo need RANK .*, and MASTER_ADDR is not set: set all four"):
         run(FedAvg(local=LOCAL), federation(), mlp, settings)
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(
@@ -196,7 +199,7 @@ def test_a_deadline_is_for_clients_in_other_processes() -> None:
 def test_nothing_is_made_for_a_message_that_is_too_large(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     gloo = object.__new__(communication.GlooManager)
     gloo._due = {3: threading.Semaphore(1)}
-    monkeypatch.setattr(gloo, "_through", lambda rank, way, tensor: tensor.fill_(size))
+    monkeypatch.setattr(gloo, "_transfer", lambda rank, way, tensor: tensor.fill_(size))
     with pytest.raises(EOFError, match=f"rank 3 sends {size} bytes, and at most 17179869184 are taken"):
         gloo._receive(3)
 
@@ -206,10 +209,10 @@ def test_over_mpi_a_rank_that_sends_too_much_is_gone(size: int) -> None:
     comm, status = Mock(), Mock()
     comm.Iprobe.return_value, status.return_value.Get_count.return_value = True, size
     mpi, coming = object.__new__(communication.MPIManager), dict[int, Any]()
-    communication.Carried.__init__(mpi, 0, 4)
-    mpi._comes(3)
-    mpi.comm, mpi._status, mpi._bytes, mpi._owed = comm, status, None, Counter({3: 1})
-    mpi._begin(3, coming)
+    communication.ThreadedManager.__init__(mpi, 0, 4)
+    mpi._add_rank(3)
+    mpi.comm, mpi._status, mpi._bytes, mpi._pending = comm, status, None, Counter({3: 1})
+    mpi._start(3, coming)
     assert not coming
     assert not comm.Irecv.called
     assert mpi.wait([3], 0.0) == [3]
@@ -219,7 +222,7 @@ def test_over_mpi_a_rank_that_sends_too_much_is_gone(size: int) -> None:
 
 def test_ranks_with_other_weights_to_start_from_run_another_job() -> None:
     def about(model: Any) -> str:
-        return Gloo(population(model), FedAvg(local=LOCAL))._about()
+        return Gloo(population(model), FedAvg(local=LOCAL))._job_digest()
 
     torch.manual_seed(1)
     one, other = mlp(), mlp()
@@ -261,7 +264,7 @@ def test_a_length_that_is_only_claimed_is_not_paid_for(monkeypatch: pytest.Monke
         else:
             took.append(len(tensor))
 
-    monkeypatch.setattr(gloo, "_through", recv)
+    monkeypatch.setattr(gloo, "_transfer", recv)
     monkeypatch.setattr(communication, "PIECE", 1 << 16)
     tracemalloc.start()
     try:
@@ -285,7 +288,7 @@ def test_pieces_make_the_message_that_was_sent(length: int, monkeypatch: pytest.
         else:
             tensor.copy_(sent.pop(0))
 
-    monkeypatch.setattr(gloo, "_through", through)
+    monkeypatch.setattr(gloo, "_transfer", through)
     gloo._send(1, message)
     assert max(map(len, sent)) <= 10
     assert gloo._receive(1) == message
@@ -294,17 +297,17 @@ def test_pieces_make_the_message_that_was_sent(length: int, monkeypatch: pytest.
 
 def test_over_mpi_nobody_sends_more_than_is_waited_for() -> None:
     mpi = object.__new__(communication.MPIManager)
-    communication.Carried.__init__(mpi, 0, 3)
-    mpi._owed = Counter({1: 1})
+    communication.ThreadedManager.__init__(mpi, 0, 3)
+    mpi._pending = Counter({1: 1})
     for rank in (1, 2):
-        mpi._comes(rank)
+        mpi._add_rank(rank)
     assert [mpi._wants(rank) for rank in (1, 2)] == [True, False]
-    mpi._came(1, bytearray(b"its answer"))
+    mpi._deliver(1, bytearray(b"its answer"))
     assert not mpi._wants(1)
     device = object.__new__(communication.MPIManager)
-    communication.Carried.__init__(device, 1, 3)
-    device._owed = Counter()
-    device._comes(0)
+    communication.ThreadedManager.__init__(device, 1, 3)
+    device._pending = Counter()
+    device._add_rank(0)
     assert device._wants(0)
-    device._came(0, bytearray(b"a request"))
+    device._deliver(0, bytearray(b"a request"))
     assert not device._wants(0)

@@ -15,7 +15,7 @@ from fedloom.core.errors import RefusedError
 from fedloom.core.model import Model
 from fedloom.models import LeNet
 from fedloom.storage import files
-from fedloom.wire.start import PART, Handover, Offer, Start
+from fedloom.wire.start import PART, Offer, Start, Transfer
 from fedloom.wire.transport import pack, unpack, with_checksum
 
 
@@ -144,32 +144,32 @@ def test_a_transfer_sends_what_is_lacking_and_no_more(monkeypatch: pytest.Monkey
     start, model = start_of(nn.Linear(40, 3))
     offer, size = Offer.read(start.offer(), model), len(start.data)
     for begins in (0, 37, size - 1, size):
-        handover, data = Handover(start), start.data[:begins]
-        while (message := handover.next(said(len(data)))) is not None:
+        transfer, data = Transfer(start), start.data[:begins]
+        while (message := transfer.next(said(len(data)))) is not None:
             assert len(unpack(message).parts["bytes"]) <= 100
             data += offer.part(message, len(data))
         assert data == start.data
-        assert handover.sent == size - begins
+        assert transfer.sent == size - begins
 
 
 @pytest.mark.parametrize("has", [-1, 10**6, 2**60, 1.0, True, None, "0", [], {}])
 def test_a_device_that_says_that_it_has_what_it_cannot_have_is_refused(has: Any) -> None:
     start, _ = start_of(nn.Linear(40, 3))
     with pytest.raises(RefusedError, match=r"it says that it has .* bytes of the start, and can have 0 to \d+"):
-        Handover(start).next(said(has))
+        Transfer(start).next(said(has))
 
 
 def test_a_device_cannot_ask_for_the_same_bytes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedloom.wire.start.PART", 100)
     start, _ = start_of(nn.Linear(40, 3))
     for again in (0, 99, 101, len(start.data)):
-        handover = Handover(start)
-        assert handover.next(said(0)) is not None
+        transfer = Transfer(start)
+        assert transfer.next(said(0)) is not None
         with pytest.raises(RefusedError, match=f"it says that it has {again} bytes of the start, and can have 100"):
-            handover.next(said(again))
+            transfer.next(said(again))
 
 
 @pytest.mark.parametrize("data", [b"", b"{}x", b"[]", b"\xff", b'{"start": 0' + b" " * 2000 + b"}"])
 def test_what_says_nothing_of_a_start_is_refused_in_words(data: bytes) -> None:
     with pytest.raises(RefusedError, match="it has not said how much of the start it has"):
-        Handover(start_of(nn.Linear(40, 3))[0]).next(data)
+        Transfer(start_of(nn.Linear(40, 3))[0]).next(data)

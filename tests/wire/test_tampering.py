@@ -17,7 +17,7 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
 from fedloom.testing.in_process import InProcess
-from fedloom.testing.tampering import HARMLESS, HARMS, tampered
+from fedloom.testing.tampering import HARMLESS, HARMS, tampering_engine
 from fedloom.wire.communication import Wires
 from fedloom.wire.processes import Processes
 from fedloom.wire.service import Service
@@ -37,13 +37,13 @@ class Here(Processes):
     def wires(self) -> Wires:
         return InProcess([Service(self.runtime, trusted=True) for _ in range(3)])
 
-    def idle(self, count: int) -> list[int]:
-        return [rank for rank in (1, 2, 3) if rank not in self._asked][:count]
+    def idle_processes(self, count: int) -> list[int]:
+        return [rank for rank in (1, 2, 3) if rank not in self._sent][:count]
 
-    def replaced(self, process: int) -> tuple[str, list[int]]:
+    def replace_process(self, process: int) -> tuple[str, list[int]]:
         raise AssertionError("none dies")
 
-    def left(self, process: int) -> bool:
+    def abandon(self, process: int) -> bool:
         return True
 
 
@@ -69,7 +69,7 @@ def compared(engine: Processes) -> dict[tuple[int, int], str]:
 def test_what_does_not_count_changes_nothing(harm: str) -> None:
     plan = lambda t, e, k: harm if t == 1 and k in (1, 4) else None  # noqa: E731
     settings: Any = {"deadline": 0.3, "norm_bound": BOUND, "on_nonfinite": "refuse"}
-    engine = tampered(Here, plan)(population(mlp), PFedSD(local=LOCAL), Options(**settings))
+    engine = tampering_engine(Here, plan)(population(mlp), PFedSD(local=LOCAL), Options(**settings))
     if harm == "corrupted":  # each time that it is asked
         with pytest.warns(EngineWarning, match=ASKED_AGAIN), pytest.raises(Exception, match="asked 3 times in vain"):
             compared(engine)
@@ -89,21 +89,23 @@ def test_what_does_not_count_changes_nothing(harm: str) -> None:
 
 def once(harms: dict[tuple[int, int], str]) -> Callable[[int, int, int], str | None]:
     """A harm for the first answer of a client in a round."""
-    left = dict(harms)
-    return lambda t, e, k: left.pop((t, k), None)
+    remaining = dict(harms)
+    return lambda t, e, k: remaining.pop((t, k), None)
 
 
 @pytest.mark.slow
 def test_a_damaged_answer_is_asked_for_again() -> None:
-    engine = tampered(Here, once({(1, 1): "corrupted", (1, 4): "corrupted"}))(population(mlp), PFedSD(local=LOCAL))
+    engine = tampering_engine(Here, once({(1, 1): "corrupted", (1, 4): "corrupted"}))(
+        population(mlp), PFedSD(local=LOCAL)
+    )
     with pytest.warns(EngineWarning, match=ASKED_AGAIN):
         assert compared(engine) == {}
 
 
 @pytest.mark.slow
 def test_a_damaged_answer_of_a_stack_is_asked_for_again() -> None:
-    engine = tampered(Here, once({(1, 2): "corrupted"}))(population(mlp), PFedSD(local=LOCAL))
-    engine.together, engine.runtime.stacked = 2, True
+    engine = tampering_engine(Here, once({(1, 2): "corrupted"}))(population(mlp), PFedSD(local=LOCAL))
+    engine.clients_per_request, engine.runtime.stacked = 2, True
     stack = Stacked(engine.population, engine.algorithm, Options(chunk=2))
     first = engine.round(engine.init(), (0, 3, 4), 0)  # so that some have a state and some have none
     same(stack.round(stack.init(), (0, 3, 4), 0), first, "the bits of a stack")
@@ -115,8 +117,8 @@ def test_a_damaged_answer_of_a_stack_is_asked_for_again() -> None:
 
 def test_a_stack_that_is_late_is_lost_whole() -> None:
     plan = lambda t, e, k: "lost" if k == 2 else None  # noqa: E731
-    engine = tampered(Here, plan)(population(mlp), PFedSD(local=LOCAL), Options(deadline=0.2))
-    engine.together, engine.runtime.stacked = 2, True
+    engine = tampering_engine(Here, plan)(population(mlp), PFedSD(local=LOCAL), Options(deadline=0.2))
+    engine.clients_per_request, engine.runtime.stacked = 2, True
     engine.round(engine.init(), range(6), 0)
     assert {2, 3} <= {f.client for f in engine.traffic.failed}
     assert len(engine.traffic.failed) % 2 == 0
@@ -139,7 +141,7 @@ def test_a_request_that_could_not_be_read_is_sent_again() -> None:
 def test_workers_are_tampered_with_alike() -> None:
     """Each harm in turn, in processes that are some."""
     harms = {(1, 0): "duplicated", (1, 3): "reordered", (1, 5): "corrupted", (2, 1): "malicious", (2, 3): "absurd"}
-    kind = tampered(Workers, once(harms))
+    kind = tampering_engine(Workers, once(harms))
     people = population(mlp)
     engine = kind(people, PFedSD(local=LOCAL), Options(workers=2, norm_bound=BOUND, on_nonfinite="refuse"))
     threads = torch.get_num_threads()

@@ -75,7 +75,7 @@ def test_the_bits_of_the_loop_on_one_thread(algorithm: Any, compilation: Any) ->
     subject = Subject.of(algorithm, MODELS)
     want = subject.run(Loop, compilation=compilation)
     for kind in (Two, One):
-        got = subject.run(kind, compilation=compilation, judged=True)
+        got = subject.run(kind, compilation=compilation, with_evaluation=True)
         what = f"{kind.__name__} must compute what the loop does"
         same((want.servers, want.states, want.personal), (got.servers, got.states, got.personal), what)
         assert (want.right, want.engine.traffic) == (got.right, got.engine.traffic)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator import History, Job
-from fedloom.coordinator.past import Past
+from fedloom.coordinator.replay import RoundReplay
 from fedloom.core import tree
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
@@ -140,9 +140,9 @@ class AnalysedRun:
         return Experiment.from_directory(self.directory, allow_code=self.allow_code).job()
 
     @cached_property
-    def past(self) -> Past:
+    def past(self) -> RoundReplay:
         """The run's past rounds, computed again from its checkpoints."""
-        return Past(self.job, self.directory)
+        return RoundReplay(self.job, self.directory)
 
     @property
     def last_round(self) -> int:

@@ -1,4 +1,4 @@
-"""`fedloom analyse`: what happened inside the rounds of a run."""
+"""`fedloom analyse`: measurements inside the rounds of a run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedloom.core.errors import SettingError, StorageError
 from fedloom.core.naming import did_you_mean
 from fedloom.display.terminal import table
 from fedloom.experiments.words import coerce
-from fedloom.storage.output import below
+from fedloom.storage.output import path_below
 
 _MOST_ROWS = 12  # of a table on the terminal; all are in the CSV file
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Analyse a run, and print each analysis: its table, what it means, and where its files are."""
+    """Analyse a run, and print each analysis: its table, its meaning, and the paths of its files."""
     analyses = papers.analyses()
     if args.list:
         listing = table("Analyses", "fedloom analyse RUN NAME [NAME ...], or all of them: fedloom analyse RUN all")
@@ -35,20 +35,20 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return 0
     if args.directory is None or not args.names:
         raise SettingError(
-            "say which run and what to measure: fedloom analyse RUN NAME; fedloom analyse --list names all"
+            "fedloom analyse needs a run and the names of analyses: fedloom analyse RUN NAME; --list shows all names"
         )
-    every = args.names == ["all"]
-    if "all" in args.names and not every:
-        raise SettingError(f"all names every analysis by itself, got {' '.join(args.names)}: fedloom analyse RUN all")
-    names = list(analyses) if every else list(dict.fromkeys(args.names))
+    all_names = args.names == ["all"]
+    if "all" in args.names and not all_names:
+        raise SettingError(f"all stands alone, got {' '.join(args.names)}: fedloom analyse RUN all")
+    names = list(analyses) if all_names else list(dict.fromkeys(args.names))
     if unknown := next((name for name in names if name not in analyses), None):
         raise SettingError(
-            f"there is no analysis {unknown!r}{did_you_mean(unknown, analyses)}; fedloom analyse --list names all"
+            f"there is no analysis {unknown!r}{did_you_mean(unknown, analyses)}; fedloom analyse --list shows all"
         )
     print_code(args.directory, args, console)
     analysed = AnalysedRun.of(args.directory, _rounds(args), args.model, allow_code=args.allow_code)
-    out = below(Path(args.directory), "analysis") if args.out is None else Path(args.out)
-    skipped: dict[str, list[str]] = {}  # by reason: one that does not apply costs no other
+    out = path_below(Path(args.directory), "analysis") if args.out is None else Path(args.out)
+    skipped: dict[str, list[str]] = {}  # names by reason; the other analyses continue
     for name in names:
         try:
             result, files = analyse(analysed, name, out, analyses)
@@ -59,12 +59,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
             continue
         _show(result, files, console)
     lines = [f"not measured: {', '.join(whose)}: {reason}" for reason, whose in skipped.items()]
-    if lines and not every:
+    if lines and not all_names:
         raise SettingError("\n".join(lines))
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if sum(map(len, skipped.values())) == len(names):
-        raise SettingError(f"nothing could be measured of the run in {args.directory}")
+        raise SettingError(f"no analysis applies to the run in {args.directory}")
     return 0
 
 
@@ -77,20 +77,20 @@ def _rounds(args: argparse.Namespace) -> list[int] | None:
         return []
     parts = args.rounds.split(",")
     if "all" in parts:
-        raise SettingError(f"--rounds takes numbers, as in 1,50,100, or all by itself, got {args.rounds}")
+        raise SettingError(f"--rounds takes numbers, as in 1,50,100, or all alone, got {args.rounds}")
     return [int(coerce(part, int, "--rounds")) for part in parts]
 
 
 def _show(result: AnalysisResult, files: list[Path], console: Console) -> None:
-    found, rows = result.summary, result.summary.rows
+    summary, rows = result.summary, result.summary.rows
     more = f"{len(rows) - _MOST_ROWS} more rows are in the CSV file" if len(rows) > _MOST_ROWS else None
-    made = table(found.name, more)
-    for i, column in enumerate(found.columns):
-        words = any(isinstance(row[i], str) for row in rows)
-        made.add_column(escape(column.heading), justify="left" if words else "right", overflow="fold")
+    output = table(summary.name, more)
+    for i, column in enumerate(summary.columns):
+        is_text = any(isinstance(row[i], str) for row in rows)
+        output.add_column(escape(column.heading), justify="left" if is_text else "right", overflow="fold")
     for row in rows[:_MOST_ROWS]:
-        made.add_row(*(escape(found.text(v, c)) for v, c in zip(row, found.columns, strict=True)))
-    console.print(made)
+        output.add_row(*(escape(summary.text(v, c)) for v, c in zip(row, summary.columns, strict=True)))
+    console.print(output)
     for line in result.remarks:
         console.print(line, markup=False, highlight=False)
     kinds = ", ".join(str(path) if i == 0 else path.name for i, path in enumerate(files))

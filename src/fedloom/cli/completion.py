@@ -1,4 +1,4 @@
-"""`fedloom completion`: what a shell needs to complete commands, flags and their values."""
+"""`fedloom completion`: scripts that complete commands, flags and their values in a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from fedloom.cli.index import INDEX
 from fedloom.cli.parser import parser
 
-_LISTS = {  # by the setting of a flag, or by what a command calls the word that follows it
+_LISTS = {  # by the setting of a flag, or by the name of a command's argument
     "algorithm": "algorithms", "algorithms": "algorithms", "source": "downloads", "names": "analyses",
     "model": "models", "task": "tasks", "data.partition": "partitions", "clients.sampler": "samplers",
 }  # fmt: skip
@@ -35,35 +35,35 @@ complete -o default -F _fedloom fedloom
 
 
 def show(args: argparse.Namespace, console: Console) -> int:
-    """Print the script of a shell, to be evaluated when it starts."""
+    """Print the script for a shell, which evaluates it at its start."""
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell]().rstrip("\n"))
     return 0
 
 
 def _commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield every command, and those below `data`."""
-    for name, one in _below(parser()):
+    """Yield every command and its subcommands."""
+    for name, one in _subcommands(parser()):
         yield name, one
-        yield from ((f"{name} {inner}", its) for inner, its in _below(one))
+        yield from ((f"{name} {inner}", its) for inner, its in _subcommands(one))
 
 
-def _below(of: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in of._actions:
+def _subcommands(parser_: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser_._actions:
         if isinstance(action, argparse._SubParsersAction):
             yield from action.choices.items()
 
 
-def _words(of: argparse.ArgumentParser) -> list[str]:
+def _completions(parser_: argparse.ArgumentParser) -> list[str]:
     """Return the names and flags that may follow a command."""
-    named = [action.dest for action in of._actions if not action.option_strings]
-    listed = [name for dest in named for name in INDEX.get(_LISTS.get(dest, ""), ())]
-    flags = [flag for action in of._actions for flag in action.option_strings if flag.startswith("--")]
-    return [*(name for name, _ in _below(of)), *listed, *flags]
+    arguments = [action.dest for action in parser_._actions if not action.option_strings]
+    listed = [name for dest in arguments for name in INDEX.get(_LISTS.get(dest, ""), ())]
+    flags = [flag for action in parser_._actions for flag in action.option_strings if flag.startswith("--")]
+    return [*(name for name, _ in _subcommands(parser_)), *listed, *flags]
 
 
-def _choices(of: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
+def _choices(parser_: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
     """Yield the flags that have a list of values, each with its list."""
-    for action in of._actions:
+    for action in parser_._actions:
         values = action.choices or INDEX.get(_LISTS.get(action.dest, ""), ())
         if action.option_strings and values:
             yield action.option_strings[-1], [str(value) for value in values]
@@ -74,8 +74,8 @@ def _bash() -> str:
     values = [
         f'    "{name}/{flag}") words="{" ".join(found)}" ;;' for name, one in commands for flag, found in _choices(one)
     ]
-    words = [f'        "{name}") words="{" ".join(_words(one))}" ;;' for name, one in commands]
-    top = " ".join(name for name, _ in _below(parser()))
+    words = [f'        "{name}") words="{" ".join(_completions(one))}" ;;' for name, one in commands]
+    top = " ".join(name for name, _ in _subcommands(parser()))
     return _BASH.format(values="\n".join(values), words="\n".join(words), commands=top)
 
 
@@ -85,14 +85,14 @@ def _zsh() -> str:
 
 def _fish() -> str:
     lines = ["# fedloom: fedloom completion fish | source"]
-    for name, one in _below(parser()):
+    for name, command in _subcommands(parser()):
         lines.append(f"complete -c fedloom -f -n __fish_use_subcommand -a {name}")
-        seen = f"-n '__fish_seen_subcommand_from {name}'"
-        values = dict(_choices(one))
-        for word in _words(one):
+        condition = f"-n '__fish_seen_subcommand_from {name}'"
+        values = dict(_choices(command))
+        for word in _completions(command):
             if not word.startswith("--"):
-                lines.append(f"complete -c fedloom {seen} -a {word}")
+                lines.append(f"complete -c fedloom {condition} -a {word}")
                 continue
-            given = f" -x -a '{' '.join(values[word])}'" if word in values else ""
-            lines.append(f"complete -c fedloom {seen} -l {word.removeprefix('--')}{given}")
+            values_text = f" -x -a '{' '.join(values[word])}'" if word in values else ""
+            lines.append(f"complete -c fedloom {condition} -l {word.removeprefix('--')}{values_text}")
     return "\n".join(lines)

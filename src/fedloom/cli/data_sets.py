@@ -1,4 +1,4 @@
-"""`fedloom data`: who holds what, which data sets there are, and their files."""
+"""`fedloom data`: classes by client, lists of data sets, and their files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from fedloom.cli.options import experiments
-from fedloom.cli.train import of_one
+from fedloom.cli.train import describe_shape
 from fedloom.core.errors import SettingError
 from fedloom.data.sources import SOURCES, download
 from fedloom.display.terminal import table
@@ -23,12 +23,12 @@ _NAMED = 30  # classes
 
 
 def show(args: argparse.Namespace, console: Console) -> int:
-    """Print, and with --out draw, who holds which classes."""
-    (experiment,) = experiments(args, ["fedavg"], sections=("data", "run"))  # whatever algorithm the file is for
+    """Print, and with --out draw, the examples by client and class."""
+    (experiment,) = experiments(args, ["fedavg"], sections=("data", "run"))  # the algorithm does not matter here
     federation = experiment.federation()
     train, counts = federation.train, federation.counts()
     console.print(
-        f"{train.name}, {of_one(train)}; {federation.partition.name}; training examples by class", markup=False
+        f"{train.name}, {describe_shape(train)}; {federation.partition.name}; training examples by class", markup=False
     )
     if train.classes:
         called = ", ".join(f"{c} {name}" for c, name in enumerate(train.classes[:_NAMED]))
@@ -56,7 +56,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
 
 
 def list_sources(args: argparse.Namespace, console: Console) -> int:
-    """List what --data and --partition take."""
+    """List the values of --data and --partition."""
     rest = "Original files as NAME:FOLDER. Also FILE.npz, FILE.csv?label=y, huggingface:NAME, module:name."
     out = table("Data sources", rest)
     out.add_column("name", no_wrap=True)
@@ -87,7 +87,7 @@ def fetch(args: argparse.Namespace, console: Console) -> int:
 
 
 class _Bar:
-    """One file's bar, as `download` fills it."""
+    """Progress bar of a file, which `download` fills."""
 
     def __init__(self, bar: Progress, file: str) -> None:
         self.bar, self.task = bar, bar.add_task(escape(file), total=None)

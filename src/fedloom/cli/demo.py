@@ -6,7 +6,7 @@ import argparse
 
 from rich.console import Console
 
-from fedloom.cli.train import introduce, train
+from fedloom.cli.train import print_setup, train
 from fedloom.display.terminal import table
 from fedloom.papers.reproduction import demonstration
 from fedloom.report import comparison_table
@@ -18,18 +18,18 @@ def run(args: argparse.Namespace, console: Console) -> int:
     federation = next(iter(experiments.values())).federation()
     jobs = {name: experiment.job(federation) for name, experiment in experiments.items()}
     first = next(iter(jobs.values()))
-    introduce(federation, first.population.models, first.settings, console)
-    found = {name: train(name, job, console) for name, job in jobs.items()}
+    print_setup(federation, first.population.models, first.settings, console)
+    histories = {name: train(name, job, console) for name, job in jobs.items()}
     console.print()
-    console.print(comparison_table(list(found.items())))
+    console.print(comparison_table(list(histories.items())))
     verdicts = table("Expected over seeds and got, mean of the last rounds")
     for heading in ("algorithm", "metric", "expected", "got", "ok"):
         verdicts.add_column(heading, no_wrap=heading != "metric")
     failed = 0
     for e in demonstration.EXPECTED:
-        got = found[e.algorithm].last(e.metric, e.rounds)
+        got = histories[e.algorithm].last(e.metric, e.rounds)
         if e.minus is not None:
-            got -= found[e.minus].last(e.metric, e.rounds)
+            got -= histories[e.minus].last(e.metric, e.rounds)
         ok = e.low <= got <= e.high
         failed += not ok
         verdict = "[green]yes[/]" if ok else "[red]NO[/]"

@@ -1,4 +1,4 @@
-"""The flags of a run, as a person types them."""
+"""Flags of a run."""
 
 from __future__ import annotations
 
@@ -9,40 +9,47 @@ from typing import Any
 from fedloom.cli.index import INDEX
 
 FLAGS: dict[str, dict[str, Any]] = INDEX["settings"]
-"""The settings that have a flag: its name, the value and the group that the help shows, default, sentence, choices."""
+"""Settings with a flag: the flag, its value and group in the help, default, sentence, choices."""
 _GROUPS = ("data and clients", "training", "engine", "results")
 
 
 def directory(text: str) -> str:
-    """Return the directory that a flag names; refuse an empty name, as of a variable that is not set."""
+    """Return the directory of a flag; refuse an empty name, as from an unset variable of a shell."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; name a directory")
     return text
 
 
-def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
-    """Add the flags of a run. None has a default of its own: without it, a setting stays as in the settings file."""
+def round_or_best(text: str) -> int | str:
+    """Return the round that a person names: its number, or "best" for the best one on validation data."""
+    if text != "best" and not text.lstrip("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"is the number of a round, or best, got {text!r}")
+    return text if text == "best" else int(text)
+
+
+def add_settings(parser: argparse.ArgumentParser, with_seeds: bool = True) -> None:
+    """Add the flags of a run. They have no defaults: without a flag, the setting of the file stays."""
     for group in _GROUPS:
         add = parser.add_argument_group(group).add_argument
         if group == _GROUPS[0]:
             add("--settings", metavar="FILE", help="a .toml or .json file of settings, which flags override")
-        for key, about in FLAGS.items():
-            if about["group"] == group:
-                _add(add, key, about)
+        for key, declaration in FLAGS.items():
+            if declaration["group"] == group:
+                _add_flag(add, key, declaration)
         if group == "training":
             add(
                 "--set", action="append", default=[], metavar="NAME=VALUE",
                 help="a setting of the algorithm, in a comparison ALGORITHM.NAME=VALUE; or any other by its name in a "
                 "settings file, local.clip=1; repeatable",
             )  # fmt: skip
-            if seeds:
+            if with_seeds:
                 add(
                     "--seed",
                     dest="seeds",
                     metavar="N",
                     help="of everything random; several with commas, one run each (default: 0)",
                 )
-        if group == "results" and seeds:
+        if group == "results" and with_seeds:
             add(
                 "--out",
                 type=directory,
@@ -56,15 +63,15 @@ def add_settings(parser: argparse.ArgumentParser, seeds: bool = True) -> None:
             )  # fmt: skip
 
 
-def _add(add: Callable[..., Any], key: str, about: Mapping[str, Any]) -> None:
+def _add_flag(add: Callable[..., Any], key: str, declaration: Mapping[str, Any]) -> None:
     """Add the flag of a setting."""
-    flag, default, text = about["flag"], about["default"], about["what"]
+    flag, default, text = declaration["flag"], declaration["default"], declaration["what"]
     text = text.replace("%", "%%")
     if default is False:
         add(flag, dest=key, action="store_const", const=True, help=text)
         return
     text += "" if default is None else f" (default: {default})"
-    if about["value"]:
-        add(flag, dest=key, metavar=about["value"], help=text)
+    if declaration["value"]:
+        add(flag, dest=key, metavar=declaration["value"], help=text)
     else:
-        add(flag, dest=key, choices=about["choices"], help=text)
+        add(flag, dest=key, choices=declaration["choices"], help=text)

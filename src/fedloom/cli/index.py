@@ -1,4 +1,4 @@
-"""What the command line says of algorithms and settings, known without importing them.
+"""Index of algorithms and settings for the command line, which reads it instead of importing them.
 
 `scripts/make_index.py` writes `index.json` from the classes; a test compares the two.
 """

@@ -16,15 +16,21 @@ from fedloom.wire.fleet import TRUSTED
 
 
 def join(args: argparse.Namespace, console: Console) -> int:
-    """Join the run of rank 0, and answer until it is over."""
+    """Join the run of rank 0, and answer requests until it ends."""
     console.print(TRUSTED, soft_wrap=True)
     if not rank_here(args.transport):
-        raise SettingError("fedloom join runs at every rank but 0, and fedloom serve at that one: this is rank 0")
-    begin = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
-    go_on = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
-    monitor = system_monitor() if begin.any or go_on.any else Reading
+        raise SettingError("fedloom join runs at ranks 1, 2, ..., got rank 0: run fedloom serve there")
+    start_limits = Limits(battery=args.battery, load=args.load, temperature=args.temperature, memory=args.memory)
+    abort_limits = Limits(battery=args.abort_battery, temperature=args.abort_temperature, memory=args.abort_memory)
+    monitor = system_monitor() if start_limits.is_set or abort_limits.is_set else Reading
     member = Membership(
-        args.data, Path(args.state), args.model, monitor=monitor, begin=begin, go_on=go_on, steps=args.most_steps
+        args.data,
+        Path(args.state),
+        args.model,
+        monitor=monitor,
+        start_limits=start_limits,
+        abort_limits=abort_limits,
+        steps=args.most_steps,
     )
     where = meeting_point(args.transport)
     console.print(f"device {member.id}, examples of {args.data}; waiting for the server at {where}", soft_wrap=True)
@@ -32,6 +38,6 @@ def join(args: argparse.Namespace, console: Console) -> int:
     if take_part(manager, member):
         console.print("left")
         sys.stdout.flush()
-        os._exit(0)  # a thread waits for the server, and no process ends before its threads
+        os._exit(0)  # a thread waits for the server and would keep the process alive
     console.print("the run is over")
     return 0

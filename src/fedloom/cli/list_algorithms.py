@@ -1,4 +1,4 @@
-"""`fedloom algorithms`: what there is, without importing it."""
+"""`fedloom algorithms`: the list of algorithms, without importing them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
     out.add_column("name", no_wrap=True)
     for heading in ("what it is", "settings"):
         out.add_column(heading, overflow="fold")
-    for name, about in INDEX["algorithms"].items():
-        out.add_row(name, escape(about["what"]), escape(about["settings"]))
+    for name, entry in INDEX["algorithms"].items():
+        out.add_row(name, escape(entry["what"]), escape(entry["settings"]))
     console.print(out)
     return 0

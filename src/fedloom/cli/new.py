@@ -1,4 +1,4 @@
-"""`fedloom new`: data, model and settings of one's own, as files to change; `fedloom schema`: what settings may say."""
+"""`fedloom new`: custom data, model and settings as files to change; `fedloom schema`: the JSON schema of settings."""
 
 from __future__ import annotations
 
@@ -71,11 +71,13 @@ cohort_size = 5
 
 
 def write(args: argparse.Namespace, console: Console) -> int:
-    """Write the files, and say what to do with them."""
+    """Write the files, and print commands that use them."""
     folder = Path(args.directory)
     files = {**_FILES, SCHEMA.name: SCHEMA.read_text(encoding="utf-8")}
     if there := [name for name in files if (folder / name).exists()]:
-        raise SettingError(f"nothing is overwritten, and {folder} has {', '.join(there)}: name another directory")
+        raise SettingError(
+            f"fedloom new overwrites no file, and {folder} has {', '.join(there)}: name another directory"
+        )
     for name, text in files.items():
         console.print(str(publish(folder, name, text.encode("utf-8"))), markup=False, soft_wrap=True)
     lines = (

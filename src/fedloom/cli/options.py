@@ -17,14 +17,14 @@ from fedloom.experiments.experiment import Experiment, read_settings
 from fedloom.experiments.words import coerce
 
 
-def opened(directory: str | Path, args: argparse.Namespace, console: Console) -> Experiment:
-    """Return the experiment that was run in a directory."""
+def open_experiment(directory: str | Path, args: argparse.Namespace, console: Console) -> Experiment:
+    """Return the experiment of the run in a directory."""
     print_code(directory, args, console)
     return Experiment.from_directory(directory, allow_code=args.allow_code)
 
 
 def print_code(directory: str | Path, args: argparse.Namespace, console: Console) -> None:
-    """Print which code the run in a directory names, if it may be imported, before it is."""
+    """Print the code that the run in a directory names, if it may be imported, before its import."""
     if args.allow_code and (code := Experiment.code_of(directory)):
         text = f"{directory} imports {', '.join(code)}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -35,34 +35,34 @@ def experiments(args: argparse.Namespace, names: Sequence[str], sections: Sequen
     described = {} if args.settings is None else read_settings(args.settings)
     if sections:
         described = {name: table for name, table in described.items() if name in sections}
-    chosen = list(names) or ([str(described["algorithm"])] if "algorithm" in described else [])
-    if not chosen:
-        raise SettingError("say which algorithm: fedloom run NAME, or algorithm = NAME in the settings file")
-    labels = [catalogue.label(name) for name in chosen]
-    if twice := [name for name in chosen if labels.count(catalogue.label(name)) > 1]:
+    methods = list(names) or ([str(described["algorithm"])] if "algorithm" in described else [])
+    if not methods:
+        raise SettingError("a run needs an algorithm: fedloom run NAME, or algorithm = NAME in the settings file")
+    labels = [catalogue.label(name) for name in methods]
+    if repeated := [name for name in methods if labels.count(catalogue.label(name)) > 1]:
         raise SettingError(
-            f"each algorithm is named once, since results stand under its name, got {' and '.join(twice)}: drop the "
-            "repeats, or rename your own"
+            f"each algorithm must be named once, since its name is that of its results, got {' and '.join(repeated)}: "
+            "drop the repeats, or rename your own"
         )
-    # Tables of algorithms from outside the package are known as such only where one of these names them.
-    outside = {catalogue.label(name) for name in (*chosen, str(described.get("algorithm", ""))) if ":" in name}
+    # Tables of external algorithms are recognised by these names alone.
+    outside = {catalogue.label(name) for name in (*methods, str(described.get("algorithm", ""))) if ":" in name}
     out = []
-    for name in chosen:
-        others = outside - {catalogue.label(name)}
-        kept = {key: value for key, value in described.items() if key not in others}
+    for name in methods:
+        other_tables = outside - {catalogue.label(name)}
+        settings = {key: value for key, value in described.items() if key not in other_tables}
         try:
-            experiment = Experiment.of({**kept, "algorithm": name})
+            experiment = Experiment.of({**settings, "algorithm": name})
         except SettingError as error:
             where = "" if args.settings is None else f"{args.settings}: "
             raise SettingError(f"{where}{error}") from None
         flags = {key: getattr(args, key, None) for key in FLAGS}
         flags = {key: value for key, value in flags.items() if value is not None}
-        out.append(experiment.with_all(flags | pairs(args.set, catalogue.label(name), labels)))
+        out.append(experiment.with_all(flags | settings_of_method(args.set, catalogue.label(name), labels)))
     return out
 
 
-def seeds(text: str | None, experiment: Experiment) -> list[int]:
-    """Return the seeds that a flag names, as in `0,1,2`; that of the experiment where the flag is not given."""
+def seeds_of(text: str | None, experiment: Experiment) -> list[int]:
+    """Return the seeds of a flag, as in `0,1,2`; by default that of the experiment."""
     if text is None:
         return [experiment.run.seed]
     return seed_list(text)
@@ -73,11 +73,11 @@ def seed_list(text: str) -> list[int]:
     if span := re.fullmatch(r"(\d{1,4})-(\d{1,4})", text):
         first, last = map(int, span.groups())
         listed = ",".join(map(str, range(first, last + 1))) if first <= last < first + 20 else "0,1,2"
-        raise SettingError(f"--seed names seeds with commas between them, got {text!r}: write --seed {listed}")
-    found = [int(coerce(part, int, "--seed")) for part in text.split(",")]
-    if len(set(found)) < len(found):
-        raise SettingError(f"each seed is named once, got --seed {text}")
-    return found
+        raise SettingError(f"--seed takes seeds with commas between them, got {text!r}: write --seed {listed}")
+    parsed = [int(coerce(part, int, "--seed")) for part in text.split(",")]
+    if len(set(parsed)) < len(parsed):
+        raise SettingError(f"each seed must be named once, got --seed {text}")
+    return parsed
 
 
 def with_seed(experiment: Experiment, seed: int) -> Experiment:
@@ -85,10 +85,10 @@ def with_seed(experiment: Experiment, seed: int) -> Experiment:
     return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, seed=seed))
 
 
-def named(given: Sequence[str]) -> dict[str, str]:
-    """Return NAME=VALUE of each --set; a name that is given twice is refused, since one of them would not count."""
+def parse_pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE of each --set; refuse a name that is given twice."""
     out: dict[str, str] = {}
-    for pair in given:
+    for pair in texts:
         key, equals, value = pair.partition("=")
         if not (equals and key and value):
             raise SettingError(f"--set takes NAME=VALUE, got {pair!r}")
@@ -98,19 +98,20 @@ def named(given: Sequence[str]) -> dict[str, str]:
     return out
 
 
-def pairs(given: Sequence[str], own: str, labels: Sequence[str]) -> dict[str, str]:
-    """Return what --set says to the algorithm `own` among `labels`, by full names of settings."""
+def settings_of_method(texts: Sequence[str], method: str, labels: Sequence[str]) -> dict[str, str]:
+    """Return the settings that --set gives to `method`, one of `labels`, by their full names."""
     out: dict[str, str] = {}
-    for key, value in named(given).items():
+    for key, value in parse_pairs(texts).items():
         owner, dot, _ = key.partition(".")
         if Experiment.knows(key):
             out[key] = value
         elif dot and owner in labels:
-            out |= {key: value} if owner == own else {}
+            out |= {key: value} if owner == method else {}
         elif len(labels) == 1:
-            out[f"{own}.{key}"] = value
+            out[f"{method}.{key}"] = value
         else:
             raise SettingError(
-                f"--set '{key}={value}': say whose it is, ALGORITHM.NAME=VALUE with one of {', '.join(labels)}"
+                f"--set in a comparison needs ALGORITHM.NAME=VALUE, with one of {', '.join(labels)}, got "
+                f"'{key}={value}'"
             )
     return out

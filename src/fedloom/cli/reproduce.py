@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedloom.cli.options import named, seed_list
-from fedloom.cli.train import introduce, train
+from fedloom.cli.options import parse_pairs, seed_list
+from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import table
@@ -26,109 +26,109 @@ _COLUMNS = ("method", "published", "ours", "diff.", "F publ.", "F ours", "rounds
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Run recipes, write and show what they gave.
+    """Run recipes, write and show their results.
 
-    The exit status is 0 where all is there that was asked for, 1 where some of it is not, 2 where nothing could be run.
+    The exit status is 0 if all requested runs exist, 1 if some do not, 2 if nothing could be run.
     """
     only, methods = _names("--only", args.only), _names("--methods", args.methods)
     if args.table is None:
         if not args.list:
             raise SettingError("name a table; fedloom reproduce --list shows all")
         if only or methods:
-            raise SettingError("--only and --methods choose from a table; name it: fedloom reproduce TABLE --list")
+            raise SettingError("--only and --methods choose from a table: name it, fedloom reproduce TABLE --list")
         return _list_tables(console)
-    chosen = find(args.table, only, methods)
+    cells = find(args.table, only, methods)
     if args.list:
-        return _list(chosen if methods else _with_variants(chosen), console)
+        return _list(cells if methods else _with_variants(cells), console)
     if args.out is None:
         raise SettingError("results need a directory; name it with --out DIR")
     folders = [Path(args.out), *map(Path, args.known)]
     if missing := [folder for folder in folders[1:] if not folder.is_dir()]:
         raise SettingError(f"--known {missing[0]} is no folder; name one with results")
     rounds = None if args.rounds is None else int(coerce(args.rounds, int, "--rounds"))
-    seeds = _seeds(args)
-    chosen = with_changes(chosen, _changes(args))
-    asked = {(r.row, r.column): r for r in chosen}
-    whole = [asked.get((r.row, r.column), r) for r in recipes(args.table)]
-    done: list[Outcome] = []
+    seeds = _parse_seeds(args)
+    cells = with_changes(cells, _changes(args))
+    by_cell = {(r.row, r.column): r for r in cells}
+    all_cells = [by_cell.get((r.row, r.column), r) for r in recipes(args.table)]
+    outcomes: list[Outcome] = []
     try:
         if args.report_only:
-            done += standing(chosen, folders[0], seeds=seeds, rounds=rounds, known=folders[1:])
+            outcomes += standing(cells, folders[0], seeds=seeds, rounds=rounds, known=folders[1:])
         else:
-            _run(args.data, chosen, folders, seeds, rounds, done, console)
-    finally:  # what an interrupted call has done is still worth a look
-        if done:
-            results = write(_title(args.table), whole, folders, rounds, study(args.table).remarks)
-            _show([r for r in results if r.recipe in chosen and r.runs], study(args.table), console)
+            _run(args.data, cells, folders, seeds, rounds, outcomes, console)
+    finally:  # also show the results of an interrupted call
+        if outcomes:
+            results = write(_title(args.table), all_cells, folders, rounds, study(args.table).remarks)
+            _show([r for r in results if r.recipe in cells and r.runs], study(args.table), console)
             console.print(f"{summary(results)} Results: {folders[0] / args.table / 'results.md'}", soft_wrap=True)
     if args.report_only:
-        there, failed = (sum(o.status.startswith(word) for o in done) for word in ("there", "failed"))
-        console.print(f"{there} of {len(done)} runs asked for are there" + f", {failed} failed" * bool(failed))
+        existing, failed = (sum(o.status.startswith(word) for o in outcomes) for word in ("there", "failed"))
+        console.print(f"{existing} of {len(outcomes)} requested runs exist" + f", {failed} failed" * bool(failed))
     if args.export is not None:
-        room = study(args.table)
-        copies = chosen if only or methods else whole  # with the other readings that were run
-        copied = export(copies, folders[0], Path(args.export), rounds, room.evidence)
-        for name in room.tables:  # others there share runs; and runs that were there before may be longer than these
+        study_ = study(args.table)
+        copies = cells if only or methods else all_cells  # with the other readings that were run
+        copied = export(copies, folders[0], Path(args.export), rounds, study_.evidence)
+        for name in study_.tables:  # others there share runs; and runs that were there before may be longer than these
             if name == args.table or (Path(args.export) / name / "results.md").is_file():
-                write(_title(name), recipes(name), [Path(args.export)], remarks=room.remarks)
-        many = "run" if len(copied) == 1 else "runs"
-        console.print(f"{len(copied)} {many} copied to {args.export}", markup=False, soft_wrap=True)
-    if done and all(outcome.skipped for outcome in done):
+                write(_title(name), recipes(name), [Path(args.export)], remarks=study_.remarks)
+        noun = "run" if len(copied) == 1 else "runs"
+        console.print(f"{len(copied)} {noun} copied to {args.export}", markup=False, soft_wrap=True)
+    if outcomes and all(outcome.skipped for outcome in outcomes):
         return 2
-    return 0 if all(outcome.good for outcome in done) else 1
+    return 0 if all(outcome.good for outcome in outcomes) else 1
 
 
 def _run(
     data: str | None,
-    chosen: list[Recipe],
+    cells: list[Recipe],
     folders: list[Path],
     seeds: list[int],
     rounds: int | None,
-    done: list[Outcome],
+    outcomes: list[Outcome],
     console: Console,
 ) -> None:
     last: list[object] = [None]
 
     def with_progress(name: str, job: Job, directory: Path) -> object:
         if job.federation is not last[0]:
-            introduce(job.federation, job.population.models, job.settings, console)
+            print_setup(job.federation, job.population.models, job.settings, console)
         last[0] = job.federation
         return train(name, job, console, directory, resume=True)
 
-    left_out: dict[tuple[str, DataSettings], str] = {}  # columns and data that are not there, and why
+    left_out: dict[tuple[str, DataSettings], str] = {}  # columns whose data are missing, and why
 
-    def tell(outcome: Outcome) -> None:
-        done.append(outcome)
+    def report_outcome(outcome: Outcome) -> None:
+        outcomes.append(outcome)
         column, data = outcome.recipe.column, outcome.recipe.asked.data
         if outcome.status.startswith(NO_DATA):
             if (column, data) not in left_out:  # the same for each seed and method that has these data
-                why = outcome.status.removeprefix("skipped: ")
-                rows = {r.row: r.asked.data == data for r in chosen if r.column == column}
-                lacks = column if all(rows.values()) else ", ".join(f"{column}/{row}" for row in rows if rows[row])
-                first = next((other for (other, _), theirs in left_out.items() if theirs == why), None)
-                text = f"{lacks} left out: {why}" if first is None else f"{lacks} left out, as {first} is"
+                reason = outcome.status.removeprefix("skipped: ")
+                rows = {r.row: r.asked.data == data for r in cells if r.column == column}
+                missing = column if all(rows.values()) else ", ".join(f"{column}/{row}" for row in rows if rows[row])
+                first = next((other for (other, _), theirs in left_out.items() if theirs == reason), None)
+                text = f"{missing} left out: {reason}" if first is None else f"{missing} left out, as {first} is"
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
-                left_out[column, data] = why
+                left_out[column, data] = reason
         elif outcome.status not in ("done", "there"):
             text = f"{column}/{outcome.recipe.row}/seed-{outcome.seed} {outcome.status}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     reproduce(
-        chosen,
+        cells,
         data,
         folders[0],
         seeds=seeds,
         rounds=rounds,
         known=folders[1:],
         train=with_progress,
-        tell=tell,
+        tell=report_outcome,
     )
-    if there := sum(outcome.status == "there" for outcome in done):
-        console.print(f"{there} of {len(done)} runs were there already")
+    if existing := sum(outcome.status == "there" for outcome in outcomes):
+        console.print(f"{existing} of {len(outcomes)} runs existed already")
 
 
 def _changes(args: argparse.Namespace) -> dict[str, str]:
-    return named([*args.set, *([] if args.threads is None else [f"run.threads={args.threads}"])])
+    return parse_pairs([*args.set, *([] if args.threads is None else [f"run.threads={args.threads}"])])
 
 
 def _title(name: str) -> str:
@@ -136,14 +136,14 @@ def _title(name: str) -> str:
 
 
 def _names(flag: str, text: str | None) -> list[str]:
-    """Return what a flag names, nothing only where it is not given: an empty variable of a shell does not mean all."""
+    """Return the names of a flag, none if it is not given; refuse an empty text, as from an unset variable."""
     names = [name for name in (text or "").split(",") if name]
     if text is not None and not names:
-        raise SettingError(f"{flag} names nothing, got {text!r}; leave it out for all")
+        raise SettingError(f"{flag} takes at least one name, got {text!r}; leave it out for all")
     return names
 
 
-def _seeds(args: argparse.Namespace) -> list[int]:
+def _parse_seeds(args: argparse.Namespace) -> list[int]:
     if args.seed is not None:
         return seed_list(args.seed)
     count = int(coerce("1" if args.seeds is None else args.seeds, int, "--seeds"))
@@ -156,44 +156,44 @@ def _list_tables(console: Console) -> int:
     out = table("Published tables", "fedloom reproduce TABLE --list shows columns and methods")
     for heading in ("table", "about", "cells", "rounds"):
         out.add_column(heading, no_wrap=heading != "about")
-    for key, about in tables().items():
-        found = find(key)
-        out.add_row(key, about, str(len(found)), str(max(r.rounds for r in found)))
+    for key, description in tables().items():
+        cells = find(key)
+        out.add_row(key, description, str(len(cells)), str(max(r.rounds for r in cells)))
     console.print(out)
     return 0
 
 
-def _with_variants(chosen: list[Recipe]) -> list[Recipe]:
+def _with_variants(cells: list[Recipe]) -> list[Recipe]:
     """Return every reading of the settings in the columns of some recipes."""
-    columns = {r.column for r in chosen}
-    return [r for r in recipes(chosen[0].table) if r.column in columns]
+    columns = {r.column for r in cells}
+    return [r for r in recipes(cells[0].table) if r.column in columns]
 
 
-def _list(found: list[Recipe], console: Console) -> int:
+def _list(cells: list[Recipe], console: Console) -> int:
     lines = {
-        "columns": dict.fromkeys(r.column for r in found),
-        "methods": dict.fromkeys(r.row for r in found if not r.variant),
-        "other readings": dict.fromkeys(r.row for r in found if r.variant),
+        "columns": dict.fromkeys(r.column for r in cells),
+        "methods": dict.fromkeys(r.row for r in cells if not r.variant),
+        "other readings": dict.fromkeys(r.row for r in cells if r.variant),
     }
     for what, names in lines.items():
         if names:
             console.print(f"{what}: {', '.join(names)}", highlight=False, soft_wrap=True)
-    for caveat in dict.fromkeys(r.caveat for r in found if r.caveat):
-        mine = [r for r in found if r.caveat == caveat]
-        who = list(dict.fromkeys(r.row for r in mine))
-        if len(mine) < len(lines["columns"]) * len(who):
-            who = [f"{r.column} {r.row}" for r in mine]
-        more = f" and {len(who) - 3} more" if len(who) > 3 else ""
-        console.print(f"{', '.join(who[:3])}{more}: {caveat}", markup=False, highlight=False, soft_wrap=True)
-    for why in dict.fromkeys(r.missing for r in found if r.missing):
+    for caveat in dict.fromkeys(r.caveat for r in cells if r.caveat):
+        matching = [r for r in cells if r.caveat == caveat]
+        methods = list(dict.fromkeys(r.row for r in matching))
+        if len(matching) < len(lines["columns"]) * len(methods):
+            methods = [f"{r.column} {r.row}" for r in matching]
+        more = f" and {len(methods) - 3} more" if len(methods) > 3 else ""
+        console.print(f"{', '.join(methods[:3])}{more}: {caveat}", markup=False, highlight=False, soft_wrap=True)
+    for why in dict.fromkeys(r.missing for r in cells if r.missing):
         console.print(f"[yellow]{escape(why)}[/]", highlight=False, soft_wrap=True)
     return 0
 
 
-def _show(results: list[Result], room: Study, console: Console) -> None:
+def _show(results: list[Result], study_: Study, console: Console) -> None:
     for column in dict.fromkeys(r.recipe.column for r in results):
         mine = [r for r in results if r.recipe.column == column]
-        out = table(f"{column}: accuracy in %", "\n".join((*order_lines(mine), *room.remarks(mine))) or None)
+        out = table(f"{column}: accuracy in %", "\n".join((*order_lines(mine), *study_.remarks(mine))) or None)
         rows = told(mine)
         for heading in [heading for heading in _COLUMNS if heading in rows[0]]:
             left = heading in ("method", "verdict")

@@ -1,4 +1,4 @@
-"""`fedloom report`, `replay` and `export`: what finished runs left behind."""
+"""`fedloom report`, `summary`, `replay` and `export`: results of finished runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedloom.cli.options import opened
+from fedloom.cli.options import open_experiment
 from fedloom.coordinator.directory import RunDirectory
+from fedloom.coordinator.history import History
 from fedloom.core.errors import SettingError
 from fedloom.display.terminal import table
 from fedloom.evaluate import classify
@@ -27,44 +28,60 @@ def report(args: argparse.Namespace, console: Console) -> int:
 def summarise(args: argparse.Namespace, console: Console) -> int:
     """Print means over seeds and differences, and with --out write them for a paper."""
     columns = None if args.columns is None else args.columns.split(",")
-    found = summary(
+    result = summary(
         *map(Path, args.directories),
         against=args.against,
         reading=args.reading,
         names=_names(args.name),
         columns=columns,
     )
-    console.print(found)
+    console.print(result)
     if args.out is not None:
-        console.print(f"files: {', '.join(map(str, found.write(args.out)))}", markup=False, soft_wrap=True)
+        console.print(f"files: {', '.join(map(str, result.write(args.out)))}", markup=False, soft_wrap=True)
     return 0
 
 
-def _names(given: Sequence[str]) -> dict[str, str]:
-    """Return what each --name says, OLD=NEW; the last = parts them, since methods may be called by their settings."""
-    pairs = [text.rpartition("=") for text in given]
-    for text, (old, equals, new) in zip(given, pairs, strict=True):
+def _names(texts: Sequence[str]) -> dict[str, str]:
+    """Return OLD=NEW of each --name, split at the last =, since names of methods may contain settings."""
+    pairs = [text.rpartition("=") for text in texts]
+    for text, (old, equals, new) in zip(texts, pairs, strict=True):
         if not (old and equals and new):
             raise SettingError(f"--name takes OLD=NEW, as in fedavg=FedAvg, got {text!r}")
     names = {old: new for old, _, new in pairs}
     if len(names) < len(pairs):
-        raise SettingError(f"--name names each once, got {' '.join(given)}: drop the repeats")
+        raise SettingError(f"--name takes each OLD once, got {' '.join(texts)}: drop the repeats")
     return names
 
 
+def _validated_round(directory: str) -> int:
+    """Return the best round of a run on validation data.
+
+    Raises:
+        SettingError: no round was evaluated on validation data.
+    """
+    best = History.read(directory).validated_round
+    if best is None:
+        raise SettingError(
+            f"the best round is that with the highest val_accuracy, which no round of {directory} has, and test data "
+            "choose no round: name one by its number, or hold validation examples out in another run (--val-fraction)"
+        )
+    return best
+
+
 def replay(args: argparse.Namespace, console: Console) -> int:
-    """Compute a past round again, and print what each client's model is after its local training."""
-    job = opened(args.directory, args, console).job()
-    found = job.replay(args.directory, args.round)
-    test, out = job.federation.test, table(f"Local models of round {args.round}")
+    """Compute a past round again, and print facts of each client's model after its local training."""
+    job = open_experiment(args.directory, args, console).job()
+    round = _validated_round(args.directory) if args.round == "best" else args.round
+    replayed = job.replay(args.directory, round)
+    test, out = job.federation.test, table(f"Local models of round {round}")
     out.add_column("client", justify="right")
     for heading in ("examples", "distance\nmoved", *["accuracy on\nall classes"] * (test is not None)):
         out.add_column(heading, justify="right")
-    p = found.population
-    for client, trained in found.trained().items():
+    p = replayed.population
+    for client, trained in replayed.trained().items():
         name = p.assignment[client] if len(p.assignment) == p.num_clients else next(iter(p.models))
         model = p.models[name]
-        start = job.algorithm.global_models(found.before, p.models).get(name)
+        start = job.algorithm.global_models(replayed.before, p.models).get(name)
         moved = "-" if start is None else f"{float((trained.params - start.params).sq_norm()) ** 0.5:.4f}"
         accuracy = [] if test is None else [f"{classify(model, trained, p.task, test).accuracy:.4f}"]
         who, size = ("all", p.sizes.sum()) if job.algorithm.pooled else (str(client), p.sizes[client])
@@ -72,34 +89,45 @@ def replay(args: argparse.Namespace, console: Console) -> int:
         if args.save is not None:
             write_model(model, trained, Path(args.save, f"client-{client}.safetensors"))
     console.print(out)
-    verdict = "the same cohort, losses and bytes as the run wrote down"
-    if args.round in RunDirectory(args.directory).checkpoints.rounds():  # what differs from it is an error
-        verdict += f", and the same bits as the checkpoint of round {args.round}"
+    verdict = "the same cohort, losses and bytes as in the log"
+    if round in RunDirectory(args.directory).checkpoints.rounds():  # a difference to it is an error
+        verdict += f", and the same bits as the checkpoint of round {round}"
     console.print(verdict, markup=False, soft_wrap=True)
     return 0
 
 
 def export(args: argparse.Namespace, console: Console) -> int:
     """Write the global model of a run, or that of one client, to a file."""
-    job = opened(args.directory, args, console).job()
-    restored = job.restore(args.directory, args.at)
+    job = open_experiment(args.directory, args, console).job()
+    at = _validated_round(args.directory) if args.at == "best" else args.at
+    if args.at == "best" and at not in RunDirectory(args.directory).checkpoints.rounds():
+        raise SettingError(
+            f"round {at} is the best of {args.directory} on validation data, and has no checkpoint: start runs with "
+            f"--keep-best; fedloom replay {args.directory} best computes what its clients trained again"
+        )
+    restored = job.restore(args.directory, at)
     p, train = job.population, job.federation.train
     if args.client is not None:
         if args.model is not None:
             raise SettingError(f"a client has one model: give --client {args.client} or --model {args.model}, not both")
         weights, name = restored.personal_weights(args.client), p.assignment[args.client]
     else:
-        found = restored.global_weights()
-        if not found:
+        models = restored.global_weights()
+        if not models:
             raise SettingError(f"{type(job.algorithm).__name__} has no global model; name a client with --client 0")
-        if args.model is None and len(found) > 1:
-            raise SettingError(f"the run has the models {', '.join(found)}; choose one with --model")
-        name = args.model or next(iter(found))
-        if name not in found:
-            raise SettingError(f"the run has no model {name!r}; it has {', '.join(found)}")
-        weights = found[name]
-    whose = "global model" if args.client is None else f"model of client {args.client}"
-    facts = {"algorithm": type(job.algorithm).__name__, "round": str(restored.round), "model": name, "whose": whose}
+        if args.model is None and len(models) > 1:
+            raise SettingError(f"the run has the models {', '.join(models)}; choose one with --model")
+        name = args.model or next(iter(models))
+        if name not in models:
+            raise SettingError(f"the run has no model {name!r}; it has {', '.join(models)}")
+        weights = models[name]
+    description = "global model" if args.client is None else f"model of client {args.client}"
+    facts = {
+        "algorithm": type(job.algorithm).__name__,
+        "round": str(restored.round),
+        "model": name,
+        "whose": description,
+    }
     onnx = Path(args.file).suffix == ".onnx"
     path = write_model(
         p.models[name],
@@ -111,5 +139,6 @@ def export(args: argparse.Namespace, console: Console) -> int:
         metadata=None if Path(args.file).suffix in (".pt", ".pth") else facts,
         overwrite=args.overwrite,
     )
-    console.print(f"{whose} ({name}) after round {restored.round}: {path}", markup=False, soft_wrap=True)
+    best = ", the best on validation data" * (args.at == "best")
+    console.print(f"{description} ({name}) after round {restored.round}{best}: {path}", markup=False, soft_wrap=True)
     return 0

@@ -1,4 +1,4 @@
-"""`fedloom serve`: rank 0 of a run whose other ranks are devices."""
+"""`fedloom serve`: the server of a run whose other ranks are devices."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
-from fedloom.cli.train import introduce, train
+from fedloom.cli.train import print_setup, train
 from fedloom.coordinator import Job, RunSettings, check_free
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.core.errors import CodecError, SettingError
 from fedloom.core.naming import forbid_imports
-from fedloom.device.data_manager import warn_of_own_scale
+from fedloom.device.data_manager import warn_about_own_scale
 from fedloom.engines.norms import LEAST, MEDIAN_BOUND
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings, Experiment, flat, named_code, read_settings
@@ -23,8 +23,8 @@ from fedloom.report import comparison_table
 from fedloom.storage import files
 from fedloom.wire.communication import communication, meeting_point, rank_here
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
-from fedloom.wire.reception import hand_out, receive
-from fedloom.wire.registration import CAP, Registry
+from fedloom.wire.reception import register_devices, send_public
+from fedloom.wire.registration import Registry
 from fedloom.wire.start import Start
 
 _OF_DEVICES = {"test_fraction", "val_fraction", "normalise", "augment", "classes", "partition_seed"}
@@ -32,66 +32,71 @@ _OF_SERVER = {"public_source", "public", "public_labels"}
 
 
 def serve(args: argparse.Namespace, console: Console) -> int:
-    """Wait for the devices, run the rounds, and let them go."""
+    """Wait for the devices, run the rounds, and dismiss the devices."""
     console.print(TRUSTED, soft_wrap=True)
     if rank_here(args.transport):
-        raise SettingError("fedloom serve runs at rank 0, and fedloom join at the others: this rank is not 0")
+        raise SettingError("fedloom serve runs at rank 0, got another rank: run fedloom join there")
     out, described = Path(args.out), read_settings(args.settings)
     if args.median_bound is not None:
         described["run.median_bound"] = args.median_bound
-    elif args.resume and (out / "settings.json").exists() and not _says(described, "run.median_bound"):
+    elif args.resume and (out / "settings.json").exists() and not _has_setting(described, "run.median_bound"):
         described["run.median_bound"] = Experiment.from_directory(out).run.median_bound
     experiment = settings_of(described)
     registry = out / "devices.json"
     if args.wait <= 0 or (args.least is not None and args.least < 1):
         raise SettingError(
-            f"a run waits for more than 0 s (--wait), and begins with at least 1 device (--least), got {args.wait:g} "
-            f"and {args.least}: raise them"
+            f"--wait must be above 0 s and --least at least 1 device, got {args.wait:g} and {args.least}: raise them"
         )
     if args.resume:
         check_devices(out)
     else:
         check_free(out)
         if registry.exists():
-            raise SettingError(f"{registry} names the devices of another run: go on with it (--resume), or remove it")
+            raise SettingError(
+                f"{registry} names the devices of another run: continue that run (--resume), or remove the file"
+            )
     d = experiment.data
     for source in (args.test, d.public_source):
         if source:
-            warn_of_own_scale(source, catalogue.data(source, whole=True))  # a wrong name shows before devices are asked
+            warn_about_own_scale(
+                source, catalogue.data(source, whole=True)
+            )  # a wrong name shows before devices are asked
     files.make(out)
     where = meeting_point(args.transport)
     console.print(f"waiting for all devices at {where}, {args.wait:g} s at most (--wait)", soft_wrap=True)
     fleet = RankFleet(communication(args.transport), Audit(out / "audit.jsonl"))
     with closing(fleet):
-        kept = {f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER} | {"start": None}
-        told = experiment.with_all(kept).described()
-        made = list[Job]()
+        local = {f"data.{name}": getattr(DataSettings(), name) for name in _OF_SERVER}
+        settings = experiment.with_all(local | {"start": None, "start_only": "*"}).described()
+        jobs = list[Job]()
 
-        def fits() -> None:
+        def check_fit() -> None:
             try:
                 job = experiment.changed("data.source", f"devices:{registry.resolve()}").job()
             except CodecError as error:  # of the file that is named by start
                 raise SettingError(str(error)) from None
-            made.append(dataclasses.replace(job, fleet=fleet))
-            made[0].check()
+            jobs.append(dataclasses.replace(job, fleet=fleet))
+            jobs[0].check()
 
-        found = receive(
-            fleet, registry, told, experiment.model.split(","), test=args.test, cap=args.most_examples,
-            public=d.public_source is not None, start=experiment.start is not None, fits=fits, wait=args.wait,
-            least=args.least,
+        devices = register_devices(
+            fleet, registry, settings, experiment.model.split(","), test=args.test, cap=args.most_examples,
+            public=d.public_source is not None, start=experiment.start is not None, check_fit=check_fit, wait=args.wait,
+            min_devices=args.least,
         )  # fmt: skip
-        (job,) = made
+        (job,) = jobs
         if job.federation.public is not None:
-            hand_out(fleet, job.federation.public, labels=d.public_labels)
+            send_public(fleet, job.federation.public, labels=d.public_labels)
         if experiment.start is not None:
             (model,) = job.population.models.values()
             start = Start.of(model)
-            text = f"devices that lack it are sent {experiment.start}, {len(start.data):,} bytes"
+            text = f"devices without {experiment.start} are sent its {len(start.data):,} bytes"
             console.print(text, soft_wrap=True)
-            fleet.hand_over(start, args.wait)
-        console.print(f"{len(fleet.there())} of {len(found.devices)} devices are there; audit log: {fleet.audit.path}")
-        console.print(_bounds(job.settings, found), soft_wrap=True)
-        introduce(job.federation, job.population.models, job.settings, console)
+            fleet.send_start(start, args.wait)
+        console.print(
+            f"{len(fleet.connected())} of {len(devices.devices)} devices are connected; audit log: {fleet.audit.path}"
+        )
+        console.print(_bounds(job.settings, devices), soft_wrap=True)
+        print_setup(job.federation, job.population.models, job.settings, console)
         name = experiment.algorithm
         history = train(name, job, console, out, resume=args.resume)
     console.print(comparison_table([(name, history)]))
@@ -99,66 +104,65 @@ def serve(args: argparse.Namespace, console: Console) -> int:
 
 
 def check_devices(out: Path) -> None:
-    """Raise DamageError unless a run that was begun has the devices with which it began, before any is told of it."""
+    """Raise DamageError unless the file of devices is that with which the run began."""
     files = RunDirectory(out)
-    if files.begun and "devices.json" in (named := files.document("manifest")["documents"]):
-        files.check_named("devices.json", named)
+    if files.begun:
+        files.check_named("devices.json", files.manifest()["documents"])
 
 
-def _says(described: dict[str, Any], key: str) -> bool:
+def _has_setting(described: dict[str, Any], key: str) -> bool:
     return key in flat(described)
 
 
 def _bounds(settings: RunSettings, registry: Registry) -> str:
-    """Return in words what no device can do to the others."""
-    counts = f"of a device at most {registry.cap or CAP:,} examples count (--most-examples)"
+    """Return the bounds on every device, in words."""
+    counts = f"at most {registry.cap:,} examples of a device count (--most-examples)"
     if settings.median_bound is None:
-        return f"{counts}; no upload is too large (--median-bound)"
+        return f"{counts}; uploads have no bound (--median-bound)"
     late = f", once {LEAST} were accepted" if settings.cohort_size < LEAST else ""
     return (
-        f"{counts}; refused are uploads of more than {settings.median_bound:g} times the median norm of their kind"
+        f"{counts}; uploads of more than {settings.median_bound:g} times the median norm of their kind are refused"
         f"{late} (--median-bound)"
     )
 
 
 def settings_of(described: dict[str, Any]) -> Experiment:
-    """Return the experiment of a settings file as devices can run it, with bounded uploads unless it says otherwise.
+    """Return the experiment of a settings file for devices, with bounded uploads unless the file sets no bound.
 
     Raises:
-        SettingError: it says something of the clients' examples or of new clients, which devices bring, or that only
-            a simulation can do.
+        SettingError: a setting describes the clients' examples or new clients, or is for simulations alone.
     """
     if wrong := sorted(set(described.get("data", {})) - _OF_DEVICES - _OF_SERVER):
         raise SettingError(
-            f"devices bring their own examples, so data.{wrong[0]} has no meaning here: leave it out; of [data] there "
-            f"are {', '.join(sorted(_OF_DEVICES | _OF_SERVER))}"
+            f"devices bring their own examples, so data.{wrong[0]} has no meaning here: leave it out; [data] may have "
+            f"{', '.join(sorted(_OF_DEVICES | _OF_SERVER))}"
         )
-    if own := named_code(described):
+    if code := named_code(described):
         raise SettingError(
-            f"fedloom serve: devices import no code that a server names, such as {', '.join(own)}: change the "
+            f"fedloom serve: devices import no code that a server names, such as {', '.join(code)}: change the "
             "settings, or simulate it with fedloom run"
         )
     with forbid_imports("devices import no code that a server names"):
         experiment = Experiment.of(described)
     kind, run = catalogue.kind(experiment.algorithm), experiment.run
-    for forbidden, why in (
-        (kind.pooled, f"{experiment.algorithm} trains on the examples of all in one place"),
+    for forbidden, reason in (
+        (kind.pooled, f"{experiment.algorithm} pools the examples of all clients"),
         (
             experiment.data.public_source is None and (kind.needs_public or experiment.data.public),
             "public examples are the server's, which data.public_source names",
         ),
-        (experiment.clients.new is not None, "clients.new judges by training that devices are not asked for"),
+        (experiment.clients.new is not None, "clients.new needs training that devices do not do"),
         (run.partial_sums is not None, "run.partial_sums is for ranks, and each device answers for itself"),
-        (run.per_client, "run.per_client asks devices for more than they give"),
+        (run.per_client, "run.per_client needs numbers that devices do not send"),
         (
             run.engine not in ("auto", "devices"),
-            f"run.engine = {run.engine!r} computes clients, which are devices here",
+            f"run.engine = {run.engine!r} simulates clients, which are devices here",
         ),
         (run.compilation not in ("auto", "none"), f"run.compilation = {run.compilation!r} is for a simulation"),
     ):
         if forbidden:
-            raise SettingError(f"fedloom serve: {why}: change the settings, or simulate it with fedloom run")
-    bound = {} if _says(described, "run.median_bound") else {"run.median_bound": MEDIAN_BOUND}
+            raise SettingError(f"fedloom serve: {reason}: change the settings, or simulate it with fedloom run")
+    bound = {} if _has_setting(described, "run.median_bound") else {"run.median_bound": MEDIAN_BOUND}
     return experiment.with_all(
         {"run.engine": "devices", "run.compilation": "none", "run.on_nonfinite": "refuse", **bound}
     )

@@ -1,4 +1,4 @@
-"""`fedloom run`, `compare` and `resume`: train, show, write."""
+"""`fedloom run`, `compare`, `resume` and `branch`: train, show, write."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 
 from rich.console import Console, ConsoleRenderable
 
-from fedloom.cli.options import experiments, opened, pairs, seeds, with_seed
+from fedloom.cli.options import experiments, open_experiment, seeds_of, settings_of_method, with_seed
 from fedloom.coordinator import History, Job, RunSettings, check_free
 from fedloom.coordinator.history import showing
 from fedloom.coordinator.rounds import OnHistory
 from fedloom.core.errors import FedloomError, NonFiniteError, SettingError
 from fedloom.core.model import Model
 from fedloom.data import Examples, Federation
-from fedloom.display.progress import Whole, progress
+from fedloom.display.progress import RunSequence, progress
+from fedloom.evaluate.measure import VALIDATION
 from fedloom.experiments.catalogue import label
 from fedloom.experiments.experiment import Experiment, Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import comparison_table, readings_table, summary
-from fedloom.report.grouping import grouped, titled
+from fedloom.report.grouping import group_by_problem, with_titles
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
 from fedloom.wire.communication import only_computes
@@ -34,30 +35,30 @@ _SEED = re.compile(r"/?seed-\d+$")
 def compare(args: argparse.Namespace, console: Console) -> int:
     """Train with each algorithm and each seed.
 
-    A run that diverges costs no other, and the exit status is 1 then. What others gave is shown even where one fails
-    otherwise.
+    If a run diverges, the others continue, and the exit status is 1. Finished runs are shown even if another error
+    ends the command.
     """
-    beside = [*args.algorithms, *_beside(args)]
-    chosen = experiments(args, beside)
-    runs = {_place(e, s, args, chosen): with_seed(e, s) for e in chosen for s in seeds(args.seeds, e)}
+    names = [*args.algorithms, *_reference_methods(args)]
+    selected = experiments(args, names)
+    runs = {_run_folder(e, s, args, selected): with_seed(e, s) for e in selected for s in seeds_of(args.seeds, e)}
     if args.resume and args.out is None:
-        raise SettingError("--resume goes on with what a directory holds; name it with --out DIR")
-    computes = only_computes(chosen[0].run.engine)
+        raise SettingError("--resume continues the runs of a directory: name it with --out DIR")
+    computes = only_computes(selected[0].run.engine)
     if args.out is not None and not args.resume and not computes:
         for place in runs:
             check_free(Path(args.out, place))
     for text in args.track:
-        tracker(text)  # a wrong name shows before any work
+        tracker(text)  # a wrong name fails before any work
     federations = Federations()
     jobs = {place: federations.job(experiment) for place, experiment in runs.items()}
-    added = beside[len(args.algorithms) :]
-    for place, job in list(jobs.items()):  # what does not fit shows before the first of them trains
+    reference = names[len(args.algorithms) :]
+    for place, job in list(jobs.items()):  # errors come before the first run trains
         try:
-            if runs[place].algorithm in added and job.federation.local_test is None:
-                raise SettingError("clients hold out no examples to be judged on")
+            if runs[place].algorithm in reference and job.federation.local_test is None:
+                raise SettingError("clients hold out no examples for evaluation")
             job.check()
         except SettingError as error:
-            if runs[place].algorithm not in added:
+            if runs[place].algorithm not in reference:
                 raise
             del jobs[place]
             console.print(f"{place} is left out: {error}", markup=False, soft_wrap=True)
@@ -65,39 +66,39 @@ def compare(args: argparse.Namespace, console: Console) -> int:
         for job in jobs.values():
             job.run()
         return 0
-    if args.out is not None and len(chosen) > 1:
+    if args.out is not None and len(selected) > 1:
         write_order(args.out, list(dict.fromkeys(Path(place).parts[0] for place in jobs)))
     first = next(iter(jobs.values()))
-    introduce(first.federation, first.population.models, first.settings, console)
+    print_setup(first.federation, first.population.models, first.settings, console)
     results: Results = []
     diverged: dict[str, str] = {}
-    whole = Whole([job.settings.rounds for job in jobs.values()])
+    sequence = RunSequence([job.settings.rounds for job in jobs.values()])
     try:
         for place, job in jobs.items():
-            name = place if place != "." else label(chosen[0].algorithm)
+            name = place if place != "." else label(selected[0].algorithm)
             directory = None if args.out is None else Path(args.out, place)
-            how = {"resume": args.resume, "trackers": args.track, "whole": whole}
-            with _costs_no_other(name, diverged, len(jobs)):
-                results.append((name, train(name, job, console, directory, **how)))
-    finally:  # where one fails or is interrupted, what the others gave is still worth a look
+            options = {"resume": args.resume, "trackers": args.track, "sequence": sequence}
+            with _contain_failure(name, diverged, len(jobs)):
+                results.append((name, train(name, job, console, directory, **options)))
+    finally:  # also show finished runs if one fails or is interrupted
         _show(results, args.out, console)
         _show_diverged(diverged, console)
     return int(bool(diverged))
 
 
 def resume(args: argparse.Namespace, console: Console) -> int:
-    """Go on with every run below a directory.
+    """Continue every run below a directory.
 
-    A run that diverges, or that cannot be read, costs no other; the exit status is 1 then.
+    If a run diverges or cannot be read, the others continue, and the exit status is 1.
     """
     runs = ordered_runs(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
-    federations, results, diverged, left = Federations(), Results(), dict[str, str](), dict[str, str]()
+    federations, results, diverged, unread = Federations(), Results(), dict[str, str](), dict[str, str]()
     experiments = dict[Path, Experiment]()
     for place in runs:
-        with _costs_no_other(str(place), left, len(runs), FedloomError):  # started from Python, or damaged
-            experiments[place] = opened(place, args, console)
+        with _contain_failure(str(place), unread, len(runs), FedloomError):  # it was started from Python, or is damaged
+            experiments[place] = open_experiment(place, args, console)
     try:
         for place, experiment in experiments.items():
             if args.rounds is not None:
@@ -109,43 +110,43 @@ def resume(args: argparse.Namespace, console: Console) -> int:
             if only_computes(job.settings.engine):
                 job.run()
                 continue
-            with _costs_no_other(name, diverged, len(runs)):
+            with _contain_failure(name, diverged, len(runs)):
                 results.append((name, train(name, job, console, place, resume=True, at=args.at)))
     finally:
         _show(results, args.directory, console)
         _show_diverged(diverged, console)
-        for why in left.values():
-            console.print(f"left as it is: {why}", markup=False, soft_wrap=True)
+        for why in unread.values():
+            console.print(f"not resumed: {why}", markup=False, soft_wrap=True)
     if Path(args.directory) not in runs:
-        text = "went on with every run that had begun; the command that made them starts the others too, with --resume"
+        text = "every run that had begun was continued; to start the others, repeat their command with --resume"
         console.print(text, markup=False, soft_wrap=True)
-    return int(bool(diverged or left))
+    return int(bool(diverged or unread))
 
 
 @contextmanager
-def _costs_no_other(
-    name: str, noted: dict[str, str], runs: int, kind: type[FedloomError] = NonFiniteError
+def _contain_failure(
+    name: str, problems: dict[str, str], runs: int, kind: type[FedloomError] = NonFiniteError
 ) -> Iterator[None]:
-    """Note why a run among several diverges, or fails with another error of the `kind`; raise that of a single run."""
+    """Record an error of the `kind`, so that the other runs continue; raise that of a single run."""
     try:
         yield
     except kind as error:
         if runs == 1:
             raise
-        noted[name] = str(error)
+        problems[name] = str(error)
 
 
 def _show_diverged(diverged: Mapping[str, str], console: Console) -> None:
     for name, why in diverged.items():
-        console.print(f"{name} is in no table, it diverged: {why}", markup=False, soft_wrap=True)
+        console.print(f"{name} diverged and is in no table: {why}", markup=False, soft_wrap=True)
 
 
 def branch(args: argparse.Namespace, console: Console) -> int:
-    """Begin a run as another did, with other settings from there on, and train."""
-    experiment = opened(args.directory, args, console)
-    named = [pair.removeprefix("algorithm=") for pair in args.set if pair.startswith("algorithm=")]
-    own = label([experiment.algorithm, *named][-1])
-    experiment = experiment.with_all(pairs(args.set, own, [own]))
+    """Copy a run up to a checkpoint, and continue the copy with other settings."""
+    experiment = open_experiment(args.directory, args, console)
+    methods = [pair.removeprefix("algorithm=") for pair in args.set if pair.startswith("algorithm=")]
+    method = label([experiment.algorithm, *methods][-1])
+    experiment = experiment.with_all(settings_of_method(args.set, method, [method]))
     if args.rounds is not None:
         experiment = experiment.changed("run.rounds", args.rounds)
     job, name = Federations().job(experiment), label(experiment.algorithm)
@@ -164,102 +165,119 @@ def train(
     at: int | None = None,
     trackers: Sequence[str] = (),
     on_round: OnHistory | None = None,
-    whole: Whole | None = None,
+    sequence: RunSequence | None = None,
 ) -> History:
-    """Run a job with a progress bar, and print what a reader should know of how it went."""
+    """Run a job with a progress bar; print its engine, refused server states and an early end."""
 
     def announce(history: History) -> None:
-        which = f"{whole.which}, " if whole is not None and whole.which else ""
+        which = f"{sequence.position}, " if sequence is not None and sequence.position else ""
         text = f"{which}{name}: {history.engine} engine ({history.engine_reason})"
         if resume and history.metrics:
             text += f", from round {history.metrics[-1]['round']}"
         console.print(text, markup=False, soft_wrap=True)
+        for network, said in history.manifest.get("front", {}).items():
+            console.print(f"frozen front of {network}: {said}", markup=False, soft_wrap=True)
 
     with ExitStack() as stack:
-        watchers = [showing(stack.enter_context(progress(console, name, job.settings.rounds, whole=whole)))]
+        watchers = [showing(stack.enter_context(progress(console, name, job.settings.rounds, sequence=sequence)))]
         watchers += [] if on_round is None else [on_round]
         for text in trackers:
-            watchers.append(stack.enter_context(track(tracker(_own_folder(text, name)), dict(job.described or {}))))
+            watchers.append(
+                stack.enter_context(track(tracker(_tracker_for_run(text, name)), dict(job.described or {})))
+            )
 
         def watch(history: History) -> None:
             for watcher in watchers:
                 watcher(history)
 
         history = job.run(directory, resume=resume, at=at, on_start=announce, on_round=watch)
-    if stayed := [str(m["round"]) for m in history.metrics if "server_refused" in m]:
-        text = f"{name}: the server's new state was not finite, it kept the one before, in round {', '.join(stayed)}"
+    if rounds := [str(m["round"]) for m in history.metrics if "server_refused" in m]:
+        text = f"{name}: the server's new state was not finite and was refused in round {', '.join(rounds)}"
         console.print(text, markup=False, soft_wrap=True)
     if history.stopped is not None:
         console.print(f"{name}: stopped after round {history.metrics[-1]['round']}: {history.stopped}", markup=False)
+    if job.settings.keep_best and (best := history.validated_round) is not None:
+        record = next(m for m in history.metrics if m["round"] == best)
+        test = [
+            f"{kind} {v:.4f}" for kind in ("global", "personal") if (v := record.get(f"{kind}_accuracy")) is not None
+        ]
+        console.print(
+            f"{name}: best on validation data after round {best} of {history.metrics[-1]['round']}: validation "
+            f"{record[VALIDATION]:.4f}" + f"; on test data {', '.join(test)}" * bool(test),
+            markup=False,
+            soft_wrap=True,
+        )
     return history
 
 
-def introduce(federation: Federation, models: Mapping[str, Model], settings: RunSettings, console: Console) -> None:
-    """Print what is about to run: data, clients, models."""
+def print_setup(federation: Federation, models: Mapping[str, Model], settings: RunSettings, console: Console) -> None:
+    """Print data, clients and models of a run."""
     train, test, sizes = federation.train, federation.test, federation.partition.sizes
-    held = sum(int(part.sizes.sum()) for part in (federation.local_test, federation.local_val) if part is not None)
+    held_out = sum(int(part.sizes.sum()) for part in (federation.local_test, federation.local_val) if part is not None)
     span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     lines = (
         f"data: {train.name.removesuffix(' train')}, {sizes.sum():,} training and {len(test or ()):,} test examples "
-        f"of {of_one(train)}, {federation.num_classes} classes" + f"; clients hold out {held:,} more" * (held > 0),
+        f"of {describe_shape(train)}, {federation.num_classes} classes"
+        + f"; clients hold out {held_out:,} more"
+        * (held_out > 0),
         f"clients: {federation.num_clients}, {federation.partition.name}, {span} examples each to train on; "
         f"{settings.cohort_size} a round for {settings.rounds} round{'s' * (settings.rounds > 1)}",
-        "model: " + ", ".join(f"{name} ({model.num_params:,} parameters)" for name, model in models.items()),
+        "model: " + ", ".join(f"{name} ({model.counted})" for name, model in models.items()),
     )
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
 
 
-def of_one(examples: Examples) -> str:
+def describe_shape(examples: Examples) -> str:
     """Describe one example: "3 x 32 x 32", "54 features"."""
     return " x ".join(map(str, examples.shape)) + " features" * (len(examples.shape) == 1)
 
 
-def _beside(args: argparse.Namespace) -> list[str]:
-    """Return what a comparison adds to what it names: local-only training, by which federated learning is measured."""
-    declined = args.command != "compare" or len(args.algorithms) < 2 or args.no_local_only
-    return [] if declined or any(is_local_only(name) for name in args.algorithms) else ["local_only"]
+def _reference_methods(args: argparse.Namespace) -> list[str]:
+    """Return the methods that a comparison adds: local-only training, as the reference."""
+    is_disabled = args.command != "compare" or len(args.algorithms) < 2 or args.no_local_only
+    return [] if is_disabled or any(is_local_only(name) for name in args.algorithms) else ["local_only"]
 
 
-def _place(experiment: Experiment, seed: int, args: argparse.Namespace, all: Sequence[Experiment]) -> str:
-    """Return where a run stands below --out, which is also what it is called."""
-    parts = [label(experiment.algorithm)] if len(all) > 1 else []
-    parts += [f"seed-{seed}"] if len(seeds(args.seeds, experiment)) > 1 else []
+def _run_folder(experiment: Experiment, seed: int, args: argparse.Namespace, selected: Sequence[Experiment]) -> str:
+    """Return the folder of a run below --out, which is also its name."""
+    parts = [label(experiment.algorithm)] if len(selected) > 1 else []
+    parts += [f"seed-{seed}"] if len(seeds_of(args.seeds, experiment)) > 1 else []
     return "/".join(parts) or "."
 
 
-def _own_folder(text: str, name: str) -> str:
-    """Return a tracker with a folder of the run's own where it is TensorBoard, which tells runs apart by folder."""
+def _tracker_for_run(text: str, name: str) -> str:
+    """Return the tracker of a run: TensorBoard separates runs by folder, so it gets one for each."""
     return f"{text}/{name}" if text.startswith("tensorboard:") else text
 
 
-def _called(history: History) -> str:
+def _method_of(history: History) -> str:
     return label(str(history.settings.get("algorithm") or history.algorithm))
 
 
-def _by_problem(results: Results) -> Iterator[ConsoleRenderable]:
-    """Yield a table for each problem that shows where its runs ended."""
+def _comparison_tables(results: Results) -> Iterator[ConsoleRenderable]:
+    """Yield a comparison table for each problem."""
     runs = [Run(name, history) for name, history in results]
-    groups = grouped(runs)
-    for problem, group in zip(titled(groups), groups, strict=True):
-        called = f"{problem.title}: " * (len(groups) > 1)
-        yield comparison_table([(run.folder, run.history) for run in group], called)
+    groups = group_by_problem(runs)
+    for problem, group in zip(with_titles(groups), groups, strict=True):
+        prefix = f"{problem.title}: " * (len(groups) > 1)
+        yield comparison_table([(run.folder, run.history) for run in group], prefix)
 
 
 def _show(results: Results, out: str | None, console: Console) -> None:
     if results:
-        for table in _by_problem(results):
+        for table in _comparison_tables(results):
             console.print()
             console.print(table)
         by_method: dict[str, list[History]] = {}
         for name, history in results:
             if history.metrics:
-                by_method.setdefault(_SEED.sub("", name) or _called(history), []).append(history)
-        found = summary(by_method) if by_method else None
+                by_method.setdefault(_SEED.sub("", name) or _method_of(history), []).append(history)
+        totals = summary(by_method) if by_method else None
         console.print()
-        console.print(found if found is not None and found.several else readings_table(results))
+        console.print(totals if totals is not None and totals.several else readings_table(results))
         if out is not None:
-            if found is not None and len(results) > 1:
-                paths = found.write(out)
+            if totals is not None and len(results) > 1:
+                paths = totals.write(out)
                 console.print(f"summary: {', '.join(map(str, paths))}", markup=False, soft_wrap=True)
             console.print(f"settings, metrics and timing: {out}", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`fedloom verify`: whether runs are what was written."""
+"""`fedloom verify`: a check that runs are as they were written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedloom.core.naming import printable
 def verify(args: argparse.Namespace, console: Console) -> int:
     """Print a line for each run below a directory, one for each problem, and the root of all.
 
-    The exit status is 1 if there is a problem, or if the root is another than was expected.
+    The exit status is 1 if there is a problem, or if the root is not the expected one.
     """
     if args.expect is not None and not re.fullmatch("[0-9a-f]{32}", args.expect):
         raise SettingError(
@@ -25,19 +25,19 @@ def verify(args: argparse.Namespace, console: Console) -> int:
     runs = runs_below(args.directory, begun=True)
     if not runs:
         raise SettingError(f"there is no run in {args.directory}; name the folder that --out named")
-    found = {path.relative_to(args.directory).as_posix(): check(path) for path in runs}
-    whole, root = all(verdict.whole for verdict in found.values()), root_of(found)
-    lines = [line for verdict in found.values() for line in _lines(verdict)]
+    verdicts = {path.relative_to(args.directory).as_posix(): check(path) for path in runs}
+    is_whole, root = all(verdict.whole for verdict in verdicts.values()), root_of(verdicts)
+    lines = [line for verdict in verdicts.values() for line in _lines(verdict)]
     if root is not None:
         lines.append(f"root: {root}")
     if args.expect not in (None, root):
-        lines.append(f"NOT THE ROOT {args.expect} that was expected: what is here was changed, or went on, since then")
+        lines.append(f"NOT THE EXPECTED ROOT {args.expect}: the runs were changed or continued since then")
     for line in lines:
         console.print(printable(line, len(line)), markup=False, highlight=False, soft_wrap=True)
-    return 0 if whole and args.expect in (None, root) else 1
+    return 0 if is_whole and args.expect in (None, root) else 1
 
 
-def _lines(found: Verdict) -> list[str]:
-    at = "" if found.round is None else f", round {found.round}, {found.checkpoints} checkpoint(s)"
-    parts = ["whole" if found.whole else "NOT WHOLE", *found.notes]
-    return [f"{found.path}{at}: {'; '.join(parts)}", *(f"  {problem}" for problem in found.problems)]
+def _lines(verdict: Verdict) -> list[str]:
+    position = "" if verdict.round is None else f", round {verdict.round}, {verdict.checkpoints} checkpoint(s)"
+    parts = ["whole" if verdict.whole else "NOT WHOLE", *verdict.notes]
+    return [f"{verdict.path}{position}: {'; '.join(parts)}", *(f"  {problem}" for problem in verdict.problems)]

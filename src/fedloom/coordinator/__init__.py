@@ -1,9 +1,11 @@
 """The run, from the first cohort to the last record."""
 
+from typing import TYPE_CHECKING
+
 from fedloom.coordinator.directory import check_free
 from fedloom.coordinator.history import History, runs_below
 from fedloom.coordinator.newcomers import NewClients
-from fedloom.coordinator.past import Past, Replay
+from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.run import Job, Restored, run
 from fedloom.coordinator.sampler import (
     Arriving,
@@ -16,6 +18,7 @@ from fedloom.coordinator.sampler import (
 )
 from fedloom.coordinator.settings import RunSettings
 from fedloom.coordinator.verdict import Verdict, verify
+from fedloom.core.renamed import old_names_of
 
 __all__ = [
     "Arriving",
@@ -26,9 +29,9 @@ __all__ = [
     "History",
     "Job",
     "NewClients",
-    "Past",
     "Replay",
     "Restored",
+    "RoundReplay",
     "RunSettings",
     "SeededByRound",
     "Uniform",
@@ -38,3 +41,6 @@ __all__ = [
     "runs_below",
     "verify",
 ]
+
+if not TYPE_CHECKING:  # to which the old names are unknown
+    __getattr__ = old_names_of(__name__, {"Past": "RoundReplay"})

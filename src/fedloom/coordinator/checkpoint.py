@@ -1,4 +1,4 @@
-"""What a run needs to go on: written whole, proved when read, deleted when no kept checkpoint needs it."""
+"""Checkpoints: all that a run needs to go on; written whole, proved when read, deleted when none needs it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.coordinator import reading
+from fedloom.coordinator.reading import FORMAT
 from fedloom.coordinator.settings import RunSettings
 from fedloom.core.errors import CodecError, DamageError, StorageError
 from fedloom.core.setting import may_differ
@@ -20,27 +21,24 @@ from fedloom.storage import files
 from fedloom.storage.codec import decode, encode
 from fedloom.storage.files import File, Quarantine
 from fedloom.storage.store import state_name
-from fedloom.storage.strict_json import LARGEST, parse, short
+from fedloom.storage.strict_json import short
 
-FORMAT = 2
 LOGS = ("metrics.jsonl", "timing.jsonl")  # of every run
 PER_CLIENT = "clients.jsonl"  # where that is asked for
 MAY_DIFFER = {f"run.{name}" for name in may_differ(RunSettings, "resumed")}
-# of a manifest, what does not make a run
-BESIDE = {
-    *("format", "versions", "engine_reason", "documents", "unproved", "chained", "later", "shared", "branch", "start"),
-}
-_ALL = 1 << 62
+# of a manifest, what does not make a run; `chained` is written no longer
+BESIDE = {"format", "versions", "engine_reason", "documents", "chained", "shared", "branch", "start", "front"}
+_ANY = 1 << 62
 _INDEX = re.compile(r"([0-9]{8,})\.json")
 _SERVER = re.compile(r"([0-9]{8,})-server\.safetensors")
 _CLIENT = re.compile(r"[0-9]{8,}-([0-9]{8,})\.safetensors")  # the round that made it
 
 
 class Prefix(NamedTuple):
-    """The beginning of a log: its bytes and their digest, None in an index of format 1."""
+    """The beginning of a log: its bytes and their digest."""
 
     size: int
-    digest: str | None
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,6 @@ class Checkpoint:
     digest: str = ""
     norms: Kept = field(default_factory=dict)
 
-    @property
-    def proved(self) -> bool:
-        """True where its index is of a format that proves itself and the logs."""
-        return all(prefix.digest is not None for prefix in self.logs.values())
-
 
 @dataclass(frozen=True)
 class Identity:
@@ -74,31 +67,24 @@ class Identity:
         rows: How many rows the server keeps of each, which have numbers after those of the clients; any number where
             it has pools.
         logs: Their names.
-        unproved: Up to this round indexes may be of format 1.
-        chained: From this round on indexes name those before them.
     """
 
     fingerprint: str = ""
     clients: int = 0
     rows: int = 0
     logs: tuple[str, ...] = LOGS
-    unproved: int = -1
-    chained: int = 0
 
 
 def identity(manifest: Mapping[str, Any]) -> Identity:
     """Return the identity of the run that a manifest describes: what must stay the same for as long as it lasts."""
-    beside = BESIDE | {*manifest.get("later", ())}
-    lasting = {name: value for name, value in manifest.items() if name not in beside}
+    lasting = {name: value for name, value in manifest.items() if name not in BESIDE}
     lasting["run"] = {name: value for name, value in manifest["run"].items() if f"run.{name}" not in MAY_DIFFER}
     fixed = manifest.get("fixed", {})
     return Identity(
         fingerprint=files.digest(json.dumps(lasting, sort_keys=True).encode()),
         clients=manifest["federation"]["clients"],
         logs=(*LOGS, PER_CLIENT) if manifest["run"].get("per_client") else LOGS,
-        rows=_ALL if fixed.get("pools") else len(fixed.get("rows", ())),
-        unproved=_ALL if manifest["format"] == 1 else manifest.get("unproved", -1),
-        chained=manifest.get("chained", _ALL),
+        rows=_ANY if fixed.get("pools") else len(fixed.get("rows", ())),
     )
 
 
@@ -107,15 +93,15 @@ class Checkpoints:
 
     Client states are written first (one file per client and version), then the server's, then the index; each gets
     its name when it is whole. The index has the digests of all of them, of the beginnings of the logs, of the run, of
-    indexes before it and of itself. The first checkpoint, the newest two and those of every `keep_every`-th round are
-    kept; an index names the newest before it and the newest of those that stay, so that each that stands is named by
-    the next one that stands, whatever was deleted between them.
+    indexes before it and of itself. The first checkpoint, the newest two, those of every `keep_every`-th round and the
+    best so far are kept. An index names the newest before it, the newest of those that stay, and the best, so that each
+    that stands is named by the next one that stands, whatever was deleted between them.
     """
 
     def __init__(self, folder: Path, keep_every: int = 10) -> None:
         self.folder, self.keep_every = folder, keep_every
         self.identity = Identity()
-        self._kept: dict[int, Checkpoint] = {}
+        self._by_round: dict[int, Checkpoint] = {}
 
     @property
     def clients(self) -> Path:
@@ -133,8 +119,12 @@ class Checkpoints:
         found = {int(m[1]): m[0] for m in map(_INDEX.fullmatch, files.names(self.folder)) if m}
         return sorted(t for t, name in found.items() if name == self.index(t).name)
 
-    def save(self, round: int, server: Any, engine: Engine, logs: Mapping[str, Prefix]) -> None:
+    def save(
+        self, round: int, server: Any, engine: Engine, logs: Mapping[str, Prefix], best: int | None = None
+    ) -> None:
         """Write the checkpoint of a round, then delete what no kept one names.
+
+        `best`: the round whose checkpoint is kept as the best so far; None: none is.
 
         Raises:
             StorageError: the disk does not take it; the checkpoints before are still whole.
@@ -142,10 +132,10 @@ class Checkpoints:
         files.make(self.folder)
         clients = engine.save()
         saved = files.write(self.folder, _server(round), encode(server))
-        checkpoint = Checkpoint(round, saved, clients, dict(logs), self._before(), norms=engine.norms.saved())
-        self._kept[round] = self._write_index(checkpoint)
+        checkpoint = Checkpoint(round, saved, clients, dict(logs), self._before(best), norms=engine.norms.saved())
+        self._by_round[round] = self._write_index(checkpoint)
         engine.durable = round
-        self._prune(engine)
+        self._prune(engine, best)
 
     def take_over(self, other: Checkpoints, checkpoint: Checkpoint) -> None:
         """Write a checkpoint of another run as the first of this one; its files are copied."""
@@ -156,11 +146,14 @@ class Checkpoints:
         files.sync(self.clients)
         self._write_index(replace(checkpoint, before=()))
 
-    def _before(self) -> tuple[File, ...]:
-        """Return the indexes that the next one names: the newest, and the newest of those that will not be deleted."""
-        rounds = sorted(self._kept)
-        named = {*rounds[-1:], *[t for t in rounds if self._stays(t)][-1:]}
-        return tuple(File(self.index(t).name, self._kept[t].digest) for t in sorted(named))
+    def _before(self, best: int | None) -> tuple[File, ...]:
+        """Return the indexes that the next one names.
+
+        These are the newest, the newest of those that will not be deleted, and the best, which a better one replaces.
+        """
+        rounds = sorted(self._by_round)
+        named = {*rounds[-1:], *[t for t in rounds if self._stays(t)][-1:], *[t for t in rounds if t == best]}
+        return tuple(File(self.index(t).name, self._by_round[t].digest) for t in sorted(named))
 
     def _write_index(self, checkpoint: Checkpoint) -> Checkpoint:
         index = {
@@ -188,33 +181,30 @@ class Checkpoints:
             raise DamageError(f"{path} is not a checkpoint of this run, or was damaged or changed: {error}") from None
 
     def _checked(self, round: int, data: bytes) -> Checkpoint:
-        raw = parse(data, LARGEST)
-        old = raw.get("format") == 1 and round <= self.identity.unproved
-        if not old:
-            if raw.get("format") != FORMAT:
-                raise ValueError(f"format must be {FORMAT}, got {raw.get('format')}")
-            raw = reading.unsealed(data)
-            if raw.get("run") != self.identity.fingerprint:
-                raise ValueError("it belongs to another run")
+        raw = reading.unsealed(data)
+        if raw.get("format") != FORMAT:
+            raise ValueError(f"format must be {FORMAT}, got {raw.get('format')}")
+        if raw.get("run") != self.identity.fingerprint:
+            raise ValueError("it belongs to another run")
         if raw.get("round") != round:
             raise ValueError(f"it is of round {raw.get('round')}")
         clients, logs = raw.get("clients"), raw.get("logs")
         if not isinstance(clients, dict) or not isinstance(logs, dict) or set(logs) != set(self.identity.logs):
             raise ValueError("clients and logs must be mappings")
-        before = raw.get("before", [] if old or round < self.identity.chained else None)
+        before = raw.get("before")
         if not isinstance(before, list):
             raise ValueError(f"before must be a list of indexes, got {short(before)}")
         return Checkpoint(
             round=round,
             server=_file(raw.get("server"), _server(round)),
             clients={int(k): self._client(k, file, round) for k, file in clients.items()},
-            logs={name: _prefix([of, None] if old else of) for name, of in logs.items()},
-            before=tuple(self._earlier(file, round) for file in before),
+            logs={name: _prefix(of) for name, of in logs.items()},
+            before=tuple(self._index_before(round, file) for file in before),
             digest=files.digest(data),
             norms=Norms.read(raw.get("norms", {})).saved(),
         )
 
-    def _earlier(self, raw: Any, round: int) -> File:
+    def _index_before(self, round: int, raw: Any) -> File:
         file = _file(raw)
         match = _INDEX.fullmatch(file.name)
         if not match or int(match[1]) >= round or file.name != self.index(int(match[1])).name:
@@ -270,7 +260,7 @@ class Checkpoints:
 
     def check_newest(self, checkpoint: Checkpoint) -> None:
         """Raise DamageError if there is a later state of a client than a checkpoint names, made before it."""
-        for client, name in self._newest(checkpoint.round).items() if checkpoint.proved else ():
+        for client, name in self._newest(checkpoint.round).items():
             named = checkpoint.clients.get(client)
             if named is None or named.name < name:  # an index that was changed and sealed anew
                 raise DamageError(
@@ -303,52 +293,57 @@ class Checkpoints:
         for folder, pattern in ((self.folder, _SERVER), (self.clients, _CLIENT)):
             yield from ((folder / name, pattern) for name in files.names(folder) if name.endswith(suffix))
 
-    def standing(self, checkpoint: Checkpoint) -> tuple[dict[int, Checkpoint], list[int]]:
-        """Return what stays where a run goes on from a checkpoint, and the rounds of all other indexes, newest first.
+    def split_at(self, checkpoint: Checkpoint) -> tuple[dict[int, Checkpoint], list[int]]:
+        """Return the checkpoints that remain where a run resumes from one, and the rounds of all others, newest first.
 
         Raises:
             StorageError: an index cannot be read: it may be whole.
         """
-        rounds, found = self.rounds(), list[Checkpoint]()
+        rounds, readable = self.rounds(), list[Checkpoint]()
         for round in rounds:
             with suppress(DamageError):
                 if round <= checkpoint.round:
-                    found.append(self.read(round))
-        wrong = self.unchained(found)
-        kept = {c.round: c for c in found if c.round not in wrong}
-        return kept, [t for t in reversed(rounds) if t not in kept]
+                    readable.append(self.read(round))
+        wrong = self.unchained(readable)
+        remaining = {c.round: c for c in readable if c.round not in wrong}
+        return remaining, [t for t in reversed(rounds) if t not in remaining]
 
-    def go_on_from(
-        self, checkpoint: Checkpoint, kept: dict[int, Checkpoint], others: list[int], engine: Engine, aside: Quarantine
+    def resume_from(
+        self,
+        checkpoint: Checkpoint,
+        remaining: dict[int, Checkpoint],
+        others: list[int],
+        engine: Engine,
+        aside: Quarantine,
     ) -> None:
-        """Make a checkpoint the newest; `kept` and `others` are as `standing` returns them.
+        """Make a checkpoint the newest; `remaining` and `others` are as `split_at` returns them.
 
-        Files that nothing kept names go aside. Deleted are those of a checkpoint that was being deleted; and, where
+        Files that no remaining one names go aside. Deleted are those of a checkpoint that was being deleted; and, where
         nothing went aside, what a killed process made of the rounds after it: they are computed again.
         """
-        meant = {path for round in others for path in self._meant(round)}
+        shared = {path for round in others for path in self._files_of(round)}
         for round in others:  # the index first: what it names must be whole as long as it is there
             aside.move(self.index(round))
         going = {file for c in self.going(checkpoint.round) for file in self.states(c)}
-        for path, round in self.unnamed(kept.values()):
+        for path, round in self.unnamed(remaining.values()):
             if path in going or (round > checkpoint.round and not aside.count):
                 files.remove_or_move(path, aside)
             else:
                 aside.move(path)
-        for path in meant:  # what a kept index names too is deleted with that one
+        for path in shared:  # what a remaining index names too is deleted with that one
             if path.exists():
                 aside.share(path)
         for path in self.unfinished():
             files.remove_or_move(path, aside)
-        self._kept = kept
-        engine.spare(f.name for c in kept.values() for f in c.clients.values())
+        self._by_round = remaining
+        engine.spare(f.name for c in remaining.values() for f in c.clients.values())
 
-    def _meant(self, round: int) -> set[Path]:
+    def _files_of(self, round: int) -> set[Path]:
         """Return what an index names, or named before it was damaged or changed: each client's newest state by then."""
-        found = {self.folder / _server(round), *(self.clients / name for name in self._newest(round).values())}
+        paths = {self.folder / _server(round), *(self.clients / name for name in self._newest(round).values())}
         with suppress(DamageError):
-            found |= set(self.states(self.read(round)))
-        return found
+            paths |= set(self.states(self.read(round)))
+        return paths
 
     def going(self, newest: int) -> Iterator[Checkpoint]:
         """Yield the checkpoints before the newest that a killed process was deleting."""
@@ -363,12 +358,12 @@ class Checkpoints:
 
         Before the first of a branch nothing can be computed again.
         """
-        return round == min(self._kept) or round % self.keep_every == 0
+        return round == min(self._by_round) or round % self.keep_every == 0
 
-    def _prune(self, engine: Engine) -> None:
-        newest = sorted(self._kept)[-2:]
-        dropped = [self._kept.pop(t) for t in list(self._kept) if t not in newest and not self._stays(t)]
-        named = {f.name for c in self._kept.values() for f in c.clients.values()}
+    def _prune(self, engine: Engine, best: int | None) -> None:
+        spared = {*sorted(self._by_round)[-2:], best}
+        dropped = [self._by_round.pop(t) for t in list(self._by_round) if t not in spared and not self._stays(t)]
+        named = {f.name for c in self._by_round.values() for f in c.clients.values()}
         aside = Quarantine(self.folder.parent)
         engine.spare(named)
         for checkpoint in dropped:
@@ -396,6 +391,6 @@ def _file(raw: Any, name: str | None = None) -> File:
 
 def _prefix(raw: Any) -> Prefix:
     size, digest = raw if isinstance(raw, list) and len(raw) == 2 else (None, None)
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0 or not isinstance(digest, str | None):
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0 or not isinstance(digest, str):
         raise ValueError(f"{raw!r} is no length and digest of a log")
     return Prefix(size, digest)

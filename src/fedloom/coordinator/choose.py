@@ -1,10 +1,9 @@
-"""Which engine to use, by a written rule, and whether a model can be stacked at all."""
+"""Choose an engine by a written rule, and tell whether a model can be stacked at all."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +14,7 @@ from torch.func import grad, vmap
 
 from fedloom.core import tree
 from fedloom.core.batches import Batch
-from fedloom.core.errors import EngineWarning, SettingError, first_line, warn
+from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
 from fedloom.core.model import Model, own_defaults
@@ -25,7 +24,6 @@ from fedloom.core.types import Weights
 from fedloom.engines.engine import Engine
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
-from fedloom.engines.runtime import NO_RULE
 from fedloom.engines.stacked import Stacked
 from fedloom.wire.child import why_no_fork
 from fedloom.wire.communication import check_alone
@@ -183,8 +181,7 @@ def _try_to_stack(model: Model, population: Population) -> str | None:
 
     try:
         keys = torch.arange(2, device=population.device)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", NO_RULE)
+        with quiet_vmap():
             vmap(grad(lambda p, b, x, k: loss(Weights(params=p, buffers=b), x, k)))(
                 tree.stack([weights.params] * 2), tree.stack([weights.buffers] * 2), x, keys
             )
@@ -203,8 +200,7 @@ def _try_task(model: Model, weights: Weights, x: Tensor, mask: Tensor, task: Tas
         y = mask.long() * 0
         batch = Batch(x=x[0], y=y, mask=mask, key=y[0], notes=notes_of(task, y, x.dtype))
         logits = model(weights, x[0])
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", NO_RULE)
+        with quiet_vmap():
             vmap(grad(loss))(torch.stack([logits] * 2), tree.stack([batch] * 2))
     except Exception as error:
         return f"its task {type(task).__name__}, {first_line(error)}"

@@ -28,8 +28,8 @@ from fedloom.coordinator.proof import ALONE, BRING_BACK, check_named, check_star
 from fedloom.core.errors import DamageError, SettingError, SettingWarning, StorageError, StorageWarning, warn
 from fedloom.engines.engine import Engine
 from fedloom.storage import files
-from fedloom.storage.output import below
-from fedloom.storage.strict_json import MOST, SETTINGS, document, parse
+from fedloom.storage.output import path_below
+from fedloom.storage.strict_json import SETTINGS, Object, document, parse
 
 _OWN = {"algorithm", "hyper_parameters"}  # of a branch, from where it leaves the other run
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}  # of network file systems
@@ -40,19 +40,19 @@ def check_free(directory: str | os.PathLike[str], *, several: bool = False) -> N
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"{folder} is a file; name a directory, new or without a run")
-    if any(files.there(folder / name) for name in ("metrics.jsonl", "manifest.json")):
+    if any(files.exists(folder / name) for name in ("metrics.jsonl", "manifest.json")):
         raise SettingError(
             f"{folder} already holds a run; continue it (resume; a whole comparison: the same command with --resume), "
             "choose another directory, or move it away"
         )
     checkpoints = folder / "checkpoints"
-    if files.there(checkpoints) and any(here for _, _, here in files.walk(checkpoints)):
+    if files.exists(checkpoints) and any(here for _, _, here in files.walk(checkpoints)):
         raise SettingError(
             f"{checkpoints} holds files of another run, among which those of a new one would be lost; "
             "choose another directory, or move it away"
         )
     for above in folder.absolute().parents:
-        if files.there(above / "metrics.jsonl"):
+        if files.exists(above / "metrics.jsonl"):
             raise SettingError(
                 f"{folder} is inside of a run, {above}, where no command would find another one; "
                 "choose another directory"
@@ -77,7 +77,7 @@ class RunDirectory:
     def __enter__(self) -> RunDirectory:
         files.make(self.path)
         for name in (".lock", *LOGS, PER_CLIENT, "set-aside", "checkpoints/clients"):
-            below(self.path, name)
+            path_below(self.path, name)
         try:
             self._lock = (self.path / ".lock").open("wb")
         except OSError as error:
@@ -115,7 +115,7 @@ class RunDirectory:
     @property
     def begun(self) -> bool:
         """True where a run was started here, however far it came."""
-        return files.there(self.path / "manifest.json")
+        return files.exists(self.path / "manifest.json")
 
     def begin(self, documents: Mapping[str, Any]) -> None:
         """Write `documents` (name -> what is in NAME.json) and open empty logs.
@@ -131,7 +131,7 @@ class RunDirectory:
         """Raise DamageError if there is more than a process leaves that was killed before its first checkpoint."""
         for name in (*LOGS, PER_CLIENT):
             path = self.path / name
-            data = files.load(path) if files.there(path) else b""
+            data = files.load(path) if files.exists(path) else b""
             if len(data.splitlines()) > 1 or not data.startswith(_FIRST[: len(data)]):
                 raise DamageError(
                     f"{path} holds more than round 0, but {self.checkpoints.folder} holds no checkpoint: bring the "
@@ -146,22 +146,19 @@ class RunDirectory:
 
     def update(self, documents: Mapping[str, Any]) -> None:
         """Write down settings that may differ when a run goes on, such as its number of rounds."""
-        stored, new = self.document("manifest"), documents["manifest"]
-        if stored["format"] == new["format"]:
-            known = {name: value for name, value in new["run"].items() if name in stored["run"]}
-            manifest = {**stored, "run": known}  # its checkpoints know the run by what it wrote down
-            manifest |= _come_later(stored, new, max(self.checkpoints.rounds()))
-            if "start" not in new:
-                manifest.pop("start", None)
-        else:  # what such a run did not write down is as it is now
-            kept: dict[str, Any] = {name: stored[name] for name in ("versions", "engine_reason") if name in stored}
-            manifest = {**new, **kept, "unproved": max(self.checkpoints.rounds())}
+        stored, new = self.manifest(), documents["manifest"]
+        known = {name: value for name, value in new["run"].items() if name in stored["run"]}
+        manifest = {**stored, "run": known}  # its checkpoints know the run by what it wrote down
+        if "start" in new:
+            manifest["start"] = new["start"]
+        else:
+            manifest.pop("start", None)
         self._write(documents, manifest)
 
     def _write(self, documents: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
         """Write documents such that at every moment the manifest has the digests of what is there."""
         contents = {f"{n}.json": document(content) for n, content in documents.items() if n != "manifest"}
-        there = {name: files.load(self.path / name) for name in contents if files.there(self.path / name)}
+        there = {name: files.load(self.path / name) for name in contents if files.exists(self.path / name)}
         changed = {name: data for name, data in contents.items() if there.get(name) != data}
         new = {name: [files.digest(data)] for name, data in contents.items()}
         if not self.begun:  # somebody's own files
@@ -197,36 +194,34 @@ class RunDirectory:
             except OSError as error:
                 raise self._lost(log.path, error) from error
 
-    def save(self, round: int, server: Any, engine: Engine) -> None:
-        """Write a checkpoint of this round, to which the logs reach."""
+    def save(self, round: int, server: Any, engine: Engine, best: int | None = None) -> None:
+        """Write a checkpoint of this round, to which the logs reach. `best`: as in `Checkpoints.save`."""
         for log in self._logs:
             try:
                 os.fsync(log.file.fileno())
             except OSError as error:
                 raise self._lost(log.path, error) from error
-        self.checkpoints.save(round, server, engine, {log.path.name: log.prefix for log in self._logs})
+        self.checkpoints.save(round, server, engine, {log.path.name: log.prefix for log in self._logs}, best)
 
-    def document(self, name: str) -> dict[str, Any]:
-        """Return what is in NAME.json, which the manifest proves.
+    def manifest(self) -> Object:
+        """Return manifest.json; see `reading.manifest`."""
+        return reading.manifest(self.path)
+
+    def settings(self) -> Object:
+        """Return settings.json, of which the manifest of a run has the digest.
 
         Raises:
             DamageError: it is missing, or not what this run wrote.
-            StorageError: it cannot be read.
+            StorageError: the run is of another format, or the file cannot be read.
         """
-        path = self.path / f"{name}.json"
+        manifest = self.manifest() if self.begun else {"documents": {}}
+        path = self.path / "settings.json"
         try:
-            data = files.load(path)
-        except DamageError as error:
-            raise DamageError(f"{self.path} holds no run that can be read: {error}") from None
-        try:
-            if name == "manifest":
-                return reading.manifest(data)
-            found = parse(data, 2 * SETTINGS if name == "settings" else MOST)  # with each default beside what was said
+            settings = parse(files.load(path), 2 * SETTINGS)  # with each default beside what was asked for
         except ValueError as error:
             raise DamageError(f"{path} is damaged: {error}") from None
-        if self.begun:
-            self.check_named(path.name, self.document("manifest")["documents"])
-        return found
+        self.check_named(path.name, manifest["documents"])
+        return settings
 
     def check_named(self, name: str, named: Mapping[str, Any]) -> None:
         """Raise DamageError if `named`, the documents of the manifest, has digests of a file and not its own."""
@@ -244,25 +239,19 @@ class RunDirectory:
         if not rounds:
             raise DamageError(f"{self.path} has no checkpoint" + ("" if round is None else f" up to round {round}"))
         try:
-            found = self.checkpoints.read(rounds[-1])
+            checkpoint = self.checkpoints.read(rounds[-1])
             after = list[Checkpoint]()
             with suppress(DamageError):  # the next one may be why somebody goes back to this one
-                after += map(self.checkpoints.read, [t for t in self.checkpoints.rounds() if t > found.round][:1])
-            if wrong := self.checkpoints.unchained([found, *after]):
-                raise DamageError(wrong[found.round])
-            self.checkpoints.verify(found)
+                after += map(self.checkpoints.read, [t for t in self.checkpoints.rounds() if t > rounds[-1]][:1])
+            if wrong := self.checkpoints.unchained([checkpoint, *after]):
+                raise DamageError(wrong[rounds[-1]])
+            self.checkpoints.verify(checkpoint)
         except DamageError as error:
             others = f"; the one before is of round {rounds[-2]}: resume from it with --at {rounds[-2]}" * (
                 len(rounds) > 1
             )
             raise DamageError(f"the checkpoint of round {rounds[-1]} is damaged: {error}{others}") from None
-        if not found.proved:
-            warn(
-                f"the checkpoint of round {rounds[-1]} in {self.path} is of an earlier format: the states have "
-                "digests, its index and the logs have none and cannot be proved; checkpoints from now on can",
-                StorageWarning,
-            )
-        return found
+        return checkpoint
 
     def compare(self, facts: Mapping[str, Any], *, branch: bool = False) -> None:
         """Raise SettingError if the run in this directory is another one than `facts` (`Coordinator.facts`) describe.
@@ -271,21 +260,14 @@ class RunDirectory:
 
         Raises:
             DamageError: a document is not what the run wrote.
+            StorageError: the run is of another format.
         """
-        stored = self.document("manifest")
+        stored = self.manifest()
         for name in stored["documents"]:
-            if files.there(self.path / name) or name in ALONE:  # another decides nothing, and is written again
+            if files.exists(self.path / name) or name in ALONE:  # another decides nothing, and is written again
                 self.check_named(name, stored["documents"])
         self.checkpoints.identity = identity(stored)
-        if stored["format"] == 1:  # settings and choices that an earlier version did not know
-            stored |= {part: {**plain(facts[part]), **stored[part]} for part in ("run", "fixed")}
-        now = plain(facts)
-        for name in ("augment", "devices"):
-            if name not in stored["federation"]:  # of an earlier version, which did not write it down
-                now["federation"].pop(name, None)
-        if "initial" not in stored:  # likewise; written down from now on
-            del now["initial"]
-        changes = [c for c in _differences(completed(stored, facts), now) if c[0] not in MAY_DIFFER]
+        changes = [c for c in _differences(completed(stored, facts), plain(facts)) if c[0] not in MAY_DIFFER]
         for key, old, new in changes:
             if key.startswith("versions."):
                 warn(
@@ -327,35 +309,35 @@ class RunDirectory:
         origin = {"run": self.checkpoints.identity.fingerprint, "round": checkpoint.round}
         files.make(path.parent)
         with tempfile.TemporaryDirectory(prefix=".branch-", dir=path.parent) as folder:
-            with RunDirectory(Path(folder, "run")) as made:
-                made._write(documents, {**documents["manifest"], "branch": origin})
-                for name in made.logs:
-                    files.write(made.path, name, self.log(name, checkpoint)[1])
-                made.checkpoints.take_over(self.checkpoints, checkpoint)
-            files.rename(made.path, path)
+            with RunDirectory(Path(folder, "run")) as branch:
+                branch._write(documents, {**documents["manifest"], "branch": origin})
+                for name in branch.logs:
+                    files.write(branch.path, name, self.log(name, checkpoint)[1])
+                branch.checkpoints.take_over(self.checkpoints, checkpoint)
+            files.rename(branch.path, path)
         files.sync(path.parent)
 
-    def go_on_from(self, checkpoint: Checkpoint, history: History, engine: Engine) -> None:
+    def resume_from(self, checkpoint: Checkpoint, history: History, engine: Engine) -> None:
         """Cut the logs back to a checkpoint, read them into `history`, and open them to append.
 
         What may be of use to somebody is set aside. Only the rounds that a killed process left are cut without
         that, at most `checkpoint_every` after the newest checkpoint: they are computed again.
         """
-        found, starts, cut = dict[str, list[Record]](), dict[str, bytes](), False
-        every = self.document("manifest")["run"]["checkpoint_every"]
+        records, starts, cut = dict[str, list[Record]](), dict[str, bytes](), False
+        every = self.manifest()["run"]["checkpoint_every"]
         for name in self.logs:
-            found[name], starts[name], tail = self.log(name, checkpoint)
+            records[name], starts[name], tail = self.log(name, checkpoint)
             cut |= not left_by_a_kill(name, starts[name], tail, every)
-        kept, others = self.checkpoints.standing(checkpoint)
+        remaining, others = self.checkpoints.split_at(checkpoint)
         cut |= any(t > checkpoint.round for t in others)
         aside = files.Quarantine(self.path)
         for name in self.logs:
             if cut:
                 aside.copy(self.path / name)
-        self.checkpoints.go_on_from(checkpoint, kept, others, engine, aside)
+        self.checkpoints.resume_from(checkpoint, remaining, others, engine, aside)
         self._open(starts, "r+b")  # the logs last: as long as a later checkpoint is there, they must reach to it
-        history.metrics[:], history.timing[:] = (found[name] for name in LOGS)
-        history.per_client[:] = found.get(PER_CLIENT, [])
+        history.metrics[:], history.timing[:] = (records[name] for name in LOGS)
+        history.per_client[:] = records.get(PER_CLIENT, [])
         aside.say(f"are of no use to a run that goes on from round {checkpoint.round}")
 
     def log(self, name: str, checkpoint: Checkpoint) -> tuple[list[Record], bytes, bytes]:
@@ -390,16 +372,6 @@ class RunDirectory:
         return StorageError(
             f"cannot write {path}: {error.strerror}; the run stands at its last checkpoint: make room and resume it"
         )
-
-
-def _come_later(stored: Mapping[str, Any], new: Mapping[str, Any], newest: int) -> dict[str, Any]:
-    """Return what is added for a run that goes on: the file that it starts from, and what its version did not know."""
-    later: dict[str, Any] = {name: new[name] for name in ("start",) if name in new}
-    if "chained" not in stored:
-        later["chained"] = newest + 1
-    if "initial" not in stored:
-        later |= {"initial": new["initial"], "later": ["initial"]}
-    return later
 
 
 _FIRST = b'{"round": 0'  # how a log begins

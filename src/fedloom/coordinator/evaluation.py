@@ -1,4 +1,4 @@
-"""What is measured after a round, apart from bytes and seconds."""
+"""Measurements after a round, apart from bytes and seconds."""
 
 from __future__ import annotations
 
@@ -26,10 +26,18 @@ from fedloom.evaluate import classify, forgetting, in_local, out_local, rate_rig
 Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
 
 
-class _Found(NamedTuple):
+class _Score(NamedTuple):
     right: int
     examples: int
     own: bool = True  # whether the client has a model of its own
+
+
+def panel_of(population: Population, count: int, new: NewClients | None) -> list[int]:
+    """Return the clients whose personal models are judged, at most so many."""
+    n = population.num_clients
+    apart = set() if new is None else set(new.ids(n))
+    order = generator(population.seed, "panel").permutation(n)
+    return sorted([int(k) for k in order if int(k) not in apart][:count])
 
 
 class Evaluation:
@@ -44,13 +52,10 @@ class Evaluation:
         new: NewClients | None = None,
     ) -> None:
         self.algorithm, self.population, self.engine, self.new = algorithm, population, engine, new
-        n = population.num_clients
-        apart = set() if new is None else set(new.ids(n))
-        order = generator(population.seed, "panel").permutation(n)
-        self.panel = sorted([int(k) for k in order if int(k) not in apart][:panel])
+        self.panel = panel_of(population, panel, new)
         members = Counter(engine.population.members)
         if new is not None and new.joins is None:  # a network that nobody trains tells nothing of the method
-            members.subtract(population.assignment[k] for k in apart)
+            members.subtract(population.assignment[k] for k in new.ids(population.num_clients))
         self._members = {name: float(count) for name, count in members.items()}
         self.previous: dict[int, int] = {}  # right answers of what each client had trained when it took part last
         self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}
@@ -66,17 +71,17 @@ class Evaluation:
             members /= members.sum()  # exactly 1 where there is one architecture
         else:  # one that no client has
             members[:] = 1 / len(members)
-        found = [classify(p.models[n], w, p.task, p.federation.test) for n, w in weights.items()]
-        per_class = np.average([f.per_class for f in found], axis=0, weights=members)
+        results = [classify(p.models[n], w, p.task, p.federation.test) for n, w in weights.items()]
+        per_class = np.average([r.per_class for r in results], axis=0, weights=members)
         out: Record = {
-            "global_accuracy": float(np.average([f.accuracy for f in found], weights=members)),
-            "global_loss": float(np.average([f.loss for f in found], weights=members)),
+            "global_accuracy": float(np.average([r.accuracy for r in results], weights=members)),
+            "global_loss": float(np.average([r.loss for r in results], weights=members)),
             "class_accuracy": [None if np.isnan(a) else float(a) for a in per_class],
         }
         if cohort:
             past = history.per_class
-            seen = np.vstack([past, per_class]) if len(past) else per_class[None]
-            out["forgetting"] = mean(forgetting(seen))  # None after the first round: nothing to forget yet
+            rows = np.vstack([past, per_class]) if len(past) else per_class[None]
+            out["forgetting"] = mean(forgetting(rows))  # None after the first round: nothing to forget yet
             share = self._shares(sorted(cohort))  # a sum of floats depends on its order
             out["in_local_accuracy"] = mean(in_local(share, per_class))
             out["out_local_accuracy"] = mean(out_local(share, per_class))
@@ -98,33 +103,33 @@ class Evaluation:
     def of_personal(self, server: dict[str, Any], round: int) -> Record:
         """Judge each client of the panel by its personal model on its own held-out examples after `round`."""
         out: Record = {}
-        found = self._found(server, round, "test")
-        if rate := {k: of.right / of.examples for k, of in found.items()}:
+        scores = self._scores(server, round, "test")
+        if rate := {k: of.right / of.examples for k, of in scores.items()}:
             values = np.array([rate[k] for k in self.panel if k in rate])
             tenth = np.sort(values)[: max(1, len(values) // 10)]
             out = {
                 "personal_accuracy": float(values.mean()),
-                "personal_accuracy_by_samples": by_samples((of.right, of.examples) for of in found.values()),
+                "personal_accuracy_by_samples": by_samples((of.right, of.examples) for of in scores.values()),
                 "personal_std": float(values.std()),
                 "personal_worst_tenth": float(tenth.mean()),
-                **({"without_personal": sum(not of.own for of in found.values())} if self._tells else {}),
+                **({"without_personal": sum(not of.own for of in scores.values())} if self._tells else {}),
                 "personal_by_client": {str(k): rate[k] for k in self.panel if k in rate},
             }
-        if found := self._found(server, round, "val"):
-            out["val_accuracy"] = mean(of.right / of.examples for of in found.values())
+        if scores := self._scores(server, round, "val"):
+            out["val_accuracy"] = mean(of.right / of.examples for of in scores.values())
         return out
 
     def of_new(self, server: dict[str, Any], round: int) -> Record:
         """Judge each new client in every way that is asked for and that the algorithm has a model for."""
         if self.new is None:
             return {}
-        found_by_way, refused = judge_new(self.engine, server, self.new, round)
+        by_way, refused = judge_new(self.engine, server, self.new, round)
         out: Record = {"new_by_client": {}, **({"new_failed": refused} if refused else {})}
-        for way, seen in found_by_way.items():
-            found = {k: (int(s.right), int(s.examples)) for k, s in sorted(seen.items())}
-            rate = {str(k): right / total for k, (right, total) in found.items()}
+        for way, results in by_way.items():
+            scores = {k: (int(s.right), int(s.examples)) for k, s in sorted(results.items())}
+            rate = {str(k): right / total for k, (right, total) in scores.items()}
             out[f"new_{way}_accuracy"] = mean(rate.values())
-            out[f"new_{way}_accuracy_by_samples"] = by_samples(found.values())
+            out[f"new_{way}_accuracy_by_samples"] = by_samples(scores.values())
             out["new_by_client"][way] = rate
         return out
 
@@ -136,8 +141,8 @@ class Evaluation:
         weights = self._global(server)
         whole = self._all_have(weights)
         own = self.engine.look(server, self.panel, round, "all") if self.algorithm.personalises or not whole else {}
-        given = self.engine.look_at(weights, self.panel, round, "all") if whole else {}
-        first = own or given
+        shared = self.engine.look_at(weights, self.panel, round, "all") if whole else {}
+        first = own or shared
         panel = [k for k in self.panel if k in first]
         each: Record = {
             "clients": panel,
@@ -146,10 +151,10 @@ class Evaluation:
             "own": [bool(first[k].own) and bool(own) for k in panel],
         }
         each |= _columns("personal", [first[k] for k in panel])
-        each |= _columns("global", [given[k] for k in panel]) if given else {}
-        if not given:
+        each |= _columns("global", [shared[k] for k in panel]) if shared else {}
+        if not shared:
             return each, {}
-        both = [(int(first[k].right), int(given[k].right), int(given[k].examples)) for k in panel if given[k].examples]
+        both = [(int(first[k].right), int(s.right), int(s.examples)) for k in panel if (s := shared[k]).examples]
         return each, {
             "global_on_clients": mean(right / total for _, right, total in both),
             "global_on_clients_by_samples": by_samples((right, total) for _, right, total in both),
@@ -163,10 +168,10 @@ class Evaluation:
         """
         weights = self._global(server)
         if self._all_have(weights):
-            found = self.engine.look_at(weights, clients, round)
+            results = self.engine.look_at(weights, clients, round)
         else:
-            found = self.engine.look(server, clients, round)
-        return {k: int(seen.right) for k, seen in found.items()}
+            results = self.engine.look(server, clients, round)
+        return {k: int(result.right) for k, result in results.items()}
 
     def of_trained(self, received: dict[int, int], after: dict[int, Seen]) -> tuple[Record, Record]:
         """Return right answers around the local training of one round, by client, and the mean accuracies.
@@ -195,8 +200,8 @@ class Evaluation:
         """Take from the records of earlier rounds how good each client was when it took part last."""
         self.previous.clear()
         for record in records:
-            told = record.get("trained", {"clients": [], "trained": []})
-            self.previous.update(zip(told["clients"], told["trained"], strict=True))
+            columns = record.get("trained", {"clients": [], "trained": []})
+            self.previous.update(zip(columns["clients"], columns["trained"], strict=True))
 
     def _all_have(self, weights: dict[str, Weights]) -> bool:
         """Return whether there is a global model of every architecture."""
@@ -223,17 +228,17 @@ class Evaluation:
         shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
         return shares
 
-    def _found(self, server: dict[str, Any], round: int, kind: HeldOut) -> dict[int, _Found]:
+    def _scores(self, server: dict[str, Any], round: int, kind: HeldOut) -> dict[int, _Score]:
         """Return what each client of the panel that holds out examples of this kind gets right."""
         p, weights = self.population, self._global(server)
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
         if self.algorithm.personalises or not weights or self.engine.elsewhere:
-            judged = self.engine.look(server, self.panel, round, kind)
-            found = {k: _Found(int(seen.right), int(seen.examples), bool(seen.own)) for k, seen in judged.items()}
-            return {k: of for k, of in found.items() if of.examples}
-        out: dict[int, _Found] = {}  # one model for all of them: each row once
+            results = self.engine.look(server, self.panel, round, kind)
+            scores = {k: _Score(int(of.right), int(of.examples), bool(of.own)) for k, of in results.items()}
+            return {k: of for k, of in scores.items() if of.examples}
+        out: dict[int, _Score] = {}  # one model for all of them: each row once
         for name, w in weights.items():
             held_out, spans = self._held_out(name, kind, partition)
             if held_out is None:
@@ -243,7 +248,7 @@ class Evaluation:
                 right = np.concatenate([rows_right(p.models[name], w, p.task, part) for part in parts])
             else:
                 right = rows_right(p.models[name], w, p.task, held_out)
-            out.update({k: _Found(int(right[a:b].sum()), b - a) for k, a, b in spans if b > a})
+            out.update({k: _Score(int(right[a:b].sum()), b - a) for k, a, b in spans if b > a})
         return out
 
     def _held_out(self, name: str, kind: HeldOut, partition: Partition) -> tuple[Examples | None, Spans]:
@@ -258,29 +263,29 @@ class Evaluation:
         return self._held[name, kind]
 
 
-def by_samples(found: Iterable[tuple[int, int]]) -> float | None:
+def by_samples(scores: Iterable[tuple[int, int]]) -> float | None:
     """Return all right answers over all examples, of (right, examples) by client; None where nobody has examples.
 
     Large clients count for more.
     """
-    right, examples = np.array([(0, 0), *found], np.int64).sum(0)
+    right, examples = np.array([(0, 0), *scores], np.int64).sum(0)
     return float(right / examples) if examples else None
 
 
-def _columns(name: str, seen: list[Seen]) -> Record:
+def _columns(name: str, results: list[Seen]) -> Record:
     """Return a model's numbers, client by client; a loss is None without rows to measure it on, or if not finite."""
 
     def per_row(total: float, rows: int) -> float | None:
         return total / rows if rows and math.isfinite(total) else None
 
     return {
-        f"{name}_right": [int(s.right) for s in seen],
-        f"{name}_loss": [per_row(float(s.loss), int(s.examples)) for s in seen],
-        f"{name}_train_loss": [per_row(float(s.train_loss), int(s.trained)) for s in seen],
+        f"{name}_right": [int(s.right) for s in results],
+        f"{name}_loss": [per_row(float(s.loss), int(s.examples)) for s in results],
+        f"{name}_train_loss": [per_row(float(s.train_loss), int(s.trained)) for s in results],
     }
 
 
 def mean(values: Iterable[float]) -> float | None:
     """Return the mean of the finite values (a class without examples has no accuracy), None if there are none."""
-    known = [float(v) for v in values if math.isfinite(v)]
-    return float(np.mean(known)) if known else None
+    finite = [float(v) for v in values if math.isfinite(v)]
+    return float(np.mean(finite)) if finite else None

@@ -1,4 +1,4 @@
-"""What a run directory says of a run before its first round."""
+"""Facts about a run before its first round, as its directory has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from fedloom.data import Examples, Federation, Partition
 from fedloom.storage import files
-from fedloom.wire.registration import Absent
+from fedloom.wire.registration import RemoteExamples
 
 _SHOWN = 100  # clients whose classes are written down
 _SAMPLED = 32  # examples
@@ -44,7 +44,7 @@ def parts(federation: Federation) -> dict[str, Any]:
 
 def devices(federation: Federation) -> Mapping[str, Any] | None:
     """Return who holds the examples, in the order of their numbers, where these are devices; else None."""
-    return federation.train.registry if isinstance(federation.train, Absent) else None
+    return federation.train.registry if isinstance(federation.train, RemoteExamples) else None
 
 
 def versions() -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""What a run has measured so far."""
+"""The records of a run so far, and the numbers that are read from them."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
 from fedloom.display.lines import lines
-from fedloom.evaluate.measure import lower_is_better
+from fedloom.evaluate.measure import VALIDATION, lower_is_better
 from fedloom.storage import files
 
 if TYPE_CHECKING:
@@ -88,17 +88,20 @@ class History:
     def read(cls, directory: str | os.PathLike[str]) -> History:
         """Read a run directory, finished or not; `server` and `clients` stay empty.
 
-        A last line that was cut off when the run was killed is left out. Only metrics.jsonl must be there. Logs and
-        documents are compared with the digests that the newest checkpoint and the manifest have of them.
+        A last line that was cut off when the run was killed is left out. Logs and documents are compared with the
+        digests that the newest checkpoint and the manifest have of them. A directory that somebody has made by hand
+        needs metrics.jsonl alone; a manifest that names no format is of such a directory, and proves nothing.
 
         Raises:
             SettingError: there is no run, or a file is damaged; names the file and the line.
-            StorageError: a file is not what the run wrote (DamageError), or cannot be read.
+            StorageError: the run is of another format, a file is not what the run wrote (DamageError), or cannot be
+                read.
         """
         folder = Path(directory)
         metrics, timing = reading.metrics(folder), reading.timing(folder)
         settings, manifest = reading.mapping(folder / "settings.json"), reading.mapping(folder / "manifest.json")
-        proves = manifest.get("format") == 2  # neither those of fedloom 0.1 nor what somebody made by hand
+        if of_a_run := "format" in manifest:
+            manifest = reading.manifest(folder)
         last = metrics[-1]["round"] if metrics else 0
 
         def fact(name: str) -> str:
@@ -114,11 +117,11 @@ class History:
             settings=settings,
             manifest=manifest,
             federation=reading.federation(folder / "federation.json"),
-            unproved=unproved(folder, last) if proves else "",
+            unproved=unproved(folder, manifest, last) if of_a_run else "",
         )
 
     def __repr__(self) -> str:
-        return f"History({', '.join(self._said())})"
+        return f"History({', '.join(self._description())})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: how the run ended, and its accuracies in all readings."""
@@ -128,15 +131,15 @@ class History:
         for name in names:
             cells = "".join(f"<td>{'–' if math.isnan(v) else f'{v:.4f}'}</td>" for v in self.readings(name))
             rows += f"<tr><th>{name}</th>{cells}</tr>"
-        return f"<p>{escape(', '.join(self._said()))}</p><table><tr>{head}</tr>{rows}</table>"
+        return f"<p>{escape(', '.join(self._description()))}</p><table><tr>{head}</tr>{rows}</table>"
 
-    def _said(self) -> list[str]:
+    def _description(self) -> list[str]:
         """Describe the run in a few words."""
         done = self.metrics[-1]["round"] if self.metrics else 0
         last = {name: self.last(name) for name in _ACCURACIES}
-        said = [self.algorithm, f"{done} round{'s' * (done != 1)}"]
-        said += [f"{name}={value:.4f}" for name, value in last.items() if not math.isnan(value)]
-        return said + [f"stopped: {self.stopped}"] * (self.stopped is not None)
+        parts = [self.algorithm, f"{done} round{'s' * (done != 1)}"]
+        parts += [f"{name}={value:.4f}" for name, value in last.items() if not math.isnan(value)]
+        return parts + [f"stopped: {self.stopped}"] * (self.stopped is not None)
 
     def plot(self, *names: str, ax: Axes | None = None) -> Axes:
         """Draw measured numbers over rounds: those that are named, or the accuracies.
@@ -181,11 +184,11 @@ class History:
         """
         derived = _many(name) or name in ("clients", "failed", "bytes", "seconds")
         records = self.rows() if derived else self.metrics
-        found = [(m["round"], m[name]) for m in records if m.get(name) is not None]
-        if any(not isinstance(value, (int, float)) for _, value in found):
+        values = [(m["round"], m[name]) for m in records if m.get(name) is not None]
+        if any(not isinstance(value, (int, float)) for _, value in values):
             remedy = "class_accuracy_0, ... are numbers" if name == "class_accuracy" else "read it in `metrics`"
             raise SettingError(f"a number over rounds is one a round, and {name!r} has several: {remedy}")
-        return found
+        return values
 
     def series(self, name: str) -> npt.NDArray[np.float64]:
         """Return one measured number over the rounds that have it, by its name in `metrics` or in `frame`.
@@ -212,8 +215,8 @@ class History:
         if not there:
             return Readings(*[math.nan] * 5)
         values = np.array(list(there.values()), np.float64)
-        chosen = [(t, by) for t, by in self._values("val_accuracy") if t in there]
-        validated = there[max(chosen, key=lambda at: at[1])[0]] if chosen else math.nan  # the first of equals
+        chosen = validated_round(m for m in self.metrics if m["round"] in there)
+        validated = math.nan if chosen is None else there[chosen]
         best = values.min() if lower_is_better(name) else values.max()
         many = newest(self.metrics[-1]["round"]) if tail is None else tail
         return Readings(
@@ -223,6 +226,11 @@ class History:
             best=float(best),
             mean=float(values.mean()),
         )
+
+    @property
+    def validated_round(self) -> int | None:
+        """Best round on validation data, as `validated_round` of the records."""
+        return validated_round(self.metrics)
 
     @property
     def per_class(self) -> npt.NDArray[np.float64]:
@@ -287,6 +295,15 @@ class History:
         return None
 
 
+def validated_round(records: Iterable[Record]) -> int | None:
+    """Return the round with the highest `val_accuracy`, the first of equals; None where no round has one.
+
+    Round 0 counts: the initial weights may be the best. Test data choose no round.
+    """
+    measured = [(m[VALIDATION], -m["round"]) for m in records if m.get(VALIDATION) is not None]
+    return -max(measured)[1] if measured else None
+
+
 def newest(rounds: int) -> int:
     """Return over how many of the last rounds a mean is taken: one round alone swings with the classes of its cohort.
 
@@ -336,12 +353,12 @@ def runs_below(directory: str | os.PathLike[str], *, begun: bool = False) -> lis
     """
     if not Path(directory).is_dir():
         raise SettingError(f"{directory} is no folder; name one that holds runs")
-    found = []
+    folders = []
     for folder, below, here in files.walk(Path(directory)):
         if "metrics.jsonl" in here or (begun and {"manifest.json", "settings.json"} <= set(here)):
-            found.append(folder)
+            folders.append(folder)
             below.clear()
-    return sorted(found, key=lambda path: reading.natural(str(path.relative_to(directory))))
+    return sorted(folders, key=lambda path: reading.natural(str(path.relative_to(directory))))
 
 
 def showing(show: Callable[[int, str], None]) -> Callable[[History], None]:

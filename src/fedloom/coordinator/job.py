@@ -84,6 +84,13 @@ class Plan:
                     "hold examples out (val_fraction, test_fraction, test), or monitor something else"
                 )
 
+        if settings.keep_best and federation.local_val is None:
+            raise SettingError(
+                "keep_best chooses a round by val_accuracy, on validation examples, which this federation lacks, and "
+                "test examples choose no round: hold validation examples out (val_fraction, --val-fraction 0.1), or "
+                "leave keep_best out"
+            )
+
     def _check_list(self, new: Sequence[int]) -> None:
         """Raise SettingError where the sampler is a list that does not fit. `new`: the new clients."""
         arriving = self.sampler if isinstance(self.sampler, Arriving) else None

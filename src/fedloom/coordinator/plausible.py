@@ -1,4 +1,4 @@
-"""What would run and teach nothing: token ids scaled away, unscaled features, labels that cannot be learnt."""
+"""Warn of runs that teach nothing: token ids scaled away, unscaled features, labels that cannot be learnt."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Whether the logs of a run are those that its newest checkpoint has the digests of."""
+"""Compare the logs and documents of a run with the digests that its newest checkpoint and its manifest have."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from fedloom.coordinator import reading
 from fedloom.coordinator.checkpoint import LOGS, PER_CLIENT, Checkpoint, Checkpoints, Prefix, identity
 from fedloom.core.errors import DamageError
 from fedloom.storage import files
@@ -14,33 +15,26 @@ ALONE = {"devices.json"}  # documents that nothing else tells
 BRING_BACK = "the checkpoints are untouched: bring the log back, or export the model"
 
 
-def unproved(folder: Path, last: int) -> str:
+def unproved(folder: Path, manifest: Mapping[str, Any], last: int) -> str:
     """Return in words what nothing proves of a run's logs, "" where all is proved. No state is read.
 
     `last`: the last round in the logs.
 
     Raises:
-        DamageError: the manifest, a document or a log is not what the run wrote; names it.
+        DamageError: a document or a log is not what the run wrote; names it.
         StorageError: a file cannot be read.
     """
-    path = folder / "manifest.json"
-    try:
-        manifest = reading.manifest(files.load(path))
-    except ValueError as error:
-        raise DamageError(f"{path} is damaged: {error}") from None
     named = manifest["documents"]
     for name in _SHOWN:
-        if name in named and files.there(folder / name):
+        if name in named and files.exists(folder / name):
             check_named(folder / name, named[name])
     checkpoints = Checkpoints(folder / "checkpoints")
     checkpoints.identity = identity(manifest)
     newest = _newest(checkpoints)
     if newest is None:
         return "" if last < 1 else "no checkpoint proves its logs"
-    if not newest.proved:
-        return "its checkpoints are of an earlier format, which proves no logs"
     for name, prefix in newest.logs.items():
-        if files.there(folder / name):  # what is missing shows nothing
+        if files.exists(folder / name):  # what is missing shows nothing
             check_start(folder / name, files.load(folder / name), prefix, newest.round)
     return "" if last <= newest.round else f"no checkpoint proves its rounds after {newest.round} yet"
 
@@ -54,7 +48,7 @@ def _newest(checkpoints: Checkpoints) -> Checkpoint | None:
         try:
             return checkpoints.read(rounds[-1])
         except DamageError:
-            if files.there(checkpoints.index(rounds[-1])):
+            if files.exists(checkpoints.index(rounds[-1])):
                 raise
     return None
 
@@ -72,7 +66,7 @@ def check_named(path: Path, digests: list[str]) -> None:
 def check_start(path: Path, data: bytes, prefix: Prefix, round: int) -> None:
     """Raise DamageError if a log does not begin as it did when the checkpoint of a round was made."""
     size, digest = prefix
-    if digest not in (None, files.digest(data[:size])):
+    if digest != files.digest(data[:size]):
         raise DamageError(
             f"{path} was changed: its first {size:,} bytes are not those of which the checkpoint of round {round} has "
             f"the digest; {BRING_BACK}"

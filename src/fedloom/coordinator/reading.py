@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fedloom.coordinator.choose import EngineName
-from fedloom.core.errors import SettingError
+from fedloom.core.errors import DamageError, SettingError, StorageError
 from fedloom.evaluate.measure import MEASURES
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, MOST, Object, parse, short
 
+FORMAT = 2
+"""Layout of a run directory: of its manifest and of the indexes of its checkpoints."""
 _THREADS = 4096
 _SEAL = b'"digest": "'
 
@@ -185,48 +187,71 @@ def _with_seal(head: bytes) -> bytes:
     return head + _SEAL + files.digest(head).encode() + b'"\n}\n'
 
 
-def manifest(data: bytes) -> Object:
-    """Return what manifest.json says; everything in it that is used is of the right kind.
+def manifest(folder: Path) -> Object:
+    """Return manifest.json of a run; everything in it that is used is of the right kind.
 
     Raises:
-        ValueError: it is not what was written, or not what a run writes.
+        DamageError: it is missing, it is not what was written, or not what a run writes.
+        StorageError: the run is of another format, or the file cannot be read.
     """
-    found = parse(data)
-    _need(found.get("format") in (1, 2), "format", "1 or 2 (newer ones need a newer fedloom)", found.get("format"))
-    if found["format"] == 2:
-        found = unsealed(data)
+    path = folder / "manifest.json"
+    try:
+        data = files.load(path)
+    except DamageError as error:
+        raise DamageError(f"{folder} holds no run that can be read: {error}") from None
+    try:
+        _check_format(folder, parse(data))
+        facts = unsealed(data)
+        _check_manifest(facts)
+    except ValueError as error:
+        raise DamageError(f"{path} is damaged: {error}") from None
+    return facts
+
+
+def _check_format(folder: Path, facts: Object) -> None:
+    """Raise StorageError if a run is of another format than is read, ValueError if its manifest names none.
+
+    The early form of format 2 had no `initial`; a run that went on from an early format has `unproved` or `later`.
+    """
+    written = facts.get("format")
+    _need(_count(written), "format", "an integer", written)
+    if written == FORMAT and "initial" in facts and not facts.keys() & {"unproved", "later"}:
+        return
+    raise StorageError(
+        f"{folder} holds a run of format {written}{' in an early form' if written == FORMAT else ''}, and format "
+        f"{FORMAT} is read: run it again; its metrics.jsonl is plain text"
+    )
+
+
+def _check_manifest(facts: Object) -> None:
+    """Raise ValueError unless everything in a manifest that is used is of the right kind."""
     for name in ("run", "fixed", "federation"):
-        _need(isinstance(found.get(name), dict), name, "a mapping", found.get(name))
-    run, fixed = found["run"], found["fixed"]
+        _need(isinstance(facts.get(name), dict), name, "a mapping", facts.get(name))
+    run, fixed = facts["run"], facts["fixed"]
     threads, chunks, every = fixed.get("threads"), fixed.get("chunks"), run.get("checkpoint_every")
     asked = run.get("threads")
     _need(_between(threads, 1, _THREADS), "fixed.threads", f"an integer in 1..{_THREADS}", threads)
     _need(asked in (None, threads), "fixed.threads", f"{asked}, as run.threads", threads)
     ok = chunks is None or (isinstance(chunks, dict) and all(_between(c, 1, 1 << 31) for c in chunks.values()))
     _need(ok, "fixed.chunks", "a mapping of architectures to integers >= 1", chunks)
-    for kept in ("rows", "pools"):
-        rows = fixed.get(kept, [])
-        _need(_list(rows) and all(isinstance(name, str) for name in rows), f"fixed.{kept}", "a list of names", rows)
-    engine, engines = found.get("engine"), get_args(EngineName)[1:]  # without auto
+    for kind in ("rows", "pools"):
+        rows = fixed.get(kind, [])
+        _need(_list(rows) and all(isinstance(name, str) for name in rows), f"fixed.{kind}", "a list of names", rows)
+    engine, engines = facts.get("engine"), get_args(EngineName)[1:]  # without auto
     _need(engine in engines, "engine", f"one of {', '.join(engines)}", engine)
-    for name, value in (("engine_reason", found.get("engine_reason")), ("fixed.compilation", fixed.get("compilation"))):
+    for name, value in (("engine_reason", facts.get("engine_reason")), ("fixed.compilation", fixed.get("compilation"))):
         _need(isinstance(value, str), name, "a text", value)
-    clients = found["federation"].get("clients")
+    clients = facts["federation"].get("clients")
     _need(_between(clients, 1, 1 << 40), "federation.clients", "an integer >= 1", clients)
     _need(_between(every, 1, 1 << 40), "run.checkpoint_every", "an integer >= 1", every)
-    named, until = found.setdefault("documents", {}), found.get("unproved", -1)
+    named: Any = facts.get("documents")
     ok = isinstance(named, dict) and all(_list(d) and all(isinstance(one, str) for one in d) for d in named.values())
     _need(ok and all(re.fullmatch(r"[a-z]+\.jsonl?", n) for n in named), "documents", "names and digests", named)
-    _need(_between(until, -1, 1 << 40), "unproved", "an integer", until)
-    chained, later = found.get("chained", 0), found.get("later", [])
-    _need(_between(chained, 0, 1 << 40), "chained", "an integer >= 0", chained)
-    _need(later in ([], ["initial"]), "later", "a list of facts that came later", later)
-    initial, start = found.get("initial", {}), found.get("start", {"file": "", "digest": ""})
-    for name, texts in (("initial", initial), ("start", start)):
+    start = facts.get("start", {"file": "", "digest": ""})
+    for name, texts in (("initial", facts["initial"]), ("start", start)):
         ok = isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())
         _need(ok, name, "a mapping to texts", texts)
     _need(set(start) == {"file", "digest"}, "start", "a file and its digest", start)
-    return found
 
 
 def mapping(path: Path) -> Object:
@@ -252,31 +277,31 @@ def _document(path: Path, understood: Callable[[bytes], Object]) -> Object:
 
 def federation(path: Path) -> Object:
     """Return federation.json: who holds how many examples of which class; empty where there is no such file."""
-    found = mapping(path)
-    if not found:
+    facts = mapping(path)
+    if not facts:
         return {}
     try:
         for name in ("clients", "classes"):
-            _need(_count(found.get(name)) and found[name] > 0, name, "an integer >= 1", found.get(name))
-        shown: Any = found.get("shown")
-        ok = _list(shown) and all(map(_count, shown)) and len(shown) <= found["clients"]
+            _need(_count(facts.get(name)) and facts[name] > 0, name, "an integer >= 1", facts.get(name))
+        shown: Any = facts.get("shown")
+        ok = _list(shown) and all(map(_count, shown)) and len(shown) <= facts["clients"]
         _need(ok, "shown", "a list of client numbers", shown)
         for name in ("train", "test"):
-            table: Any = found.get(name)
+            table: Any = facts.get(name)
             if name == "test" and table is None:
                 continue
             ok = _list(table) and len(table) == len(shown)
-            ok = ok and all(_list(row) and len(row) == found["classes"] and all(map(_count, row)) for row in table)
-            _need(ok, name, f"{len(shown)} lists of {found['classes']} integers >= 0", table)
-        for name, count in (("class_names", found["classes"]), ("client_names", len(shown))):
-            names: Any = found.get(name, [])
+            ok = ok and all(_list(row) and len(row) == facts["classes"] and all(map(_count, row)) for row in table)
+            _need(ok, name, f"{len(shown)} lists of {facts['classes']} integers >= 0", table)
+        for name, count in (("class_names", facts["classes"]), ("client_names", len(shown))):
+            names: Any = facts.get(name, [])
             ok = _list(names) and len(names) in (0, count) and all(isinstance(n, str) for n in names)
             _need(ok, name, f"a list of {count} texts", names)
-        sizes = found.get("sizes", {})
+        sizes = facts.get("sizes", {})
         _need(isinstance(sizes, dict) and all(map(_number, sizes.values())), "sizes", "a mapping to numbers", sizes)
     except ValueError as error:
         raise SettingError(f"{path}: {error}; restore the file or remove it") from None
-    return found
+    return facts
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:

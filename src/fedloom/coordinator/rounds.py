@@ -20,8 +20,10 @@ from fedloom.coordinator.choose import choose, choose_compilation
 from fedloom.coordinator.directory import RunDirectory
 from fedloom.coordinator.evaluation import Evaluation, mean
 from fedloom.coordinator.facts import plain
+from fedloom.coordinator.front import settled
 from fedloom.coordinator.history import EVALUATION, History, Record
 from fedloom.coordinator.job import Plan
+from fedloom.coordinator.reading import FORMAT
 from fedloom.coordinator.sampler import FixedList, Uniform
 from fedloom.core.errors import SettingError, SettingWarning, StorageError, warn
 from fedloom.engines.engine import Engine
@@ -39,10 +41,11 @@ OnHistory = Callable[[History], None]
 class Coordinator:
     """Runs a job with an engine, round by round, and directs all that takes part: sampler, engine, evaluation, files.
 
-    `files`: of a run that was started before, whose fixed choices are used again.
+    `files`: of a run that was started before, whose fixed choices are used again. `trains`: whether rounds are computed
+    with it, so that it pays to compute frozen fronts first.
     """
 
-    def __init__(self, job: Plan, files: RunDirectory | None = None) -> None:
+    def __init__(self, job: Plan, files: RunDirectory | None = None, *, trains: bool = True) -> None:
         self.job, self.population, self.settings = job, job.population, job.settings
         self.sampler = job.sampler or Uniform(job.settings.seed)
         population, algorithm, settings = job.population, job.algorithm, job.settings
@@ -55,13 +58,10 @@ class Coordinator:
         elif algorithm.full_participation:
             self.cohort_size = population.num_clients
         self.algorithm, self.trained = algorithm, trained
-        stored: Mapping[str, Any] = files.document("manifest") if files is not None else {}
+        stored: Mapping[str, Any] = {} if files is None else files.manifest()
         fixed = stored.get("fixed", {})
-        if stored and settings.compilation == "auto":  # whatever the default was when the run began
-            self.settings = settings = replace(settings, compilation=stored["run"]["compilation"])
         self.num_threads = fixed.get("threads", settings.threads)
-        asked = settings.engine if not stored else stored.get("engine", settings.engine)
-        kind, reason = choose(asked, trained, algorithm.local, self.cohort_size)
+        kind, reason = choose(stored.get("engine", settings.engine), trained, algorithm.local, self.cohort_size)
         if settings.deadline is not None and not issubclass(kind, Processes | Devices):
             raise SettingError(
                 f"deadline = {settings.deadline:g} is for clients in other processes, and this run has the engine "
@@ -83,12 +83,18 @@ class Coordinator:
             judges_trained=settings.per_client and not algorithm.pooled,
         )
         self.engine: Engine = kind(trained, algorithm, options)
+        examples, self.fronts = population, dict[str, str]()
+        if trains:
+            examples, self.fronts = settled(job, self.engine, self.cohort_size, self.num_threads)
+        if examples is not population:  # chosen is what the whole network needs: results must not differ by the front
+            self.trained = pooled(examples) if algorithm.pooled else examples
+            chosen = self.engine.fixed()
+            self.engine = kind(self.trained, algorithm, replace(options, chunks=chosen.get("chunks")))
         if isinstance(self.engine, Devices):
             self.engine.fleet = job.fleet
-        if stored:
-            reason = str(stored.get("engine_reason", reason))
+        reason = stored.get("engine_reason", reason)
         self.history = History(algorithm=type(algorithm).__name__, engine=kind.name, engine_reason=reason)
-        self.evaluation = Evaluation(algorithm, population, self.engine, settings.panel, job.new)
+        self.evaluation = Evaluation(algorithm, examples, self.engine, settings.panel, job.new)
         self._round = 0
         self._server: dict[str, Any] = {}  # by architecture; empty before the start
 
@@ -110,10 +116,10 @@ class Coordinator:
         mib = self.settings.state_memory_mib
         return None if mib is None else int(mib * (1 << 20))
 
-    # ---- going on
+    # ---- resuming
 
     def load(self, files: RunDirectory, round: int | None, budget: int | None = None) -> Checkpoint:
-        """Stand where the newest checkpoint stands that is not after a round; nothing on disk changes."""
+        """Load the newest checkpoint that is not after a round; nothing on disk changes."""
         checkpoint, like = files.checkpoint(round), self.engine.init()
         self._server, self._round = files.checkpoints.server(checkpoint, like), checkpoint.round
         self.engine.restore(files.checkpoints.clients, checkpoint.clients, budget)
@@ -131,30 +137,32 @@ class Coordinator:
             )
         return checkpoint
 
-    def go_on(self, files: RunDirectory, at: int | None) -> None:
-        """Go on from a checkpoint: what was written after it is dropped."""
+    def resume_from(self, files: RunDirectory, at: int | None) -> None:
+        """Resume from the checkpoint of a round, None: from the newest; what was written after it is dropped."""
         checkpoint = self.restore(files, at, self._state_budget)
         if checkpoint.round > self.settings.rounds:
             raise SettingError(
                 f"round {checkpoint.round} of the run in {files.path} is done, so rounds (--rounds) must be at least "
                 f"{checkpoint.round}, got {self.settings.rounds}: set more, or go back to a checkpoint (--at ROUND)"
             )
-        files.go_on_from(checkpoint, self.history, self.engine)
+        files.resume_from(checkpoint, self.history, self.engine)
+        self._warn_if_best_is_lost(files)
         self.evaluation.remember(self.history.per_client)
         self.history.server, self.history.clients = self._server, self.engine.clients
 
     # ---- rounds
 
-    def compute(self) -> tuple[list[int], Record]:
-        """Compute the next round and stand after it, without judging or writing it; return clients and record."""
+    def run_round(self) -> tuple[list[int], Record]:
+        """Run the next round without evaluating or writing it; return its clients and its record."""
         clients, _ = self.accepting(self._round)
         self._server = self.engine.round(self._server, clients, self._round)
         self._round += 1
         return clients, plain(self._asked(clients))
 
-    def go(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
+    def run(self, files: RunDirectory | None, on_start: OnHistory | None, on_round: OnHistory | None) -> History:
+        """Run all rounds that remain, and return what was measured. `files`: where it is written; None: nowhere."""
         if files is None:
-            self._tell()
+            self._write_documents()
             self.states_in(None)
         if on_start is not None:
             on_start(self.history)
@@ -177,7 +185,7 @@ class Coordinator:
         clock.lap(EVALUATION)
         self._record(record, clock, files, each)
         if files is not None:
-            files.save(0, self._server, self.engine)
+            files.save(0, self._server, self.engine, self._best)
         self._warn_if_nothing_ends_it(record)
 
     def _warn_if_nothing_ends_it(self, before: Record) -> None:
@@ -226,8 +234,23 @@ class Coordinator:
             record.update(self.evaluation.of_new(server, t))
             clock.lap("new")
         self._record(record, clock, files, each)
-        if files is not None and (last or done % settings.checkpoint_every == 0):
-            files.save(done, server, self.engine)
+        if files is not None and (last or done % settings.checkpoint_every == 0 or done == self._best):
+            files.save(done, server, self.engine, self._best)
+
+    @property
+    def _best(self) -> int | None:
+        """The round whose checkpoint is kept as the best so far; None where none is. The records alone decide it."""
+        return self.history.validated_round if self.settings.keep_best else None
+
+    def _warn_if_best_is_lost(self, files: RunDirectory) -> None:
+        """Warn where the best round so far has no checkpoint: it was deleted for a later one, or before it counted."""
+        if self._best is not None and self._best not in files.checkpoints.rounds():
+            warn(
+                f"round {self._best} is the best on validation data so far, and {files.path} has no checkpoint of it, "
+                "since the run went back, is a branch, or did not keep the best before: the next round that is kept as "
+                "the best is one that is better",
+                SettingWarning,
+            )
 
     def _each(self, record: Record, server: dict[str, Any], round: int) -> Record:
         """Return what is measured of each client after `round`, if that is asked for; add its means to `record`."""
@@ -323,8 +346,8 @@ class Coordinator:
 
     def documents(self) -> dict[str, Any]:
         """Return what settings.json, federation.json and manifest.json hold; devices.json too where there are some."""
-        self._tell()
-        self.history.manifest = {**plain(self.facts()), **self._started(), "chained": 0}
+        self._write_documents()
+        self.history.manifest = {**plain(self.facts()), **self._started()}
         registry = facts.devices(self.population.federation)
         of_devices = {} if registry is None else {"devices": registry}
         return {name: getattr(self.history, name) for name in ("settings", "federation", "manifest")} | of_devices
@@ -339,21 +362,21 @@ class Coordinator:
         named = (self.job.described or {}).get("start")
         return {} if named is None else {"start": {"file": str(named), "digest": digest_of(Path(named))}}
 
-    def _tell(self) -> None:
-        """Tell the history what it knows without a directory too: how the run was asked for, and who holds what."""
+    def _write_documents(self) -> None:
+        """Write into the history what it has without a directory too: the settings, the facts, who holds what."""
         asked = {"algorithm": type(self.algorithm).__name__, "run": self.settings}
         self.history.settings = plain(asked if self.job.described is None else self.job.described)
         self.history.federation = facts.who_holds_what(self.population.federation)
         known = {"algorithm": type(self.algorithm).__name__, "hyper_parameters": self.algorithm}
         known |= {"task": self.population.task, "sampler": self.sampler, "faults": self.job.faults, "new": self.job.new}
-        self.history.manifest = plain(known)
+        self.history.manifest = plain(known | ({"front": self.fronts} if self.fronts else {}))
 
     def facts(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on."""
         p, threads = self.population, self.num_threads
         frozen = {n: m for n, m in p.models.items() if m.num_frozen}
         return {
-            "format": 2,
+            "format": FORMAT,
             "algorithm": type(self.algorithm).__name__,
             "hyper_parameters": self.algorithm,
             "run": self.settings,
@@ -366,6 +389,7 @@ class Coordinator:
             "fixed": {"threads": torch.get_num_threads() if threads is None else threads, **self.engine.fixed()},
             "models": {n: m.num_params for n, m in p.models.items()},
             **({"frozen": {n: m.num_frozen for n, m in frozen.items()}} if frozen else {}),
+            **({"front": self.fronts} if self.fronts else {}),
             "initial": self._initial(),
             **self._shared(),
             "federation": facts.parts(p.federation),

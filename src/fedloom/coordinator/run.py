@@ -15,8 +15,8 @@ from fedloom.coordinator.directory import RunDirectory, check_free
 from fedloom.coordinator.history import History, showing
 from fedloom.coordinator.job import Models, Plan, describe
 from fedloom.coordinator.newcomers import NewClients
-from fedloom.coordinator.past import Past, Replay
 from fedloom.coordinator.plausible import check_batches_of_one, check_plausible
+from fedloom.coordinator.replay import Replay, RoundReplay
 from fedloom.coordinator.rounds import Coordinator, OnHistory
 from fedloom.coordinator.sampler import DeviceSampler
 from fedloom.coordinator.settings import RunSettings
@@ -26,7 +26,7 @@ from fedloom.core.errors import SettingError, enough_memory
 from fedloom.core.task import Classification, Task
 from fedloom.core.types import Weights
 from fedloom.data import Federation
-from fedloom.display.progress import watched
+from fedloom.display.progress import optional_progress
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
 from fedloom.wire.communication import only_computes
@@ -52,7 +52,7 @@ class Job(Plan):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever runs it is warned then
             alone = [name for name, model in self.population.models.items() if not try_model(model, self)]
-            Coordinator(self).engine.init()
+            Coordinator(self, trains=False).engine.init()
         check_plausible(self.federation, self.population.models.values(), self.task)
         if alone:
             sizes = self.population.sizes[np.isin(self.population.assignment, alone)]
@@ -76,8 +76,13 @@ class Job(Plan):
         if directory is None:
             if resume:
                 raise SettingError("a run can be resumed from its directory only: give directory")
+            if self.settings.keep_best:
+                raise SettingError(
+                    "keep_best keeps a checkpoint, and a run without a directory has none: give directory (--out DIR), "
+                    "or leave keep_best out"
+                )
             self.check()
-            return Coordinator(self).go(None, on_start, on_round)
+            return Coordinator(self).run(None, on_start, on_round)
         files = RunDirectory(directory, self.settings.keep_every)
         if not (resume and files.begun):
             check_free(directory)
@@ -91,11 +96,11 @@ class Job(Plan):
                 files.compare(coordinator.facts())
             coordinator.states_in(files.checkpoints.clients)
             if begun and (files.checkpoints.rounds() or at is not None):
-                coordinator.go_on(files, at)
+                coordinator.resume_from(files, at)
                 files.update(coordinator.documents())
             else:
                 files.begin(coordinator.documents())
-            return coordinator.go(files, on_start, on_round)
+            return coordinator.run(files, on_start, on_round)
 
     def _serve(self) -> History:
         """Compute clients at a rank until the run is over; return a history without numbers of it."""
@@ -122,7 +127,7 @@ class Job(Plan):
         check_free(directory)
         self.check()
         files = RunDirectory(source)
-        coordinator = Coordinator(self, files)
+        coordinator = Coordinator(self, files, trains=False)
         files.compare(coordinator.facts(), branch=True)
         checkpoint = coordinator.restore(files, at, budget=0)  # what does not fit this algorithm shows here
         for client in checkpoint.clients:
@@ -138,7 +143,7 @@ class Job(Plan):
             SettingError: there is no such round, or the run in `directory` is another one.
             StorageError: a file of the run is damaged.
         """
-        return Past(self, directory).replay(round)
+        return RoundReplay(self, directory).replay(round)
 
     @enough_memory()
     def restore(self, directory: str | os.PathLike[str], round: int | None = None) -> Restored:
@@ -149,7 +154,7 @@ class Job(Plan):
             StorageError: there is no such checkpoint, or it is damaged.
         """
         files = RunDirectory(directory)
-        coordinator = Coordinator(self, files)
+        coordinator = Coordinator(self, files, trains=False)
         files.compare(coordinator.facts())
         coordinator.restore(files, round)
         return Restored(*coordinator.state, coordinator.engine)
@@ -231,7 +236,7 @@ def run(
         new=new,
     )
     _check_watchers(on_round=on_round)
-    with watched(type(algorithm).__name__, settings.rounds, progress) as shown:
+    with optional_progress(type(algorithm).__name__, settings.rounds, progress) as shown:
 
         def each(history: History) -> None:
             for watcher in (None if shown is None else showing(shown), on_round):

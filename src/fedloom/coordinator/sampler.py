@@ -1,4 +1,4 @@
-"""Who is asked in a round."""
+"""Samplers: the clients of each round."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ class BySize:
 
     def __call__(self, round: int, sizes: IntArray, cohort_size: int) -> list[int]:
         rng = generator(self.seed, "cohort", round)
-        left, found = sizes, list[int]()
-        while len(found) < cohort_size:
-            ends = np.cumsum(left)
+        weights, clients = sizes, list[int]()
+        while len(clients) < cohort_size:
+            ends = np.cumsum(weights)
             if not ends[-1]:
                 break
             # The owners of random examples; a client drawn again is passed over, which is the same as taking it out.
             owners = np.searchsorted(ends, rng.integers(ends[-1], size=2 * cohort_size), side="right")
-            new = list(dict.fromkeys(owners.tolist()))[: cohort_size - len(found)]
-            found += new
-            if len(found) < cohort_size:
-                left = left.copy()
-                left[new] = 0
-        return found
+            new = list(dict.fromkeys(owners.tolist()))[: cohort_size - len(clients)]
+            clients += new
+            if len(clients) < cohort_size:
+                weights = weights.copy()
+                weights[new] = 0
+        return clients
 
 
 @dataclass(frozen=True)

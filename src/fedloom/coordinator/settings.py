@@ -1,4 +1,4 @@
-"""How a run is run."""
+"""Settings of a run that are the same for every algorithm."""
 
 from __future__ import annotations
 
@@ -61,6 +61,9 @@ class RunSettings(StrictSettings):
     kept."""
     keep_every: Count = setting(10, may_differ=EVERYWHERE)
     """Checkpoints of every N-th round are kept for good."""
+    keep_best: bool = setting(False, "--keep-best", "results", may_differ=EVERYWHERE)
+    """Keep the [checkpoint of the best round](runs.md#the-best-round) so far too: that with the highest `val_accuracy`,
+    the first of equals. It needs validation examples (`data.val_fraction`)."""
     state_memory_mib: Annotated[float, Ge(1)] | None = setting(
         None, "--state-memory MIB", "engine", may_differ=EVERYWHERE
     )
@@ -80,6 +83,9 @@ class RunSettings(StrictSettings):
     auto](design.md#the-fold))."""
     chunk: Count | None = setting(None, "--chunk K", "engine", may_differ=("method", "recipe"))
     """Clients stacked at a time; none: by memory. With it, ranks [stack as well](ranks.md)."""
+    front: Literal["auto", "off"] = setting("auto", "--front", "engine", may_differ=EVERYWHERE)
+    """Whether frozen layers at the front of a network are [computed once for each example](frozen.md#the-front-once)
+    (`auto`: where results are the same bits) or in every pass."""
     bf16: bool = setting(False, "--bf16", "engine")
     """Mixed precision (bfloat16) in local training."""
     device: str = setting("cpu", "--device NAME", "engine", may_differ=("recipe",))

@@ -1,4 +1,4 @@
-"""Whether a run directory is whole: every byte that decides a result is the one that was written."""
+"""Verify that a run directory is whole: every byte that decides a result is the one that was written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedloom.coordinator import reading
 from fedloom.coordinator.checkpoint import LOGS, Checkpoint, identity
 from fedloom.coordinator.directory import RunDirectory, left_by_a_kill
+from fedloom.coordinator.history import validated_round
 from fedloom.core.errors import DamageError, StorageError
 from fedloom.storage import files
 from fedloom.storage.files import File
@@ -50,15 +50,14 @@ def verify(directory: str | os.PathLike[str]) -> Verdict:
     """Check the chain of a run: manifest, documents, indexes of checkpoints, states, logs. Nothing is run or written.
 
     Indexes must be those that later ones name, and the file of weights that a run started from, if it is here, what it
-    was. A run that was killed at any moment is whole. Of a run of an
-    earlier format only the states have digests; a note says so.
+    was. A run that was killed at any moment is whole.
     """
     run = RunDirectory(directory)
-    found = Verdict(Path(directory))
-    with found.attempt():
-        _check(run, run.document("manifest"), found)
-        found.root = _root(run, found) if found.whole else None
-    return found
+    verdict = Verdict(Path(directory))
+    with verdict.attempt():
+        _check(run, run.manifest(), verdict)
+        verdict.root = _root(run, verdict) if verdict.whole else None
+    return verdict
 
 
 def root_of(verdicts: Mapping[str, Verdict]) -> str | None:
@@ -66,7 +65,7 @@ def root_of(verdicts: Mapping[str, Verdict]) -> str | None:
 
     Where the folder is itself the only run, this is the run's own root.
     """
-    roots = {name: found.root for name, found in verdicts.items()}
+    roots = {name: verdict.root for name, verdict in verdicts.items()}
     if list(roots) == ["."]:
         return roots["."]
     if None in roots.values():
@@ -74,93 +73,82 @@ def root_of(verdicts: Mapping[str, Verdict]) -> str | None:
     return files.digest("".join(f"{name} {root}\n" for name, root in sorted(roots.items())).encode())
 
 
-def _check(run: RunDirectory, manifest: Mapping[str, Any], found: Verdict) -> None:
+def _check(run: RunDirectory, manifest: Mapping[str, Any], verdict: Verdict) -> None:
     run.checkpoints.identity = identity(manifest)
-    _check_start(manifest, found)
-    if manifest["format"] == 1:
-        found.notes.append("of an earlier format: only the states of checkpoints have digests")
+    _check_start(manifest, verdict)
     for name in manifest["documents"]:
-        with found.attempt():
+        with verdict.attempt():
             run.check_named(name, manifest["documents"])
     checkpoints, seen = list[Checkpoint](), dict[Path, File]()
     for round in run.checkpoints.rounds():
-        with found.attempt():
+        with verdict.attempt():
             checkpoints.append(run.checkpoints.read(round))
             for path, file in run.checkpoints.states(checkpoints[-1]).items():
                 if seen.get(path) != file:
                     seen[path] = file
-                    with found.attempt():
+                    with verdict.attempt():
                         files.read(path.parent, file)
-    found.checkpoints = len(checkpoints)
+    verdict.checkpoints = len(checkpoints)
     if checkpoints:
-        found.round = checkpoints[-1].round
-        with found.attempt():
+        verdict.round = checkpoints[-1].round
+        with verdict.attempt():
             run.checkpoints.check_newest(checkpoints[-1])
-        _check_chain(run, manifest, checkpoints, found)
-        _check_logs(run, checkpoints, manifest["run"]["checkpoint_every"], found)
-        _check_unnamed(run, checkpoints, found)
-    elif manifest["format"] == 1:
-        found.notes.append("without checkpoints, so it cannot go on")
-        for name in LOGS:
-            with found.attempt():
-                _read(run.path / name)
+        _check_chain(run, checkpoints, verdict)
+        _check_logs(run, checkpoints, manifest["run"]["checkpoint_every"], verdict)
+        if manifest["run"].get("keep_best"):
+            _check_best(run, checkpoints[-1], verdict)
+        _check_unnamed(run, checkpoints, verdict)
     else:
-        found.notes.append("killed before its first checkpoint")
-        with found.attempt():
+        verdict.notes.append("killed before its first checkpoint")
+        with verdict.attempt():
             run.check_beginning()
 
 
-def _root(run: RunDirectory, found: Verdict) -> str:
+def _root(run: RunDirectory, verdict: Verdict) -> str:
     parts = [files.digest_of(run.path / "manifest.json")]
-    if found.round is not None:
-        newest = run.checkpoints.read(found.round)
+    if verdict.round is not None:
+        newest = run.checkpoints.read(verdict.round)
         starts = [files.load(run.path / name)[: prefix.size] for name, prefix in newest.logs.items()]
         parts += [newest.digest, *map(files.digest, starts)]
     else:
-        there = [run.path / name for name in LOGS if files.there(run.path / name)]
+        there = [run.path / name for name in LOGS if files.exists(run.path / name)]
         parts += map(files.digest_of, there)
     return files.digest(" ".join(parts).encode())
 
 
-def _check_start(manifest: Mapping[str, Any], found: Verdict) -> None:
+def _check_start(manifest: Mapping[str, Any], verdict: Verdict) -> None:
     """Note where the file of weights that a run starts from is not here; one that has changed is a problem."""
     if "start" not in manifest:
         return
     path, digest = Path(manifest["start"]["file"]), manifest["start"]["digest"]
-    with found.attempt():
+    with verdict.attempt():
         if not path.is_file():
-            found.notes.append(f"{path}, the weights that it started from, is not here")
+            verdict.notes.append(f"{path}, the weights that it started from, is not here")
         elif files.digest_of(path) != digest:
             raise DamageError(
                 f"{path} is not the file of weights that the run started from, and a resume refuses it: bring that back"
             )
 
 
-def _check_chain(
-    run: RunDirectory, manifest: Mapping[str, Any], checkpoints: Sequence[Checkpoint], found: Verdict
-) -> None:
-    found.problems += run.checkpoints.unchained(checkpoints).values()
-    if manifest["format"] == 1:
-        return
-    if "initial" not in manifest or "later" in manifest:
-        found.notes.append("begun by an earlier fedloom, which did not write down with which weights")
+def _check_chain(run: RunDirectory, checkpoints: Sequence[Checkpoint], verdict: Verdict) -> None:
+    verdict.problems += run.checkpoints.unchained(checkpoints).values()
     named = {file.name for c in checkpoints for file in c.before}
     alone = sum(run.checkpoints.index(c.round).name not in named for c in checkpoints[:-1])
     if alone:
-        found.notes.append(f"{alone} older checkpoint(s) that none after them names: the root says nothing of them")
+        verdict.notes.append(f"{alone} older checkpoint(s) that none after them names: the root says nothing of them")
 
 
-def _check_logs(run: RunDirectory, checkpoints: Sequence[Checkpoint], every: int, found: Verdict) -> None:
-    newest, left = checkpoints[-1], 0
+def _check_logs(run: RunDirectory, checkpoints: Sequence[Checkpoint], every: int, verdict: Verdict) -> None:
+    newest, surplus = checkpoints[-1], 0
     for name in run.logs:
-        with found.attempt():
+        with verdict.attempt():
             _, start, tail = run.log(name, newest)
             running, done = files.RunningDigest(), 0
             for checkpoint in checkpoints:
                 size, digest = checkpoint.logs[name]
                 running.add(start[done:size])
                 done = size
-                if digest not in (None, running.digest):
+                if digest != running.digest:
                     raise DamageError(
                         f"{run.path / name} is not what the checkpoint of round {checkpoint.round} has the digest of"
                     )
@@ -169,12 +157,12 @@ def _check_logs(run: RunDirectory, checkpoints: Sequence[Checkpoint], every: int
                     f"{run.path / name} does not end as a run does that was killed in the {every} round(s) after "
                     f"{newest.round}, that of the newest checkpoint: it was changed, or checkpoints are missing"
                 )
-            left = max(left, len(tail))
-    if left:
-        found.notes.append(f"what the logs hold after round {newest.round} will be computed again")
+            surplus = max(surplus, len(tail))
+    if surplus:
+        verdict.notes.append(f"what the logs hold after round {newest.round} will be computed again")
 
 
-def _check_unnamed(run: RunDirectory, checkpoints: Sequence[Checkpoint], found: Verdict) -> None:
+def _check_unnamed(run: RunDirectory, checkpoints: Sequence[Checkpoint], verdict: Verdict) -> None:
     """Report the files that no checkpoint names.
 
     They are of a checkpoint that was being written or deleted, or its index is lost, which is a problem.
@@ -183,18 +171,25 @@ def _check_unnamed(run: RunDirectory, checkpoints: Sequence[Checkpoint], found: 
     going = {path for c in run.checkpoints.going(newest) for path in run.checkpoints.states(c)}
     unnamed = run.checkpoints.unnamed(checkpoints)
     lost = [path for path, round in unnamed if round <= newest and path not in going]
-    if lost and found.whole:  # else the checkpoint that is a problem names them
-        found.problems.append(
+    if lost and verdict.whole:  # else the checkpoint that is a problem names them
+        verdict.problems.append(
             f"no checkpoint names {lost[0]}" + f" and {len(lost) - 1} more" * (len(lost) > 1) + ": an index is missing"
         )
-    left = len(unnamed) - len(lost) + len(run.checkpoints.unfinished())
-    if left:
-        found.notes.append(f"{left} file(s) of a checkpoint that was being written or deleted")
+    count = len(unnamed) - len(lost) + len(run.checkpoints.unfinished())
+    if count:
+        verdict.notes.append(f"{count} file(s) of a checkpoint that was being written or deleted")
 
 
-def _read(path: Path) -> None:
-    """Read a log that nothing proves."""
-    try:
-        list(reading.records(path.name, files.load(path).splitlines(keepends=True)))
-    except ValueError as error:
-        raise DamageError(f"{path}, {error}") from None
+def _check_best(run: RunDirectory, newest: Checkpoint, verdict: Verdict) -> None:
+    """Report where the best round has no checkpoint: a problem if the newest names it, else the run could not keep it.
+
+    The run may have gone back, or begun to keep the best later.
+    """
+    with verdict.attempt():
+        best = validated_round(run.log("metrics.jsonl", newest)[0])
+        if best is None or best in run.checkpoints.rounds():
+            return
+        index = run.checkpoints.index(best)
+        if index.name in {file.name for file in newest.before}:
+            raise DamageError(f"{index} is missing, the checkpoint of the best round on validation data: bring it back")
+        verdict.notes.append(f"no checkpoint of round {best}, the best on validation data")

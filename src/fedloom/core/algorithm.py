@@ -53,6 +53,7 @@ class Algorithm(StrictSettings, ABC, Generic[V, S]):
     sums_gradients: ClassVar[bool] = False  # takes what a client's weights moved for a sum of gradients: no Adam
     own_steps: ClassVar[bool] = False  # takes steps of its own and not by `train`, so a `term` would reach none of them
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client (a reference, not federated)
+    needs_front: ClassVar[bool] = False  # gives networks inputs of its own, or calls their parts: none may be left out
     neutral: ClassVar[Mapping[str, Any]] = {}  # the settings with which its model is that of FedAvg
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.func import grad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedloom.core.batches import Batch, Batches
 from fedloom.core.fold import fold
@@ -92,7 +93,8 @@ def _loss_hessian_times(model: Model, task: Task, weights: Weights, batches: Bat
         def along(params: Params) -> Tensor:
             return slope(model, task, replace(weights, params=params), batch).dot(v)
 
-        product: Params = grad(along)(weights.params)
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention have no second derivative
+            product: Params = grad(along)(weights.params)
         return total + batch.mask.sum() * product
 
     return _mean(fold(add, zeros_like(weights.params), batches, weights, v), batches)

@@ -75,7 +75,7 @@ class SettingWarning(UserWarning):
 
 
 class StorageWarning(UserWarning):
-    """Files of a run were moved aside, cannot be proved or are not guarded; says which and where."""
+    """Files of a run were moved aside or are not guarded; says which and where."""
 
 
 class EngineWarning(UserWarning):
@@ -106,6 +106,16 @@ def _out_of_memory(error: BaseException) -> bool:
     """Return whether memory ran out; PyTorch has an exception of its own for GPUs alone."""
     said = str(error)
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in said or "out of memory" in said
+
+
+@contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """Leave out PyTorch's warning that `vmap` computes a function client by client, as it does fused attention."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "There is a performance drop because we have not yet implemented the batching"
+        )
+        yield
 
 
 def warn(message: str, kind: type[Warning]) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
+from typing import Literal
 
 import torch
 from torch import nn
 
 from fedloom.core import patterns
 
+Factors = Literal["second", "both"]
+_FIRST = re.compile(r"(^|\.)lora_(embedding_)?A(?=\.|$)")
 
-def frozen_tensors(network: nn.Module, pattern: str, called: str) -> frozenset[str]:
+
+def frozen_tensors(network: nn.Module, pattern: str, called: str, factors: Factors = "second") -> frozenset[str]:
     """Return the names of a network's frozen parameters and buffers.
 
     Frozen parameters are those with `requires_grad=False`, and those that `pattern` chooses. Frozen buffers are those
@@ -22,6 +27,7 @@ def frozen_tensors(network: nn.Module, pattern: str, called: str) -> frozenset[s
         network: the network.
         pattern: words of `core/patterns.py`; empty: none.
         called: its name in messages.
+        factors: of a low-rank adapter B A, whether the second factor B is trained alone, or both.
 
     Raises:
         SettingError: a word of the pattern chooses no parameter.
@@ -32,6 +38,8 @@ def frozen_tensors(network: nn.Module, pattern: str, called: str) -> frozenset[s
         patterns.check_chosen(pattern, names, names, network, called)
     found = {name for name, p in network.named_parameters() if not p.requires_grad}
     found |= patterns.chosen(pattern, names, names, patterns.kinds_of(network))
+    if factors == "second":
+        found |= first_factors([name for name in names if name not in found])
     for name, part in _with_names(network):
         if _is_whole(part, name, found):
             found |= {f"{name}{own}" for own, _ in part.named_buffers()}
@@ -41,6 +49,17 @@ def frozen_tensors(network: nn.Module, pattern: str, called: str) -> frozenset[s
                 found.add(f"{name}{own}")
     known = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
     return frozenset(found & known)  # a tensor of two names has the first one
+
+
+def first_factors(trained: Collection[str]) -> set[str]:
+    """Return the names of the factors A of low-rank adapters W + s B A whose B is trained too (LoRA, Hu et al., 2022).
+
+    They are told by the names that peft gives them: `q.lora_A.default.weight` beside `q.lora_B.default.weight`. With A
+    the same on all clients, a mean of B is the mean of the products: sum_k p_k B_k A = (sum_k p_k B_k) A. Of trained
+    pairs, (sum_k p_k B_k) (sum_k p_k A_k) is another matrix (Sun et al., Improving LoRA in Privacy-preserving Federated
+    Learning, ICLR 2024).
+    """
+    return {name for name in trained if (b := _FIRST.sub(r"\1lora_\2B", name)) != name and b in trained}
 
 
 def whole_modules(network: nn.Module, frozen: Collection[str]) -> Iterator[nn.Module]:

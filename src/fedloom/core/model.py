@@ -22,7 +22,8 @@ from fedloom import models
 from fedloom.core import patterns
 from fedloom.core.batches import Batch, padded_batch
 from fedloom.core.errors import SettingError, StackingError
-from fedloom.core.frozen import frozen_tensors, whole_modules
+from fedloom.core.front import Front, Watch, chain_of, found, passed_on, skip
+from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.naming import by_python_name
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
@@ -51,7 +52,8 @@ class Model:
     `frozen`: words that choose parameters that stay as they are (`core/patterns.py`), besides those with
     `requires_grad=False`. Frozen tensors belong to the network: they are in no `Weights`, state or message. A module
     all of whose parameters are frozen stays in evaluation mode, and its buffers are frozen too. `bind` gives a network
-    its frozen tensors as they are in a run.
+    its frozen tensors as they are in a run. `factors`: which of a low-rank adapter B A are trained, the "second", B, or
+    "both"; see `first_factors`.
 
     >>> model = Model(lambda: nn.Linear(3, 2), name="linear")
     >>> model(model.init(0), torch.zeros(4, 3)).shape
@@ -59,7 +61,12 @@ class Model:
     """
 
     def __init__(
-        self, build: nn.Module | Callable[[], nn.Module], name: str | None = None, *, frozen: str = ""
+        self,
+        build: nn.Module | Callable[[], nn.Module],
+        name: str | None = None,
+        *,
+        frozen: str = "",
+        factors: Factors = "second",
     ) -> None:
         self.seeded = not isinstance(build, nn.Module)  # whether the initial weights depend on the seed
         if isinstance(build, nn.Module):
@@ -79,7 +86,7 @@ class Model:
                     f"got {away}: leave the device to RunSettings(device=...)"
                 )
         self.name = name or type(module).__name__
-        self._stays = stays = frozen_tensors(module, frozen, self.name)
+        self._stays = stays = frozen_tensors(module, frozen, self.name, factors)
         self.params = tuple(n for n, _ in module.named_parameters() if n not in stays)
         self.buffers = tuple(n for n, _ in module.named_buffers() if n not in stays)
         self.tensors = (*self.params, *self.buffers)
@@ -92,6 +99,7 @@ class Model:
         self.num_params = sum(p.numel() for n, p in module.named_parameters() if n not in stays)
         self.num_frozen = sum(p.numel() for n, p in module.named_parameters() if n in stays)
         self._bound: weakref.WeakValueDictionary[Any, Model] = weakref.WeakValueDictionary()
+        self.front: Front | None = None  # what is not computed any more: its outputs are the inputs, see `behind`
         self._frozen: Params | None = None if stays and self.seeded else self._frozen_at(0, torch.float32, _CPU)
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
@@ -104,12 +112,15 @@ class Model:
         self._training, self._evaluating = _skeleton(module).train(), _skeleton(module).eval()
         for part in whole_modules(self._training, stays):
             part.eval()
+        self._wrap()
+        self.computed = _computed(module)
+
+    def _wrap(self) -> None:
         self._called_training, self._called_evaluating = _Called(self._training), _Called(self._evaluating)
         self._tapped_training, self._tapped_evaluating = _Tapped(self._training), _Tapped(self._evaluating)
         evaluating = (self._evaluating, self._called_evaluating, self._tapped_evaluating)
         called = (self._training, self._called_training, self._tapped_training, *evaluating)
         self._attributes = {network: [vars(part) for part in network.modules()] for network in called}  # see `_pass`
-        self.computed = _computed(module)
 
     @staticmethod
     @functools.cache
@@ -138,7 +149,13 @@ class Model:
         return Model(lambda: make(**settings), name=text)
 
     def __repr__(self) -> str:
-        return f"Model({self.name}, {self.num_params:,} parameters)"
+        return f"Model({self.name}, {self.counted})"
+
+    @property
+    def counted(self) -> str:
+        """The numbers of parameters in words: "44,426 parameters", "2,147 trained of 55,139 parameters"."""
+        whole = f"{self.num_params + self.num_frozen:,} parameters"
+        return f"{self.num_params:,} trained of {whole}" if self.num_frozen else whole
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Weights:
         """Return fresh weights; no global random state is moved."""
@@ -156,7 +173,7 @@ class Model:
         Those of a function's network are those of `init` with the same seed, a module's are its own. One copy exists of
         each, for all who bind with the same arguments.
         """
-        if not self._stays:
+        if not self._stays or self.front is not None:
             return self
         key = (seed if self.seeded else None, dtype, device)
         bound = self._bound.get(key)
@@ -331,7 +348,11 @@ class Model:
                 raise SettingError(UNGOVERNED.format(f"The forward of {self.name}"))
 
     def check_parameters(self, weights: Weights, x: Tensor) -> None:
-        """Raise SettingError if a pass over x in evaluation mode writes on a parameter, which training alone moves."""
+        """Raise SettingError if a pass over x writes on what none may move.
+
+        In evaluation mode these are all parameters, which training alone moves; in training too, the frozen tensors,
+        which all clients share.
+        """
         given = Params({n: p.clone() for n, p in weights.params.items()})
         with torch.no_grad():
             self(Weights(params=given, buffers=weights.buffers), x)
@@ -341,6 +362,18 @@ class Model:
                     f"a network does not change its parameters while it is evaluated, or results would depend on how "
                     f"often it is, and {self.name} writes on {name!r}, as nn.Embedding(max_norm=...) does: let forward "
                     "compute with a copy, such as F.normalize(self.weight), or write where self.training alone"
+                )
+        before = {n: (t._version, t.clone()) for n, t in self.frozen.items()}
+        real = torch.ones(len(x), dtype=torch.bool)
+        with torch.no_grad():
+            self(weights, x)
+            self.train(weights, Batch(x=x, y=real.long(), mask=real, key=real[0].long(), full=True))
+        for name, (version, values) in before.items():
+            if self.frozen[name]._version != version:
+                self.frozen[name].copy_(values)
+                raise SettingError(
+                    f"all clients share the frozen tensors of a network, and {self.name} writes on {name!r}: let "
+                    "forward compute with a copy, or register what it counts as a buffer of one number or of floats"
                 )
 
     def train(self, weights: Weights, batch: Batch) -> tuple[Tensor, Params]:
@@ -398,6 +431,46 @@ class Model:
             for attributes, kept in zip(parts, before, strict=True):
                 attributes.clear()
                 attributes.update(kept)
+
+    def fronts(self, weights: Weights, x: Tensor) -> list[Front]:
+        """Return what of this network can be computed once for each example, the largest first; x: some inputs."""
+        real, key = torch.ones(len(x), dtype=torch.bool, device=x.device), torch.zeros((), dtype=torch.int64)
+        batch = Batch(x=x, y=real.long(), mask=real, key=key.to(x.device), full=True)
+        with torch.no_grad():
+            self(weights, x)  # which may try layouts first, on empty images
+            with Watch(self._evaluating) as evaluated:
+                self(weights, x)
+            with Watch(self._training) as trained:
+                self.train(weights, batch)
+        return found(self._training, self._stays, (evaluated, trained))
+
+    def through(self, front: Front) -> Callable[[Tensor], Tensor]:
+        """Return the function of inputs that a front is, in evaluation mode."""
+        layers = chain_of(_copied(self._evaluating, {}), front)
+        names = [(f"{name}.", f"{i}.") for i, name in enumerate(front.layers)]
+        tensors = {
+            new + n.removeprefix(old): t for old, new in names for n, t in self.frozen.items() if n.startswith(old)
+        }
+
+        def compute(x: Tensor) -> Tensor:
+            given, x = self._given(tensors, x)
+            return functional_call(layers, given, (x,))  # type: ignore[no-any-return]
+
+        return compute
+
+    def behind(self, front: Front, x: Tensor, features: Tensor) -> Model:
+        """Return this network behind a front: the same tensors, with the outputs of the front as inputs.
+
+        `x`, `features`: some inputs of this network and of the other, which gets them in the same layout.
+        """
+        rest = copy.copy(self)
+        rest._training, rest._evaluating = (
+            skip(_copied(network, {}), front) for network in (self._training, self._evaluating)
+        )
+        rest._wrap()
+        rest.front = front
+        rest._tried = {features.shape[1:]: self._takes_channels_last(x)} if x.ndim == 4 else {}
+        return rest
 
     def moments(self, weights: Weights, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
         """Return the logits in evaluation mode, and moments of the input of each BatchNorm layer.
@@ -487,6 +560,8 @@ class _Tapped(nn.Module):
         seen: list[Tensor] = []
         with contextlib.ExitStack() as stack:
             if name in self.layers:
+                if passed_on(self.layers[name]):
+                    raise TypeError(f"layer {name!r} is frozen and computed once for each example: set front = 'off'")
                 hook = self.layers[name].register_forward_hook(lambda layer, args, out: seen.append(_copy(out)))
                 stack.callback(hook.remove)
             else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from fedloom.core.errors import warn
@@ -25,7 +27,7 @@ class _Old:
         self.old, self.new, self.value = old, new, value
 
     def __get__(self, instance: object, owner: type) -> Any:
-        _warn(owner, self.old, self.new)
+        _warn(owner.__name__, self.old, self.new)
         get = getattr(type(self.value), "__get__", None)  # of a function or a property
         return self.value if get is None else get(self.value, instance, owner)
 
@@ -38,12 +40,24 @@ def keep_old_names(kind: type, renamed: dict[str, str]) -> None:
     for old, new in renamed.items():
         own = vars(kind).get(old)
         if old in vars(kind) and not isinstance(own, _Old):  # which is there where a class is made again, with slots
-            _warn(kind, old, new)
+            _warn(kind.__name__, old, new)
             if new not in vars(kind):  # as in a class for both versions
                 setattr(kind, new, own)
         if new in vars(kind):
             setattr(kind, old, _Old(old, new, vars(kind)[new]))
 
 
-def _warn(kind: type, old: str, new: str) -> None:
-    warn(f"{old} of {kind.__name__} is called {new}: rename it, the old name goes in 0.3", FutureWarning)
+def old_names_of(module: str, renamed: dict[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module that has public names by their old names too."""
+
+    def of_module(name: str) -> Any:
+        if name not in renamed:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        _warn(module, name, renamed[name])
+        return getattr(sys.modules[module], renamed[name])
+
+    return of_module
+
+
+def _warn(owner: str, old: str, new: str) -> None:
+    warn(f"{old} of {owner} is called {new}: rename it, the old name goes in 0.3", FutureWarning)

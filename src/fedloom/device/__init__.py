@@ -1,4 +1,4 @@
-"""The device side: the modules of section 3.2 of pFedSD that live on a device, as parts of one process."""
+"""Device side: the modules of section 3.2 of pFedSD that live on a device, as parts of one process."""
 
 from fedloom.device.controller import Controller
 from fedloom.device.data_manager import DataManager

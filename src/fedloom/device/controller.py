@@ -1,4 +1,4 @@
-"""The Controller of a device: who may ask it what, and whether it takes part."""
+"""Controller of a device: it checks requests, and accepts or declines them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fedloom.engines.message import JUDGING
 from fedloom.engines.runtime import Runtime
 from fedloom.wire.devices import INVITATION
 from fedloom.wire.service import LIMIT, Service, integer, problem
-from fedloom.wire.transport import head_of, pack, sealed, unsealed
+from fedloom.wire.transport import head_of, pack, seal, unseal
 
-SECONDS = 1.0  # between two looks at the monitor while a device computes
-STEPS = 100_000  # of training in a request, unless said otherwise
-_LONGEST = 10_000  # characters of what the server is told of an error
+SECONDS = 1.0  # between two readings of the monitor while a device computes
+STEPS = 100_000  # of training in a request, by default
+_LONGEST = 10_000  # characters of an error's description for the server
 
 
 class Controller(Service):
-    """A device as the server sees it: bytes in, bytes out, whatever carries them.
+    """Device as the server sees it: bytes in, bytes out, over any transport.
 
-    A request reaches the `runtime` (the Training Optimizer) only if it is meant for this device (`name`), bears the
-    `token` that the server gave it when it joined, is newer than all before, of no round that is over, and if the
-    `monitor` says that no limit of `begin` is passed. What passes one of `go_on` ends a request in the middle of it.
-    One request is answered at a time, of at most `steps` training steps. `models`: keeps its states; None for a device
-    that keeps none. `leaving`: says why the device wants to leave, None as long as it does not.
+    A request reaches the `runtime` (the Training Optimizer) if it is addressed to this device (`name`), is sealed with
+    the `token` from the server, is newer than all before, and its round is not over; and if the reading of `monitor`
+    violates none of `start_limits`. A reading that violates one of `abort_limits` ends a request while it is computed.
+    One request is answered at a time, with at most `steps` training steps. `models` stores the states; None for a
+    stateless device. `leave_reason()` returns why the device wants to leave, or None.
     """
 
     def __init__(
@@ -39,80 +39,86 @@ class Controller(Service):
         models: ModelManager | None,
         *,
         monitor: SystemMonitor = Reading,
-        begin: Limits | None = None,
-        go_on: Limits | None = None,
-        leaving: Callable[[], str | None] = lambda: None,
+        start_limits: Limits | None = None,
+        abort_limits: Limits | None = None,
+        leave_reason: Callable[[], str | None] = lambda: None,
         limit: int = LIMIT,
         steps: int = STEPS,
     ) -> None:
         super().__init__(runtime, keeper=models, limit=limit)
-        self.steps, self._taken = steps, 0  # of the request at hand
-        runtime.between = self._between
-        self.name, self.token, self.models, self.monitor, self.leaving = name, token, models, monitor, leaving
-        self.begin, self.go_on = begin or Limits(), go_on or Limits()
-        self._free = threading.Lock()
+        self.steps, self._steps_taken = steps, 0  # of the request at hand
+        runtime.between = self._check_between_steps
+        self.name, self.token, self.models, self.monitor, self.leave_reason = name, token, models, monitor, leave_reason
+        self.start_limits, self.abort_limits = start_limits or Limits(), abort_limits or Limits()
+        self._lock = threading.Lock()
         self._number = 0  # of the newest request
-        self._newest = (-1, -1)  # (round, exchange) of the newest training that was answered
-        self._looked = 0.0
+        self._newest_training = (-1, -1)  # (round, exchange) of the newest training that was answered
+        self._last_check = 0.0
 
-    def told(self, error: Exception) -> dict[str, Any]:
-        """Its kind and words alone: a trace has paths and code of this device."""
-        said = {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in problem(error).items()}
-        return {**said, "trace": ""}
+    def describe_error(self, error: Exception) -> dict[str, Any]:
+        """Describe an error by its kind and words; a trace would show paths and code of this device."""
+        description = {
+            name: value[:_LONGEST] if isinstance(value, str) else value for name, value in problem(error).items()
+        }
+        return {**description, "trace": ""}
 
     def __call__(self, data: bytes | memoryview) -> bytes:
-        """Return the answer to a message, whatever it is."""
-        if not self._free.acquire(blocking=False):
-            busy = DeclinedError("it is busy with another request")
-            return sealed(pack({"problem": problem(busy), "from": self.name}, {}), self.token)
+        """Return the answer to any message."""
+        if not self._lock.acquire(blocking=False):
+            error = DeclinedError("it is busy with another request")
+            return seal(pack({"problem": problem(error), "from": self.name}, {}), self.token)
         try:
-            return sealed(super().__call__(data), self.token)
+            return seal(super().__call__(data), self.token)
         finally:
-            self._free.release()
+            self._lock.release()
 
     def stamp(self) -> dict[str, Any]:
         return {**super().stamp(), "from": self.name}
 
     def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, self._taken = unsealed(data, self.token, self.limit), 0
+        data, self._steps_taken = unseal(data, self.token, self.limit), 0
         head = head_of(data, self.limit)
-        self._admit(head)
-        if (why := self.leaving() or self.begin.passed(self.monitor())) is not None:
-            raise DeclinedError(why)
+        self._check_request(head)
+        if (reason := self.leave_reason() or self.start_limits.violation(self.monitor())) is not None:
+            raise DeclinedError(reason)
         if head.get("method") == INVITATION:
             return {"problem": None, "steps": []}, {}
-        found = super()._answer(data)
+        answer = super()._answer(data)
         if head["exchange"] != JUDGING:
-            self._newest = head["round"], head["exchange"]
+            self._newest_training = head["round"], head["exchange"]
         if self.models is not None:
             self.models.prune(head["durable"])
-        return found
+        return answer
 
-    def _admit(self, head: dict[str, Any]) -> None:
-        """Raise RefusedError unless the caller may ask this of this device now."""
+    def _check_request(self, head: dict[str, Any]) -> None:
+        """Raise RefusedError unless this device may answer the request now."""
         if head.get("to") != self.name or head.get("clients") != [self.runtime.population.first]:
             raise RefusedError(f"the request is for {head.get('to')!r:.80}, and this is device {self.name}")
         number, round, durable = (integer(head, name) for name in ("number", "round", "durable"))
         exchange = head.get("exchange")
         if number <= self._number:
             raise RefusedError(f"request {number} was sent twice, or is older than {self._number}")
-        self._answers = self._number = number
+        self._request_number = self._number = number
         if round + (exchange == JUDGING) < durable:
             raise RefusedError(f"round {round} is over: the server has a checkpoint after round {durable}")
-        if type(exchange) is int and (round, exchange) <= self._newest:
-            raise RefusedError(f"round {round}, exchange {exchange} was answered before, up to {self._newest}")
+        if type(exchange) is int and (round, exchange) <= self._newest_training:
+            raise RefusedError(f"round {round}, exchange {exchange} was answered before, up to {self._newest_training}")
 
-    def _between(self) -> None:
-        """Before each training step: whether to go on."""
-        self._taken += 1
-        if self._taken > self.steps:
-            raise DeclinedError(f"aborted: {too_many_steps(self._taken, self.steps)}")
-        if (why := self.leaving()) is None and self.go_on.any and time.monotonic() >= self._looked + SECONDS:
-            self._looked, why = time.monotonic(), self.go_on.passed(self.monitor())
-        if why is not None:
-            raise DeclinedError(f"aborted: {why}")
+    def _check_between_steps(self) -> None:
+        """Raise DeclinedError, before a training step, if the training must end."""
+        self._steps_taken += 1
+        if self._steps_taken > self.steps:
+            raise DeclinedError(f"aborted: {too_many_steps(self._steps_taken, self.steps)}")
+        if (
+            (reason := self.leave_reason()) is None
+            and self.abort_limits.is_set
+            and time.monotonic() >= self._last_check + SECONDS
+        ):
+            self._last_check, reason = time.monotonic(), self.abort_limits.violation(self.monitor())
+        if reason is not None:
+            raise DeclinedError(f"aborted: {reason}")
 
 
-def too_many_steps(asked: int, most: int) -> str:
-    """Return what to say of a server that asks for more training steps than a device takes."""
-    return f"the server asks for {asked:,} training steps in a request, and this device takes at most {most:,}"
+def too_many_steps(asked: int, limit: int) -> str:
+    """Return the message for a request with more training steps than a device takes."""
+    return f"the server asks for {asked:,} training steps in a request, and this device takes at most {limit:,}"

@@ -1,4 +1,4 @@
-"""The Data Manager: a device's own examples, which are never sent; what is computed of them tells of them."""
+"""Data Manager: a device's own examples, which are never sent; results computed from them may reveal some."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.data import Dataset, Federation, Partition, by_lists, federate
 from fedloom.experiments import catalogue
 from fedloom.experiments.experiment import DataSettings
-from fedloom.wire.registration import Registration, checked_names
+from fedloom.wire.registration import Registration, check_names
 
 
 class DataManager:
-    """The examples of one device: `source` is what `fedloom run --data` takes, or a folder with one such file or with
-    images; or what `loaded` made of it. `settings`: those of the server, which say how many are held out and how they
-    are changed while training. Where the source has test examples of its own, by these the device's model is judged.
+    """Examples of one device.
+
+    `source`: as for `fedloom run --data`, or a folder with one such file or with images, or the result of
+    `load_examples`. `settings`: those of the server, with the held-out fractions and the augmentation. If the source
+    has test examples, the device's model is evaluated on them.
     """
 
     def __init__(self, source: str | Dataset, settings: DataSettings, seed: int) -> None:
-        self.federation = _federation(loaded(source) if isinstance(source, str) else source, settings, seed)
+        self.federation = _federation(load_examples(source) if isinstance(source, str) else source, settings, seed)
 
     def registration(self, id: str, model: str = "") -> Registration:
-        """Return what the server hears of the examples."""
+        """Return the registration of the examples for the server."""
         f = self.federation
 
         def counts(rows: Partition | None) -> tuple[int, ...]:
@@ -33,21 +35,21 @@ class DataManager:
         dtype = str(f.train.x.dtype).removeprefix("torch.")
         return Registration(
             id, counts(f.partition), counts(f.local_test), counts(f.local_val), f.train.shape, dtype, model,
-            checked_names(f.train.classes, "classes", f.num_classes),
-            checked_names(f.train.columns, "columns", len(f.train.columns)),
+            check_names(f.train.classes, "classes", f.num_classes),
+            check_names(f.train.columns, "columns", len(f.train.columns)),
         )  # fmt: skip
 
 
-def loaded(source: str) -> Dataset:
-    """Return the examples of a source, as they are stored; of a table without `split`, all rows are to train on."""
-    found = catalogue.data(_named(source), whole=True)
-    warn_of_own_scale(source, found)
-    return found
+def load_examples(source: str) -> Dataset:
+    """Return the stored examples of a source; all rows of a table without `split` are for training."""
+    dataset = catalogue.data(_resolve_source(source), whole=True)
+    warn_about_own_scale(source, dataset)
+    return dataset
 
 
-def warn_of_own_scale(source: str, found: Dataset) -> None:
-    """Say that columns which are prepared at a device, or at the server, are scaled unlike those of a simulation."""
-    if found.train.preparation is not None:
+def warn_about_own_scale(source: str, dataset: Dataset) -> None:
+    """Warn if columns were prepared here, since a simulation scales them by the rows of all clients."""
+    if dataset.train.preparation is not None:
         warn(
             "with devices each table is prepared by its own rows alone, where a simulation takes the means, deviations "
             f"and medians of all clients' rows, got {source!r}: a simulated result does not carry over, and a trained "
@@ -58,10 +60,10 @@ def warn_of_own_scale(source: str, found: Dataset) -> None:
 
 
 def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
-    found = catalogue.normalise(d.normalise, catalogue.numbered(source, d.classes))
-    held_out, train, own = found.held_out, found.train, found.test
-    if held_out is None and own is not None:
-        train, held_out = found._replace(owners=None).merged().train, np.arange(len(train) + len(own)) >= len(train)
+    dataset = catalogue.normalise(d.normalise, catalogue.numbered(source, d.classes))
+    held_out, train, test = dataset.held_out, dataset.train, dataset.test
+    if held_out is None and test is not None:
+        train, held_out = dataset._replace(owners=None).merged().train, np.arange(len(train) + len(test)) >= len(train)
     return federate(
         catalogue.augment(d.augment, train),
         by_lists([np.arange(len(train))]),
@@ -72,12 +74,14 @@ def _federation(source: Dataset, d: DataSettings, seed: int) -> Federation:
     )
 
 
-def _named(source: str) -> str:
-    """Name a folder by the file in it, or as a folder of images."""
+def _resolve_source(source: str) -> str:
+    """Return the source of a folder: the file in it, or its images."""
     folder = Path(source)
     if not folder.is_dir():
         if "/" in source and ":" not in source and not Path(source.partition("?")[0]).exists():
-            raise SettingError(f"--data names a file, a folder or data by name, and there is no {source}: name another")
+            raise SettingError(
+                f"--data takes a file, a folder or a name of data, and there is no {source}: name another"
+            )
         return source
     files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".csv"))
     if len(files) > 1:

@@ -1,4 +1,4 @@
-"""A device joins a run, answers, and leaves."""
+"""Membership of a device in a run: it joins, answers, and leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedloom.core.errors import FedloomError, RankError, RefusedError, SettingEr
 from fedloom.core.naming import forbid_imports
 from fedloom.data import Federation
 from fedloom.device.controller import STEPS, Controller, too_many_steps
-from fedloom.device.data_manager import DataManager, loaded
+from fedloom.device.data_manager import DataManager, load_examples
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
 from fedloom.device.start_file import StartFile
@@ -30,16 +30,16 @@ from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 from fedloom.wire.communication import CLOSED, CommunicationManager
 from fedloom.wire.processes import threads
-from fedloom.wire.reception import handed_out
-from fedloom.wire.registration import checked_id
+from fedloom.wire.reception import read_public
+from fedloom.wire.registration import check_id
 from fedloom.wire.service import LIMIT
 
-FIRST = 1 << 20  # bytes of what the server says before public examples and requests
+FIRST = 1 << 20  # bytes of the server's messages before public examples and requests
 
 
 @contextmanager
-def _understood() -> Iterator[None]:
-    """Turn what reading a stranger's settings raises, which may be nearly anything, into words."""
+def _translate_errors() -> Iterator[None]:
+    """Turn any exception that a stranger's settings raise into a RefusedError."""
     try:
         yield
     except FedloomError:
@@ -49,11 +49,10 @@ def _understood() -> Iterator[None]:
 
 
 class Membership:
-    """A device in the run of a server.
+    """Device in the run of a server.
 
-    `folder`: where it keeps its id, its states in a folder for each run, and what networks start from. `source`: of its
-    examples. `model`: its architecture, "" for the one that the server chooses. `steps`: of training that it takes in a
-    request, at most.
+    `folder`: its id, its states in a folder for each run, and the initial tensors of networks. `source`: of its
+    examples. `model`: its architecture; "" lets the server choose. `steps`: the most training steps of a request.
     """
 
     def __init__(
@@ -63,99 +62,99 @@ class Membership:
         model: str = "",
         *,
         monitor: SystemMonitor = Reading,
-        begin: Limits | None = None,
-        go_on: Limits | None = None,
+        start_limits: Limits | None = None,
+        abort_limits: Limits | None = None,
         steps: int = STEPS,
     ) -> None:
         if steps < 1:
             raise SettingError(f"a device takes at least 1 training step, got {steps}: raise --most-steps")
         self.source, self.folder, self.model, self.steps = source, folder, model, steps
-        self._examples = loaded(source)  # a wrong name shows before it has joined
-        self.monitor, self.begin, self.go_on = monitor, begin, go_on
-        self.id = own_id(folder)
+        self._examples = load_examples(source)  # a wrong name fails before it joins
+        self.monitor, self.start_limits, self.abort_limits = monitor, start_limits, abort_limits
+        self.id = device_id(folder)
         self.controller: Controller | None = None
-        self.over = False
-        self.why_leaving: str | None = None
-        self._asked: dict[str, Any] = {}
+        self.is_over = False
+        self.leave_reason: str | None = None
+        self._offer: dict[str, Any] = {}
         self.federation: Federation
-        self._taken: dict[str, Any] | None = None  # what the server has said, before all that follows has come
-        self._due: list[str] = []  # of that: what has not come, in this order
+        self._welcome: dict[str, Any] | None = None  # the server's welcome, until all messages after it have come
+        self._missing: list[str] = []  # of these, in this order
         self._start: StartFile | None = None
 
     def __call__(self, data: bytes) -> bytes:
         """Return the answer to a message.
 
-        First come the server's settings, then whether it takes this device, then public examples and what networks
-        start from where there are some, then requests.
+        First come the server's settings, then the welcome or the refusal, then public examples and the initial tensors
+        of networks if there are any, then requests.
         """
         with forbid_imports("a device imports no code that a server names"):
-            return self._answered(data)
+            return self._answer(data)
 
-    def _answered(self, data: bytes) -> bytes:
-        if data == CLOSED:  # also before it has joined, where it comes when the run is over
-            self.over = True
+    def _answer(self, data: bytes) -> bytes:
+        if data == CLOSED:  # also before it has joined, if the run is over
+            self.is_over = True
             return CLOSED
         if self.controller is not None:
             return self.controller(data)
-        if self._taken is not None:
-            return self._given(self._taken, data)
-        said = _said(data)
-        if "settings" in said:
-            self._asked = said
-            self._prepare(said)
+        if self._welcome is not None:
+            return self._complete(self._welcome, data)
+        message = _parse_message(data)
+        if "settings" in message:
+            self._offer = message
+            self._prepare(message)
             registration = self.data.registration(self.id, self.model)
-            return json.dumps({**vars(registration), "start": True}).encode()  # which it takes
-        if said.get("refused") is not None:
-            raise RefusedError(f"the server does not take this device: {said['refused']}")
-        if not self._asked:
-            raise RefusedError("the server welcomes a device before it has said what it runs: start all ranks again")
-        self._due = [name for name in ("public", "start") if said.get(name)]
+            return json.dumps({**vars(registration), "start": True}).encode()  # "start": it can take one
+        if message.get("refused") is not None:
+            raise RefusedError(f"the server does not take this device: {message['refused']}")
+        if not self._offer:
+            raise RefusedError("the server welcomes a device before it has sent settings: start all ranks again")
+        self._missing = [name for name in ("public", "start") if message.get(name)]
         self._start = None
-        if self._due:
-            self._taken = said
+        if self._missing:
+            self._welcome = message
         else:
-            self._join(said)
+            self._join(message)
         return b"{}"
 
-    def _given(self, said: dict[str, Any], data: bytes) -> bytes:
-        """Return the answer to a message of what follows a welcome, with the last of which this device has joined."""
-        if self._due[0] == "public":
-            public, labels = handed_out(data, self.federation.train)
+    def _complete(self, welcome: dict[str, Any], data: bytes) -> bytes:
+        """Return the answer to a message after the welcome; with the last one, this device has joined."""
+        if self._missing[0] == "public":
+            public, labels = read_public(data, self.federation.train)
             self.federation = replace(self.federation, public=public, public_labels=labels)
-            del self._due[0]
+            del self._missing[0]
             answer = b"{}"
         else:
-            answer = self._begun(said, data)
-        if not self._due:
-            self._join(said)
+            answer = self._take_start(welcome, data)
+        if not self._missing:
+            self._join(welcome)
         return answer
 
-    @_understood()
-    def _begun(self, said: dict[str, Any], data: bytes) -> bytes:
-        """Take what the network starts from, or a part of it, and return how much of it is here."""
-        name = self._architecture(said)
+    @_translate_errors()
+    def _take_start(self, welcome: dict[str, Any], data: bytes) -> bytes:
+        """Take the initial tensors of the network, or a part of them, and return the number of bytes that are here."""
+        name = self._architecture(welcome)
         if self._start is None:
             self._start = StartFile(self.folder / "starts", self.models[name], data)
         else:
             self._start.take(data)
         if self._start.network is not None:
             self.models[name] = self._start.network
-            self._due.remove("start")
+            self._missing.remove("start")
         return json.dumps({"start": self._start.has}).encode()
 
-    def _architecture(self, said: dict[str, Any]) -> str:
-        if said["model"] not in self.models:
+    def _architecture(self, welcome: dict[str, Any]) -> str:
+        if welcome["model"] not in self.models:
             raise RefusedError(
-                f"the server gives the architecture {said['model']!r:.80}, and its settings have none such"
+                f"the server gives the architecture {welcome['model']!r:.80}, and its settings have none such"
             )
-        return str(said["model"])
+        return str(welcome["model"])
 
-    @_understood()
-    def _prepare(self, said: dict[str, Any]) -> None:
-        """Load what the server's settings ask for."""
-        if own := named_code(said["settings"]):
-            raise SettingError(f"a device imports no code that a server names, and its settings say {own[0]!r}")
-        experiment = Experiment.of(said["settings"])
+    @_translate_errors()
+    def _prepare(self, message: dict[str, Any]) -> None:
+        """Load examples and networks by the server's settings."""
+        if code := named_code(message["settings"]):
+            raise SettingError(f"a device imports no code that a server names, and its settings say {code[0]!r}")
+        experiment = Experiment.of(message["settings"])
         if experiment.start is not None:
             raise SettingError(f"a device opens no file that a server names, and its settings say {experiment.start!r}")
         self._check_steps(experiment)
@@ -165,11 +164,11 @@ class Membership:
         self.models = experiment.models(self.data.federation.train)
 
     def _check_steps(self, experiment: Experiment) -> None:
-        """Refuse settings by which a request takes more steps, passes or rows of a batch than `steps`."""
+        """Refuse settings with more steps, passes or rows of a batch than `steps`."""
         local, n = experiment.local, len(self._examples.train)
-        asked = local.steps or local.epochs * -(-n // local.batch_size)
-        if asked > self.steps:
-            raise SettingError(f"{too_many_steps(asked, self.steps)}: join with --most-steps {asked}, or not at all")
+        steps = local.steps or local.epochs * -(-n // local.batch_size)
+        if steps > self.steps:
+            raise SettingError(f"{too_many_steps(steps, self.steps)}: join with --most-steps {steps}, or not at all")
         for name, value in flat(experiment.described()).items():
             section = name.partition(".")[0]
             if type(value) is int and value > self.steps and section not in ("data", "run", "clients"):
@@ -178,69 +177,71 @@ class Membership:
                     f"settings say {name} = {value}: join with a higher --most-steps, or not at all"
                 )
 
-    @_understood()
-    def _join(self, said: dict[str, Any]) -> None:
-        name = self._architecture(said)
-        e, chosen = self.experiment, {name: self.models[name]}
+    @_translate_errors()
+    def _join(self, welcome: dict[str, Any]) -> None:
+        name = self._architecture(welcome)
+        e, networks = self.experiment, {name: self.models[name]}
         algorithm = catalogue.algorithm(e.algorithm, e.local, e.settings.get(e.algorithm, {}))
         population = Population(
-            self.federation, chosen, task=catalogue.task(e.task), seed=e.run.seed,
-            dtype=getattr(torch, e.run.dtype), first=int(said["client"]),
+            self.federation, networks, task=catalogue.task(e.task), seed=e.run.seed,
+            dtype=getattr(torch, e.run.dtype), first=int(welcome["client"]),
         )  # fmt: skip
         runtime = Runtime(
-            population, algorithm.bind(population.federation, chosen), compilation="none", bf16=e.run.bf16
+            population, algorithm.bind(population.federation, networks), compilation="none", bf16=e.run.bf16
         )
-        folder = self.folder / "runs" / checked_id(self._asked["run"], "a run")
+        folder = self.folder / "runs" / check_id(self._offer["run"], "a run")
         models = None if e.run.stateless else ModelManager(folder, runtime.fresh(0))
         self.controller = Controller(
-            self.id, str(said["token"]), runtime, models,
-            monitor=self.monitor, begin=self.begin, go_on=self.go_on, leaving=lambda: self.why_leaving,
-            steps=self.steps,
+            self.id, str(welcome["token"]), runtime, models,
+            monitor=self.monitor, start_limits=self.start_limits, abort_limits=self.abort_limits,
+            leave_reason=lambda: self.leave_reason, steps=self.steps,
         )  # fmt: skip
 
 
-_SCHEMA: dict[str, type] = {  # of what the server says before requests
+_SCHEMA: dict[str, type] = {  # of the server's messages before requests
     "run": str, "settings": dict, "client": int, "model": str, "token": str, "public": bool, "start": bool,
     "refused": str,
 }  # fmt: skip
-_WHOLE = (("run", "settings"), ("client", "model", "token"), ("refused",))  # what each of its messages has
+_MESSAGES = (("run", "settings"), ("client", "model", "token"), ("refused",))  # required entries of each message
 
 
-def _said(data: bytes) -> dict[str, Any]:
-    """Return what a message of the server says, one before its requests.
+def _parse_message(data: bytes) -> dict[str, Any]:
+    """Return a message of the server before its requests.
 
     Raises:
-        RefusedError: it is too long, no JSON object, or not what a server says.
+        RefusedError: it is too long, no JSON object, or not a message of a server.
     """
     try:
-        said = parse(data, FIRST)
+        message = parse(data, FIRST)
     except ValueError as error:
-        raise RefusedError(f"the server says what no server of fedloom does: {error!s:.200}") from None
-    wrong = [name for name, kind in _SCHEMA.items() if name in said and type(said[name]) is not kind]
-    if wrong or not any(set(names) <= set(said) for names in _WHOLE):
-        what = (
-            f"{wrong[0]} = {said[wrong[0]]!r:.80}" if wrong else f"a message with {', '.join(said) or 'nothing'!s:.80}"
+        raise RefusedError(f"not a message of a fedloom server: {error!s:.200}") from None
+    wrong = [name for name, kind in _SCHEMA.items() if name in message and type(message[name]) is not kind]
+    if wrong or not any(set(names) <= set(message) for names in _MESSAGES):
+        description = (
+            f"{wrong[0]} = {message[wrong[0]]!r:.80}"
+            if wrong
+            else f"a message with {', '.join(message) or 'nothing'!s:.80}"
         )
-        raise RefusedError(f"the server says what no server of fedloom does: {what}")
-    if not 0 <= said.get("client", 0) < 1 << 40:
-        raise RefusedError(f"the number of a client is below 2**40, got {said['client']}")
-    return said
+        raise RefusedError(f"not a message of a fedloom server: {description}")
+    if not 0 <= message.get("client", 0) < 1 << 40:
+        raise RefusedError(f"the number of a client is below 2**40, got {message['client']}")
+    return message
 
 
-def own_id(folder: Path) -> str:
-    """Return the id of a device, which it has drawn once and keeps in its state folder."""
+def device_id(folder: Path) -> str:
+    """Return the id of a device from its state folder; draw one if there is none."""
     files.make(folder)
     path = folder / "id"
-    if not files.there(path):
+    if not files.exists(path):
         files.write(folder, "id", secrets.token_hex(16).encode())
-    return checked_id(files.load(path).decode(errors="replace").strip(), "a device")
+    return check_id(files.load(path).decode(errors="replace").strip(), "a device")
 
 
 def take_part(manager: CommunicationManager, member: Membership) -> bool:
-    """Answer at this rank until the server closes the run, or this process gets SIGTERM: whether it is the latter.
+    """Answer at this rank until the server closes the run or this process gets SIGTERM; return True for SIGTERM.
 
-    A signal is only seen between two calls of Python's, so messages are waited for in a thread of their own. A request
-    that is being answered when it comes is aborted; what was answered before is on disk.
+    Python handles a signal between two of its calls, so another thread waits for messages. A request that is being
+    answered at that time is aborted; the results of earlier ones are on disk.
 
     Raises:
         RankError: the server is gone.
@@ -252,32 +253,32 @@ def take_part(manager: CommunicationManager, member: Membership) -> bool:
         try:
             manager.limit = FIRST
             with threads(1):
-                while not member.over:
+                while not member.is_over:
                     idle.set()
                     message = bytes(manager.receive())
                     idle.clear()
-                    manager.limit = LIMIT  # of requests, which may come as soon as the first message is answered
+                    manager.limit = LIMIT  # requests may come once the first message is answered
                     manager.answer(member(message))
         except BaseException as error:
             problems.append(error)
         ended.set()
 
     def stop(*_: object) -> None:
-        member.why_leaving = "it leaves"
+        member.leave_reason = "it leaves"
 
     before = signal.signal(signal.SIGTERM, stop)
     threading.Thread(target=work, daemon=True).start()
     try:
-        while not ended.wait(0.1) and not (member.why_leaving and idle.is_set()):
+        while not ended.wait(0.1) and not (member.leave_reason and idle.is_set()):
             pass
     finally:
         signal.signal(signal.SIGTERM, before)
-    if problems and not member.why_leaving:
+    if problems and not member.leave_reason:
         if isinstance(problems[0], EOFError):
-            if member.over:  # and went as soon as it had said so
+            if member.is_over:  # it ended right after its last message
                 return False
             raise RankError(
-                "the server is gone: start it with --resume, and this device again, which waits for it"
+                "the server is gone: start it with --resume, and start this device again, which waits for it"
             ) from None
         raise problems[0]
-    return member.why_leaving is not None
+    return member.leave_reason is not None

@@ -1,4 +1,4 @@
-"""The Model Manager: what a device keeps between rounds, on its disk."""
+"""Model Manager: a device's states between rounds, on its disk."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ _NAME = re.compile(r"([0-9]{10})-([0-9]{10})-([0-9a-f]{32})\.safetensors")
 
 
 class ModelManager:
-    """A client's states, among them its personal model: one for each exchange whose fate the server may still decide.
+    """States of a client, its personal model among them: one for each exchange that the server may still accept.
 
-    `folder` holds a file for each (round, exchange), whose name has its digest, so that the folder needs no index.
-    `first`: the state before the first exchange. A server that is killed goes on from its last checkpoint and names an
-    exchange from before; so states go once the server has a checkpoint on disk that came after them.
+    `folder` holds a file for each (round, exchange). Its name has the digest of the state, so the folder needs no
+    index. `first`: the state before the first exchange. A killed server resumes from its last checkpoint and names an
+    exchange before it. So a state is deleted once the server has a later checkpoint on its disk.
 
-        exchanges   (0,0) (2,0)    | (3,0) (5,0) (5,1)     checkpoint after round 3: rounds 0, 1 and 2 are durable
-        prune(3)     goes  stays   | stay: a server that is killed now may name (2,0) again
+        exchanges   (0,0)    (2,0)   | (3,0) (5,0) (5,1)     checkpoint after round 3: rounds 0, 1 and 2 are durable
+        prune(3)    deleted  stays   | stay: a server that is killed now may name (2,0) again
     """
 
     def __init__(self, folder: Path, first: Any) -> None:
         self.folder, self.first = folder, first
-        self.keeps = bool(tree.leaves(first))  # or there is nothing to keep
+        self.has_state = bool(tree.leaves(first))  # False: the client keeps nothing
         files.make(folder)
         self.files: dict[Version, File] = {}
-        found: dict[Version, list[File]] = {}
+        by_version: dict[Version, list[File]] = {}
         for name in files.names(folder):
             if match := _NAME.fullmatch(name):
-                found.setdefault((int(match[1]), int(match[2])), []).append(File(name, match[3]))
+                by_version.setdefault((int(match[1]), int(match[2])), []).append(File(name, match[3]))
             elif name.endswith(".part"):  # of a process that was killed
                 files.remove(folder / name)
-        for version, those in found.items():
-            if len(those) == 1:
-                self.files[version] = those[0]
-            else:  # killed in `offer`, before the answer left: the server has accepted neither
-                for file in those:
+        for version, written in by_version.items():
+            if len(written) == 1:
+                self.files[version] = written[0]
+            else:  # killed in `offer`, before the answer was sent: none was accepted
+                for file in written:
                     files.remove(folder / file.name)
         self._accepted: Version | None = None
-        self.began: str | None = None  # the digest of the state that was asked for last
+        self.start_digest: str | None = None  # of the state that `state` returned last
 
     def state(self, accepted: Version | None, digest: str | None = None) -> Any:
-        """Return the state that came about in the exchange that the server accepted last, and has this digest.
+        """Return the state of the exchange that the server accepted last, with this digest.
 
         Raises:
-            StorageError: it is not here, damaged, or another one than the server accepted.
+            StorageError: it is missing, damaged, or another one than the server accepted.
         """
-        self._accepted, self.began = accepted, None
-        if accepted is None or not self.keeps:
+        self._accepted, self.start_digest = accepted, None
+        if accepted is None or not self.has_state:
             return self.first
         if accepted not in self.files:
             raise StorageError(
@@ -68,15 +68,15 @@ class ModelManager:
                 f"this device's state after (round, exchange) {accepted} is {file.digest[:8]}, and the server accepted "
                 f"{digest!s:.8}: bring its own state folder back"
             )
-        self.began = file.digest
+        self.start_digest = file.digest
         try:
             return decode(files.read(self.folder, file), self.first)
         except CodecError as error:
             raise StorageError(f"{self.folder / file.name} does not fit this algorithm and model: {error}") from None
 
     def offer(self, state: Any, version: Version) -> str | None:
-        """Write a new state, which follows from the one that was asked for; any other that does goes. Its digest."""
-        if not self.keeps:
+        """Write the state that follows the one returned last, replacing its alternatives; return its digest."""
+        if not self.has_state:
             return None
         data = encode(state)
         file = File(f"{version[0]:010d}-{version[1]:010d}-{files.digest(data)}.safetensors", files.digest(data))
@@ -88,9 +88,9 @@ class ModelManager:
         return file.digest
 
     def prune(self, durable: int) -> None:
-        """Delete what no server can name any more that has a checkpoint after so many rounds on its disk."""
-        chain = sorted(self.files)
-        for older, newer in itertools.pairwise(chain):
+        """Delete states that no server can name any more; `durable`: rounds before its last checkpoint on disk."""
+        versions = sorted(self.files)
+        for older, newer in itertools.pairwise(versions):
             if newer[0] < durable and self._accepted is not None and newer <= self._accepted:
                 self._forget(older)
 

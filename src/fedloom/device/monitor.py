@@ -1,4 +1,4 @@
-"""The System Monitor: how a device is doing, and when that forbids work."""
+"""System Monitor: readings of a device, and limits on them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedloom.core.errors import SettingError
 
 @dataclass(frozen=True)
 class Reading:
-    """What a device says of itself; None where it does not know.
+    """Reading of a device; None where a value is unknown.
 
-    `battery`: charge in [0, 1], None where it is plugged in. `load`: busy part of its processors in the last minute.
-    `temperature`: of its hottest processor, degrees Celsius. `memory`: MiB that are free.
+    `battery`: charge in [0, 1], None if plugged in. `load`: busy share of its processors in the last minute.
+    `temperature`: of its hottest processor, in degrees Celsius. `memory`: free MiB.
     """
 
     battery: float | None = None
@@ -30,13 +30,13 @@ SystemMonitor = Callable[[], Reading]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Least battery and memory, most load and temperature, with which a device works; None: any.
+    """Limits within which a device works: lowest battery and memory, highest load and temperature; None: no limit.
 
     Attributes:
-        battery: charge in [0, 1] that a device has left which is not plugged in.
-        load: busy part of its processors before it begins, 1 for all.
+        battery: charge in [0, 1], unless it is plugged in.
+        load: busy share of its processors, 1 for all.
         temperature: degrees Celsius.
-        memory: MiB that are free.
+        memory: free MiB.
     """
 
     battery: float | None = None
@@ -51,12 +51,12 @@ class Limits:
                 raise SettingError(f"{name} must be at least 0{' and at most 1' * (name == 'battery')}, got {value:g}")
 
     @property
-    def any(self) -> bool:
-        """Return whether there is a limit at all."""
+    def is_set(self) -> bool:
+        """Return whether any limit is set."""
         return any(getattr(self, field.name) is not None for field in fields(self))
 
-    def passed(self, reading: Reading) -> str | None:
-        """Return the limit that a reading is past, None if none is."""
+    def violation(self, reading: Reading) -> str | None:
+        """Return a description of the first limit that a reading violates; None if it is within all."""
         for name, sign in (("battery", 1), ("load", -1), ("temperature", -1), ("memory", 1)):
             limit, value = getattr(self, name), getattr(reading, name)
             if limit is not None and value is not None and sign * value < sign * limit:
@@ -73,14 +73,12 @@ def system_monitor() -> SystemMonitor:
     try:
         import psutil
     except ImportError as error:
-        raise SettingError(
-            f"limits of a device are measured by psutil ({error}): pip install fedloom[device]"
-        ) from None
+        raise SettingError(f"limits of a device need psutil ({error}): pip install fedloom[device]") from None
 
     def read() -> Reading:
         battery = getattr(psutil, "sensors_battery", lambda: None)()  # not on every system
         sensors: dict[str, Any] = getattr(psutil, "sensors_temperatures", dict)()
-        degrees = [each.current for found in sensors.values() for each in found]
+        degrees = [each.current for readings in sensors.values() for each in readings]
         return Reading(
             battery=None if battery is None or battery.power_plugged else battery.percent / 100,
             load=psutil.getloadavg()[0] / (os.cpu_count() or 1),

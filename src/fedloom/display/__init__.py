@@ -1,1 +1,1 @@
-"""What a person sees while and after something runs: tables on a terminal, a line of progress, a figure."""
+"""Display: progress of runs, tables on a terminal, a figure."""

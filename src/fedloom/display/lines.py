@@ -1,4 +1,4 @@
-"""Measured numbers over rounds as lines of a figure, for a script or a notebook."""
+"""Figure of measured numbers over rounds, for a script or a notebook."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def lines(series: Mapping[str, Sequence[tuple[int, float]]], ax: Axes | None = N
     """Draw numbers over rounds.
 
     Args:
-        series: (round, number) of each line, by what the legend calls it.
-        ax: where to draw; without it, axes of a new figure, which a notebook shows.
+        series: (round, number) of each line, by its name in the legend.
+        ax: axes to draw on; by default those of a new figure, which a notebook shows.
 
     Returns:
         The axes.

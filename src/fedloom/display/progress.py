@@ -1,4 +1,4 @@
-"""Progress of runs while a person looks: on a terminal, in a notebook, in a log file."""
+"""Progress of runs: on a terminal, in a notebook, in a log file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-Show = Callable[[int, str], None]  # rounds that are done, the newest number in words
+Show = Callable[[int, str], None]  # number of completed rounds, text of the newest number
 _WIDE = 80  # columns
 
 
 @dataclass
 class _Pace:
-    """Estimate of the time that coming rounds take: as long each as the rounds that this process has computed.
+    """Estimate of the remaining time, by the mean time of the rounds that this process has computed.
 
     Earlier rounds of a resumed run do not count.
     """
@@ -30,28 +30,28 @@ class _Pace:
     def __post_init__(self) -> None:
         self.start = self.clock()
 
-    def left(self, rounds: int) -> str:
-        """Return the time that a number of rounds will take; "-" before the first is computed."""
+    def time_left(self, rounds: int) -> str:
+        """Return the estimated time of a number of rounds; "-" before the first is computed."""
         return _duration((self.clock() - self.start) / self.computed * rounds) if self.computed else "-"
 
 
 @dataclass
-class Whole(_Pace):
-    """Several runs, one after the other: which one it is, and how long all will take."""
+class RunSequence(_Pace):
+    """Several runs, one after the other: the place of the current run, and the time that all will take."""
 
     rounds: list[int]  # of each run
-    begun: int = field(default=0, init=False)  # runs
+    started: int = field(default=0, init=False)  # runs
 
     @property
-    def which(self) -> str:
+    def position(self) -> str:
         """Place of the current run among several; "" where there is one."""
-        return f"run {self.begun} of {len(self.rounds)}" if len(self.rounds) > 1 else ""
+        return f"run {self.started} of {len(self.rounds)}" if len(self.rounds) > 1 else ""
 
-    def said(self, done: int) -> str:
-        """Return which run it is, and the time left for all of them, after `done` rounds of this one."""
-        if not self.which or not self.computed:
-            return self.which
-        return f"{self.which}, {self.left(sum(self.rounds[self.begun - 1 :]) - done)} for all"
+    def status(self, done: int) -> str:
+        """Return the place of the current run and the time left for all runs, after `done` rounds of the current."""
+        if not self.position or not self.computed:
+            return self.position
+        return f"{self.position}, {self.time_left(sum(self.rounds[self.started - 1 :]) - done)} for all"
 
 
 @contextmanager
@@ -60,20 +60,20 @@ def progress(
     label: str,
     rounds: int,
     *,
-    whole: Whole | None = None,
-    every: float = 30.0,
+    sequence: RunSequence | None = None,
+    interval: float = 30.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Show]:
     """Show a live line: round, newest number, time left; with several runs also the time left for all.
 
-    Where there is no terminal (a log file), print a line of text every `every` seconds of `clock` instead.
+    In a log file, print a line of text every `interval` seconds of `clock` instead.
     """
-    whole, pace = whole or Whole([rounds]), _Pace(clock=clock)
-    whole.begun += 1
-    if console.is_jupyter:  # one line that changes, which needs no widgets
-        every = 0.0
+    sequence, pace = sequence or RunSequence([rounds]), _Pace(clock=clock)
+    sequence.started += 1
+    if console.is_jupyter:  # one line is rewritten, without widgets
+        interval = 0.0
     if console.is_jupyter or not console.is_terminal:
-        yield _lines(console, label, rounds, whole, pace, every)
+        yield _lines(console, label, rounds, sequence, pace, interval)
         return
     wide = console.width >= _WIDE
     columns = (
@@ -85,35 +85,35 @@ def progress(
         TextColumn("{task.fields[seen]}"),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(escape(label), total=rounds, left="-", seen=whole.said(0))
+        task = bar.add_task(escape(label), total=rounds, left="-", seen=sequence.status(0))
 
         def show(done: int, newest: str) -> None:
-            _another(pace, whole)
-            seen = f"{newest}{_and(whole.said(done))}"
-            bar.update(task, completed=done, left=pace.left(rounds - done), seen=seen)
+            _count_round(pace, sequence)
+            seen = f"{newest}{_after_semicolon(sequence.status(done))}"
+            bar.update(task, completed=done, left=pace.time_left(rounds - done), seen=seen)
 
         yield show
 
 
-def watched(label: str, rounds: int, wanted: bool | None) -> AbstractContextManager[Show | None]:
-    """Return the `progress` of a run from Python; `wanted` None: only on a terminal or in a notebook."""
+def optional_progress(label: str, rounds: int, enabled: bool | None) -> AbstractContextManager[Show | None]:
+    """Return the `progress` of a run from Python. With `enabled` None it is shown on a terminal and in a notebook."""
     console = Console(stderr=True)
-    looks = console.is_terminal or console.is_jupyter
-    return progress(console, label, rounds) if (looks if wanted is None else wanted) else nullcontext()
+    is_visible = console.is_terminal or console.is_jupyter
+    return progress(console, label, rounds) if (is_visible if enabled is None else enabled) else nullcontext()
 
 
-def _lines(console: Console, label: str, rounds: int, whole: Whole, pace: _Pace, every: float) -> Show:
-    shown = pace.start
+def _lines(console: Console, label: str, rounds: int, sequence: RunSequence, pace: _Pace, interval: float) -> Show:
+    last_time = pace.start
     line: Any = None  # of a notebook's cell
 
     def show(done: int, newest: str) -> None:
-        nonlocal shown, line
+        nonlocal last_time, line
         now = pace.clock()
-        _another(pace, whole)
-        if now - shown >= every and (done < rounds or console.is_jupyter):
-            shown = now
-            left, said = pace.left(rounds - done), _and(whole.said(done))
-            text = f"{label}: round {done} of {rounds}, {newest}, {left} left{said}"
+        _count_round(pace, sequence)
+        if now - last_time >= interval and (done < rounds or console.is_jupyter):
+            last_time = now
+            time_left, status = pace.time_left(rounds - done), _after_semicolon(sequence.status(done))
+            text = f"{label}: round {done} of {rounds}, {newest}, {time_left} left{status}"
             if console.is_jupyter:
                 from IPython.display import display
 
@@ -127,14 +127,14 @@ def _lines(console: Console, label: str, rounds: int, whole: Whole, pace: _Pace,
     return show
 
 
-def _another(*paces: _Pace) -> None:
+def _count_round(*paces: _Pace) -> None:
     """Count a round that this process has computed."""
     for pace in paces:
         pace.computed += 1
 
 
-def _and(said: str) -> str:
-    return f"; {said}" if said else ""
+def _after_semicolon(text: str) -> str:
+    return f"; {text}" if text else ""
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What is printed on a terminal looks alike everywhere."""
+"""Style of tables on a terminal."""
 
 from __future__ import annotations
 

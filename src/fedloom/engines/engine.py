@@ -202,7 +202,7 @@ class Engine(ABC):
 
     def spare(self, names: Iterable[str]) -> None:
         """Delete no file of a state that has one of these names: checkpoints name them."""
-        self.states.named = set(names)
+        self.states.protected = set(names)
 
     # ---- asking
 

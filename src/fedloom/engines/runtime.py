@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batches
 from fedloom.core.client import Client, NotPlanned
-from fedloom.core.errors import ClientError, FedloomError, StackingError
+from fedloom.core.errors import ClientError, FedloomError, StackingError, quiet_vmap
 from fedloom.core.fold import fold
 from fedloom.core.fold.execution import Compilation, Execution, Programs, executing
 from fedloom.core.model import Model, own_defaults
@@ -31,7 +30,6 @@ STACKED = (
     "fedloom.core.random.normal(client.key, ...), instead of F.one_hot(y) torch.eye(C)[y]; or run with "
     "engine = 'loop' (docs/algorithms.md#write-your-own)"
 )
-NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"  # PyTorch's, of vmap
 
 
 class Runtime:
@@ -211,8 +209,7 @@ class Runtime:
             structure.append(out)
             return answer
 
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", NO_RULE)
+        with quiet_vmap():
             answer = vmap(one, in_dims=tuple(axes), randomness="error")(*flat)
         state, upload = tree.unflatten(list(answer), structure[-1])
         return state, upload

@@ -1,4 +1,4 @@
-"""What a model knows, class by class, and what it has forgotten."""
+"""Accuracy and forgetting of a model, class by class."""
 
 from fedloom.evaluate.accuracy import ClassCounts, classify, in_local, out_local, rate_right, rows_right
 from fedloom.evaluate.forgetting import forgetting, relative_forgetting

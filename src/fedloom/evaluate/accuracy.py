@@ -119,7 +119,7 @@ def _pass(
     task: Task,
     examples: Examples,
 ) -> tuple[npt.NDArray[np.bool_], float]:
-    """Return which examples are right, [N], and their mean loss. `predict` gets inputs that nobody else reads."""
+    """Return which examples are right, [N], and their mean loss. `predict` may overwrite its inputs."""
     if not len(examples):
         raise ValueError("there are no examples to evaluate on: give at least one")
     right, total = [], torch.zeros((), dtype=torch.float64, device=device)
@@ -130,7 +130,7 @@ def _pass(
         x = examples.normalise(stored.to(device), dtype)
         if images:
             return by_pixels(x)
-        shared = x.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()  # nothing was to be computed
+        shared = x.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()  # nothing was computed
         return x.clone() if shared else x
 
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""How much of its best the global model has lost, class by class."""
+"""Forgetting of the global model: its drop from its best earlier accuracy, class by class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def forgetting(
 
 
 def relative_forgetting(per_class: npt.NDArray[np.float64], convention: Literal["earlier", "all"] = "earlier") -> float:
-    """Return F as a share of the mean peak accuracy that it is lost from; arguments as of `forgetting`.
+    """Return F divided by the mean peak accuracy; arguments as of `forgetting`.
 
     F + final accuracy = mean peak accuracy <= 1, so F alone falls wherever accuracy rises; this share does not have to.
     Classes without test examples are left out. NaN where no class was ever right, or there is no earlier round.

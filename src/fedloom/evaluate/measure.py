@@ -1,4 +1,4 @@
-"""What runs measure after a round: each number is declared here once, with its unit, its direction and its meaning."""
+"""Measures of a round: each number is declared here once, with its unit, its direction and its meaning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Measure:
 
     @property
     def caption(self) -> str:
-        """Its meaning, with a reminder where a reader may take the direction for the other one."""
+        """Meaning of the measure, with its direction where a reader may mistake it."""
         return self.meaning + " Lower is better." * (self.unit == "points" and self.better == "low")
 
     @property
@@ -87,8 +87,8 @@ MEASURES: dict[str, Measure] = {
             unit="points", better="low", tunable="local_test",
         ),
         Measure(
-            "personal_worst_tenth", "Personal accuracy of the worst tenth", "worst tenth",
-            "Mean personal accuracy of the tenth of clients with the lowest.",
+            "personal_worst_tenth", "Personal accuracy of the worst decile", "worst decile",
+            "Mean personal accuracy of the 10 % of clients with the lowest accuracy.",
             tunable="local_test",
         ),
         Measure(

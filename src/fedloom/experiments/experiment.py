@@ -23,9 +23,11 @@ from fedloom.coordinator.settings import RunSettings
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.choices import Count, WholeNumber, check_choices
 from fedloom.core.errors import FedloomError, SettingError, SettingWarning
+from fedloom.core.frozen import Factors
 from fedloom.core.model import Model, packaged
 from fedloom.core.naming import did_you_mean, is_python_name, source_file
 from fedloom.core.optimiser import SGD, Adam, Local
+from fedloom.core.random import derive
 from fedloom.core.setting import setting
 from fedloom.data import Dataset, Examples, Federation, federate
 from fedloom.data.examples import MAX_CLASSES
@@ -143,10 +145,16 @@ class Experiment:
     """[Task by name](data.md#tasks) or `module:name`."""
     start: str | None = setting(None, "--start FILE")
     """Weights to start from: a `.safetensors` or [`.pt` file](export.md#files-from-outside)."""
+    start_only: str = setting("*", "--start-only PATTERN")
+    """Tensors that are taken from the `start` file, by words as those of `frozen`: `* !last:1` leaves out a last layer
+    that was made for other classes, which then begins by the seed."""
     frozen: str = setting("", "--frozen PATTERN")
     """Parameters that stay as they begin: glob patterns of their names or of their layers', `last:N` for the last N
     layers, or a kind of layers (`norm`, `conv`, `linear`, `embedding`), separated by spaces; a word that begins with !
     takes back. `* !last:1` trains the last layer alone. [Frozen parts](frozen.md) are never sent."""
+    factors: Factors = setting("second", "--factors NAME")
+    """Of a [low-rank adapter](frozen.md#adapters) B A: train the `second` factor B alone, so that the mean of B is that
+    of the products, or `both`."""
 
     data: DataSettings = field(default_factory=DataSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
@@ -221,7 +229,7 @@ class Experiment:
                     f"{' or '.join(map(str, below[:3]))}"
                 )
             raise SettingError(f"{directory} holds no run; name a folder with a settings.json, as --out makes it")
-        described = RunDirectory(directory).document("settings")
+        described = RunDirectory(directory).settings()
         if "data" not in described:
             raise SettingError(
                 f"the run in {directory} was started from Python with objects of its own: go on with it from there, "
@@ -366,12 +374,15 @@ class Experiment:
     def models(self, train: Examples) -> dict[str, Model]:
         """Return the architectures, by name."""
         found = catalogue.models(self.model, train).items()
-        made = {name: Model(make, name=name, frozen=self.frozen) for name, make in found}
+        made = {name: Model(make, name=name, frozen=self.frozen, factors=self.factors) for name, make in found}
         if self.start is None:
+            if self.start_only != "*":
+                raise SettingError(f"start_only = {self.start_only!r} says what is taken from a file: set start too")
             return made
         if len(made) > 1:
             raise SettingError(f"start takes the weights of one model, and model = {self.model!r} names {len(made)}")
-        return {n: load_network(self.start, m) for n, m in made.items()}
+        seed = derive(self.run.seed, "init")
+        return {n: load_network(self.start, m, only=self.start_only, seed=seed) for n, m in made.items()}
 
     def job(self, federation: Federation | None = None) -> Job:
         """Make the job, which is everything that determines the run.
@@ -441,7 +452,15 @@ class Federations:
         return experiment.job(self.of(experiment))
 
 
-_TOP = {"algorithm": str, "model": str, "task": str, "start": str | None, "frozen": str}
+_TOP = {
+    "algorithm": str,
+    "model": str,
+    "task": str,
+    "start": str | None,
+    "start_only": str,
+    "frozen": str,
+    "factors": Factors,
+}
 _SECTIONS = ("data", "clients", "local", "run")
 
 

@@ -11,7 +11,8 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
-from fedloom.core.errors import CodecError, SettingError
+from fedloom.core import patterns
+from fedloom.core.errors import CodecError, SettingError, SettingWarning, warn
 from fedloom.core.model import Model
 from fedloom.core.types import Weights
 from fedloom.experiments.export import file_format, filled, some_of, tensors_of
@@ -38,22 +39,29 @@ def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dty
     return Weights({n: tensors[n] for n in model.params}, {n: tensors[n] for n in model.buffers})
 
 
-def load_network(path: str | os.PathLike[str], model: Model) -> Model:
+def load_network(path: str | os.PathLike[str], model: Model, *, only: str = "*", seed: int = 0) -> Model:
     """Return a network that begins with the tensors of a file, its frozen tensors included.
 
     What may stand in the file, and what is raised: as for `load_weights`.
+
+    Args:
+        path: the file.
+        model: the architecture.
+        only: words that choose what is taken from the file (`core/patterns.py`): "* !last:1" leaves out a last layer
+            for other classes. What else the file has is named in a warning.
+        seed: of the values that are not taken, as of `model.init`.
     """
-    return Model(filled(model, _read(Path(path), model, torch.float32)), name=model.name)
+    return Model(filled(model, _read(Path(path), model, torch.float32, only, seed)), name=model.name)
 
 
-def _read(path: Path, model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return all tensors of a network as a file has them."""
+def _read(path: Path, model: Model, dtype: torch.dtype, only: str = "*", seed: int = 0) -> dict[str, Tensor]:
+    """Return all tensors of a network: those that `only` chooses as a file has them, others as at a seed."""
     format = file_format(path)
     if format == "onnx":
         raise SettingError(f"{path} cannot be read back: ONNX holds a network; give a .safetensors, .pt or .pth file")
     if not path.is_file():
         raise SettingError(f"{path} is no file; give a .safetensors, .pt or .pth file")
-    template = model.whole(0, dtype)
+    template = model.whole(seed, dtype)
     network = model.skeleton()
     first = {id(tensor): name for name, tensor in tensors_of(network)}
     # Tied tensors have several names; a file may hold any of them.
@@ -61,12 +69,19 @@ def _read(path: Path, model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
     for name, tensor in network.state_dict(keep_vars=True).items():
         if isinstance(tensor, Tensor):
             aliases.setdefault(first[id(tensor)], []).append(name)
-    wanted = {alias: template.get(n) for n, names in aliases.items() for alias in names}
+    parameters = [name for name, _ in network.named_parameters()]
+    if only == "*":
+        chosen = set(template)
+    else:
+        patterns.check(only)
+        patterns.check_chosen(only, template, parameters, network, model.name)
+        chosen = patterns.chosen(only, template, parameters, model.kinds)
+    wanted = {alias: template[n] for n, names in aliases.items() if n in chosen for alias in names}
     read = _read_safetensors if format == "safetensors" else _read_state_dict
-    found = read(path, {n: tuple(t.shape) for n, t in wanted.items() if t is not None})
+    found = read(path, {n: tuple(t.shape) for n, t in wanted.items()}, only != "*")
 
     def value(name: str, initial: Tensor, trained: bool) -> Tensor:
-        if name not in aliases:
+        if name not in aliases or name not in chosen:
             return initial
         tensors = [found[alias] for alias in aliases[name] if alias in found]
         if not tensors:
@@ -83,30 +98,40 @@ def _read(path: Path, model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
             raise CodecError(f"{path}: {name!r} has values that are NaN or infinite in {dtype}")
         return tensor
 
-    parameters = {name for name, _ in network.named_parameters()}
     return {name: value(name, tensor, name in parameters) for name, tensor in template.items()}
 
 
-def _check(path: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
+def _check(
+    path: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], part: bool
+) -> list[str]:
+    """Return the names of the tensors to take from a file. `part`: it may have others."""
+    if part and (others := [name for name in found if name not in wanted]):
+        warn(f"not taken from {path}: {some_of(others)}", SettingWarning)
     for name, shape in found.items():
         if name not in wanted:
+            if part:
+                continue
             raise CodecError(f"{path} has {name!r}, which the model has not; the model has {some_of(list(wanted))}")
         if shape != wanted[name]:
-            raise CodecError(f"{path}: {name!r} has the shape {list(shape)}, the model's has {list(wanted[name])}")
+            raise CodecError(
+                f"{path}: {name!r} has the shape {list(shape)}, the model's has {list(wanted[name])}: take the other "
+                "tensors alone (start_only = '* !last:1' leaves out the last layer)"
+            )
+    return [name for name in found if name in wanted]
 
 
-def _read_safetensors(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def _read_safetensors(path: Path, wanted: Mapping[str, tuple[int, ...]], part: bool) -> dict[str, Tensor]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:  # compares the header with the length of the file
-            _check(path, {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}, wanted)  # noqa: SIM118
-            return {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+            shapes = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
+            return {n: file.get_tensor(n) for n in _check(path, shapes, wanted, part)}
     except CodecError:
         raise
     except Exception as error:
         raise CodecError(f"{path} is no whole safetensors file: {error}") from error
 
 
-def _read_state_dict(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def _read_state_dict(path: Path, wanted: Mapping[str, tuple[int, ...]], part: bool) -> dict[str, Tensor]:
     try:
         with zipfile.ZipFile(path) as archive:
             packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
@@ -131,5 +156,4 @@ def _read_state_dict(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[
                 f"{path}: {name!r} is a {type(value).__name__}; a state_dict maps names to dense tensors: "
                 "save it with torch.save(module.state_dict(), ...)"
             )
-    _check(path, {n: tuple(t.shape) for n, t in tensors.items()}, wanted)
-    return tensors
+    return {n: tensors[n] for n in _check(path, {n: tuple(t.shape) for n, t in tensors.items()}, wanted, part)}

@@ -16,11 +16,27 @@ from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fedloom.analyses import Analysis
+    from fedloom.analyses.analysis_result import AnalysisResult
+    from fedloom.papers.reproduction.claims import Claim
     from fedloom.papers.reproduction.recipe import Recipe
     from fedloom.papers.reproduction.results import Result
 
-__all__ = ["STUDIES", "Study", "analyses", "find", "recipes", "study", "tables"]
+__all__ = [
+    "STUDIES",
+    "Study",
+    "analyses",
+    "claims",
+    "figures",
+    "find",
+    "recipes",
+    "reduced",
+    "study",
+    "tables",
+    "title",
+]
 
 STUDIES = (  # the name of each paper's folder
     "fedntd",  # Lee et al., NeurIPS 2022
@@ -33,23 +49,31 @@ STUDIES = (  # the name of each paper's folder
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
-    """Tables, recipes and analyses that one paper offers to `fedloom reproduce` and `fedloom analyse`.
+    """Tables, recipes, analyses, claims and figures that one paper offers to the commands.
 
-    Names of tables and analyses are the user's words for them, so no two studies share one.
+    Names of tables, analyses and figures are the user's words for them, so no two studies share one.
 
     Attributes:
+        title: the paper, as people name it.
         tables: what each published table is about, by its name.
         recipes: makes the recipes of each table: one for each cell and each other reading of its settings.
         analyses: those that only this paper needs, by name; what each measures is the first line of its docstring.
         remarks: what results of one column say of claims that are no order of methods, in sentences.
         evidence: files of a run, beside its logs, that remarks are made of.
+        claims: makes what the paper claims, in the order in which it is told.
+        figures: those that are drawn of many runs, by name; each gets folders of results.
+        reduced: in what the runs of a table are less than the paper's at their full length, by its name.
     """
 
+    title: str = ""
     tables: Mapping[str, str]
     recipes: Callable[[], Mapping[str, Sequence[Recipe]]]
     analyses: Mapping[str, Analysis]
     remarks: Callable[[Sequence[Result]], list[str]] = field(default=lambda results: [])
     evidence: tuple[str, ...] = ()
+    claims: Callable[[], Sequence[Claim]] = tuple
+    figures: Mapping[str, Callable[[Sequence[Path]], AnalysisResult]] = field(default_factory=dict)
+    reduced: Mapping[str, str] = field(default_factory=dict)
 
 
 def tables() -> dict[str, str]:
@@ -97,11 +121,56 @@ def find(table: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> l
     return select(recipes(table), only, methods)
 
 
+def claims(source: str) -> list[Claim]:
+    """Return what a paper claims.
+
+    Args:
+        source: its study, as `STUDIES` names it.
+
+    Raises:
+        SettingError: there is no such source.
+    """
+    return list(_source(source).claims())
+
+
+def title(source: str) -> str:
+    """Return the title of a study.
+
+    Raises:
+        SettingError: there is no such source.
+    """
+    return _source(source).title
+
+
+def reduced(source: str) -> Mapping[str, str]:
+    """Return in what tables of a study are less than the paper's, by their names.
+
+    Raises:
+        SettingError: there is no such source.
+    """
+    return _source(source).reduced
+
+
+def figures(source: str) -> Mapping[str, Callable[[Sequence[Path]], AnalysisResult]]:
+    """Return the figures of a study that are drawn of many runs, by their names.
+
+    Raises:
+        SettingError: there is no such source.
+    """
+    return _source(source).figures
+
+
 def analyses() -> dict[str, Analysis]:
     """Return every analysis by its name: those for any run, then those of each study."""
     from fedloom.analyses import ANALYSES
 
     return ANALYSES | {name: measure for study in _studies() for name, measure in study.analyses.items()}
+
+
+def _source(name: str) -> Study:
+    if name not in STUDIES:
+        raise SettingError(f"unknown source {name!r}{did_you_mean(name, STUDIES)}; there are {', '.join(STUDIES)}")
+    return _studies()[STUDIES.index(name)]
 
 
 @functools.cache

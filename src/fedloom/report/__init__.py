@@ -1,4 +1,4 @@
-"""What a person looks at: a report of runs, and tables on a terminal."""
+"""Report: a page of runs, and tables on a terminal."""
 
 from fedloom.report.console import comparison_table, readings_table
 from fedloom.report.heterogeneity import FederationTable, Heterogeneity, draw_federation, heterogeneity

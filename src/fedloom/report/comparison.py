@@ -1,4 +1,4 @@
-"""The tables of a report: numbers of methods beside each other, for the page and as CSV."""
+"""Tables of a report: numbers of methods beside each other, for the page and as CSV."""
 
 from __future__ import annotations
 
@@ -16,44 +16,46 @@ from fedloom.report.methods import Floats, Method, Run, evaluation_seconds, is_l
 from fedloom.report.number_table import Column, Table, amount, percent, signed, whole
 from fedloom.report.printable import class_names, client_names, part, printable
 
-_MOST_NAMED = 40  # clients in a table
+_MOST_NAMED = 40  # rows of clients in a table
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def headline(methods: Sequence[Method]) -> Table:
-    """Return a row for each method: where it ended and what it cost, mean over its finished runs."""
-    many = newest(min(run.rounds for m in methods for run in m.counted))
-    measured = [
+    """Return a row for each method: its last accuracies and its cost, mean over its finished runs."""
+    last_rounds = newest(min(run.rounds for m in methods for run in m.counted_runs))
+    measured_columns = [
         *(_column(name, "accuracy, %") for name in ("global_accuracy", "personal_accuracy", "personal_worst_tenth")),
-        Column(f"global_accuracy_last_{many}", f"global, mean of last {many}", percent, "high", "accuracy, %"),
+        Column(
+            f"global_accuracy_last_{last_rounds}", f"global, mean of last {last_rounds}", percent, "high", "accuracy, %"
+        ),
         Column("forgetting", "forgetting, points", percent, "low"),
         *(_column(f"new_{way}_accuracy", "new clients, %") for way in ("global", "fine_tuned", "personalised")),
         _column("better_than_global", "clients better off, %"),
     ]
     cells: list[list[Any]] = []
     for m in methods:
-        row: list[Any] = [m.last(c.name) for c in measured]
-        row[3] = m.last("global_accuracy", many)
-        better = m.spread(lambda run: better_than_alone(run, methods))
-        cells.append([m.label, *row, better, *map(m.spread, (megabytes, seconds, evaluation)), len(m.counted)])
+        row: list[Any] = [m.last(c.name) for c in measured_columns]
+        row[3] = m.last("global_accuracy", last_rounds)
+        better = m.spread(lambda run: share_better_than_local_only(run, methods))
+        cells.append([m.label, *row, better, *map(m.spread, (megabytes, seconds, evaluation)), len(m.counted_runs)])
     columns = [
         Column("method", "method"),
-        *measured,
+        *measured_columns,
         Column("better_than_local_only", "than alone", percent, "high", "clients better off, %"),
         Column("mb_per_round", "MB", amount, "low", "a round"),
         Column("seconds_per_round", "s, training", amount, "low", "a round"),
         Column("evaluation_seconds_per_round", "s, evaluation", amount, group="a round"),
         Column("runs", "runs", whole),
     ]
-    kept = [
+    shown_columns = [
         i
         for i, c in enumerate(columns)
         if any(row[i] is not None for row in cells)
-        and (many > 1 or c is not measured[3])
-        and (c.name != "runs" or len({len(m.counted) for m in methods}) > 1)
+        and (last_rounds > 1 or c is not measured_columns[3])
+        and (c.name != "runs" or len({len(m.counted_runs) for m in methods}) > 1)
     ]
-    rows = [[row[i] for i in kept] for row in cells]
-    return Table("summary", [columns[i] for i in kept], rows, [m.number for m in methods])
+    rows = [[row[i] for i in shown_columns] for row in cells]
+    return Table("summary", [columns[i] for i in shown_columns], rows, [m.number for m in methods])
 
 
 def _column(name: str, group: str) -> Column:
@@ -61,31 +63,33 @@ def _column(name: str, group: str) -> Column:
     return Column(name, MEASURES[name].label, percent, MEASURES[name].better, group)
 
 
-def alone(run: Run, methods: Sequence[Method]) -> dict[str, float]:
+def local_only_accuracy(run: Run, methods: Sequence[Method]) -> dict[str, float]:
     """Return the accuracy of each client in the local-only run beside `run`, by client; empty without one.
 
     That run has the same problem and seed, and the same clients. Also empty where `run` itself is local-only.
     """
     if is_local_only(run.history.algorithm):
         return {}
-    own = next((m.problem for m in methods if any(r is run for r in m.runs)), None)
-    beside = [r for m in methods if m.problem == own for r in m.counted if is_local_only(r.history.algorithm)]
-    return next((last_judged(r) for r in beside if r.pairs_with(run)), {})
+    problem = next((m.problem for m in methods if any(r is run for r in m.runs)), None)
+    candidates = [
+        r for m in methods if m.problem == problem for r in m.counted_runs if is_local_only(r.history.algorithm)
+    ]
+    return next((last_personal_accuracy(r) for r in candidates if r.pairs_with(run)), {})
 
 
 def gains(run: Run, methods: Sequence[Method]) -> list[float]:
-    """Return each client's personal accuracy less that of local-only training, rising; empty without such a run."""
-    mine, theirs = last_judged(run), alone(run, methods)
+    """Return each client's personal accuracy minus that of local-only training, sorted; empty without such a run."""
+    mine, theirs = last_personal_accuracy(run), local_only_accuracy(run, methods)
     return sorted(mine[k] - theirs[k] for k in mine.keys() & theirs.keys())
 
 
 def all_gains(method: Method, methods: Sequence[Method]) -> Floats:
-    """Return each client's personal accuracy less that of local-only training, of all counted runs together."""
-    return np.array([gain for run in method.counted for gain in gains(run, methods)], np.float64)
+    """Return each client's personal accuracy minus that of local-only training, of all counted runs together."""
+    return np.array([gain for run in method.counted_runs for gain in gains(run, methods)], np.float64)
 
 
-def gained(methods: Sequence[Method]) -> Table | None:
-    """Return a row per method: how many clients gain over local-only training, and how much.
+def gains_table(methods: Sequence[Method]) -> Table | None:
+    """Return a row per method: the shares of clients above and below local-only training, and their gains.
 
     A method without a local-only run beside it has no row. None where no method has one.
     """
@@ -109,23 +113,23 @@ def gained(methods: Sequence[Method]) -> Table | None:
     return Table("gains", columns, rows, numbers) if rows else None
 
 
-def better_than_alone(run: Run, methods: Sequence[Method]) -> float | None:
+def share_better_than_local_only(run: Run, methods: Sequence[Method]) -> float | None:
     """Return the share of clients whose personal model beats local-only training; None without such a run."""
     found = gains(run, methods)
     return sum(gain > 0 for gain in found) / len(found) if found else None
 
 
-def last_judged(run: Run) -> dict[str, float]:
+def last_personal_accuracy(run: Run) -> dict[str, float]:
     """Return the accuracy of each client's personal model when it was evaluated last, by client."""
-    judged = [r["personal_by_client"] for r in run.history.metrics if r.get("personal_by_client")]
-    return dict(judged[-1]) if judged else {}
+    evaluations = [r["personal_by_client"] for r in run.history.metrics if r.get("personal_by_client")]
+    return dict(evaluations[-1]) if evaluations else {}
 
 
-def by_name(run: Run) -> dict[str, float]:
-    """Return what `last_judged` gives for the clients that have names, by name."""
-    judged, federation = last_judged(run), run.history.federation
+def accuracy_by_name(run: Run) -> dict[str, float]:
+    """Return `last_personal_accuracy` of the clients that have names, by name."""
+    accuracies, federation = last_personal_accuracy(run), run.history.federation
     names = zip(federation.get("shown", ()), federation.get("client_names") or (), strict=False)
-    return {name: judged[str(k)] for k, name in names if str(k) in judged}
+    return {name: accuracies[str(k)] for k, name in names if str(k) in accuracies}
 
 
 def megabytes(run: Run) -> float | None:
@@ -135,39 +139,39 @@ def megabytes(run: Run) -> float | None:
 
 def seconds(run: Run) -> float | None:
     """Return the seconds of a round's training; None where rounds were not timed."""
-    return _known(training_seconds(run.history))
+    return _none_if_nan(training_seconds(run.history))
 
 
 def evaluation(run: Run) -> float | None:
     """Return the seconds of a round's evaluation; None where rounds were not timed."""
-    return _known(evaluation_seconds(run.history))
+    return _none_if_nan(evaluation_seconds(run.history))
 
 
-def _known(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
 def total_seconds(run: Run) -> float:
-    """Return the seconds of a run with its evaluations, as far as they were timed."""
+    """Return the timed seconds of a run, evaluations included."""
     return sum(sum(t["seconds"].values()) for t in run.history.timing)
 
 
 def targets(methods: Sequence[Method], metric: str) -> Table | None:
     """Return the rounds, MB and seconds that each method needs to reach some accuracies.
 
-    Three accuracies are targets: the highest that all methods reach, the highest that some reach, and one between. They
-    are multiples of 5 %, or of 1 % where methods lie closer. For one method they are the highest and two on its way. A
-    method reaches a target when every counted run does; numbers are means over runs. None where no method rises.
+    The targets are three accuracies: the highest that all methods reach, the highest that any reaches, and one between.
+    They are multiples of 5 %, or of 1 % where methods lie closer. For one method they are its highest and two below. A
+    method reaches a target if every counted run does; numbers are means over runs. None where no method rises.
     """
-    having = [m for m in methods if m.has(metric)]
-    if not having:
+    measured = [m for m in methods if m.has(metric)]
+    if not measured:
         return None
-    best = [min(float(run.history.series(metric).max()) for run in m.counted) for m in having]
-    start = max(float(run.history.series(metric)[0]) for m in having for run in m.counted)
+    best = [min(float(run.history.series(metric).max()) for run in m.counted_runs) for m in measured]
+    start = max(float(run.history.series(metric)[0]) for m in measured for run in m.counted_runs)
     levels: list[float] = []
     for step in (0.05, 0.01):
         grid = [level for n in range(1, 101) if start < (level := round(n * step, 2)) <= max(best)]
-        low = max(0, sum(level <= min(best) for level in grid) - 1) if len(having) > 1 else len(grid) // 2
+        low = max(0, sum(level <= min(best) for level in grid) - 1) if len(measured) > 1 else len(grid) // 2
         levels = [grid[n] for n in sorted({low, (low + len(grid) - 1) // 2, len(grid) - 1})] if grid else []
         if len(levels) > 1:
             break
@@ -182,32 +186,33 @@ def targets(methods: Sequence[Method], metric: str) -> Table | None:
             Column(f"seconds_to_{tag}", "seconds", amount, "low", at),
         ]
     rows: list[list[Any]] = []
-    for m in having:
+    for m in measured:
         row: list[Any] = [m.label]
         for level in levels:
-            reached = [run.history.to_target(metric, level) for run in m.counted]
-            those = [r for r in reached if r is not None]
-            if len(those) < len(reached):
+            reached = [run.history.to_target(metric, level) for run in m.counted_runs]
+            costs = [r for r in reached if r is not None]
+            if len(costs) < len(reached):
                 row += [None, None, None]
                 continue
-            spent = float(np.mean([r.seconds for r in those]))
-            row += [float(np.mean([r.rounds for r in those])), float(np.mean([r.bytes for r in those])) / 1e6]
+            spent = float(np.mean([r.seconds for r in costs]))
+            row += [float(np.mean([r.rounds for r in costs])), float(np.mean([r.bytes for r in costs])) / 1e6]
             row.append(None if math.isnan(spent) else spent)
         rows.append(row)
-    return Table(f"targets_{metric}", columns, rows, [m.number for m in having])
+    return Table(f"targets_{metric}", columns, rows, [m.number for m in measured])
 
 
 def settings(methods: Sequence[Method]) -> tuple[dict[str, str], Table | None]:
-    """Return the settings that all methods share, and a table of what each does otherwise; None for a single method."""
-    shared, own = differences(methods)
-    other = None
+    """Return the settings that all methods share, and a table of the others by method; None for a single method."""
+    shared, own_settings = differences(methods)
+    differing = None
     if len(methods) > 1:
         rows = [
-            [m.label, ", ".join(f"{k} = {v}" for k, v in d.items()) or "–"] for m, d in zip(methods, own, strict=True)
+            [m.label, ", ".join(f"{k} = {v}" for k, v in d.items()) or "–"]
+            for m, d in zip(methods, own_settings, strict=True)
         ]
         columns = [Column("method", "method"), Column("settings", "what differs")]
-        other = Table("settings_that_differ", columns, rows, [m.number for m in methods])
-    return shared, other
+        differing = Table("settings_that_differ", columns, rows, [m.number for m in methods])
+    return shared, differing
 
 
 def all_settings(methods: Sequence[Method]) -> Table:
@@ -219,36 +224,39 @@ def all_settings(methods: Sequence[Method]) -> Table:
 
 
 def failures(methods: Sequence[Method]) -> Table | None:
-    """Count the clients that were asked and did not answer, by method and reason; None where there are none.
+    """Count the selected clients without a response, by method and reason; None where there are none.
 
     Reasons that differ in their numbers alone are one row: "the loss is nan at batch …".
     """
     rows: list[list[Any]] = []
     numbers = []
     for m in methods:
-        found: dict[str, list[tuple[str, str]]] = {}  # (reason, client), by the reason without its numbers
-        asked = sum(len(r.get("clients", ())) for run in m.runs for r in run.history.metrics)
+        by_reason: dict[str, list[tuple[str, str]]] = {}  # (reason, client), by the reason without its numbers
+        selected = sum(len(r.get("clients", ())) for run in m.runs for r in run.history.metrics)
         for run in m.runs:
             for record in run.history.metrics:
                 for client, reason in record.get("failed", {}).items():
-                    found.setdefault(_NUMBER.sub("…", reason), []).append((reason, client))
-        for alike, those in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
-            said, who = map(set, zip(*those, strict=True))
-            reason, share = said.pop() if len(said) == 1 else alike, len(those) / asked if asked else None
-            rows.append([m.label, printable(reason), len(those), share, len(who)])
+                    by_reason.setdefault(_NUMBER.sub("…", reason), []).append((reason, client))
+        for pattern, losses in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+            reasons, clients = map(set, zip(*losses, strict=True))
+            reason, share = (
+                reasons.pop() if len(reasons) == 1 else pattern,
+                len(losses) / selected if selected else None,
+            )
+            rows.append([m.label, printable(reason), len(losses), share, len(clients)])
             numbers.append(m.number)
     columns = [
         Column("method", "method"),
         Column("reason", "reason"),
         Column("times", "times", whole),
-        Column("share", "of those asked, %", percent),
+        Column("share", "of selected, %", percent),
         Column("clients", "different clients", whole),
     ]
     return Table("failures", columns, rows, numbers) if rows else None
 
 
 def facts(methods: Sequence[Method]) -> tuple[Table, str]:
-    """Return how each run was computed: engine and why, rounds, seconds in all, memory; and the versions.
+    """Return how each run was computed: engine and its reason, rounds, total seconds, memory; and the versions.
 
     If all runs have the same versions, these are returned beside the table. Otherwise they are one of its columns.
     """
@@ -260,14 +268,14 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
             peaks = [t["peak_rss_mib"] for t in h.timing if t.get("peak_rss_mib") is not None]
             used = part(h.manifest, "versions") or part(h.settings, "versions")
             versions_used = ", ".join(f"{k} {v}" for k, v in used.items()) if isinstance(used, dict) else ""
-            of = "" if run.planned is None else f" of {run.planned}"
+            total = "" if run.planned_rounds is None else f" of {run.planned_rounds}"
             rows.append(
                 [
                     run.folder,
                     *[m.problem.title] * several,
                     m.label,
                     run.seed,
-                    f"{run.rounds}{of}",
+                    f"{run.rounds}{total}",
                     total_seconds(run) if h.timing else None,
                     max(peaks) if peaks else None,
                     printable(f"{h.engine}: {h.engine_reason}") if h.engine else None,
@@ -286,10 +294,10 @@ def facts(methods: Sequence[Method]) -> tuple[Table, str]:
         Column("versions", "versions"),
     ]
     versions = {row[-1] for row in rows}
-    alike = (versions.pop() or "") if len(versions) == 1 else ""
-    if alike:
+    common = (versions.pop() or "") if len(versions) == 1 else ""
+    if common:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return Table("runs", columns, rows, [m.number for m in methods for _ in m.runs]), alike
+    return Table("runs", columns, rows, [m.number for m in methods for _ in m.runs]), common
 
 
 def rounds(methods: Sequence[Method]) -> Table:
@@ -307,11 +315,11 @@ def personal(methods: Sequence[Method]) -> Table | None:
     rows: list[list[Any]] = []
     for m in methods:
         for run in m.runs:
-            judged = [r for r in run.history.metrics if r.get("personal_by_client")]
-            without, called = alone(run, methods), client_names(run.history.federation)
-            for client, accuracy in judged[-1]["personal_by_client"].items() if judged else ():
+            evaluations = [r for r in run.history.metrics if r.get("personal_by_client")]
+            without, called = local_only_accuracy(run, methods), client_names(run.history.federation)
+            for client, accuracy in evaluations[-1]["personal_by_client"].items() if evaluations else ():
                 name = called.get(int(client)) if client.isdecimal() else None
-                of = [m.label, run.folder, run.seed, judged[-1]["round"], printable(client), name]
+                of = [m.label, run.folder, run.seed, evaluations[-1]["round"], printable(client), name]
                 rows.append([*of, accuracy, without.get(client)])
     names = ("method", "run", "seed", "round", "client", "name", "accuracy", "local_only")
     return Table("personal", [Column(name, name) for name in names], rows) if rows else None
@@ -324,21 +332,21 @@ def named_clients(methods: Sequence[Method]) -> Table | None:
     name: where seeds draw the examples, a client's number differs from run to run.
     """
 
-    def of(name: str) -> Callable[[Run], float | None]:
-        return lambda run: by_name(run).get(name)
+    def accuracy_of(name: str) -> Callable[[Run], float | None]:
+        return lambda run: accuracy_by_name(run).get(name)
 
-    runs = [run for m in methods for run in m.counted]
-    judged = list(dict.fromkeys(name for run in runs for name in by_name(run)))
-    if not 0 < len(judged) <= _MOST_NAMED:
+    runs = [run for m in methods for run in m.counted_runs]
+    names = list(dict.fromkeys(name for run in runs for name in accuracy_by_name(run)))
+    if not 0 < len(names) <= _MOST_NAMED:
         return None
     columns = [Column("client", "client"), *(Column(m.label, m.label, percent, group="accuracy, %") for m in methods)]
-    rows = [[printable(name, 20), *(m.spread(of(name)) for m in methods)] for name in judged]
+    rows = [[printable(name, 20), *(m.spread(accuracy_of(name)) for m in methods)] for name in names]
     return Table("clients", columns, rows)
 
 
 def examples(name: str, federation: dict[str, Any]) -> Table:
     """Return the training examples by client and class, from a federation.json."""
-    called = client_names(federation)
+    client_labels = client_names(federation)
     names = ("client", *(f"class_{c}" for c in class_names(federation)))
-    rows = [[called.get(k, k), *row] for k, row in zip(federation["shown"], federation["train"], strict=True)]
+    rows = [[client_labels.get(k, k), *row] for k, row in zip(federation["shown"], federation["train"], strict=True)]
     return Table(name, [Column(n, n) for n in names], rows)

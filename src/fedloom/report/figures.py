@@ -1,4 +1,4 @@
-"""The figures of a report that compare methods; each function leaves out what was not measured."""
+"""Figures of a report that compare methods; each function leaves out methods without the measure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedloom.report.comparison import all_gains, last_judged
+from fedloom.report.comparison import all_gains, last_personal_accuracy
 from fedloom.report.methods import Curve, Floats, Method
 from fedloom.report.printable import class_names
 from fedloom.report.style import (
@@ -24,45 +24,49 @@ from fedloom.report.style import (
     label_ends,
     plain,
 )
-from fedloom.report.sweeps import Swept, order, short
+from fedloom.report.sweeps import SweepResult, order, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_BANDS = 8  # of as many methods; more would hide each other
+MOST_BANDS = 8  # methods with bands; more would hide each other
 _MOST_LABELS = 8  # lines named at their ends; more get a legend
 _COLUMNS = 2  # of that legend
-MOST_POINTS = 300  # of a row of clients; more are shown as so many quantiles
+MOST_POINTS = 300  # dots in a row of clients; more clients are shown as this number of quantiles
 
 
 def curves(
     methods: Sequence[Method], name: str, ylabel: str, *, x: str = "round", percent: bool = True
 ) -> Figure | None:
-    """Draw a measured number over rounds, bytes (`x="bytes"`) or seconds: mean over seeds, and from lowest to highest.
+    """Draw a measure over rounds, bytes (`x="bytes"`) or seconds: mean over seeds, and a band from lowest to highest.
 
     None where no method has it.
     """
-    unit, xlabel = {"round": (1.0, "round"), "bytes": (1e-6, "MB moved, down and up"), "seconds": (1.0, "seconds")}[x]
+    unit, xlabel = {
+        "round": (1.0, "round"),
+        "bytes": (1e-6, "MB downloaded and uploaded"),
+        "seconds": (1.0, "seconds"),
+    }[x]
     scale = 100.0 if percent else 1.0
-    found = [(m, c) for m in methods if (c := m.curve(name, x)) is not None]
-    if not found:
+    measured = [(m, c) for m in methods if (c := m.curve(name, x)) is not None]
+    if not measured:
         return None
     with drawing():
-        named = 1 < len(methods) <= _MOST_LABELS
+        names_at_ends = 1 < len(methods) <= _MOST_LABELS
         width, height = HALF
-        if len(methods) > 1 and not (named and x == "round"):
-            height += 0.22 * -(-len(found) // _COLUMNS)
+        if len(methods) > 1 and not (names_at_ends and x == "round"):
+            height += 0.22 * -(-len(measured) // _COLUMNS)
         figure, axes = canvas((width, height))
         banded = len(methods) <= MOST_BANDS
-        for method, curve in found:
+        for method, curve in measured:
             label = plain(f" {method.label}")
-            _line(axes, curve.x * unit, curve, scale, method.number, banded and len(method.counted) > 1, label)
+            _line(axes, curve.x * unit, curve, scale, method.number, banded and len(method.counted_runs) > 1, label)
         _frame(axes, xlabel, ylabel, share=percent and "forgetting" not in name)
-        right = max(float(c.x[-1]) for _, c in found) * unit
+        right = max(float(c.x[-1]) for _, c in measured) * unit
         axes.set_xlim(0, right or 1)
-        if named and x == "round":
-            label_ends(axes, [(c.x[-1], c.mean[-1] * scale, m.number, m.label) for m, c in found])
+        if names_at_ends and x == "round":
+            label_ends(axes, [(c.x[-1], c.mean[-1] * scale, m.number, m.label) for m, c in measured])
         elif len(methods) > 1:
             figure.legend(loc="outside lower left", ncols=_COLUMNS, handlelength=2.2)
     return figure
@@ -70,16 +74,18 @@ def curves(
 
 def together(method: Method, series: Mapping[str, str], ylabel: str) -> Figure | None:
     """Draw several shares of one method over rounds, `series` their labels; None where none was measured."""
-    found = [(i, label, c) for i, (name, label) in enumerate(series.items()) if (c := method.curve(name)) is not None]
-    if not found:
+    measured = [
+        (i, label, c) for i, (name, label) in enumerate(series.items()) if (c := method.curve(name)) is not None
+    ]
+    if not measured:
         return None
     with drawing():
         figure, axes = canvas(WIDE)
-        for i, _, curve in found:
-            _line(axes, curve.x, curve, 100, i, len(method.counted) > 1)
+        for i, _, curve in measured:
+            _line(axes, curve.x, curve, 100, i, len(method.counted_runs) > 1)
         _frame(axes, "round", ylabel, share=True)
-        axes.set_xlim(0, max(float(c.x[-1]) for *_, c in found) or 1)
-        label_ends(axes, [(c.x[-1], c.mean[-1] * 100, i, label) for i, label, c in found])
+        axes.set_xlim(0, max(float(c.x[-1]) for *_, c in measured) or 1)
+        label_ends(axes, [(c.x[-1], c.mean[-1] * 100, i, label) for i, label, c in measured])
     return figure
 
 
@@ -97,8 +103,8 @@ def class_map(method: Method) -> Figure | None:
         bar.outline.set_visible(False)
         bar.set_label("accuracy (%)", fontsize=9)
         axes.grid(False)
-        shown = [i for i, t in enumerate(rounds) if t % even_step(rounds[-1]) == 0]
-        axes.set_xticks(shown, [str(rounds[i]) for i in shown])
+        ticks = [i for i, t in enumerate(rounds) if t % even_step(rounds[-1]) == 0]
+        axes.set_xticks(ticks, [str(rounds[i]) for i in ticks])
         if classes <= 20:
             called = class_names(method.first.history.federation)
             axes.set_yticks(range(classes), [plain(name) for name in called] if len(called) == classes else None)
@@ -111,60 +117,60 @@ def class_map(method: Method) -> Figure | None:
 
 def class_accuracy(method: Method) -> tuple[list[int], Floats]:
     """Return the rounds in which every counted run has accuracies by class, and their means over runs, [T, C]."""
-    found = [
+    by_run = [
         {
             m["round"]: [np.nan if a is None else a for a in m["class_accuracy"]]
             for m in run.history.metrics
             if m.get("class_accuracy") is not None
         }
-        for run in method.counted
+        for run in method.counted_runs
     ]
-    classes = {len(row) for by_round in found for row in by_round.values()}
-    rounds = sorted(set.intersection(*map(set, found))) if len(classes) == 1 else []
-    return rounds, np.array([np.mean([by_round[t] for by_round in found], 0) for t in rounds], np.float64)
+    classes = {len(row) for by_round in by_run for row in by_round.values()}
+    rounds = sorted(set.intersection(*map(set, by_run))) if len(classes) == 1 else []
+    return rounds, np.array([np.mean([by_round[t] for by_round in by_run], 0) for t in rounds], np.float64)
 
 
 def personal(methods: Sequence[Method]) -> Figure | None:
     """Draw the accuracy of each client's model at the end, a row per method; None where it was not measured."""
-    found = [(m, values * 100) for m in methods if len(values := last_personal(m))]
-    if not found:
+    measured = [(m, values * 100) for m in methods if len(values := all_personal_accuracies(m))]
+    if not measured:
         return None
-    return _rows(found, "accuracy of a client's model on its own held-out examples (%)", (-1, 101))
+    return _rows(measured, "accuracy of a client's model on its own held-out examples (%)", (-1, 101))
 
 
 def gain(methods: Sequence[Method]) -> Figure | None:
-    """Draw what each client gains over training alone, a row per method; None without local-only runs beside them."""
-    found = [(m, values * 100) for m in methods if len(values := all_gains(m, methods))]
-    if not found:
+    """Draw each client's gain over training alone, a row per method; None without local-only runs beside them."""
+    measured = [(m, values * 100) for m in methods if len(values := all_gains(m, methods))]
+    if not measured:
         return None
-    every = np.concatenate([values for _, values in found])
-    low, high = min(-5.0, every.min()), max(5.0, every.max())
+    all_values = np.concatenate([values for _, values in measured])
+    low, high = min(-5.0, all_values.min()), max(5.0, all_values.max())
     room = 0.02 * (high - low)
-    figure = _rows(found, "personal accuracy, less that of local-only training (points)", (low - room, high + room))
+    figure = _rows(measured, "personal accuracy minus that of local-only training (points)", (low - room, high + room))
     figure.axes[0].axvline(0, color=FAINT, lw=1, zorder=1)
     return figure
 
 
-def _rows(found: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[float, float]) -> Figure:
-    """Draw a row per method: a dot per client, the middle half, the median and the mean of the worst tenth."""
+def _rows(rows: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[float, float]) -> Figure:
+    """Draw a row per method: a dot per client, the middle half, the median and the mean of the worst decile."""
     with drawing():
-        figure, axes = canvas((WIDE[0], 1.1 + 0.52 * len(found)))
-        for row, (method, values) in enumerate(found):
+        figure, axes = canvas((WIDE[0], 1.1 + 0.52 * len(rows)))
+        for row, (method, values) in enumerate(rows):
             n = method.number
             dots = values
             if len(values) > MOST_POINTS:
                 dots = np.quantile(values, (np.arange(MOST_POINTS) + 0.5) / MOST_POINTS)
             height = row + 0.5 * ((np.arange(len(dots)) * 0.618034) % 1 - 0.5)  # even, and the same every time
-            look: dict[str, Any] = {"ms": 4, "mew": 0, "alpha": 0.5, "color": colour(n), "clip_on": False}
-            axes.plot(dots, height, "o", gid=f"dots.{n}", **look)
+            dot_style: dict[str, Any] = {"ms": 4, "mew": 0, "alpha": 0.5, "color": colour(n), "clip_on": False}
+            axes.plot(dots, height, "o", gid=f"dots.{n}", **dot_style)
             quarter, median, three = np.quantile(values, (0.25, 0.5, 0.75))
             tenth = np.sort(values)[: max(1, len(values) // 10)].mean()
-            ring: dict[str, Any] = {"ms": 7, "mfc": "white", "mec": INK, "mew": 1.4, "clip_on": False}
+            ring_style: dict[str, Any] = {"ms": 7, "mfc": "white", "mec": INK, "mew": 1.4, "clip_on": False}
             axes.plot([quarter, three], [row, row], color=INK, lw=1.4, zorder=3, gid=f"half.{n}")
-            axes.plot([median], [row], "o", zorder=4, gid=f"median.{n}", **ring)
+            axes.plot([median], [row], "o", zorder=4, gid=f"median.{n}", **ring_style)
             axes.plot([tenth], [row], "|", ms=17, mec=WORST, mew=2.4, zorder=5, clip_on=False, gid=f"tenth.{n}")
-        axes.set_yticks(range(len(found)), [plain(_short(m.label)) for m, _ in found])
-        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.set_yticks(range(len(rows)), [plain(_short(m.label)) for m, _ in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(*limits)
         axes.set_xlabel(xlabel)
         axes.grid(True, axis="x")
@@ -174,16 +180,16 @@ def _rows(found: Sequence[tuple[Method, Floats]], xlabel: str, limits: tuple[flo
     return figure
 
 
-def sweep(over: Swept, name: str) -> Figure:
+def sweep(swept: SweepResult, name: str) -> Figure:
     """Draw the results of a sweep over one of its settings; lines join trials that have all other settings alike."""
-    ticks = sorted({t.settings[name] for t in over.trials}, key=order)
-    others = [", ".join(f"{short(k)}={v}" for k, v in t.settings.items() if k != name) for t in over.trials]
-    groups: dict[str, list[tuple[float, float]]] = {label: [] for label in sorted(others)}
-    apart = min(0.1, 0.5 / len(groups))  # so that bars of neighbours do not hide each other
+    ticks = sorted({t.settings[name] for t in swept.trials}, key=order)
+    other_settings = [", ".join(f"{short(k)}={v}" for k, v in t.settings.items() if k != name) for t in swept.trials]
+    groups: dict[str, list[tuple[float, float]]] = {label: [] for label in sorted(other_settings)}
+    offset = min(0.1, 0.5 / len(groups))  # so that bars of neighbours do not hide each other
     with drawing():
         figure, axes = canvas()
-        for (m, own, result), other in zip(over.trials, others, strict=True):
-            x = ticks.index(own[name]) + apart * (list(groups).index(other) - (len(groups) - 1) / 2)
+        for (m, own, result), other in zip(swept.trials, other_settings, strict=True):
+            x = ticks.index(own[name]) + offset * (list(groups).index(other) - (len(groups) - 1) / 2)
             y, n = result.mean * 100, m.number
             groups[other].append((x, y))
             if not np.isnan(result.std):
@@ -204,17 +210,17 @@ def sweep(over: Swept, name: str) -> Figure:
     return figure
 
 
-def last_personal(method: Method) -> Floats:
+def all_personal_accuracies(method: Method) -> Floats:
     """Return the accuracy of every evaluated client at its run's last evaluation, of all counted runs together."""
-    return np.array([a for run in method.counted for a in last_judged(run).values()], np.float64)
+    return np.array([a for run in method.counted_runs for a in last_personal_accuracy(run).values()], np.float64)
 
 
 def _line(
     axes: Axes, x: Floats, curve: Curve, scale: float, number: int, banded: bool, label: str | None = None
 ) -> None:
     if banded:
-        look: dict[str, Any] = {"color": colour(number), "alpha": 0.13, "linewidth": 0}
-        axes.fill_between(x, curve.low * scale, curve.high * scale, gid=f"band.{number}", **look)
+        band_style: dict[str, Any] = {"color": colour(number), "alpha": 0.13, "linewidth": 0}
+        axes.fill_between(x, curve.low * scale, curve.high * scale, gid=f"band.{number}", **band_style)
     dot = "o" if len(x) == 1 else ""
     line = {"color": colour(number), "linestyle": dashes(number), "label": label, "gid": f"line.{number}"}
     axes.plot(x, curve.mean * scale, marker=dot, markersize=4, **line)

@@ -1,4 +1,4 @@
-"""Every run below some directories, grouped into methods that differ in more than their seed."""
+"""Runs below some directories, grouped into methods that differ in more than their seed."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ from fedloom.experiments.problem import of_problem
 from fedloom.report.methods import Method, Run, free_in_a_method
 from fedloom.report.order import ordered_runs
 from fedloom.report.printable import part, printable
-from fedloom.report.problems import UNKNOWN, Problem, data_name, numbered
+from fedloom.report.problems import UNKNOWN, Problem, data_name, number_repeats
 
-# of names of settings that every method has
+# beginnings of names of settings that every method has
 _OF_ALL = ("model", "start", "local.", "run.", "hyper_parameters.local.", "data.", "federation.")
 _MOST = 1e30  # of a number; a loss beyond has diverged
 _PARTS = ("train", "test", "public")
-_BARE = ("data.partition", "federation.partition")  # whose values tell what they are of
+_BARE = ("data.partition", "federation.partition")  # settings whose values are clear without a name
 _NAMED = 3  # settings in a title
 
 
 def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Method], list[str]]:
     """Read every run below some directories; return the runs as methods, and remarks for the reader.
 
-    Runs of one method agree in all that was asked for except the seed. Methods of a comparison stand in the order in
-    which it named them.
+    Runs of one method agree in all settings except the seed. Methods of a comparison are in its order.
 
     Raises:
         SettingError: a directory holds no run, or a file of one is damaged.
-        StorageError: a log or a document of a run is not what was written.
+        StorageError: a log or a document of a run was changed after it was written.
     """
     runs: list[Run] = []
     remarks: list[str] = []
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     for directory in directories:
         below = ordered_runs(directory)
         if not below:
             raise SettingError(f"{directory} holds no run (a folder with a metrics.jsonl); name one that does")
         for path in below:
-            if path.resolve() in seen:
+            if path.resolve() in visited:
                 continue
-            seen.add(path.resolve())
+            visited.add(path.resolve())
             name = path.relative_to(directory) if path != Path(directory) else Path(path.resolve().name)
             if len(directories) > 1 and path != Path(directory):
                 name = Path(Path(directory).resolve().name) / name
             run = Run(printable(name.as_posix()), History.read(path))
-            if _within(run.history):
+            if _drop_extremes(run.history):
                 remarks.append(f"{run.folder}: numbers beyond {_MOST:g} are left out.")
             if run.history.metrics:
                 runs.append(run)
@@ -57,36 +56,36 @@ def read_methods(directories: Sequence[str | os.PathLike[str]]) -> tuple[list[Me
     if not runs:
         raise SettingError(f"no run below {', '.join(map(str, directories))} has a complete round yet; try again later")
     methods = methods_of(runs)
-    return methods, remarks + remarks_on(methods)
+    return methods, remarks + remarks_of(methods)
 
 
-def methods_of(runs: Sequence[Run], called: Sequence[str] | None = None) -> list[Method]:
+def methods_of(runs: Sequence[Run], names_of_runs: Sequence[str] | None = None) -> list[Method]:
     """Group runs into methods, problem by problem; a method has one name and one look on all problems.
 
-    `called`: the method of each run, where somebody has named them.
+    `names_of_runs`: the method of each run, where the caller has named them.
     """
-    problems = grouped(runs)
-    named = {} if called is None else dict(zip(map(id, runs), called, strict=True))
+    problems = group_by_problem(runs)
+    given_names = {} if names_of_runs is None else dict(zip(map(id, runs), names_of_runs, strict=True))
     groups: list[list[list[Run]]] = []
     for group in problems:
         by_key: dict[str, list[Run]] = {}
         for run in group:
-            by_key.setdefault(named.get(id(run)) or run.key(), []).append(run)
+            by_key.setdefault(given_names.get(id(run)) or run.key(), []).append(run)
         groups.append([sorted(g, key=lambda r: -1 if r.seed is None else r.seed) for g in by_key.values()])
-    if named:
-        labels = [[named[id(run)] for run, *_ in of] for of in groups]
+    if given_names:
+        labels = [[given_names[id(run)] for run, *_ in groups_of_problem] for groups_of_problem in groups]
     else:
-        labels = [numbered(names) for names in _labels(groups)]
+        labels = [number_repeats(names) for names in _labels(groups)]
     names = {
-        text: " ".join(dict.fromkeys([label(group[0].algorithm), text]) if not named else [text])
-        for texts, of in zip(labels, groups, strict=True)
-        for text, group in zip(texts, of, strict=True)
+        text: " ".join(dict.fromkeys([label(group[0].algorithm), text]) if not given_names else [text])
+        for texts, groups_of_problem in zip(labels, groups, strict=True)
+        for text, group in zip(texts, groups_of_problem, strict=True)
     }
     numbers = {text: number for number, text in enumerate(names)}
     return [
         Method(text + _mark(group), numbers[text], tuple(group), problem)
-        for problem, texts, of in zip(titled(problems), labels, groups, strict=True)
-        for text, group in zip(texts, of, strict=True)
+        for problem, texts, groups_of_problem in zip(with_titles(problems), labels, groups, strict=True)
+        for text, group in zip(texts, groups_of_problem, strict=True)
     ]
 
 
@@ -100,7 +99,7 @@ def differences(methods: Sequence[Method]) -> tuple[dict[str, str], list[dict[st
     ]
 
 
-def _within(history: History) -> bool:
+def _drop_extremes(history: History) -> bool:
     """Delete numbers that are too large for a figure or a mean; return whether there were any."""
     records = [*history.metrics, *(t["seconds"] for t in history.timing)]
     beyond = [(r, k) for r in records for k, v in r.items() if isinstance(v, (int, float)) and abs(v) > _MOST]
@@ -116,28 +115,28 @@ def _labels(problems: Sequence[Sequence[Sequence[Run]]]) -> list[list[str]]:
     alone, such as a learning rate that was tuned on each, does not tell methods apart.
     """
     groups = [group for of in problems for group in of]
-    own = {id(group): _own(group[0]) for group in groups}
-    of_columns = columns_settings([[own[id(group)] for group in of] for of in problems])
+    settings_of = {id(group): _method_settings(group[0]) for group in groups}
+    of_columns = columns_settings([[settings_of[id(group)] for group in of] for of in problems])
     out: list[list[str]] = []
     for of in problems:
         out.append([])
         for group in of:
             name = label(group[0].algorithm)
-            facts = [own[id(other)] for other in groups if label(other[0].algorithm) == name]
-            changed = {k for f in facts for k in f if any(k not in g or g[k] != f[k] for g in facts)} - of_columns
+            facts = [settings_of[id(other)] for other in groups if label(other[0].algorithm) == name]
+            differing = {k for f in facts for k in f if any(k not in g or g[k] != f[k] for g in facts)} - of_columns
             folders = {_method_folder(run.folder) for run in group}
-            if name and not changed:
+            if name and not differing:
                 text = name
-            elif name and len(changed) <= 2:
-                known = own[id(group)]
-                text = " ".join([name, *(f"{k.rpartition('.')[2]}={known.get(k, '–')}" for k in sorted(changed))])
+            elif name and len(differing) <= 2:
+                known = settings_of[id(group)]
+                text = " ".join([name, *(f"{k.rpartition('.')[2]}={known.get(k, '–')}" for k in sorted(differing))])
             else:
                 text = folders.pop() if len(folders) == 1 else name
             out[-1].append(text or "run")
     return out
 
 
-def _own(run: Run) -> dict[str, str]:
+def _method_settings(run: Run) -> dict[str, str]:
     """Return the settings that define a run's method."""
     return {k: v for k, v in run.facts.items() if not free_in_a_method(k) and not of_problem(k)}
 
@@ -149,7 +148,7 @@ def columns_settings(problems: Sequence[Sequence[dict[str, str]]]) -> set[str]:
 
 
 def _mark(group: Sequence[Run]) -> str:
-    """Return what follows a method's name wherever it is printed, if nothing proves a number of its runs."""
+    """Return the suffix of a method's name: " (unproved)" if the numbers of a run have no proof."""
     return " (unproved)" * any(run.history.unproved for run in group)
 
 
@@ -158,8 +157,8 @@ def _method_folder(folder: str) -> str:
     return "/".join(name for name in folder.split("/") if not name.startswith("seed-"))
 
 
-def remarks_on(methods: Sequence[Method]) -> list[str]:
-    """Return what a reader should know of the runs of some methods."""
+def remarks_of(methods: Sequence[Method]) -> list[str]:
+    """Return remarks on unproved, shortened and unfinished runs of some methods."""
     return [remark for method in methods for remark in _remarks(method)]
 
 
@@ -167,20 +166,20 @@ def _remarks(method: Method) -> Iterator[str]:
     for run in method.runs:
         if run.history.unproved:
             yield f"{run.folder}: {run.history.unproved}; its numbers are marked as unproved."
-        if run.stopped is not None and run.planned is not None and run.rounds < run.planned:
-            yield f"{run.folder} ended after {run.rounds} of {run.planned} rounds: {run.stopped}."
+        if run.stopped is not None and run.planned_rounds is not None and run.rounds < run.planned_rounds:
+            yield f"{run.folder} ended after {run.rounds} of {run.planned_rounds} rounds: {run.stopped}."
         if not run.finished:
-            left_out = "" if run in method.counted else "; means leave it out"
-            yield f"{run.folder} is unfinished: {run.rounds} of {run.planned} rounds{left_out}."
+            left_out = "" if run in method.counted_runs else "; means leave it out"
+            yield f"{run.folder} is unfinished: {run.rounds} of {run.planned_rounds} rounds{left_out}."
     seeds = [run.draw for run in method.runs if run.seed is not None]
     if len(set(seeds)) < len(seeds):
-        yield f"{method.label}: a seed occurs twice, so that its spread is not one over seeds."
+        yield f"{method.label}: a seed occurs twice, so its spread is not over seeds alone."
 
 
 # ---- by problem
 
 
-def grouped(runs: Sequence[Run]) -> list[list[Run]]:
+def group_by_problem(runs: Sequence[Run]) -> list[list[Run]]:
     """Group runs by their problem; groups are in the order of their first runs."""
     groups: list[list[Run]] = []
     for run in runs:
@@ -194,25 +193,24 @@ def grouped(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _one_problem(one: Run, other: Run) -> bool:
-    """Return whether nothing differs in what two runs tell of their problems.
+    """Return whether two runs agree in all that they record of their problems.
 
-    Settings may be the same although a file was changed. Two runs with the same draw of it must therefore also have the
-    same fingerprints.
+    Settings may agree although a file was changed. So two runs with the same draw must also have the same fingerprints.
     """
     a, b = one.problem, other.problem
-    if any(_tells(a, kind) != _tells(b, kind) for kind in ("data.", "federation.")):
+    if any(_records(a, kind) != _records(b, kind) for kind in ("data.", "federation.")):
         return False
     if any(a[name] != b[name] for name in a.keys() & b.keys()):
         return False
     return one.draw != other.draw or not any(_differ(one.history, other.history, name) for name in _PARTS)
 
 
-def _tells(facts: dict[str, str], kind: str) -> bool:
+def _records(facts: dict[str, str], kind: str) -> bool:
     return any(name.startswith(kind) for name in facts)
 
 
 def _differ(one: History, other: History, name: str) -> bool:
-    """Return whether two runs tell different fingerprints of a part of their data."""
+    """Return whether two runs record different fingerprints of a part of their data."""
     for path in (("manifest", "federation", "parts", name), ("federation", "data", "sample", name)):
         a, b = (part(vars(history), *path) for history in (one, other))
         if a is not None and b is not None:
@@ -220,20 +218,22 @@ def _differ(one: History, other: History, name: str) -> bool:
     return False
 
 
-def titled(groups: Sequence[Sequence[Run]]) -> list[Problem]:
-    """Return the problem of each group, titled by its data and by what else tells it from the others."""
-    found = [group[0].problem for group in groups]
-    names = dict.fromkeys(name for facts in found for name in facts if name != "data.source")
-    other = [name for name in names if len({facts.get(name) for facts in found}) > 1]
-    if any(name.endswith(" data") for name in other):
-        other = [name for name in other if not name.endswith(" sample")]  # the same once more
+def with_titles(groups: Sequence[Sequence[Run]]) -> list[Problem]:
+    """Return the problem of each group, titled by its data and the settings that differ between groups."""
+    facts_of_groups = [group[0].problem for group in groups]
+    names = dict.fromkeys(name for facts in facts_of_groups for name in facts if name != "data.source")
+    differing = [name for name in names if len({facts.get(name) for facts in facts_of_groups}) > 1]
+    if any(name.endswith(" data") for name in differing):
+        differing = [name for name in differing if not name.endswith(" sample")]  # the same difference once more
     titles = []
-    for (first, *_), facts in zip(groups, found, strict=True):
-        words = [_said(name, facts[name]) for name in other if name in facts][:_NAMED]
+    for (first, *_), facts in zip(groups, facts_of_groups, strict=True):
+        words = [_setting_text(name, facts[name]) for name in differing if name in facts][:_NAMED]
         titles.append(", ".join(filter(None, (data_name(first.history), *words))) or UNKNOWN)
-    full = [printable(facts.get("data.source", title), 60) for facts, title in zip(found, titles, strict=True)]
-    titles = [f if titles.count(t) > 1 and not other else t for t, f in zip(titles, full, strict=True)]
-    return [Problem(title, facts) for title, facts in zip(numbered(titles), found, strict=True)]
+    full = [
+        printable(facts.get("data.source", title), 60) for facts, title in zip(facts_of_groups, titles, strict=True)
+    ]
+    titles = [f if titles.count(t) > 1 and not differing else t for t, f in zip(titles, full, strict=True)]
+    return [Problem(title, facts) for title, facts in zip(number_repeats(titles), facts_of_groups, strict=True)]
 
 
 def by_problem(methods: Sequence[Method]) -> list[tuple[Problem, list[Method]]]:
@@ -243,5 +243,5 @@ def by_problem(methods: Sequence[Method]) -> list[tuple[Problem, list[Method]]]:
     return [(group[0].problem, group) for group in groups]
 
 
-def _said(name: str, value: str) -> str:
+def _setting_text(name: str, value: str) -> str:
     return value if name in _BARE else f"{name.rpartition('.')[2]}={value}"

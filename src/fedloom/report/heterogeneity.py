@@ -1,4 +1,4 @@
-"""Who holds which classes: on a terminal and as a figure."""
+"""Examples by client and class: on a terminal and as a figure."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _BARS, _BLOCKS = " ▁▂▃▄▅▆▇█", "░▒▓█"
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """Measures of how unlike the clients of a federation are.
+    """Measures of the differences between the clients of a federation.
 
-    Clients without examples count in `sizes` and `held` only.
+    Clients without examples count in `sizes` and `clients_by_classes` only.
 
-    `sizes`: smallest, median and largest number of examples. `held[c]`: how many clients hold exactly c classes,
-    [C + 1]. `entropy`: mean over clients of the entropy of their class distribution, in bits (at most log2 C).
+    `sizes`: smallest, median and largest number of examples. `clients_by_classes`: the number of clients with exactly c
+    classes, [C + 1]. `entropy`: mean over clients of the entropy of their class distribution, in bits (at most log2 C).
     `distance`: mean total-variation distance between a client's class distribution and that of all examples, in 0..1.
     """
 
     sizes: tuple[int, float, int]
-    held: Counts
+    clients_by_classes: Counts
     entropy: float
     distance: float
 
@@ -54,27 +54,27 @@ def heterogeneity(counts: Counts) -> Heterogeneity:
     counts = _checked(counts)
     sizes = counts.sum(1)
     share = counts.sum(0) / max(1, sizes.sum())
-    held = np.zeros(counts.shape[1] + 1, np.int64)
+    by_classes = np.zeros(counts.shape[1] + 1, np.int64)
     entropy = distance = 0.0
     for start in range(0, len(counts), _BLOCK):
         block = counts[start : start + _BLOCK]
-        held += np.bincount((block > 0).sum(1), minlength=len(held))
+        by_classes += np.bincount((block > 0).sum(1), minlength=len(by_classes))
         p = block[block.any(1)] / block[block.any(1)].sum(1, keepdims=True)
         entropy -= float((p * np.log2(np.where(p > 0, p, 1))).sum())
         distance += float(np.abs(p - share).sum()) / 2
     filled = max(1, int((sizes > 0).sum()))
     return Heterogeneity(
-        (int(sizes.min()), float(np.median(sizes)), int(sizes.max())), held, entropy / filled, distance / filled
+        (int(sizes.min()), float(np.median(sizes)), int(sizes.max())), by_classes, entropy / filled, distance / filled
     )
 
 
 class FederationTable:
-    """Clients x classes as shaded cells for a terminal, of any width; beneath, all clients in five lines.
+    """Table of clients by classes as shaded cells, for a terminal of any width, with a summary of all clients below.
 
     Args:
         counts: examples by client and class, [N, C]; ten clients or a million.
-        shown: how many clients have a row, the first ones.
-        names: what the clients are called; nothing if they have numbers alone.
+        shown: number of clients with a row, the first ones.
+        names: names of the clients; empty if they have numbers alone.
 
     Raises:
         SettingError: `counts` is no such table, or it is empty.
@@ -131,11 +131,14 @@ class FederationTable:
         low, median, high = f.sizes
         yield Text(f"{n:,} clients, {int(self.counts.sum()):,} examples, {classes} classes")
         yield Text(f"examples a client: {low:,}" + (f" to {high:,}, median {median:,.10g}" if low < high else ""))
-        held = np.flatnonzero(f.held)
+        held = np.flatnonzero(f.clients_by_classes)
         first, last = int(held[0]), int(held[-1])
-        bars = "".join(_BARS[-(-8 * int(count) // int(f.held.max()))] for count in f.held[first : last + 1])
+        bars = "".join(
+            _BARS[-(-8 * int(count) // int(f.clients_by_classes.max()))]
+            for count in f.clients_by_classes[first : last + 1]
+        )
         span = f"{first}" if first == last else f"{first} to {last}"
-        middle = int(np.searchsorted(np.cumsum(f.held), n / 2))
+        middle = int(np.searchsorted(np.cumsum(f.clients_by_classes), n / 2))
         yield Text(f"classes a client: {span}, median {middle}" + (f"  {bars}" if first < last else ""))
         yield Text(f"entropy of a client's classes: {f.entropy:.2f} of at most {np.log2(classes):.2f} bits, mean")
         yield Text(f"distance from all examples' classes (total variation, 0 to 1): {f.distance:.2f}, mean")
@@ -144,7 +147,7 @@ class FederationTable:
 def draw_federation(
     counts: Counts, *, clients: Sequence[object] | Counts | None = None, classes: Sequence[str] = (), title: str = ""
 ) -> Figure:
-    """Draw who holds which classes: a circle per client and class, its area the number of examples.
+    """Draw the examples by client and class: a circle for each, its area the number of examples.
 
     Many classes are drawn as shades instead.
 
@@ -164,11 +167,16 @@ def draw_federation(
         figure, axes = canvas((WIDE[0], min(6.5, 1.3 + 0.26 * min(number, 26))))
         if number <= _MOST_CIRCLES:
             k, c = np.nonzero(counts)
-            held = counts[k, c]
+            examples = counts[k, c]
             across = 9.6 * 72 / max(n, 12)  # points between neighbours
             largest = min(across, 0.26 * 72) * 0.95
             axes.scatter(
-                k, c, s=largest**2 * held / max(1, held.max(initial=1)), color="#0072B2", linewidths=0, alpha=0.85
+                k,
+                c,
+                s=largest**2 * examples / max(1, examples.max(initial=1)),
+                color="#0072B2",
+                linewidths=0,
+                alpha=0.85,
             )
             axes.set_xlim(-1, n)
             axes.set_ylim(number - 0.3, -0.7)

@@ -1,4 +1,4 @@
-"""Runs as a report sees them, the methods that they are runs of, and numbers of both."""
+"""Runs and methods of a report, and their numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def training_seconds(history: History) -> float:
 
 
 def evaluation_seconds(history: History) -> float:
-    """Return the seconds that measuring takes beside training, mean over rounds.
+    """Return the seconds of a round's evaluation, mean over rounds.
 
     NaN before the first round, and where one was not timed.
     """
@@ -45,7 +45,7 @@ def evaluation_seconds(history: History) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its directory tells it. `folder`: its name in the report, relative to what was asked for."""
+    """Run as its directory records it. `folder`: its name in the report, relative to the report's directory."""
 
     folder: str
     history: History
@@ -74,15 +74,15 @@ class Run:
 
     @property
     def clients(self) -> dict[str, str]:
-        """Examples by client and class, and the partition's fingerprint, as far as the run tells who holds what."""
-        told = {
+        """Examples by client and class, and the partition's fingerprint, as far as the run records them."""
+        recorded = {
             "partition": part(self.history.manifest, "federation", "parts", "partition"),
             "train": self.history.federation.get("train"),
         }
-        return {name: str(value) for name, value in told.items() if value is not None}
+        return {name: str(value) for name, value in recorded.items() if value is not None}
 
     def pairs_with(self, other: Run) -> bool:
-        """Return whether two runs of one problem have the same seeds, and the same clients as far as both tell."""
+        """Return whether two runs of one problem have the same seeds, and the same clients if both record them."""
         common = self.clients.keys() & other.clients.keys()
         same = all(self.clients[name] == other.clients[name] for name in sorted(common)[:1])
         return self.seed is not None and self.draw == other.draw and same
@@ -93,16 +93,16 @@ class Run:
         return int(self.history.metrics[-1]["round"])
 
     @property
-    def planned(self) -> int | None:
-        """Number of rounds that were asked for; None where the settings do not tell."""
+    def planned_rounds(self) -> int | None:
+        """Number of rounds in the settings; None where they have none."""
         rounds = part(self.history.settings, "run", "rounds")
         return rounds if isinstance(rounds, int) else None
 
     @cached_property
     def stopped(self) -> str | None:
         """Reason why the run ended early, by the rule in its settings; None if it did not."""
-        asked = part(self.history.settings, "run") or {}
-        rule = {name: asked[name] for name in ("monitor", "target", "patience") if name in asked}
+        run_settings = part(self.history.settings, "run") or {}
+        rule = {name: run_settings[name] for name in ("monitor", "target", "patience") if name in run_settings}
         try:
             settings = RunSettings(**rule)
             values = [row.get(settings.monitor) for row in self.rows if row["round"]]
@@ -112,38 +112,38 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """False only if the settings asked for more rounds than there are, and no rule ended the run."""
-        return self.planned is None or self.rounds >= self.planned or self.stopped is not None
+        """False if the settings have more rounds than the log, and no rule ended the run."""
+        return self.planned_rounds is None or self.rounds >= self.planned_rounds or self.stopped is not None
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """Settings that were asked for, flat: `local.lr` -> "0.01".
+        """Settings of the run, flat: `local.lr` -> "0.01".
 
         They come from the manifest where the settings do not name a model.
         """
         s, m = self.history.settings, self.history.manifest
-        known = dict(s)
+        settings = dict(s)
         if "model" not in s:
-            kept = ("algorithm", "hyper_parameters", "task", "models", "federation")
-            known |= {key: m[key] for key in kept if key in m and key not in s}
-            if isinstance(data := known.get("federation"), dict):  # of the fingerprints, that which no seed changes
+            names = ("algorithm", "hyper_parameters", "task", "models", "federation")
+            settings |= {key: m[key] for key in names if key in m and key not in s}
+            if isinstance(data := settings.get("federation"), dict):  # of the fingerprints, one that no seed changes
                 parts = part(data, "parts") or {}
                 kept_parts = {key: parts[key] for key in ("test", "train") if key in parts}
-                known["federation"] = {
+                settings["federation"] = {
                     k: v for k, v in data.items() if k not in ("parts", "table") and v is not None
                 } | dict([*kept_parts.items()][:1])
-        own = known.get(str(s.get("algorithm")))  # the algorithm's settings, under its name: methods share many of them
-        if isinstance(own, dict) and not own.keys() & known.keys():
-            known = {key: value for key, value in known.items() if value is not own} | own
-        return dict(flat_settings(known))
+        own_settings = settings.get(str(s.get("algorithm")))  # the algorithm's settings; methods share many of them
+        if isinstance(own_settings, dict) and not own_settings.keys() & settings.keys():
+            settings = {key: value for key, value in settings.items() if value is not own_settings} | own_settings
+        return dict(flat_settings(settings))
 
     @cached_property
     def problem(self) -> dict[str, str]:
-        """The facts about the problem that it works on."""
+        """Settings of the problem of the run."""
         return facts_of(self.history)
 
     def key(self) -> str:
-        """Return a text that runs of one method share, on whatever problem; the folder where nothing is known."""
+        """Return a text that runs of one method share, on any problem; the folder where nothing is known."""
         facts = {k: v for k, v in self.facts.items() if not free_in_a_method(k)}
         facts = facts or ({"algorithm": self.algorithm} if self.algorithm else {})
         own = {k: v for k, v in facts.items() if not of_problem(k)}
@@ -152,7 +152,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Curve:
-    """A number over rounds: the mean over seeds, the lowest and the highest; `x` is what the axis shows."""
+    """Measure over rounds: the mean over seeds, the lowest and the highest; `x` are places on the axis."""
 
     x: Floats
     mean: Floats
@@ -182,7 +182,7 @@ def is_local_only(algorithm: str) -> bool:
 class Method:
     """Runs that differ in their seed only, on one problem.
 
-    `number`: its place in the comparison, by which it has colour and line style.
+    `number`: its place in the comparison, which gives its colour and line style.
     """
 
     label: str
@@ -191,46 +191,44 @@ class Method:
     problem: Problem = field(default=Problem("", {}), repr=False)
 
     @cached_property
-    def counted(self) -> tuple[Run, ...]:
+    def counted_runs(self) -> tuple[Run, ...]:
         """The runs that means are taken over: the finished ones; if there are none, all."""
         return tuple(run for run in self.runs if run.finished) or self.runs
 
     @property
-    def alone(self) -> bool:
+    def is_local_only(self) -> bool:
         """True for local-only training."""
         return is_local_only(self.first.history.algorithm)
 
     @property
     def first(self) -> Run:
-        """The run that stands for the others where only one can be shown: of the lowest seed."""
-        return self.counted[0]
+        """Run of the lowest seed, which represents the method where only one run is shown."""
+        return self.counted_runs[0]
 
     def has(self, name: str) -> bool:
         """Return whether every counted run has measured a number."""
-        return all(any(row.get(name) is not None for row in run.rows) for run in self.counted)
+        return all(any(row.get(name) is not None for row in run.rows) for run in self.counted_runs)
 
     def curve(self, name: str, x: str = "round") -> Curve | None:
         """Return a number in the rounds in which all counted runs have it; None where there is no such round."""
-        found = [
+        by_run = [
             {r["round"]: (r[x], r[name]) for r in run.rows if r.get(name) is not None and r.get(x) is not None}
-            for run in self.counted
+            for run in self.counted_runs
         ]
-        rounds = sorted(set.intersection(*map(set, found)))
+        rounds = sorted(set.intersection(*map(set, by_run)))
         if not rounds:
             return None
-        values = np.array([[by_round[t] for t in rounds] for by_round in found], np.float64)  # [runs, rounds, 2]
+        values = np.array([[by_round[t] for t in rounds] for by_round in by_run], np.float64)  # [runs, rounds, 2]
         at, y = values[..., 0].mean(0), values[..., 1]
         return Curve(at, y.mean(0), y.min(0), y.max(0))
 
-    def spread(self, of: Callable[[Run], float | None]) -> Spread | None:
+    def spread(self, number_of: Callable[[Run], float | None]) -> Spread | None:
         """Return the mean and spread of one number over the counted runs; None where a run does not have it."""
-        values = [of(run) for run in self.counted]
-        measured = [float(v) for v in values if v is not None and not np.isnan(v)]
-        if len(measured) < len(values):
+        values = [number_of(run) for run in self.counted_runs]
+        known = [float(v) for v in values if v is not None and not np.isnan(v)]
+        if len(known) < len(values):
             return None
-        return Spread(
-            float(np.mean(measured)), float(np.std(measured, ddof=1)) if len(measured) > 1 else np.nan, len(measured)
-        )
+        return Spread(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else np.nan, len(known))
 
     def last(self, name: str, count: int = 1) -> Spread | None:
         """Return a number after the last round, or its mean over the last `count` rounds, as `History.last` does."""
@@ -238,6 +236,6 @@ class Method:
 
 
 def free_in_a_method(name: str) -> bool:
-    """Return whether runs of one method may differ in this setting: it is their seed, or how they were computed."""
+    """Return whether runs of one method may differ in this setting: a seed, or a setting of the computation."""
     last = name.rpartition(".")[2]
     return last in ("seed", "partition_seed", "fingerprint") or name in _COMPUTING

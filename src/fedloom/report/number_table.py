@@ -1,4 +1,4 @@
-"""A table of numbers: in full as CSV, and as people read it."""
+"""Table of numbers: in full precision as CSV, and rounded for people."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `name` in the CSV, `heading` on the page, there below `group`, and how a number is written there."""
+    """Column: `name` in the CSV; `heading`, `group` above it and format `show` on the page."""
 
     name: str
     heading: str
@@ -58,7 +58,7 @@ class Table:
 
     @property
     def begins(self) -> list[int]:
-        """The columns that begin a group, or what follows one; none where there are no groups."""
+        """Columns that begin a group or follow one; none where there are no groups."""
         return list(itertools.accumulate(span for _, span in self.groups))[:-1]
 
     def csv(self) -> str:
@@ -81,7 +81,7 @@ class Table:
         return replace(self, columns=[self.columns[i] for i in kept], rows=rows)
 
     def texts(self) -> list[list[str]]:
-        """Return the rows as people read them."""
+        """Return the cells as text, rounded for people."""
         return [[self.text(v, c) for v, c in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def markdown(self) -> str:

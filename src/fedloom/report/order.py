@@ -1,4 +1,4 @@
-"""The order of a comparison's methods, which its folder keeps: the first is what others are compared with."""
+"""Order of a comparison's methods, kept in its folder: others are compared with the first."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FILE = "comparison.json"
 
 
 def write_order(folder: str | os.PathLike[str], methods: Sequence[str]) -> None:
-    """Note in the folder of a comparison in which order its methods, folders in it, were named.
+    """Write the order of a comparison's methods, which are folders in `folder`.
 
-    Methods that an earlier comparison has put there come behind.
+    Methods of earlier comparisons come behind them.
     """
     before = [name for name in _order(Path(folder)) if name not in methods]
     publish(Path(folder), _FILE, reading.sealed({"methods": [*methods, *before]}))

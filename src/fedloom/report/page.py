@@ -1,4 +1,4 @@
-"""The page of a report: what goes on it, in order, and the template that makes HTML of it."""
+"""Page of a report: its sections in order, and their rendering as HTML."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedloom.report.number_table import Table
-from fedloom.report.style import at_night, colour, dashes, drawing, ink, inline, rendered, scales
+from fedloom.report.style import colour, dark_colour, dashes, drawing, ink, inline, rendered, scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SERIES = range(7)  # colours of figures that are of one method, or of none
+_SERIES = range(7)  # colours of figures of one method or of none
 
 
 class Section(NamedTuple):
-    """A section of the page: its blocks are kinds of the template's macros, and what these show.
+    """Section of the page: its blocks are names of the template's macros with their arguments.
 
     `begins`: whether a part of the page begins with it.
     """
@@ -35,8 +35,8 @@ class Section(NamedTuple):
     begins: bool
 
 
-class Drawn(NamedTuple):
-    """A figure on the page. `names`: of its lines, by number; `method`: whose it is, where it is of one of several."""
+class PageFigure(NamedTuple):
+    """Figure on the page. `names`: of its lines, by number. `method`: its method, if it shows one of several."""
 
     name: str
     heading: str
@@ -49,7 +49,7 @@ class Drawn(NamedTuple):
 
 @dataclass
 class Page:
-    """Sections as they are added, and the files that go beside the page. `methods`: labels by number."""
+    """Sections in the order of their addition, and the files beside the page. `methods`: labels by number."""
 
     title: str
     methods: Mapping[int, str]
@@ -68,7 +68,7 @@ class Page:
         self._add("points", findings)
 
     def section(self, name: str, heading: str, *, begins: bool = False) -> None:
-        """Begin a section; what is added from now on goes into it."""
+        """Begin a section; later blocks go into it."""
         self.sections.append(Section(self.prefix + name, heading, [], begins))
 
     def _add(self, kind: str, shown: Any) -> None:
@@ -78,22 +78,22 @@ class Page:
         """Add a paragraph."""
         self._add("text", words)
 
-    def missing(self, words: str) -> None:
-        """Add a sentence on what is not shown, and why."""
+    def note_missing(self, words: str) -> None:
+        """Add a sentence that names a missing part and the reason."""
         self._add("missing", words)
 
     def heading(self, words: str) -> None:
         """Add a heading within the section."""
         self._add("heading", words)
 
-    def keep(self, table: Table | None) -> None:
-        """Keep a table as a CSV file beside the page, without showing it; None is nothing."""
+    def add_csv(self, table: Table | None) -> None:
+        """Add a table as a CSV file beside the page, without showing it; None adds nothing."""
         if table is not None:
             self.files[f"tables/{self.prefix}{table.name}.csv"] = table.csv().encode("utf-8")
 
     def table(self, table: Table, caption: str) -> None:
         """Add a table and its caption, and keep its CSV."""
-        self.keep(table)
+        self.add_csv(table)
         self._add("table", (table.filled(), caption))
 
     def figure(
@@ -107,7 +107,7 @@ class Page:
         names: Mapping[int, str] | None = None,
         digits: int | None = None,
         method: int | None = None,
-    ) -> Drawn:
+    ) -> PageFigure:
         """Render a figure for `grid`, and keep its files. The caption is its description too.
 
         `digits`: decimals of the values under the pointer, where it has curves; `names` are theirs, by number.
@@ -117,18 +117,18 @@ class Page:
             svg = rendered(figure, "svg")
             figure.set_layout_engine("none")  # it stays where it is now
             more = {} if digits is None else scales(figure) | {"data-digits": str(digits)}
-            drawn = {"svg": svg, "png": rendered(figure, "png"), "pdf": rendered(figure, "pdf")}
-        self.files |= {f"figures/{name}.{kind}": data for kind, data in drawn.items()}
-        made = Markup(inline(svg, name, f"{heading}. {caption}", more))  # inline escapes what it serialises
-        known = "" if digits is None else json.dumps(dict(names or self.methods))
-        return Drawn(name, heading, caption, made, wide, known, method)
+            rendered_files = {"svg": svg, "png": rendered(figure, "png"), "pdf": rendered(figure, "pdf")}
+        self.files |= {f"figures/{name}.{kind}": data for kind, data in rendered_files.items()}
+        inlined = Markup(inline(svg, name, f"{heading}. {caption}", more))  # inline escapes what it serialises
+        line_names = "" if digits is None else json.dumps(dict(names or self.methods))
+        return PageFigure(name, heading, caption, inlined, wide, line_names, method)
 
-    def grid(self, *figures: Drawn) -> None:
-        """Add figures, beside each other where the page is wide enough."""
+    def grid(self, *figures: PageFigure) -> None:
+        """Add figures, side by side where the page is wide enough."""
         if figures:
             self._add("grid", figures)
 
-    def fold(self, heading: str, *figures: Drawn) -> None:
+    def fold(self, heading: str, *figures: PageFigure) -> None:
         """Add figures that are shown when their heading is opened."""
         self._add("fold", (heading, figures))
 
@@ -137,32 +137,32 @@ class Page:
         self._add("listing", values)
 
     def html(self) -> str:
-        """Return the whole page, on its own: no other file, no network, and no script or style but its own."""
+        """Return the whole page, which needs no other file and no network, and runs only its own script and style."""
         template = _templates()
         numbers = sorted({*_SERIES, *self.methods})
-        colours = [(colour(n).lower(), ink(n), at_night(n)) for n in numbers]
-        css, script = template.get_template("page.css").render(colours=colours), _read("page.js")
-        made = template.get_template("page.html").render(
+        colours = [(colour(n).lower(), ink(n), dark_colour(n)) for n in numbers]
+        css, script = template.get_template("page.css").render(colours=colours), _read_text("page.js")
+        page_text = template.get_template("page.html").render(
             page=self,
             css=Markup(css),
             script=Markup(script),
             policy={"style": _digest(css), "script": _digest(script)},
             tables=sorted(name.removeprefix("tables/") for name in self.files if name.startswith("tables/")),
         )
-        return made.lstrip()  # of the lines between macros
+        return page_text.lstrip()  # of the lines between macros
 
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"stroke": lambda number: colour(number).lower(), "pattern": _pattern}
-    return made
+    environment.globals |= {"stroke": lambda number: colour(number).lower(), "pattern": _pattern}
+    return environment
 
 
 def _pattern(number: int) -> str:
@@ -171,7 +171,7 @@ def _pattern(number: int) -> str:
     return "" if style == "-" else " ".join(str(2 * n) for n in style[1])
 
 
-def _read(name: str) -> str:
+def _read_text(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 

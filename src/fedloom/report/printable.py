@@ -1,4 +1,4 @@
-"""What files of a run say, as text that is fit for a page."""
+"""Text from files of a run, made safe for a page."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def _text(value: Any, depth: int = 0) -> str:
     if isinstance(value, (list, Mapping)) and depth >= _DEEPEST:
         return "…"
     if isinstance(value, list):
-        return _told(", ".join(_text(v, depth + 1) for v in value))
-    return _told(value if isinstance(value, str) else repr(value))
+        return _shorten(", ".join(_text(v, depth + 1) for v in value))
+    return _shorten(value if isinstance(value, str) else repr(value))
 
 
-def _told(text: str) -> str:
-    """Return a text fit for a page; of one that is too long, a digest tells it from others that begin alike."""
+def _shorten(text: str) -> str:
+    """Return a text safe for a page; a long one is cut and ends with a digest, so that it stays unique."""
     if len(text) <= _LONGEST:
         return printable(text)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

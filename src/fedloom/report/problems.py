@@ -1,4 +1,4 @@
-"""Problems that runs work on: data, who holds them, who is asked, what is learnt. Only runs of one are compared."""
+"""Problems of runs: data, partition, selection of clients, task. Only runs of one problem are compared."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _DEFAULTS = {
     for section, of in (("data", DataSettings), ("clients", ClientSettings), ("run", RunSettings))
 }
 _BY_FOLDER = {name for name, source in SOURCES.items() if source.is_format}
-UNKNOWN = "unknown data"  # the title where a run tells nothing
+UNKNOWN = "unknown data"  # the title where a run records nothing
 
 
 @dataclass(frozen=True)
 class Problem:
     """Problem on which methods are compared.
 
-    `title`: what tells it from the others beside it; `facts`: its settings by name.
+    `title`: unique among the problems of a report; `facts`: its settings by name.
     """
 
     title: str
@@ -36,32 +36,32 @@ class Problem:
 
 
 def facts_of(history: History) -> dict[str, str]:
-    """Return the settings of a run that are its problem, by name.
+    """Return the settings of a run that define its problem, by name.
 
-    Settings that its version did not know have their defaults. For a run from Python, they are what its manifest and
-    federation.json say, with fingerprints of its test examples, or else of those to train on.
+    Settings that its version did not know have their defaults. For a run from Python, they come from its manifest and
+    federation.json, with fingerprints of its test examples, or of its training examples if there are none.
     """
     s, m, f = history.settings, history.manifest, history.federation
-    known: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     data = s.get("data")
     if isinstance(data := {"source": data} if isinstance(data, str) else data, dict):
-        known["data"] = _DEFAULTS["data"] | data
-        known["data"]["source"] = _published(str(known["data"]["source"])) or known["data"]["source"]
-        known["clients"] = _DEFAULTS["clients"] | _mapping(s.get("clients"))
+        facts["data"] = _DEFAULTS["data"] | data
+        facts["data"]["source"] = _published(str(facts["data"]["source"])) or facts["data"]["source"]
+        facts["clients"] = _DEFAULTS["clients"] | _mapping(s.get("clients"))
     elif m.get("federation") or f:
-        told = _mapping(m.get("federation"))
-        known["federation"] = {name: told.get(name, f.get(name)) for name in ("clients", "classes")}
-        known["federation"]["partition"] = told.get("partition") or part(f, "data", "partition")
-        for kind, prints in (("data", told.get("parts")), ("sample", part(f, "data", "sample"))):
-            whose = next((name for name in ("test", "train") if part(prints, name)), None)
-            known["federation"] |= {} if whose is None else {f"{whose} {kind}": part(prints, whose)}
-        known["federation"] = {name: value for name, value in known["federation"].items() if value is not None}
-    if m and "data" not in known:
-        known |= {name: json.dumps(_without_seeds(m.get(name))) for name in ("sampler", "faults", "new")}
-    known |= {"run": _DEFAULTS["run"] | run} if isinstance(run := s.get("run"), dict) else {}
-    if (task := s.get("task", "classification" if "data" in known else m.get("task"))) is not None:
-        known["task"] = task if isinstance(task, str) else json.dumps(task)
-    return {name: value for name, value in flat_settings(known) if of_problem(name)}
+        recorded = _mapping(m.get("federation"))
+        facts["federation"] = {name: recorded.get(name, f.get(name)) for name in ("clients", "classes")}
+        facts["federation"]["partition"] = recorded.get("partition") or part(f, "data", "partition")
+        for kind, prints in (("data", recorded.get("parts")), ("sample", part(f, "data", "sample"))):
+            part_name = next((name for name in ("test", "train") if part(prints, name)), None)
+            facts["federation"] |= {} if part_name is None else {f"{part_name} {kind}": part(prints, part_name)}
+        facts["federation"] = {name: value for name, value in facts["federation"].items() if value is not None}
+    if m and "data" not in facts:
+        facts |= {name: json.dumps(_without_seeds(m.get(name))) for name in ("sampler", "faults", "new")}
+    facts |= {"run": _DEFAULTS["run"] | run} if isinstance(run := s.get("run"), dict) else {}
+    if (task := s.get("task", "classification" if "data" in facts else m.get("task"))) is not None:
+        facts["task"] = task if isinstance(task, str) else json.dumps(task)
+    return {name: value for name, value in flat_settings(facts) if of_problem(name)}
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _without_seeds(value: Any) -> Any:
     return [_without_seeds(inner) for inner in value] if isinstance(value, list) else value
 
 
-def numbered(names: Sequence[str]) -> list[str]:
+def number_repeats(names: Sequence[str]) -> list[str]:
     """Add numbers to the names that occur more than once, so that no two are the same."""
     return [n if names.count(n) == 1 else f"{n} ({names[: i + 1].count(n)})" for i, n in enumerate(names)]
 
@@ -96,6 +96,6 @@ def _last(path: str) -> str:
 
 
 def _published(source: str) -> str | None:
-    """Return the name of original files, wherever they lie; None for other data."""
+    """Return the name of published data, without the folder; None for other data."""
     name, colon, _ = source.partition(":")
     return name if colon and name in SOURCES and name not in _BY_FOLDER else None

@@ -1,4 +1,4 @@
-"""What a report says in sentences; each is computed from the runs."""
+"""Sentences of a report, computed from the runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedloom.report.methods import Method, Spread
 from fedloom.report.number_table import amount, percent, signed, whole
 from fedloom.report.printable import class_names, part, printable
 from fedloom.report.problems import UNKNOWN
-from fedloom.report.several_seeds import paired
-from fedloom.report.sweeps import Swept
+from fedloom.report.several_seeds import paired_difference
+from fedloom.report.sweeps import SweepResult
 
 _MOST_NAMED = 3  # problems in a title
 SERIES = (  # in the figure of a single run
@@ -33,13 +33,13 @@ SERIES = (  # in the figure of a single run
 
 
 def title(methods: Sequence[Method]) -> str:
-    """Return the title of the page: what ran, on which data."""
+    """Return the title of the page: methods and data."""
     labels, problems = {m.label for m in methods}, by_problem(methods)
-    what = methods[0].label if len(labels) == 1 else f"{len(labels)} methods"
+    methods_text = methods[0].label if len(labels) == 1 else f"{len(labels)} methods"
     titles = [problem.title for problem, _ in problems if problem.title != UNKNOWN]
     if len(problems) > _MOST_NAMED:
-        return f"{what} on {len(problems)} problems"
-    return f"{what} on {' and '.join(titles)}" if titles else what
+        return f"{methods_text} on {len(problems)} problems"
+    return f"{methods_text} on {' and '.join(titles)}" if titles else methods_text
 
 
 def introduction(methods: Sequence[Method]) -> str:
@@ -77,37 +77,37 @@ def introduction(methods: Sequence[Method]) -> str:
 
 
 def findings(methods: Sequence[Method]) -> Iterator[str]:
-    """Yield the headline numbers in sentences, and how far to trust them."""
+    """Yield the headline numbers in sentences, and the limits of their evidence."""
     for name in ("global_accuracy", "forgetting", "personal_accuracy", "personal_worst_tenth"):
-        what, high, unit = MEASURES[name].title, MEASURES[name].better == "high", MEASURES[name].unit
-        found = [(m, s) for m in methods if (s := m.last(name)) is not None]
-        if not found:
+        title, high, unit = MEASURES[name].title, MEASURES[name].better == "high", MEASURES[name].unit
+        by_method = [(m, s) for m in methods if (s := m.last(name)) is not None]
+        if not by_method:
             continue
-        found.sort(key=lambda item: -item[1].mean if high else item[1].mean)
-        first, best = found[0]
+        by_method.sort(key=lambda item: -item[1].mean if high else item[1].mean)
+        first, best = by_method[0]
         if len(methods) == 1:
-            yield f"{what} ends at {_value(best)} {unit}."
-        elif len(found) == 1:
-            yield f"{what} was measured for {first.label} only: {_value(best)} {unit}."
-        elif percent(best.mean) == percent(found[-1][1].mean):
-            yield f"{what} is {percent(best.mean)} {unit} with every method."
+            yield f"{title} ends at {_value(best)} {unit}."
+        elif len(by_method) == 1:
+            yield f"{title} was measured for {first.label} only: {_value(best)} {unit}."
+        elif percent(best.mean) == percent(by_method[-1][1].mean):
+            yield f"{title} is {percent(best.mean)} {unit} with every method."
         else:
-            ends, (second, next_best) = "is highest" if high else "is lowest", found[1]
+            ends, (second, next_best) = "is highest" if high else "is lowest", by_method[1]
             yield (
-                f"{what} {ends} with {first.label}: {_value(best)} {unit}; the runner-up, {second.label}, has "
+                f"{title} {ends} with {first.label}: {_value(best)} {unit}; the runner-up, {second.label}, has "
                 f"{_value(next_best)}{_ahead(first, second, name)}."
             )
     if len(methods) > 1:
-        fewest = min(len(m.counted) for m in methods)
-        if fewest == 1:
+        fewest_seeds = min(len(m.counted_runs) for m in methods)
+        if fewest_seeds == 1:
             yield "Some methods ran with one seed only: differences between them may be chance."
-        elif fewest < 5:
-            yield f"With {fewest} seeds, differences of the size of a standard deviation may be chance."
+        elif fewest_seeds < 5:
+            yield f"With {fewest_seeds} seeds, differences of the size of a standard deviation may be chance."
 
 
 def _ahead(first: Method, second: Method, name: str) -> str:
-    """Say how far the best is from the runner-up, seed by seed; "" where they do not share two seeds."""
-    gap = paired(first, second, name, "last", 1)
+    """Describe the difference of the best to the runner-up over common seeds; "" with fewer than two."""
+    gap = paired_difference(first, second, name, "last", 1)
     if gap is None:
         return ""
     verdict = ", which leaves open which is better" if gap.low <= 0 <= gap.high else ""
@@ -115,55 +115,55 @@ def _ahead(first: Method, second: Method, name: str) -> str:
     return f" ({signed(gap.mean)} points over {gap.count} common seeds, {span}{verdict})"
 
 
-def chosen(sweep: Swept) -> str:
-    """Say which trial is best, by which number, and what it is ahead of; or why none is the best."""
+def describe_choice(sweep: SweepResult) -> str:
+    """Name the best trial, its measure and the runner-up; or the reason why there is no best trial."""
     if sweep.problems:
         return (
-            f"{len(sweep.trials)} trials by {MEASURES[sweep.by].title.lower()} (mean of the last {LAST}). They differ "
-            f"in {', '.join(sweep.problems)}, which makes each another problem: none of them is the best."
+            f"{len(sweep.trials)} trials by {MEASURES[sweep.measure].title.lower()} (mean of the last {LAST}). They "
+            f"vary in {', '.join(sweep.problems)}, so each is another problem, and there is no best trial."
         )
-    (best, second, *_), what = sweep.trials, MEASURES[sweep.by].title.lower()
-    caution = "" if sweep.by == "val_accuracy" else " This was chosen by test examples, which is optimistic."
+    (best, second, *_), measure = sweep.trials, MEASURES[sweep.measure].title.lower()
+    caution = "" if sweep.measure == "val_accuracy" else " This was chosen by test examples, which is optimistic."
     return (
-        f"Best of {len(sweep.trials)} by {what} (mean of the last {LAST}): {best.method.label}, "
+        f"Best of {len(sweep.trials)} by {measure} (mean of the last {LAST}): {best.method.label}, "
         f"{_value(best.result)} %; the runner-up, {second.method.label}, has {_value(second.result)}.{caution}"
     )
 
 
-def ending(methods: Sequence[Method], name: str) -> str:
-    """Say which method ends highest, and whose curve drops most from one point to the next."""
+def describe_ending(methods: Sequence[Method], name: str) -> str:
+    """Name the method with the highest end, and the one with the largest drop from one point to the next."""
     found = [(s.mean, m.label) for m in methods if (s := m.last(name)) is not None]
     if not found:
         return ""
-    best, who = max(found)
-    out = f"Highest at the end: {who}, {percent(best)} %."
+    best, label = max(found)
+    out = f"Highest at the end: {label}, {percent(best)} %."
     drops = []
     for m in methods:
         curve = m.curve(name)
         if curve is not None and len(curve.mean) > 1:
             drops.append((float(np.max(-np.diff(curve.mean))), m.label))
     if drops and max(drops)[0] >= 0.05:
-        drop, who = max(drops)
-        out += f" Largest drop from one point to the next: {who}, {percent(drop)} points."
+        drop, label = max(drops)
+        out += f" Largest drop from one point to the next: {label}, {percent(drop)} points."
     return out
 
 
-def band(methods: Sequence[Method]) -> str:
-    """Say what lines and bands of a figure are, where there are several seeds."""
-    if all(len(m.counted) == 1 for m in methods):
+def describe_bands(methods: Sequence[Method]) -> str:
+    """Explain lines and bands of a figure with several seeds."""
+    if all(len(m.counted_runs) == 1 for m in methods):
         return ""
     bands = "; band: lowest to highest over seeds" if len(methods) <= MOST_BANDS else ""
     return f" Line: mean over seeds{bands}."
 
 
-def absent(methods: Sequence[Method], name: str) -> str:
-    """Name the methods that have not measured a number that others have."""
+def describe_missing(methods: Sequence[Method], name: str) -> str:
+    """Name the methods without a measure that others have."""
     missing = [m.label for m in methods if m.curve(name) is None]
     return f" Not measured: {', '.join(missing)}." if 0 < len(missing) < len(methods) else ""
 
 
-def weakest(method: Method) -> str:
-    """Say which class ends lowest, mean over seeds, and how many end more than 20 points below their best."""
+def describe_weakest_class(method: Method) -> str:
+    """Name the class that ends lowest, mean over seeds, and count those more than 20 points below their best."""
     rounds, table = class_accuracy(method)
     table = table[[t > 0 for t in rounds]]
     if not len(table):
@@ -173,10 +173,10 @@ def weakest(method: Method) -> str:
     if not len(measured):
         return "The test set has no examples."
     low = measured[np.argmin(last[measured])]
-    lost = int((best[measured] - last[measured] > 0.2).sum())
-    more = f"; {lost} of {len(measured)} classes are more than 20 points below their best" if lost else ""
-    called = class_names(method.first.history.federation)
-    return f"Lowest at the end: class {called[low] if low < len(called) else low}, {percent(float(last[low]))} %{more}."
+    forgotten = int((best[measured] - last[measured] > 0.2).sum())
+    more = f"; {forgotten} of {len(measured)} classes are more than 20 points below their best" if forgotten else ""
+    names = class_names(method.first.history.federation)
+    return f"Lowest at the end: class {names[low] if low < len(names) else low}, {percent(float(last[low]))} %{more}."
 
 
 def duration(seconds: float) -> str:
@@ -189,13 +189,13 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if not hours else f"{hours:,} h {left} min"
 
 
-def file_name(what: str, place: int, label: str) -> str:
-    """Return the name of a file that tells a label, of letters, digits and underscores whatever the label is.
+def file_name(kind: str, place: int, label: str) -> str:
+    """Return a file name for a label, of letters, digits and underscores alone.
 
     `place`: among the methods, from 1.
     """
     label = re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")[:40]
-    return f"{what}_{place}" + (f"_{label}" if label else "")
+    return f"{kind}_{place}" + (f"_{label}" if label else "")
 
 
 def partition_of(method: Method) -> str:
@@ -205,20 +205,21 @@ def partition_of(method: Method) -> str:
     return printable(str(found)) if found else ""
 
 
-def holders(federation: dict[str, Any], shown: Heterogeneity) -> str:
-    """Say how examples are spread over clients, by a run's federation.json."""
+def describe_holders(federation: dict[str, Any], heterogeneity: Heterogeneity) -> str:
+    """Describe the distribution of examples over clients, by a run's federation.json."""
     sizes = federation.get("sizes", {})
-    low, median, high = (sizes.get(k, s) for k, s in zip(("min", "median", "max"), shown.sizes, strict=True))
-    each = f"{whole(low)} each" if low == high else f"{whole(low)} to {whole(high)}, median {whole(median)}"
-    fewest, most = np.flatnonzero(shown.held)[[0, -1]]
+    low, median, high = (sizes.get(k, s) for k, s in zip(("min", "median", "max"), heterogeneity.sizes, strict=True))
+    sizes_text = f"{whole(low)} each" if low == high else f"{whole(low)} to {whole(high)}, median {whole(median)}"
+    fewest, most = np.flatnonzero(heterogeneity.clients_by_classes)[[0, -1]]
     span = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    few, many = len(federation["shown"]), federation["clients"]
-    some = many > few  # whose classes are written down, so that what follows is about these alone
+    num_shown, num_clients = len(federation["shown"]), federation["clients"]
+    is_part = num_clients > num_shown  # the file has classes of the first clients alone
     return (
-        f"Training examples by client{', the first ones' * some} and class: {many:,} clients with {each}"
-        f"{f'; the first {few:,} ' * some or ', '}{'have examples ' * some}of {span} class{'es' * (span != '1')}. "
-        f"Distance between a client's classes and those of all{' of these' * some} (total variation): "
-        f"{shown.distance:.2f} on average; 0 is alike, 1 disjoint."
+        f"Training examples by client{', the first ones' * is_part} and class: {num_clients:,} clients with "
+        f"{sizes_text}{f'; the first {num_shown:,} have examples ' * is_part or ', '}of {span} "
+        f"class{'es' * (span != '1')}. "
+        f"Distance between a client's classes and those of all{' of these' * is_part} (total variation): "
+        f"{heterogeneity.distance:.2f} on average; 0 is alike, 1 disjoint."
     )
 
 
@@ -227,7 +228,7 @@ def _value(spread: Spread) -> str:
 
 
 def _same(values: Iterator[object]) -> str:
-    """Return what all runs have alike; "" where they differ or one does not tell."""
+    """Return the value that all runs share; "" where they differ or one has none."""
     found = {printable(str(v)) if v is not None else "" for v in values}
     return found.pop() if len(found) == 1 else ""
 

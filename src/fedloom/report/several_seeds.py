@@ -1,4 +1,4 @@
-"""Several seeds of several methods: means, deviations and differences, for a terminal, a notebook and a paper."""
+"""Summary over seeds and methods: means, deviations and differences, for a terminal, a notebook and a paper."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rich.text import Text
 from fedloom.coordinator.history import History, newest
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
-from fedloom.evaluate.measure import MEASURES
+from fedloom.evaluate.measure import MEASURES, VALIDATION
 from fedloom.experiments.catalogue import label
-from fedloom.report.console import fitted
-from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_on
+from fedloom.report.console import fit_terminal
+from fedloom.report.grouping import by_problem, methods_of, read_methods, remarks_of
 from fedloom.report.methods import Method, Run, Spread, free_in_a_method
 from fedloom.report.number_table import Column, Interval, Table, literal, percent, whole
 from fedloom.report.printable import printable
 from fedloom.report.problems import Problem
 from fedloom.storage.output import as_csv, publish
 
-WAYS = {  # a field of Readings: what it is
+WAYS = {  # field of Readings: its meaning
     "last": "last round",
     "tail": "mean of last {many}",
     "validated": "chosen on validation",
@@ -59,11 +59,10 @@ def summary(
     Args:
         runs: folders with runs below them, or histories, or those of each method by its name.
         against: the method that others are compared with; by default the first that is not local-only training.
-        reading: what differences are of, a field of what `History.readings` gives: last, tail, validated, best or
-            mean.
-        names: what methods and problems are called instead, by what they are called otherwise.
-        columns: those of the tables of accuracies, in this order: seeds, or a reading; and differences, for their
-            table; by default all.
+        reading: the reading of differences, a field of `Readings`: last, tail, validated, best or mean.
+        names: new names of methods and problems, by their old ones.
+        columns: columns of the tables of accuracies in this order, seeds or a reading; and differences for their table;
+            by default all.
 
     Raises:
         SettingError: there is no run, no such method, reading or column, or a file of a run is damaged.
@@ -72,17 +71,17 @@ def summary(
     listed: list[Any] = []
     for given in runs:
         listed += list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    mappings = [of for of in listed if isinstance(of, Mapping)]
-    histories = [of for of in listed if isinstance(of, History)]
+    mappings = [source for source in listed if isinstance(source, Mapping)]
+    histories = [source for source in listed if isinstance(source, History)]
     if mappings and mappings == listed:
-        methods = _of_histories({name: of for mapping in mappings for name, of in mapping.items()})
+        methods = _of_histories({name: source for mapping in mappings for name, source in mapping.items()})
     elif histories and len(histories) == len(listed):
         methods = _unnamed(histories)
-        remarks = remarks_on(methods)
-    elif all(isinstance(of, (str, os.PathLike)) for of in listed):
+        remarks = remarks_of(methods)
+    elif all(isinstance(source, (str, os.PathLike)) for source in listed):
         methods, remarks = read_methods(listed)
     else:
-        kinds = ", ".join(dict.fromkeys(type(of).__name__ for of in listed))
+        kinds = ", ".join(dict.fromkeys(type(source).__name__ for source in listed))
         raise SettingError(
             f"a summary takes directories, or histories, or a mapping of names to histories, got {kinds}: write "
             "summary('runs/three'), summary(first, second) or summary({'fedavg': [first, second]})"
@@ -101,9 +100,9 @@ def summary(
         raise SettingError(f"columns are {', '.join(known)}, got {wrong[0]!r}{did_you_mean(wrong[0], known)}")
     if columns is not None and not set(columns) & set(WAYS):
         raise SettingError(f"columns need at least one of the readings {', '.join(WAYS)}, got {', '.join(columns)!r}")
-    chosen = against or next((m.label for m in methods if not m.alone), labels[0])
+    chosen = against or next((m.label for m in methods if not m.is_local_only), labels[0])
     shown = known if columns is None else tuple(columns)
-    methods = renamed(methods, names or {})
+    methods = rename_methods(methods, names or {})
     return Summary(tuple(methods), (names or {}).get(chosen, chosen), reading, tuple(remarks), shown)
 
 
@@ -143,7 +142,7 @@ class Summary:
     @property
     def several(self) -> bool:
         """True where a method has more than one seed."""
-        return any(len(m.counted) > 1 for m in self.methods)
+        return any(len(m.counted_runs) > 1 for m in self.methods)
 
     def by_problem(self) -> list[tuple[Problem, Summary]]:
         """Return the methods on each problem, such as a data set: only these are compared with each other."""
@@ -154,7 +153,7 @@ class Summary:
         """The method of the differences of the first problem: `against`, or else the first that is not alone."""
         first = by_problem(self.methods)[0][1]
         named = next((m for m in first if m.label == self.against), None)
-        return named or next((m for m in first if not m.alone), first[0])
+        return named or next((m for m in first if not m.is_local_only), first[0])
 
     def tables(self) -> list[Table]:
         """Return the readings of global and personal accuracy, and the differences over seeds, if there are any.
@@ -167,17 +166,17 @@ class Summary:
         parts = self.by_problem()
         if len(parts) == 1:
             ways = [name for name in self.columns if name in WAYS]
-            found = [readings(self.methods, [kind], ways, "seeds" in self.columns) for kind in _KINDS]
+            found = [accuracy_readings(self.methods, [kind], ways, "seeds" in self.columns) for kind in _KINDS]
             tables = [t for t in (*found, self.differences() if DIFFERENCES in self.columns else None) if t is not None]
             captions = self.captions()
             return [_Section("", [(captions[table.name], table) for table in tables])]
-        sections = [_Section("", self.across())]
+        sections = [_Section("", self.tables_by_problem())]
         for problem, part_ in parts:
             (only,) = part_._sections()
             sections.append(_Section(problem.title, [(f"{problem.title}: {c}", table) for c, table in only.tables]))
         return sections
 
-    def across(self) -> list[tuple[str, Table]]:
+    def tables_by_problem(self) -> list[tuple[str, Table]]:
         """Return a table of methods by problem, with its caption, for each accuracy that was measured.
 
         Accuracies are read in the way that the differences are.
@@ -186,31 +185,34 @@ class Summary:
 
     def _caption_across(self, kind: str) -> str:
         way = WAYS[self.reading].format(many="rounds" if self.reading == "tail" else "")
-        spread = f", mean ± standard deviation over {seeds(self.methods)}" if self.several else ""
+        spread = f", mean ± standard deviation over {seeds_text(self.methods)}" if self.several else ""
         return (
-            f"{_KINDS[kind].capitalize()} accuracy in % ({way}){spread}: methods by problem. A column is a problem of "
-            f"its own; numbers are compared within it alone. {differing(self.methods)}"
+            f"{_KINDS[kind].capitalize()} accuracy in % ({way}){spread}: methods by problem. Each column is "
+            f"another problem; compare numbers within a column alone. {differing_settings(self.methods)}"
         )
 
     def differences(self) -> Table | None:
-        """Return how far each method is ahead of `against`, seed by seed, with 95 % intervals.
+        """Return the difference of each method to `against` over common seeds, with 95 % intervals.
 
-        None without two common seeds, and with several problems, which `by_problem` separates. Where local-only
-        training is among the methods, the table also has what clients gain over it.
+        None without two common seeds, and with several problems, which `by_problem` separates. If local-only training
+        is among the methods, the table also has the gains over it.
         """
         if len(by_problem(self.methods)) > 1:
             return None
         first = self.reference
-        alone = next((m for m in self.methods if m.alone and m is not first), None)
+        local_only = next((m for m in self.methods if m.is_local_only and m is not first), None)
         wanted = [(kind, first) for kind in _KINDS]
-        wanted += [] if alone is None else [("personal_accuracy", alone)]
-        columns, cells, many = [], [], tail(self.methods)
+        wanted += [] if local_only is None else [("personal_accuracy", local_only)]
+        columns, cells, last_rounds = [], [], tail_length(self.methods)
         for kind, other in wanted:
-            own = [None if m is other else paired(m, other, kind, self.reading, many) for m in self.methods]
-            if any(cell is not None for cell in own):
-                name, heading = f"{kind}_{self.reading}_less_{other.label}", f"{_KINDS[kind]}, less {other.label}"
+            values = [
+                None if m is other else paired_difference(m, other, kind, self.reading, last_rounds)
+                for m in self.methods
+            ]
+            if any(cell is not None for cell in values):
+                name, heading = f"{kind}_{self.reading}_less_{other.label}", f"{_KINDS[kind]} minus {other.label}"
                 columns.append(Column(name, heading, percent))
-                cells.append(own)
+                cells.append(values)
         rows = [
             [m.label, *values]
             for m, *values in zip(self.methods, *cells, strict=True)
@@ -221,14 +223,14 @@ class Summary:
 
     def captions(self) -> dict[str, str]:
         """Return the caption that stands above each table, by the table's name."""
-        each = f" over {seeds(self.methods)}" if self.several else ""
-        spread = f", mean ± standard deviation{each}: {partitions(self.methods)}" if each else ", one seed each"
-        way = WAYS[self.reading].format(many=tail(self.methods))
+        each = f" over {seeds_text(self.methods)}" if self.several else ""
+        spread = f", mean ± standard deviation{each}: {partitions_text(self.methods)}" if each else ", one seed each"
+        way = WAYS[self.reading].format(many=tail_length(self.methods))
         return {
             "global_accuracy": f"Global accuracy in %{spread}.",
             "personal_accuracy": f"Personal accuracy in %, mean over clients{spread}.",
             "differences": f"Differences in points ({way}), mean over common seeds [95 % interval, Student's t, paired "
-            "by seed]. An interval that holds 0 leaves open which is better.",
+            "by seed]. If an interval contains 0, either may be better.",
         }
 
     def markdown(self) -> str:
@@ -252,14 +254,14 @@ class Summary:
         return as_csv(rows)
 
     def _rows(self) -> Iterator[list[Any]]:
-        other, many = self.reference, tail(self.methods)
+        other, last_rounds = self.reference, tail_length(self.methods)
         for m in self.methods:
             for kind in _KINDS:
                 for way in WAYS:
-                    if (found := reading_of(m, kind, way, many)) is None:
+                    if (found := reading_of(m, kind, way, last_rounds)) is None:
                         continue
                     row = [m.label, kind, way, found.mean, "" if math.isnan(found.std) else found.std, found.count]
-                    gap = None if m is other else paired(m, other, kind, way, many)
+                    gap = None if m is other else paired_difference(m, other, kind, way, last_rounds)
                     row += [_PARTITION[_one_partition(m)], other.label]
                     yield [*row, *((gap.mean, gap.low, gap.high, gap.count) if gap else [""] * 4)]
 
@@ -276,7 +278,7 @@ class Summary:
         shown = [(not section.title, *one) for section in self._sections() for one in section.tables]
         for i, (whole_, caption, table) in enumerate(shown):
             yield from [""] * (i > 0)
-            yield fitted(caption, table, parted=whole_ and len(self.by_problem()) > 1)
+            yield fit_terminal(caption, table, split=whole_ and len(self.by_problem()) > 1)
         yield from (Text(remark, style="yellow") for remark in self.remarks)
 
     def _repr_html_(self) -> str:
@@ -290,7 +292,7 @@ class Summary:
         labels = dict.fromkeys(m.label for m in self.methods)
         problems = [problem.title for problem, _ in self.by_problem()]
         on = f" on {', '.join(problems)}" * (len(problems) > 1)
-        return f"Summary({', '.join(labels)}{on}; {seeds(self.methods)})"
+        return f"Summary({', '.join(labels)}{on}; {seeds_text(self.methods)})"
 
 
 class _Section(NamedTuple):
@@ -300,50 +302,51 @@ class _Section(NamedTuple):
     tables: list[tuple[str, Table]]
 
 
-def across_problems(of: Summary, kind: str) -> Table | None:
+def across_problems(summary_: Summary, kind: str) -> Table | None:
     """Return one accuracy, a row for each method and a column for each problem; None where it was not measured."""
-    rows: dict[str, list[Any]] = {m.label: [m.label] for m in of.methods}
+    rows: dict[str, list[Any]] = {m.label: [m.label] for m in summary_.methods}
     columns = [Column("method", "method")]
-    for problem, only in of.by_problem():
-        found = {m.label: reading_of(m, kind, of.reading, tail(only.methods)) for m in only.methods}
-        if any(spread is not None for spread in found.values()):
+    for problem, only in summary_.by_problem():
+        spreads = {m.label: reading_of(m, kind, summary_.reading, tail_length(only.methods)) for m in only.methods}
+        if any(spread is not None for spread in spreads.values()):
             columns.append(Column(problem.title, problem.title, percent, "high"))
             for label_, row in rows.items():
-                row.append(found.get(label_))
+                row.append(spreads.get(label_))
     if len(columns) == 1:
         return None
-    numbers = {m.label: m.number for m in of.methods}
+    numbers = {m.label: m.number for m in summary_.methods}
     return Table(f"{kind}_by_problem", columns, list(rows.values()), list(numbers.values()))
 
 
-def differing(methods: Sequence[Method]) -> str:
-    """Say which settings are not the same for all problems, in the problems' order, where methods agree within each."""
-    groups = [[m.first.facts for m in of] for _, of in by_problem(methods)]
-    found = []
-    for name in dict.fromkeys(k for of in groups for facts in of for k in facts if not free_in_a_method(k)):
-        values = [{facts.get(name) for facts in of} for of in groups]
-        if all(len(of) == 1 for of in values) and len(set.union(*values)) > 1:
-            found.append(f"{name} ({', '.join(printable(next(iter(of)) or '–', 40) for of in values)})")
-    return f"They differ in {'; '.join(found)}." if found else "They differ in their data."
+def differing_settings(methods: Sequence[Method]) -> str:
+    """Name the settings that differ between problems and agree within each, in the problems' order."""
+    groups = [[m.first.facts for m in methods_] for _, methods_ in by_problem(methods)]
+    texts = []
+    for name in dict.fromkeys(k for methods_ in groups for facts in methods_ for k in facts if not free_in_a_method(k)):
+        values = [{facts.get(name) for facts in methods_} for methods_ in groups]
+        if all(len(methods_) == 1 for methods_ in values) and len(set.union(*values)) > 1:
+            texts.append(f"{name} ({', '.join(printable(next(iter(methods_)) or '–', 40) for methods_ in values)})")
+    return f"They differ in {'; '.join(texts)}." if texts else "They differ in their data."
 
 
-def renamed(methods: Sequence[Method], names: Mapping[str, str]) -> list[Method]:
-    """Rename methods and problems: `names` has what each is called instead, by its name otherwise.
+def rename_methods(methods: Sequence[Method], names: Mapping[str, str]) -> list[Method]:
+    """Rename methods and problems; `names` has new names by old ones.
 
     Raises:
         SettingError: there is no method or problem of a name, or two would have the same name.
     """
-    kinds = [list(dict.fromkeys(of)) for of in ([m.label for m in methods], [m.problem.title for m in methods])]
-    known = [name for of in kinds for name in of if name]
+    kinds = [list(dict.fromkeys(group)) for group in ([m.label for m in methods], [m.problem.title for m in methods])]
+    old_names = [name for group in kinds for name in group if name]
     for old, new in names.items():
-        if old not in known:
+        if old not in old_names:
             raise SettingError(
-                f"there is no {old!r} to be named {new!r}: there are {', '.join(known)}{did_you_mean(old, known)}"
+                f"there is no {old!r} to rename to {new!r}: there are {', '.join(old_names)}"
+                f"{did_you_mean(old, old_names)}"
             )
-    for of in kinds:
-        called = [names.get(name, name) for name in of]
-        if twice := [name for name in called if not name.strip() or called.count(name) > 1]:
-            raise SettingError(f"each is called otherwise, got the name {twice[0]!r} {called.count(twice[0])} times")
+    for group in kinds:
+        new_names = [names.get(name, name) for name in group]
+        if repeated := [name for name in new_names if not name.strip() or new_names.count(name) > 1]:
+            raise SettingError(f"names must be unique, got {repeated[0]!r} {new_names.count(repeated[0])} times")
     return [
         replace(m, label=printable(names.get(m.label, m.label)), problem=replace(m.problem, title=printable(title)))
         for m in methods
@@ -351,54 +354,63 @@ def renamed(methods: Sequence[Method], names: Mapping[str, str]) -> list[Method]
     ]
 
 
-def readings(
-    methods: Sequence[Method], kinds: Sequence[str], ways: Sequence[str] = tuple(WAYS), counted: bool = True
+def accuracy_readings(
+    methods: Sequence[Method], kinds: Sequence[str], ways: Sequence[str] = tuple(WAYS), with_seeds: bool = True
 ) -> Table | None:
-    """Return accuracies, each read in as many ways as it was measured for (`History.readings`); None where none was.
+    """Return accuracies in several readings (`History.readings`); None where no accuracy was measured.
 
-    `ways`: those that are shown, in this order; `counted`: with the number of seeds.
+    `ways`: the readings, in this order. `with_seeds`: with the number of seeds. Where several kinds stand beside each
+    other, so do the round that validation data choose and its accuracy on these.
     """
-    many = tail(methods)
+    last_rounds = tail_length(methods)
     columns, cells = [], []
     for kind in kinds:
         for way in ways:
-            heading, found = WAYS[way], [reading_of(m, kind, way, many) for m in methods]
-            if any(spread is not None for spread in found) and (way != "tail" or many > 1):
+            heading, spreads = WAYS[way], [reading_of(m, kind, way, last_rounds) for m in methods]
+            if any(spread is not None for spread in spreads) and (way != "tail" or last_rounds > 1):
                 group = f"{_KINDS[kind]} accuracy, %" if len(kinds) > 1 else ""
-                columns.append(Column(f"{kind}_{way}", heading.format(many=many), percent, "high", group))
-                cells.append(found)
+                columns.append(Column(f"{kind}_{way}", heading.format(many=last_rounds), percent, "high", group))
+                cells.append(spreads)
     if not columns:
         return None
+    if len(kinds) > 1 and any(c.name.endswith("_validated") for c in columns):
+        group = "chosen on validation"
+        columns.append(Column("validated_round", "round", whole, group=group))
+        cells.append([m.spread(lambda run: run.history.validated_round) for m in methods])
+        columns.append(Column(f"{VALIDATION}_validated", "validation accuracy, %", percent, "high", group))
+        cells.append([reading_of(m, VALIDATION, "validated", last_rounds) for m in methods])
     head, rows = [Column("method", "method")], [list[Any]([m.label]) for m in methods]
-    if counted and len(kinds) == 1 and any(len(m.counted) > 1 for m in methods):
+    if with_seeds and len(kinds) == 1 and any(len(m.counted_runs) > 1 for m in methods):
         head.append(Column("seeds", "seeds", whole))
-        rows = [[*row, len(m.counted)] for row, m in zip(rows, methods, strict=True)]
+        rows = [[*row, len(m.counted_runs)] for row, m in zip(rows, methods, strict=True)]
     rows = [[*row, *values] for row, *values in zip(rows, *cells, strict=True)]
     return Table(kinds[0] if len(kinds) == 1 else "readings", [*head, *columns], rows, [m.number for m in methods])
 
 
-def reading_of(method: Method, name: str, way: str, many: int) -> Spread | None:
-    """Return a measured number, read in one way, over the seeds of a method."""
-    return method.spread(lambda run: _read(run, name, way, many))
+def reading_of(method: Method, name: str, way: str, last_rounds: int) -> Spread | None:
+    """Return one reading of a measure over the seeds of a method."""
+    return method.spread(lambda run: _reading(run, name, way, last_rounds))
 
 
-def tail(methods: Sequence[Method]) -> int:
+def tail_length(methods: Sequence[Method]) -> int:
     """Return the number of last rounds that `tail` is a mean over: the same for all methods."""
-    return newest(min(run.rounds for m in methods for run in m.counted))
+    return newest(min(run.rounds for m in methods for run in m.counted_runs))
 
 
-def paired(method: Method, other: Method, name: str, way: str, many: int) -> Interval | None:
-    """Return how far a method is ahead of another over the seeds that both have; None where these are fewer than two.
+def paired_difference(method: Method, other: Method, name: str, way: str, last_rounds: int) -> Interval | None:
+    """Return the difference of a method to another over their common seeds; None with fewer than two.
 
-    `many`: how many of the last rounds `tail` is a mean of, as of the table beside it.
+    `last_rounds`: the number of rounds in the mean of `tail`, as in the table beside it.
     """
     if method.problem != other.problem:
         return None
-    both = [(run, beside) for run in method.counted for beside in other.counted if run.pairs_with(beside)]
+    both = [(run, beside) for run in method.counted_runs for beside in other.counted_runs if run.pairs_with(beside)]
     pairs = {
         (run.draw, str(run.clients)): (run, beside) for run, beside in both
     }  # a seed that occurs twice counts once
-    gaps = np.array([_read(a, name, way, many) - _read(b, name, way, many) for a, b in pairs.values()])
+    gaps = np.array(
+        [_reading(a, name, way, last_rounds) - _reading(b, name, way, last_rounds) for a, b in pairs.values()]
+    )
     if len(gaps) < 2 or np.isnan(gaps).any():
         return None
     n = len(gaps)
@@ -409,13 +421,13 @@ def paired(method: Method, other: Method, name: str, way: str, many: int) -> Int
     return Interval(mean, mean - half, mean + half, n)
 
 
-def _read(run: Run, name: str, way: str, many: int) -> float:
-    return float(getattr(run.history.readings(name, many), way))
+def _reading(run: Run, name: str, way: str, last_rounds: int) -> float:
+    return float(getattr(run.history.readings(name, last_rounds), way))
 
 
-def seeds(methods: Sequence[Method]) -> str:
-    """Say how many seeds methods have."""
-    counts = sorted({len(m.counted) for m in methods})
+def seeds_text(methods: Sequence[Method]) -> str:
+    """Return the number of seeds of methods, as text."""
+    counts = sorted({len(m.counted_runs) for m in methods})
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"{span} seed{'s' * (span != '1')}"
 
@@ -423,19 +435,19 @@ def seeds(methods: Sequence[Method]) -> str:
 _PARTITION = {True: "fixed", False: "varied", None: ""}
 
 
-def partitions(methods: Sequence[Method]) -> str:
-    """Say what ± is of: whether the partition was the same for all seeds of each method."""
-    found = {_one_partition(m) for m in methods if len(m.counted) > 1}
-    if found == {True}:
+def partitions_text(methods: Sequence[Method]) -> str:
+    """Say whether the partition was the same for all seeds of each method, which ± depends on."""
+    kinds = {_one_partition(m) for m in methods if len(m.counted_runs) > 1}
+    if kinds == {True}:
         return "one partition for all seeds, which vary initial weights, cohorts and batches"
-    if found == {False}:
+    if kinds == {False}:
         return "every seed draws its own partition (data.partition_seed fixes one)"
-    return "whether seeds share a partition is not known of all runs" if None in found else "some share a partition"
+    return "whether seeds share a partition is not known of all runs" if None in kinds else "some share a partition"
 
 
 def _one_partition(method: Method) -> bool | None:
-    """Return whether all seeds have the same clients; None where the runs do not tell, or there is one seed."""
-    known = [run.clients for run in method.counted]
-    if len(known) < 2 or not all(known):
+    """Return whether all seeds have the same clients; None where this is not recorded, or there is one seed."""
+    clients_by_run = [run.clients for run in method.counted_runs]
+    if len(clients_by_run) < 2 or not all(clients_by_run):
         return None
-    return all(clients == known[0] for clients in known)
+    return all(clients == clients_by_run[0] for clients in clients_by_run)

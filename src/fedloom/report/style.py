@@ -1,4 +1,4 @@
-"""How figures look: one colour per method on a page, by its place there, and the same bytes for the same numbers."""
+"""Style of figures: one colour per method on a page, by its place, and the same bytes for the same numbers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by colour-blind readers; without yellow, which is too light for a line. Then, each
-# as far from those before it as can be (in OKLab; seen without red or green cones too), with 3:1 to white.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; without yellow, which is too light for a line.
+# Then colours as far as possible from those before (in OKLab; also without red or green cones), with 3:1 to white.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#96004B", "#005A00", "#9678FF",
     "#692D96", "#B43C96", "#875A4B", "#005A69", "#874BD2", "#4B7800", "#969600", "#B40F00", "#3C96B4", "#D24B69",
     "#004BC3", "#2D7878", "#C38769", "#784B78", "#1E78F0", "#A569C3", "#FF5A78", "#966987", "#783C2D", "#96784B",
     "#B42D5A", "#1E9600", "#3C96F0", "#695A00", "#B44B00", "#0F694B", "#004B87", "#A50F78", "#D269E1", "#962DA5",
 )  # fmt: skip
-SOLID = 10  # lines that colours alone tell apart
+SOLID = 10  # lines that differ in colour alone
 DASHES: tuple[Any, ...] = (
     "-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (10, 1.6)),
 )  # fmt: skip
@@ -38,7 +38,7 @@ INK, FAINT, GRID, WORST = "#1f2328", "#6b7280", "#e5e7eb", "#b91c1c"
 FigureKind = Literal["png", "svg", "pdf"]
 HALF, WIDE = (4.6, 3.2), (10.6, 3.9)  # inches
 
-_NIGHT = "#1c2027"  # the ground of figures in dark mode
+_DARK_GROUND = "#1c2027"  # the background of figures in the dark theme
 
 _STYLE = {
     "figure.facecolor": "white",
@@ -68,16 +68,16 @@ _STYLE = {
     "lines.solid_capstyle": "round",
     "legend.frameon": False,
     "legend.fontsize": 9,
-    "path.simplify": False,  # what is under the pointer is read from the path
+    "path.simplify": False,  # the page reads values from the path
     "svg.fonttype": "none",
-    "pdf.fonttype": 42,  # letters that journals take, and that a reader can search for
+    "pdf.fonttype": 42,  # fonts that journals accept, and searchable text
     "svg.hashsalt": "fedloom",
 }
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw figures within the context in this style, whatever the user's own settings of matplotlib are.
+    """Draw figures within the context in this style, independent of the user's settings of matplotlib.
 
     Raises:
         SettingError: matplotlib is not installed.
@@ -110,16 +110,13 @@ def dashes(number: int) -> Any:
 
 
 def ink(number: int | None) -> str:
-    """Return the colour of words about a method: its own, as dark as reading takes.
-
-    With None, it is the colour of words about anything else.
-    """
+    """Return the colour of text about a method: its own, dark enough to read; with None, that of other text."""
     return INK if number is None else _legible(colour(number), "#ffffff", 0)
 
 
-def at_night(number: int) -> str:
-    """Return the colour of a method and of words about it in dark mode."""
-    return _legible(colour(number), _NIGHT, 255)
+def dark_colour(number: int) -> str:
+    """Return the colour of a method and of text about it in the dark theme."""
+    return _legible(colour(number), _DARK_GROUND, 255)
 
 
 def contrast(one: str, other: str) -> float:
@@ -146,7 +143,7 @@ def _rgb(text: str) -> tuple[int, ...]:
 
 
 def even_step(span: int) -> int:
-    """Return a round number that goes at most seven times into a number of rounds: from tick to tick."""
+    """Return a round step between ticks, with at most seven steps in `span` rounds."""
     steps = (int(digit + "0" * zeros) for zeros in range(20) for digit in "125")
     return next(step for step in steps if span / step <= 7)
 
@@ -212,28 +209,28 @@ def rendered(figure: Figure, kind: FigureKind) -> bytes:
 
 
 def inline(svg: bytes, name: str, description: str, more: Mapping[str, str] | None = None) -> str:
-    """Return an SVG for the inside of a page: its only style is in attributes, which the page's style sheet overrides.
+    """Return an SVG for use within a page, styled by attributes alone, which the page's style sheet overrides.
 
-    What is drawn with gid="line.3" has data-part="line" and data-method="3". `description` is for those who do not see
-    it, `more` are attributes of the svg.
+    An element with gid="line.3" gets data-part="line" and data-method="3". `description` is for screen readers, `more`
+    are attributes of the svg.
     """
     root = ElementTree.fromstring(svg)
     link = "{http://www.w3.org/1999/xlink}href"
-    used = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', svg.decode("utf-8")))
+    referenced = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', svg.decode("utf-8")))
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):
                 parent.remove(child)
     for path in root.iterfind(f".//{_SVG}defs/{_SVG}path"):
-        path.attrib.pop("style", None)  # of a marker: it looks as its uses do, where the page's style sheet reaches
+        path.attrib.pop("style", None)  # of a marker: it inherits the style of its uses
     for e in root.iter():
         for attribute, value in _presentation(e.attrib.pop("style", "")):
             e.set(attribute, value)
-        if part := re.fullmatch(r"([a-z]+)\.(\d+)", own := e.attrib.pop("id", "")):
+        if part := re.fullmatch(r"([a-z]+)\.(\d+)", element_id := e.attrib.pop("id", "")):
             e.set("data-part", part[1])
             e.set("data-method", part[2])
-        elif own in used:
-            e.set("id", f"{name}-{own}")
+        elif element_id in referenced:
+            e.set("id", f"{name}-{element_id}")
         if e.get(link, "").startswith("#"):
             e.set(link, f"#{name}-{e.get(link, '')[1:]}")
         if "clip-path" in e.attrib:
@@ -259,7 +256,7 @@ def _presentation(style: str) -> Iterator[tuple[str, str]]:
 
 
 def scales(figure: Figure) -> dict[str, str]:
-    """Return where the values of a figure's axes are in its SVG: two places and their values, of x and of y."""
+    """Return two places in the SVG and their values for each axis, x and y, from which the page reads values."""
     axes = figure.axes[0]
     box, (width, height) = axes.get_position(), figure.get_size_inches() * 72
     x = (box.x0 * width, box.x1 * width, *axes.get_xlim())

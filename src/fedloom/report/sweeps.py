@@ -1,4 +1,4 @@
-"""Sweeps among the methods of a report: trials of one algorithm with other settings, and what they came to."""
+"""Sweeps among the methods of a report: trials of one algorithm with other settings, and their results."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ CHOSEN_BY = ("val_accuracy", "global_accuracy", "personal_accuracy")  # the firs
 
 
 class Trial(NamedTuple):
-    """A method of a sweep: the settings in which trials differ, and what it came to."""
+    """Trial of a sweep: its method, the settings in which trials differ, and its result."""
 
     method: Method
     settings: dict[str, str]
     result: Spread
 
 
-class Swept(NamedTuple):
-    """Trials of an algorithm, best first. `by`: which number their results are, one of `CHOSEN_BY`.
+class SweepResult(NamedTuple):
+    """Trials of an algorithm, best first. `measure`: of their results, one of `CHOSEN_BY`.
 
-    `problems`: the settings among those that vary by which a trial is on another problem; then none is the best, and
-    trials are in the order of their settings.
+    `problems`: the varied settings that change the problem. If there are any, no trial is the best, and trials are in
+    the order of their settings.
     """
 
-    by: str
+    measure: str
     trials: list[Trial]
     problems: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        """The settings in which trials differ."""
+        """Names of the settings in which trials differ."""
         return list(self.trials[0].settings)
 
     def table(self, place: int) -> Table:
         """Return a row for each trial: its settings, and accuracies as `fedloom sweep` takes them. `place`: from 1."""
-        measured = [name for name in CHOSEN_BY if any(t.method.has(name) for t in self.trials)]
+        measures = [name for name in CHOSEN_BY if any(t.method.has(name) for t in self.trials)]
         settings = [Column(name, short(name)) for name in self.names]
         columns = [Column("trial", "trial"), *settings]
         best: Literal["high"] | None = None if self.problems else "high"
-        columns += [Column(name, f"{MEASURES[name].title.lower()}, %", percent, best) for name in measured]
+        columns += [Column(name, f"{MEASURES[name].title.lower()}, %", percent, best) for name in measures]
         rows = [
-            [t.method.label, *t.settings.values(), *(_result(t.method, name) for name in measured)] for t in self.trials
+            [t.method.label, *t.settings.values(), *(_result(t.method, name) for name in measures)] for t in self.trials
         ]
         numbers = [t.method.number for t in self.trials]
         return Table("sweep" if place == 1 else f"sweep_{place}", columns, rows, numbers)
 
 
-def sweeps(methods: Sequence[Method]) -> list[Swept]:
+def sweeps(methods: Sequence[Method]) -> list[SweepResult]:
     """Return a sweep for each algorithm with results for three or more methods from the same source of data.
 
     Methods on one problem are compared. Methods on several problems are a sweep where the problem itself was varied.
@@ -65,35 +65,36 @@ def sweeps(methods: Sequence[Method]) -> list[Swept]:
     groups: dict[str, list[Method]] = {}
     for m in methods:
         groups.setdefault(m.first.algorithm, []).append(m)
-    found = []
+    results = []
     for group in groups.values():
-        by = next((name for name in CHOSEN_BY if all(_result(m, name) is not None for m in group)), None)
-        _, own = differences(group)
-        varied = [name for name in own[0] if all(name in settings for settings in own)]
-        if len(group) < _FEWEST or by is None or not varied or _other_data(own, group):
+        measure = next((name for name in CHOSEN_BY if all(_result(m, name) is not None for m in group)), None)
+        _, settings_of = differences(group)
+        varied_names = [name for name in settings_of[0] if all(name in settings for settings in settings_of)]
+        if len(group) < _FEWEST or measure is None or not varied_names or _other_data(settings_of, group):
             continue
         trials = [
-            Trial(m, {name: settings[name] for name in varied}, result)
-            for m, settings in zip(group, own, strict=True)
-            if (result := _result(m, by)) is not None
+            Trial(m, {name: settings[name] for name in varied_names}, result)
+            for m, settings in zip(group, settings_of, strict=True)
+            if (result := _result(m, measure)) is not None
         ]
-        problems = tuple(name for name in varied if of_problem(name))
+        problems = tuple(name for name in varied_names if of_problem(name))
         if problems:
             trials.sort(key=lambda trial: [order(value) for value in trial.settings.values()])
         else:
             trials.sort(key=lambda trial: -trial.result.mean)
-        found.append(Swept(by, trials, problems))
-    return found
+        results.append(SweepResult(measure, trials, problems))
+    return results
 
 
-def _other_data(own: Sequence[dict[str, str]], group: Sequence[Method]) -> bool:
-    """Return whether methods differ in what no axis can show.
+def _other_data(settings_of: Sequence[dict[str, str]], group: Sequence[Method]) -> bool:
+    """Return whether methods differ in their source of data, or in their problems without a varied setting.
 
-    That is the source of data, or their problems without a varied setting of the problem.
+    No axis of a figure can show such a difference.
     """
     several = len({m.problem.title for m in group}) > 1
-    return any("data.source" in settings for settings in own) or (
-        several and not any(all(name in settings for settings in own) and of_problem(name) for name in own[0])
+    return any("data.source" in settings for settings in settings_of) or (
+        several
+        and not any(all(name in settings for settings in settings_of) and of_problem(name) for name in settings_of[0])
     )
 
 

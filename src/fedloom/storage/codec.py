@@ -1,4 +1,4 @@
-"""Any payload or state as bytes and back, without pickle: safetensors, read only against what was asked for."""
+"""Codec of payloads and states: safetensors, without pickle, read only against an expected structure."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def encode(value: Tree) -> bytes:
 
 
 def digest(value: Tree) -> str:
-    """Return the digest of a tree's tensors, with their paths, dtypes and shapes, in whatever order they stand."""
-    found = files.RunningDigest()
+    """Return the digest of a tree's tensors, with their paths, dtypes and shapes; their order does not matter."""
+    running = files.RunningDigest()
     for path, leaf in sorted(_paths(value), key=lambda at: at[0]):
         raw = leaf.detach().cpu().contiguous().reshape(-1)
-        found.add(f"{path} {raw.dtype} {list(leaf.shape)}\n".encode())
-        found.add(raw.view(torch.uint8).numpy().data)
-    return found.digest
+        running.add(f"{path} {raw.dtype} {list(leaf.shape)}\n".encode())
+        running.add(raw.view(torch.uint8).numpy().data)
+    return running.digest
 
 
 def describe(value: Tree) -> dict[str, Any]:
@@ -69,10 +69,10 @@ def blank(description: Any) -> Tree:
     """
     try:
         _check_kinds(json.loads(description["tree"])[1])
-        spec, told = pytree.treespec_loads(description["tree"]), description["leaves"]
-        if len(told) != spec.num_leaves:  # before any is made: each takes a hundred times what it is told in
-            raise ValueError(f"{len(told)} leaves are told of a structure of {spec.num_leaves}")
-        leaves = [(_DTYPES[name], [_length(n) for n in shape]) for name, shape in told]
+        spec, entries = pytree.treespec_loads(description["tree"]), description["leaves"]
+        if len(entries) != spec.num_leaves:  # before any is made: each takes a hundred times its entry
+            raise ValueError(f"{len(entries)} leaves are described for a structure of {spec.num_leaves}")
+        leaves = [(_DTYPES[name], [_length(n) for n in shape]) for name, shape in entries]
         return pytree.tree_unflatten([torch.empty(s, dtype=d, device="meta") for d, s in leaves], spec)
     except (
         ValueError,
@@ -91,16 +91,16 @@ def _check_kinds(node: dict[str, Any]) -> None:
     """Raise ValueError unless a structure is made of what messages hold. PyTorch, asked to make any other, imports the
     module that a `defaultdict` or a key that is an `Enum` names.
     """
-    kind, said = node["type"], node["context"]
+    kind, context = node["type"], node["context"]
     if kind is not None and kind not in STATES:
         if kind not in _PLAIN:
-            raise ValueError(f"{kind!r:.80} is none of them")
-        keys = json.loads(said)
+            raise ValueError(f"{kind!r:.80} is no such type")
+        keys = json.loads(context)
         plain = keys is None or (
             type(keys) is list and all(type(k) in (str, int, float, bool) or k is None for k in keys)
         )
         if not plain:
-            raise ValueError(f"keys are text or numbers, got {said!r:.80}")
+            raise ValueError(f"keys are text or numbers, got {context!r:.80}")
     for child in node["children_spec"]:
         _check_kinds(child)
 
@@ -114,45 +114,45 @@ def _length(n: object) -> int:
 def decode(data: bytes, like: T, device: torch.device | str | None = None) -> T:
     """Return the tree that `encode` was given.
 
-    `like`: a tree of the structure, shapes and dtypes that were asked for. Tensors are on `device`, else on its device.
+    `like`: a tree of the expected structure, shapes and dtypes. Tensors are on `device`, by default on that of `like`.
 
     Names, dtypes and shapes are compared with `like` before anything is allocated; any difference is a CodecError.
     """
-    asked = dict(_paths(like, everything=True))
-    header = _header(data, sum(len(json.dumps(p)) + _ENTRY + 20 * t.ndim for p, t in asked.items()) + _ENTRY)
-    absent = {p for p in asked if p not in header}
+    expected = dict(_paths(like, with_absent=True))
+    header = _header(data, sum(len(json.dumps(p)) + _ENTRY + 20 * t.ndim for p, t in expected.items()) + _ENTRY)
+    missing = {p for p in expected if p not in header}
     for path in header:
-        if path not in asked:
-            raise CodecError(f"unasked tensor {path[:80]!r}; asked for {sorted(asked)[:8]}")
+        if path not in expected:
+            raise CodecError(f"unexpected tensor {path[:80]!r}; expected are {sorted(expected)[:8]}")
     for path, (dtype, shape) in header.items():
-        want = asked[path]
-        if dtype != _NAMES[want.dtype] or shape != list(want.shape):
-            raise CodecError(f"{path!r} is {dtype} {shape}, asked for {_NAMES[want.dtype]} {list(want.shape)}")
+        like_leaf = expected[path]
+        if dtype != _NAMES[like_leaf.dtype] or shape != list(like_leaf.shape):
+            raise CodecError(f"{path!r} is {dtype} {shape}, expected {_NAMES[like_leaf.dtype]} {list(like_leaf.shape)}")
     try:
         tensors = load(data)
     except Exception as error:
-        raise CodecError(f"the bytes are not what their header says: {error}") from error
+        raise CodecError(f"the bytes do not agree with their header: {error}") from error
     for path, tensor in tensors.items():
         if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
             raise CodecError(f"{path!r} must hold bools, bytes of 0 or 1, got {int(tensor.view(torch.uint8).max())}")
-    may_lack = _optional(like, tensors)
-    if absent != may_lack:
-        raise CodecError(f"tensors missing or present against their flag: {sorted(absent ^ may_lack)[:8]}")
+    optional = _optional(like, tensors)
+    if missing != optional:
+        raise CodecError(f"tensors contradict the flag of their Maybe: {sorted(missing ^ optional)[:8]}")
     flat = pytree.tree_flatten_with_path(like)[0]
     leaves = []
-    for place, want in flat:
+    for place, like_leaf in flat:
         name = pytree.keystr(place)
-        where = want.device if device is None else device
-        leaves.append(tensors[name].to(where) if name in tensors else torch.zeros_like(want, device=where))
+        where = like_leaf.device if device is None else device
+        leaves.append(tensors[name].to(where) if name in tensors else torch.zeros_like(like_leaf, device=where))
     return pytree.tree_unflatten(leaves, pytree.tree_structure(like))  # type: ignore[no-any-return]
 
 
-def _header(data: bytes, most: int) -> dict[str, tuple[str, list[int]]]:
-    """Names, dtypes and shapes, checked against the number of bytes that are there; no longer than `most` bytes."""
+def _header(data: bytes, max_bytes: int) -> dict[str, tuple[str, list[int]]]:
+    """Return names, dtypes and shapes from a header of at most `max_bytes`, checked against the length of `data`."""
     try:
         size = int.from_bytes(data[:8], "little")
-        if len(data) < 8 or size > min(most, len(data) - 8):
-            raise ValueError(f"header of {size} bytes, of which {most} are expected, in a message of {len(data)}")
+        if len(data) < 8 or size > min(max_bytes, len(data) - 8):
+            raise ValueError(f"header of {size} bytes in a message of {len(data)}, expected at most {max_bytes}")
         text = str(data[8 : 8 + size], "utf-8")
         raw = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse, parse_float=_refuse)
         entries = {name: _entry(name, entry) for name, entry in raw.items()}
@@ -169,7 +169,7 @@ def _header(data: bytes, most: int) -> dict[str, tuple[str, list[int]]]:
 
 
 def _entry(name: str, entry: dict[str, object]) -> tuple[str, list[int], int, int]:
-    """dtype, shape, start and end of a tensor; what is asked for is compared with dtype and shape, the bytes here."""
+    """Return dtype, shape, start and end of a tensor. `decode` compares dtype and shape, `_header` start and end."""
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(stop)]} if len(entry) == 3:
             if all(type(n) is int and 0 <= n < 2**63 for n in (*shape, start, stop)):
@@ -178,24 +178,24 @@ def _entry(name: str, entry: dict[str, object]) -> tuple[str, list[int], int, in
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("a name stands there twice")
-    return found
+    if len(unique := dict(pairs)) < len(pairs):
+        raise ValueError("names must be unique")
+    return unique
 
 
 def _refuse(number: str) -> NoReturn:
-    raise ValueError(f"{number} is no whole number")
+    raise ValueError(f"numbers must be whole, got {number}")
 
 
-def _paths(value: Tree, everything: bool = False) -> list[tuple[str, torch.Tensor]]:
-    """(path, leaf) of what travels."""
+def _paths(value: Tree, with_absent: bool = False) -> list[tuple[str, torch.Tensor]]:
+    """Return (path, leaf) of each tensor that travels; `with_absent`: also the values of absent Maybes."""
     leaves = [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(value)[0]]
-    if everything:
+    if with_absent:
         return leaves
     skipped = {
         p
         for prefix, maybe in _maybes(value)
-        if not maybe.present.any()  # of a stack: for nobody
+        if not maybe.present.any()  # in a stack: absent for all clients
         for p, _ in leaves
         if p.startswith(prefix + ".value")
     }
@@ -203,10 +203,10 @@ def _paths(value: Tree, everything: bool = False) -> list[tuple[str, torch.Tenso
 
 
 def _optional(like: Tree, tensors: dict[str, torch.Tensor]) -> set[str]:
-    """Paths that must be missing, by the flags that came."""
+    """Return the paths that must be missing, by the flags in `tensors`."""
     out: set[str] = set()
     names = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(like)[0]]
-    for prefix, _ in _maybes(like):  # outer ones first: what is in an absent Maybe has no flag of its own
+    for prefix, _ in _maybes(like):  # outer ones first: a Maybe within an absent one has no flag
         flag = tensors.get(prefix + ".present")
         if flag is not None and not flag.any():
             out.update(n for n in names if n.startswith(prefix + ".value"))
@@ -214,7 +214,7 @@ def _optional(like: Tree, tensors: dict[str, torch.Tensor]) -> set[str]:
 
 
 def _maybes(value: Tree) -> list[tuple[str, Maybe[Tree]]]:
-    """Every Maybe in the tree, outer ones first, by path."""
+    """Return every Maybe in the tree by its path, outer ones first."""
     out: list[tuple[str, Maybe[Tree]]] = []
     for path, node in pytree.tree_flatten_with_path(value, is_leaf=lambda n: isinstance(n, Maybe))[0]:
         if isinstance(node, Maybe):
@@ -225,11 +225,11 @@ def _maybes(value: Tree) -> list[tuple[str, Maybe[Tree]]]:
 
 
 def _unshared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Safetensors refuses tensors that share storage."""
-    seen: set[int] = set()
+    """Clone tensors that share storage, which safetensors refuses."""
+    storages: set[int] = set()
     out = {}
     for name, t in tensors.items():
         base = t.untyped_storage().data_ptr()
-        out[name] = t.clone() if base in seen or t.untyped_storage().nbytes() != t.nbytes else t
-        seen.add(base)
+        out[name] = t.clone() if base in storages or t.untyped_storage().nbytes() != t.nbytes else t
+        storages.add(base)
     return out

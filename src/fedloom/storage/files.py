@@ -1,4 +1,4 @@
-"""Files that are whole or absent, that are what was written, and that nobody loses."""
+"""Files: written whole or not at all, checked by digest when read, never lost."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedloom.core.errors import DamageError, StorageError, StorageWarning, warn
 
 
 class File(NamedTuple):
-    """A file by its name in a folder, and what must be in it."""
+    """File in a folder, by its name and the digest of its bytes."""
 
     name: str
     digest: str  # 32 hexadecimal digits of BLAKE2b
 
 
 class RunningDigest:
-    """The digest of bytes that come one after the other."""
+    """Digest of bytes that are added piece by piece."""
 
     def __init__(self, data: bytes = b"") -> None:
         self._hash = hashlib.blake2b(data, digest_size=16)
@@ -31,7 +31,7 @@ class RunningDigest:
 
     @property
     def digest(self) -> str:
-        """Of all bytes so far."""
+        """Digest of all bytes so far."""
         return self._hash.hexdigest()
 
 
@@ -40,7 +40,7 @@ def digest(data: bytes) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """Return the digest of what is in a file, however large.
+    """Return the digest of a file's bytes, without reading them all at once.
 
     Raises:
         DamageError: it is missing, or no file.
@@ -71,10 +71,10 @@ def make(folder: Path) -> None:
 
 
 def write(folder: Path, name: str, data: bytes, *, sync: bool = True) -> File:
-    """Write a file under its name once it is whole. `sync`: only return when the disk has it.
+    """Write a file under another name, then rename it. `sync`: return once the disk has it.
 
     Raises:
-        StorageError: the disk does not take it; what stood under that name is still there.
+        StorageError: the disk does not take it; a file of that name is still as it was.
     """
     part = folder / f"{name}.part"
     try:
@@ -113,7 +113,7 @@ def load(path: Path) -> bytes:
 
     Raises:
         DamageError: it is missing.
-        StorageError: it cannot be read; nothing is known of what is in it.
+        StorageError: it cannot be read, which says nothing about its content.
     """
     try:
         return path.read_bytes()
@@ -123,11 +123,11 @@ def load(path: Path) -> bytes:
         raise unreadable(path, error) from error
 
 
-def there(path: Path) -> bool:
-    """Return whether something has this name.
+def exists(path: Path) -> bool:
+    """Return whether a path exists; a link counts, whatever its target.
 
     Raises:
-        StorageError: the system does not tell.
+        StorageError: the system refuses to say.
     """
     try:
         path.lstat()
@@ -163,13 +163,13 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     def refuse(error: OSError) -> None:
         raise unreadable(Path(error.filename), error) from error
 
-    for place, below, here in os.walk(folder, onerror=refuse):
-        yield Path(place), below, here
+    for place, folders, names_here in os.walk(folder, onerror=refuse):
+        yield Path(place), folders, names_here
 
 
 def unreadable(path: Path, error: OSError) -> StorageError:
-    """Return the error that nothing can be said of a file."""
-    return StorageError(f"cannot read {path}: {error.strerror}; make it readable: nothing says that it is damaged")
+    """Return the error for a file that the system does not let us read."""
+    return StorageError(f"cannot read {path}: {error.strerror}; make it readable; it need not be damaged")
 
 
 def rename(path: Path, to: Path) -> None:
@@ -185,7 +185,7 @@ def rename(path: Path, to: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file of which nobody has any use.
+    """Delete a file that is superfluous.
 
     Raises:
         StorageError: the system refuses.
@@ -197,7 +197,7 @@ def remove(path: Path) -> None:
 
 
 def remove_or_move(path: Path, aside: Quarantine) -> None:
-    """Delete a file of which nobody has any use; a folder that has its name is somebody's, and goes aside."""
+    """Delete a superfluous file; a folder of its name is moved aside, since a user may have made it."""
     if path.is_dir() and not path.is_symlink():
         aside.move(path)
     else:
@@ -205,7 +205,7 @@ def remove_or_move(path: Path, aside: Quarantine) -> None:
 
 
 class Quarantine:
-    """Where files go that may be of use to somebody: `FOLDER/set-aside/NUMBER`, made when the first of them comes."""
+    """Folder for files that may still be of use: `FOLDER/set-aside/NUMBER`, made for the first of them."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.folder, self.count = folder, folder / "set-aside", 0
@@ -219,37 +219,37 @@ class Quarantine:
         self._do(shutil.move, path)
 
     def copy(self, path: Path) -> None:
-        """As `move`, but the file also stays."""
+        """Copy a file below the root, keeping its path there."""
         self._do(shutil.copy2, path)
 
     def share(self, path: Path) -> None:
-        """As `copy`, without taking room where the file system allows it: for files that never change."""
+        """Copy a file that never changes by a hard link, or in full where the file system has no links."""
         self._do(_link, path)
 
-    def say(self, why: str) -> None:
-        """Warn of what has gone aside, if anything has."""
+    def say(self, reason: str) -> None:
+        """Warn of the files that were set aside, if there are any."""
         if self.count:
             warn(
-                f"{self.count} file(s) that {why} are now in {self.folder}; delete them if you need none of them",
+                f"{self.count} file(s) that {reason} are now in {self.folder}; delete them if you need none of them",
                 StorageWarning,
             )
 
-    def _do(self, how: Callable[[Path, Path], object], path: Path) -> None:
+    def _do(self, operation: Callable[[Path, Path], object], path: Path) -> None:
         try:
             if not self.count:
                 self._begin()
             target = self.folder / path.relative_to(self.root)
             target.parent.mkdir(parents=True, exist_ok=True)
-            how(path, target)
+            operation(path, target)
         except OSError as error:
             raise StorageError(f"cannot set {path} aside in {self.folder}: {error.strerror}") from error
         self.count += 1
 
     def _begin(self) -> None:
-        """Make a folder that was not there before."""
+        """Make a new folder, numbered after those that exist."""
         self.folder.mkdir(exist_ok=True)
-        taken = [int(name) for name in names(self.folder) if name.isdecimal()]
-        self.folder /= str(max(taken, default=0) + 1)
+        numbers = [int(name) for name in names(self.folder) if name.isdecimal()]
+        self.folder /= str(max(numbers, default=0) + 1)
         self.folder.mkdir()
 
 

@@ -1,4 +1,4 @@
-"""Under which key a store has what: clients' states, what the server keeps of each of them, and its pools."""
+"""Keys of a store: clients' states, the server's rows for each client, and its pools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedloom.core.errors import SettingError
 
 @dataclass(frozen=True)
 class Place:
-    """What a key stands for: a client's state, a row of a client, or an entry of a pool, which are numbered from 0."""
+    """Meaning of a key: a client's state, a client's row, or an entry of a pool; numbers begin with 0."""
 
     kind: Literal["state", "row", "entry"]
     name: str  # of the row or the pool; "" for a state
@@ -19,7 +19,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Keys:
-    """The places of a store: the clients' states, then their rows name by name, then the entries of all pools in turn.
+    """Places of a store: the clients' states, then their rows name by name, then the entries of all pools in turn.
 
     Of 3 clients, with rows "loss" and "model" and pools "images" and "labels":
 
@@ -51,7 +51,7 @@ class Keys:
 
     @property
     def first_entry(self) -> int:
-        """Return where pools begin: before it is what is of one client each."""
+        """Return the first key of pools; the keys before it belong to one client each."""
         return self.clients * (1 + len(self.rows))
 
     def place(self, key: int) -> Place:
@@ -63,6 +63,6 @@ class Keys:
         return Place("row", self.rows[row - 1], client) if row else Place("state", "", client)
 
     def entries(self, pool: str, keys: list[int]) -> list[int]:
-        """Return those of some keys that are of entries of a pool."""
+        """Return the keys that stand for entries of a pool."""
         first = self.entry(pool, 0)
         return [k for k in keys if k >= first and (k - first) % len(self.pools) == 0]

@@ -1,4 +1,4 @@
-"""What people read: files that are whole and go where they were asked to, tables that no spreadsheet runs."""
+"""Files for people: written whole, never through a link; CSV without formulas."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fedloom.storage import files
 def publish(folder: Path, name: str, data: bytes) -> Path:
     """Write folder/name once it is whole, with the folders in between, and return its path.
 
-    `folder` is as a person has named it. Nothing below it may be a link: whoever made the folder must not choose what
-    is written elsewhere.
+    `folder` is as the user named it. Nothing below it may be a link: the maker of the folder must not choose which
+    files elsewhere are overwritten.
 
     Raises:
         SettingError: a link is in the way.
-        StorageError: the disk does not take it; what stood there is still there.
+        StorageError: the disk does not take it; an older file is still as it was.
     """
-    path = below(folder, name)
+    path = path_below(folder, name)
     files.make(path.parent)
     files.write(path.parent, path.name, data, sync=False)
     return path
 
 
-def below(folder: Path, name: str) -> Path:
-    """folder/name, if no part of `name` is a link.
+def path_below(folder: Path, name: str) -> Path:
+    """Return folder/name.
 
     Raises:
-        SettingError: one is.
+        SettingError: a part of `name` is a link.
     """
     path = folder
     for part in Path(name).parts:
@@ -43,17 +43,17 @@ def below(folder: Path, name: str) -> Path:
 
 
 def as_csv(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as CSV. A text that a spreadsheet would take for a formula begins with an apostrophe; numbers do not."""
+    """Return rows as CSV. A text that a spreadsheet would take for a formula gets an apostrophe; numbers do not."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([_harmless(cell) for cell in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows([_escape_formula(cell) for cell in row] for row in rows)
     return text.getvalue()
 
 
-def _harmless(cell: object) -> object:
+def _escape_formula(cell: object) -> object:
     if not isinstance(cell, str):
         return cell
     with suppress(ValueError):
         float(cell)
         return cell
-    text = cell.replace("\r", " ")  # which the writer would leave without quotes
+    text = cell.replace("\r", " ")  # the writer would not quote it
     return f"'{text}" if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text

@@ -1,4 +1,4 @@
-"""Where simulated clients' states are kept between rounds: in memory, and on disk beyond a budget."""
+"""Store of simulated clients' states between rounds: in memory, and on disk beyond a budget."""
 
 from __future__ import annotations
 
@@ -27,52 +27,52 @@ Flat = tuple[list[Tensor], Any]  # tensors, and the structure that they fill
 
 
 class ClientStore(MutableMapping[int, Tree]):
-    """Client -> state. Holds flat tensors, so that a cohort is stacked and unstacked without walking K trees.
+    """Map clients to states. It holds flat tensors, so that a cohort is stacked and unstacked without walking K trees.
 
-    `budget`: bytes of states to hold in memory; the least recently used beyond it are in files of `folder` (default: a
-    temporary one) and are read when asked for. None: everything stays in memory. `version`: what the states are now
-    being moved to, the number of the round that ends; it names files, so that states of older rounds stay readable.
+    `budget`: bytes of states in memory. Beyond it the least recently used are in files of `folder` (default: a
+    temporary one), read on demand. None: all states stay in memory. `version`: the number of the round that ends. It
+    is a part of file names, so that states of older rounds stay readable.
     """
 
     def __init__(self, budget: int | None = None, folder: Path | None = None) -> None:
         self.budget, self.version = budget, 0
-        self.named: set[str] = set()  # files that checkpoints name: these are not deleted here
+        self.protected: set[str] = set()  # files that checkpoints name, which are not deleted here
         self._folder = folder
-        self._held: OrderedDict[int, Flat] = OrderedDict()  # in the order of their last use
+        self._in_memory: OrderedDict[int, Flat] = OrderedDict()  # in the order of their last use
         self._bytes = self._freed = 0
         self._files: dict[int, File] = {}  # where the newest state of a client is written
-        self._moved: set[int] = set()  # whose newest state is in memory alone
+        self._unsaved: set[int] = set()  # clients whose newest state is in memory alone
         self._unsynced: set[str] = set()
-        self._likes: list[Flat] = []  # one for each structure, without storage
-        self._like: dict[int, Flat] = {}
+        self._templates: list[Flat] = []  # one for each structure, without storage
+        self._template_of: dict[int, Flat] = {}
         self._fresh: Callable[[int], Tree] | None = None
-        self.accepted: dict[int, Version] = {}  # in which exchange a client's state came about
-        self._offers: dict[int, tuple[Version, Flat]] = {}  # tentative: nobody sees them
+        self.accepted: dict[int, Version] = {}  # the exchange that made a client's state
+        self._offers: dict[int, tuple[Version, Flat]] = {}  # tentative: no method returns them
 
     def __getitem__(self, client: int) -> Tree:
-        flat, spec = self._read(client)
+        flat, spec = self._load(client)
         return tree.unflatten(flat, spec)
 
     def __setitem__(self, client: int, state: Tree) -> None:
-        self._keep(client, tree.flatten(state))
+        self._set(client, tree.flatten(state))
         self._spill()
 
     def __delitem__(self, client: int) -> None:
         if client not in self:
             raise KeyError(client)
-        self._drop(client)
-        self._moved.discard(client)
+        self._evict(client)
+        self._unsaved.discard(client)
         self.accepted.pop(client, None)
         self._forget_file(client)
 
     def __iter__(self) -> Iterator[int]:
-        return iter([*self._held, *(k for k in self._files if k not in self._held)])  # reading moves them
+        return iter([*self._in_memory, *(k for k in self._files if k not in self._in_memory)])  # reading moves them
 
     def __len__(self) -> int:
-        return len(self._held) + sum(k not in self._held for k in self._files)
+        return len(self._in_memory) + sum(k not in self._in_memory for k in self._files)
 
     def __contains__(self, client: object) -> bool:
-        return client in self._held or client in self._files
+        return client in self._in_memory or client in self._files
 
     @property
     def bytes_in_memory(self) -> int:
@@ -80,13 +80,13 @@ class ClientStore(MutableMapping[int, Tree]):
         return self._bytes
 
     def stack(self, clients: Sequence[int], fresh: Callable[[int], Tree]) -> Tree:
-        """Return the states of clients of one architecture, stacked; `fresh` makes that of a client never heard of.
+        """Return the states of clients of one architecture, stacked; `fresh` makes the state of a new client.
 
-        What it makes is not kept: being looked at has no consequences.
+        A state from `fresh` is not stored: reading changes nothing.
         """
         rows: list[Flat] = []
         for k in clients:
-            rows.append(self._read(k) if k in self else tree.flatten(fresh(k)))
+            rows.append(self._load(k) if k in self else tree.flatten(fresh(k)))
             if not rows[0][0]:  # a state without tensors: the same for all
                 break
         columns = zip(*(flat for flat, _ in rows), strict=True)
@@ -98,21 +98,21 @@ class ClientStore(MutableMapping[int, Tree]):
         self._offers.update({k: (version, ([t[i] for t in flat], spec)) for i, k in enumerate(clients)})
 
     def accept(self, clients: Sequence[int]) -> None:
-        """Make what was offered of these clients their state."""
+        """Make the offered states of these clients their states."""
         for k in clients:
             if k in self._offers:
                 self.accepted[k], (flat, spec) = self._offers.pop(k)
-                if flat:  # else an algorithm whose clients keep nothing: a million of them take no memory
-                    self._keep(k, ([t.clone() for t in flat], spec))
+                if flat:  # else clients keep nothing: a million of them take no memory
+                    self._set(k, ([t.clone() for t in flat], spec))
                     self._spill()
 
     def drop_offers(self) -> None:
-        """Forget what was offered and not accepted."""
+        """Forget the offers that were not accepted."""
         self._offers.clear()
 
     def save(self) -> dict[int, File]:
-        """Write the states that moved since the last time; the file of each client's newest state, safely on disk."""
-        for k in sorted(self._moved):
+        """Write the states that changed since the last call; return the file of each client's newest state, synced."""
+        for k in sorted(self._unsaved):
             self._write(k, sync=True)
         for name in self._unsynced:
             files.sync(self.folder / name)
@@ -122,13 +122,13 @@ class ClientStore(MutableMapping[int, Tree]):
         return dict(self._files)
 
     def restore(self, written: Mapping[int, File], fresh: Callable[[int], Tree]) -> None:
-        """Start from states in files of the folder, read when asked for. `fresh` shows what is asked of a file."""
-        self._held.clear()
-        self._moved.clear()
+        """Start from states in files of the folder, read on demand; `fresh` gives the structure of each file."""
+        self._in_memory.clear()
+        self._unsaved.clear()
         self._offers.clear()
         self.accepted.clear()
         self._bytes, self._files, self._fresh = 0, dict(written), fresh
-        self._like.clear()
+        self._template_of.clear()
 
     @property
     def folder(self) -> Path:
@@ -139,20 +139,20 @@ class ClientStore(MutableMapping[int, Tree]):
         files.make(self._folder)
         return self._folder
 
-    def _keep(self, client: int, state: Flat) -> None:
-        self._drop(client)
+    def _set(self, client: int, state: Flat) -> None:
+        self._evict(client)
         self._forget_file(client)
-        self._held[client] = state
-        self._moved.add(client)
+        self._in_memory[client] = state
+        self._unsaved.add(client)
         self._bytes += _nbytes(state)
 
-    def _read(self, client: int) -> Flat:
-        if client in self._held:
-            self._held.move_to_end(client)
-            return self._held[client]
+    def _load(self, client: int) -> Flat:
+        if client in self._in_memory:
+            self._in_memory.move_to_end(client)
+            return self._in_memory[client]
         file = self._files[client]
-        if client in self._like:
-            like = self._like[client]
+        if client in self._template_of:
+            like = self._template_of[client]
         elif self._fresh is not None:
             like = tree.flatten(self._fresh(client))
         else:
@@ -163,7 +163,7 @@ class ClientStore(MutableMapping[int, Tree]):
             raise StorageError(
                 f"{self.folder / file.name} does not hold the state of client {client}: {error}"
             ) from None
-        self._held[client] = state
+        self._in_memory[client] = state
         self._bytes += _nbytes(state)
         self._spill()
         return state
@@ -172,49 +172,49 @@ class ClientStore(MutableMapping[int, Tree]):
         if self.budget is None or self._bytes <= self.budget:
             return
         before = self._bytes
-        while self._bytes > self.budget and self._held:
-            client = next(iter(self._held))
-            if client in self._moved:
+        while self._bytes > self.budget and self._in_memory:
+            client = next(iter(self._in_memory))
+            if client in self._unsaved:
                 self._write(client, sync=False)
-            self._drop(client)
+            self._evict(client)
         self._freed += before - self._bytes
         if self._freed > self.budget / 4:
             self._freed = 0
             _return_memory()
 
     def _write(self, client: int, sync: bool) -> None:
-        flat, spec = self._held[client] if client in self._held else self._read(client)
+        flat, spec = self._in_memory[client] if client in self._in_memory else self._load(client)
         name = state_name(client, self.version)
         self._files[client] = files.write(self.folder, name, encode(tree.unflatten(flat, spec)), sync=sync)
-        self._moved.discard(client)
-        self._like[client] = self._shape(flat, spec)
+        self._unsaved.discard(client)
+        self._template_of[client] = self._shape(flat, spec)
         if not sync:
             self._unsynced.add(name)
 
     def _shape(self, flat: list[Tensor], spec: Any) -> Flat:
-        """Return a state of this structure that takes no memory; the same object for all clients that have it."""
-        for like in self._likes:
+        """Return a state of this structure that takes no memory, shared by all clients with this structure."""
+        for like in self._templates:
             if like[1] == spec and all(
                 a.shape == b.shape and a.dtype == b.dtype for a, b in zip(like[0], flat, strict=True)
             ):
                 return like
-        self._likes.append(([t.new_zeros(()).expand(t.shape) for t in flat], spec))
-        return self._likes[-1]
+        self._templates.append(([t.new_zeros(()).expand(t.shape) for t in flat], spec))
+        return self._templates[-1]
 
-    def _drop(self, client: int) -> None:
-        if client in self._held:
-            self._bytes -= _nbytes(self._held.pop(client))
+    def _evict(self, client: int) -> None:
+        if client in self._in_memory:
+            self._bytes -= _nbytes(self._in_memory.pop(client))
 
     def _forget_file(self, client: int) -> None:
         file = self._files.pop(client, None)
-        if file is not None and file.name not in self.named:
+        if file is not None and file.name not in self.protected:
             self._unsynced.discard(file.name)
             with suppress(OSError):
                 (self.folder / file.name).unlink(missing_ok=True)
 
 
 def state_name(client: int, version: int) -> str:
-    """Return the file of a client's state as a round made it."""
+    """Return the file name of a client's state after a round."""
     return f"{client:08d}-{version:08d}.safetensors"
 
 

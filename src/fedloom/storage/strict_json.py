@@ -1,4 +1,4 @@
-"""JSON that a run has written, read with distrust: bounded, UTF-8, with finite numbers and unique names."""
+"""Strict JSON for the files of a run: bounded, UTF-8, with finite numbers and unique names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LARGEST = 1 << 30  # of what has an entry for each client: the index of a checkp
 _DEPTH = 64  # of nested lists and mappings
 
 
-def parse(data: bytes, most: int = MOST) -> Object:
-    """JSON of at most so many bytes: an object, with finite numbers, unique names and little nesting.
+def parse(data: bytes, max_bytes: int = MOST) -> Object:
+    """Return the object in JSON of at most `max_bytes`, with finite numbers, unique names and bounded nesting.
 
     Raises:
-        ValueError: says what it is not.
+        ValueError: a rule is broken; the message says which.
     """
-    if len(data) > most:
-        raise ValueError(f"at most {most:,} bytes of JSON are read, got more")
+    if len(data) > max_bytes:
+        raise ValueError(f"at most {max_bytes:,} bytes of JSON are read, got more")
     try:
         value = json.loads(
             data.decode("utf-8"),
@@ -43,9 +43,9 @@ def parse(data: bytes, most: int = MOST) -> Object:
 
 
 def pretty(value: Any, indent: str = "") -> str:
-    """Return JSON for people: each entry of a mapping on a line, and a list of plain values on one.
+    """Return JSON for people: a line for each entry of a mapping, and one line for a list of plain values.
 
-    Its memory is that of its text, where `json.dumps` with an indent takes 50 times that of a list of numbers.
+    It takes as much memory as its text; `json.dumps` with an indent takes 50 times as much for a list of numbers.
     """
     inner = indent + "  "
     if isinstance(value, Mapping) and value:
@@ -58,7 +58,7 @@ def pretty(value: Any, indent: str = "") -> str:
 
 
 def document(value: Any) -> bytes:
-    """Return the bytes of a file that `pretty` text makes."""
+    """Return the bytes of a file with `pretty` text."""
     return (pretty(value) + "\n").encode()
 
 
@@ -71,18 +71,18 @@ def short(value: Any) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> Object:
     out = dict(pairs)
     if len(out) < len(pairs):
-        often = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"names must be unique, got {short(often)} twice")
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"names must be unique, got {short(name)} twice")
     return out
 
 
-def check_depth(value: Any, left: int, what: str = "JSON") -> None:
-    """Raise ValueError if lists and mappings are nested more than `left` deep."""
-    if not left:
-        raise ValueError(f"{what} is nested too deeply")
+def check_depth(value: Any, remaining: int, subject: str = "JSON") -> None:
+    """Raise ValueError if lists and mappings are nested more than `remaining` deep."""
+    if not remaining:
+        raise ValueError(f"{subject} is nested too deeply")
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         if isinstance(inner, (dict, list)):
-            check_depth(inner, left - 1, what)
+            check_depth(inner, remaining - 1, subject)
 
 
 def _refuse(text: str) -> float:

@@ -1,8 +1,8 @@
-"""A battery of tests for any algorithm, yours included: `check(MyAlgorithm)` in a test of your own.
+"""Battery of tests for any algorithm: `check(MyAlgorithm)` in a test.
 
-It runs the algorithm on a tiny federation of six ragged clients, some never asked, and holds it to what every algorithm
-promises: the same answer on every engine, nobody's data in anybody else's answer, states that can be saved, clients
-that may vanish.
+It runs the algorithm on a tiny federation of six clients of different sizes, some never selected. It checks what every
+algorithm promises: the same results on every engine, no use of another client's data, states that can be saved, clients
+that may drop out.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ def check(
     models: Mapping[str, Model] | None = None,
     local: Local | None = None,
 ) -> dict[str, str]:
-    """Hold an algorithm to every promise in `CHECKS`; return the checks that do not apply to it, and why.
+    """Run every check in `CHECKS` on an algorithm; return the checks that do not apply, with their reasons.
 
     `algorithm`: an instance, or a function without arguments that makes one. `models`: networks by name that take 12
     features to 3 logits. `local`: the local training (default: 2 epochs in batches of 4, SGD with momentum).
 
     Raises:
-        AssertionError: a promise is broken; the message says which and how.
+        AssertionError: a check fails; the message says which and how.
     """
     subject, skipped = Subject.of(algorithm, models, local), {}
     for name, test in CHECKS.items():
         try:
-            why = test(subject)
+            reason = test(subject)
         except Exception as error:
-            said = error if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-            raise AssertionError(f"{subject.name} does not pass {name!r} ({test.__doc__}): {said}") from error
-        if why is not None:
-            skipped[name] = why
+            message = error if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            raise AssertionError(f"{subject.name} does not pass {name!r} ({test.__doc__}): {message}") from error
+        if reason is not None:
+            skipped[name] = reason
     return skipped

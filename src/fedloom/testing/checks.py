@@ -1,4 +1,4 @@
-"""The checks of the battery. Each returns why it does not apply, or None, and raises AssertionError."""
+"""Checks of the battery. A check returns None or the reason why it does not apply, and raises AssertionError."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedloom.engines.faults import Faults
 from fedloom.engines.loop import Loop
 from fedloom.engines.stacked import Stacked
 from fedloom.storage.codec import decode, encode
-from fedloom.testing.compare import close, differ, same, through
-from fedloom.testing.in_process import Keeping
+from fedloom.testing.compare import close, differ, round_trip, same
+from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from fedloom.testing.subject import (
     ENGINES,
@@ -32,12 +32,11 @@ from fedloom.testing.subject import (
     RecordingStacked,
     Subject,
     Trail,
-    changed,
-    follow,
+    record_run,
+    with_settings,
 )
 
-# Behind messages clients compute as in the loop, which `payloads_travel` compares: where a check is about computing
-# alone it leaves them out.
+# Engines with messages compute like the loop, which `payloads_travel` verifies. Checks of computation leave them out.
 COMPUTING: tuple[type[Engine], ...] = (Loop, Stacked)
 
 
@@ -54,7 +53,7 @@ def engines_agree(subject: Subject) -> str | None:
 
 def float32_agrees(subject: Subject) -> str | None:
     """After one local step in float32, loop and stack agree to 1e-5."""
-    algorithm = changed(subject.algorithm, local=dataclasses.replace(subject.algorithm.local, steps=1))
+    algorithm = with_settings(subject.algorithm, local=dataclasses.replace(subject.algorithm.local, steps=1))
     population = subject.population(dtype=torch.float32)
     loop, stacked = (
         subject.run(kind, population, algorithm=algorithm, cohorts=subject.cohorts[:1]) for kind in (Loop, Stacked)
@@ -74,9 +73,9 @@ def tracing_agrees(subject: Subject) -> str | None:
 
 
 def architectures_mix(subject: Subject) -> str | None:
-    """Three architectures in one cohort: engines agree, and without mixing no architecture feels another."""
+    """Three architectures in one cohort: engines agree, and without mixing architectures do not affect each other."""
     if subject.algorithm.pooled:
-        return "pools its clients, who then have one architecture"
+        return "pools its clients, which then have one architecture"
     models = {
         "narrow": Model(MLP, name="narrow"),
         "wide": Model(lambda: MLP(16), name="wide"),
@@ -116,12 +115,12 @@ def neutral_is_fedavg(subject: Subject) -> str | None:
     if not a.neutral:
         return "declares no neutral settings"
     shared = {f.name for f in dataclasses.fields(FedAvg)} & {f.name for f in dataclasses.fields(a)}
-    neutral = changed(a, **a.neutral)
+    neutral = with_settings(a, **a.neutral)
     fedavg = FedAvg(**{name: getattr(neutral, name) for name in shared})
     for kind in COMPUTING:
-        mine = subject.run(kind, algorithm=neutral)
-        theirs = _fedavg(kind, fedavg, tuple(subject.models.values()))
-        for t, (x, y) in enumerate(zip(mine.servers, theirs.servers, strict=True)):
+        own_run = subject.run(kind, algorithm=neutral)
+        fedavg_run = _fedavg(kind, fedavg, tuple(subject.models.values()))
+        for t, (x, y) in enumerate(zip(own_run.servers, fedavg_run.servers, strict=True)):
             models = neutral.global_models(x, subject.models)
             for name in y:
                 ours = models.get(name, x.get(name))
@@ -131,62 +130,62 @@ def neutral_is_fedavg(subject: Subject) -> str | None:
 
 @functools.cache
 def _fedavg(kind: type[Engine], fedavg: FedAvg, models: tuple[Model, ...]) -> Trail:
-    """FedAvg's run, the same for all algorithms of a process."""
+    """Run FedAvg, once for all algorithms of a process."""
     return Subject(fedavg, {model.name: model for model in models}).run(kind)
 
 
-def others_data_stay_theirs(subject: Subject) -> str | None:
-    """Everybody else's examples made NaN, a client's states and uploads stay what they were, bit for bit."""
-    mine = subject.cohorts[0][-1]
-    everyone = [tuple(range(subject.population().num_clients))]
+def data_stay_private(subject: Subject) -> str | None:
+    """With the examples of all other clients NaN, a client's states and uploads are the same, bit for bit."""
+    client = subject.cohorts[0][-1]
+    all_clients = [tuple(range(subject.population().num_clients))]
     for kind in COMPUTING:
-        clean, poisoned = subject.population(), subject.population(kind=Poisoned, mine=mine)
-        alone = [subject.run(kind, p, cohorts=[(mine,)] * 2, refuse=True) for p in (clean, poisoned)]
-        what = f"other clients' data reach client {mine} ({kind.name}): padding or shared tables leak"
-        same(alone[0].servers, alone[1].servers, what)
-        same(alone[0].states, alone[1].states, what)
-        same(alone[0].personal[mine], alone[1].personal[mine], what)
+        clean, poisoned = subject.population(), subject.population(kind=Poisoned, client=client)
+        trails = [subject.run(kind, p, cohorts=[(client,)] * 2, refuse=True) for p in (clean, poisoned)]
+        message = f"other clients' data reach client {client} ({kind.name}): padding or shared tables leak"
+        same(trails[0].servers, trails[1].servers, message)
+        same(trails[0].states, trails[1].states, message)
+        same(trails[0].personal[client], trails[1].personal[client], message)
         recording = {Loop: RecordingLoop, Stacked: RecordingStacked}[kind]
-        seen = []
+        logs = []
         for p in (clean, poisoned):
             engine = recording(p, subject.algorithm, Options(on_nonfinite="refuse"))
-            engine.round(engine.init(), everyone[0], 0)
-            seen.append({e: (state, upload) for e, k, state, upload in engine.log if k == mine and e == 0})
-        same(seen[0], seen[1], what)
+            engine.round(engine.init(), all_clients[0], 0)
+            logs.append({e: (state, upload) for e, k, state, upload in engine.log if k == client and e == 0})
+        same(logs[0], logs[1], message)
     return None
 
 
-def judged_rows_stay_unseen(subject: Subject) -> str | None:
-    """With other test rows, states and personal models are what they were, bit for bit: they only judge."""
+def evaluation_rows_stay_unused(subject: Subject) -> str | None:
+    """With other test rows, states and personal models are the same, bit for bit: they serve evaluation alone."""
     for kind in COMPUTING:
-        seen, unseen = subject.run(kind), subject.run(kind, subject.population(kind=OtherTestRows))
-        what = f"nothing may depend on the rows by which clients are judged ({kind.name})"
-        same((seen.servers, seen.states), (unseen.servers, unseen.states), f"{what}: a state does")
-        same(seen.personal, unseen.personal, f"{what}: a personal model does")
+        reference, changed = subject.run(kind), subject.run(kind, subject.population(kind=OtherTestRows))
+        what = f"nothing may depend on the rows that clients are evaluated on ({kind.name})"
+        same((reference.servers, reference.states), (changed.servers, changed.states), f"{what}: a state does")
+        same(reference.personal, changed.personal, f"{what}: a personal model does")
     return None
 
 
-def only_the_cohort_moves(subject: Subject) -> str | None:
-    """Who took part has moved (itself or the server); who did not is as before; who was never asked keeps nothing."""
+def only_the_cohort_changes(subject: Subject) -> str | None:
+    """After a round the cohort's clients or the server have changed; other clients have not; new ones keep nothing."""
     for kind in ENGINES:
-        trail, asked = subject.run(kind), set[int]()
-        for t, cohort in enumerate(trail.asked):
+        trail, selected = subject.run(kind), set[int]()
+        for t, cohort in enumerate(trail.selected):
             before, after = trail.states[t], trail.states[t + 1]
-            asked.update(cohort)
-            whose = {k: trail.engine.keys.place(k).number for k in _of_clients(trail, after)}  # rows of the server too
-            about = set(whose.values())  # states without tensors are not kept at all
-            assert about in (asked, set()), f"after round {t} states exist for {sorted(about)}, asked: {sorted(asked)}"
-            for k, state in before.items():
-                if k not in whose:
-                    same(state, after[k], f"an entry of a pool must not change, one did in round {t}")
-                elif (client := whose[k]) not in cohort:
-                    same(state, after[k], f"client {client} was not asked in round {t}, its state must not change")
-            server = differ(trail.servers[t], trail.servers[t + 1])
-            still = [k for k in cohort if k in before and not differ(before[k], after[k])]
-            assert server or not still, f"round {t}: neither the server nor the clients {still} moved"
-            assert server or before or any(tree.leaves(state) for state in after.values()), (
-                f"round {t} left nothing behind"
+            selected.update(cohort)
+            owners = {k: trail.engine.keys.place(k).number for k in _of_clients(trail, after)}  # rows of the server too
+            clients = set(owners.values())  # states without tensors are not kept at all
+            assert clients in (selected, set()), (
+                f"after round {t} states exist for {sorted(clients)}, selected: {sorted(selected)}"
             )
+            for k, state in before.items():
+                if k not in owners:
+                    same(state, after[k], f"an entry of a pool must not change, one did in round {t}")
+                elif (client := owners[k]) not in cohort:
+                    same(state, after[k], f"client {client} was not selected in round {t}, its state must not change")
+            server = differ(trail.servers[t], trail.servers[t + 1])
+            unmoved = [k for k in cohort if k in before and not differ(before[k], after[k])]
+            assert server or not unmoved, f"round {t}: neither the server nor the clients {unmoved} changed"
+            assert server or before or any(tree.leaves(state) for state in after.values()), f"round {t} changed nothing"
     return None
 
 
@@ -217,36 +216,38 @@ def states_keep_their_shape(subject: Subject) -> str | None:
         for t, server in enumerate(trail.servers):
             assert tree.same_structure(trail.servers[0], server), f"the server state changed its shape by round {t}"
         (model,) = normalised.models.values()
-        whole = tree.cast(model.init(0), dtype=torch.float64)
+        all_weights = tree.cast(model.init(0), dtype=torch.float64)
         for t, states in enumerate(trail.states):
             for k, state in states.items():
                 assert tree.same_structure(trail.engine.fresh(k), state), (
                     f"the state of client {k} after round {t} has another structure, shape or dtype than init_client's"
                 )
         for k, weights in trail.personal.items():
-            assert tree.same_structure(whole, weights), f"personal must return all weights of the model, client {k}"
+            assert tree.same_structure(all_weights, weights), (
+                f"personal must return all weights of the model, client {k}"
+            )
     return None
 
 
 def payloads_travel(subject: Subject) -> str | None:
-    """Clients in another process, and devices with states on their disks, reached by bytes alone: the same bits."""
+    """Clients in another process, and devices with states on their disks, give the same bits over a wire."""
     loop = subject.run(Loop)
-    for kind, what in ((Messages, "travel with the messages"), (Keeping, "stay with devices")):
+    for kind, what in ((Messages, "travel with the messages"), (DevicesInProcess, "stay with devices")):
         sent = subject.run(kind)
         _agree(loop, sent, f"a run over a wire must be the same where states {what}", 0.0)
     for server in loop.servers:
-        through(server, "server state")
+        round_trip(server, "server state")
     return None
 
 
 def saved_runs_continue(subject: Subject) -> str | None:
     """Save after round 0, load into a new engine, continue: the same bits as without a break."""
     for kind in ENGINES:
-        whole, resumed = subject.run(kind), _from_round_1(subject, kind, subject.cohorts[1:])
-        what = f"a resumed run must be the same ({kind.name}): is all that matters part of a state?"
-        same(whole.servers[1:], resumed.servers, what)
-        same(whole.states[1:], resumed.states, what)
-        same(whole.personal, resumed.personal, what)
+        unbroken, resumed = subject.run(kind), _from_round_1(subject, kind, subject.cohorts[1:])
+        what = f"a resumed run must be the same ({kind.name}): is a part of the state missing?"
+        same(unbroken.servers[1:], resumed.servers, what)
+        same(unbroken.states[1:], resumed.states, what)
+        same(unbroken.personal, resumed.personal, what)
     return None
 
 
@@ -254,61 +255,61 @@ def _from_round_1(
     subject: Subject, kind: type[Engine], cohorts: Sequence[Sequence[int]], faults: Faults | None = None
 ) -> Trail:
     """Run rounds 1, 2, ... of an engine that begins with what its usual run saved after round 0."""
-    whole = subject.run(kind)
+    unbroken = subject.run(kind)
     engine = kind(subject.population(), subject.algorithm, Options(faults=faults))
-    start = decode(encode(whole.servers[1]), engine.init())
-    for k, state in whole.states[1].items():
+    start = decode(encode(unbroken.servers[1]), engine.init())
+    for k, state in unbroken.states[1].items():
         engine.states[k] = decode(encode(state), tree.zeros_like(state))
-    trail = follow(engine, start, cohorts, start=1)
+    trail = record_run(engine, start, cohorts, start=1)
     engine.close()
     return trail
 
 
-def clients_may_vanish(subject: Subject) -> str | None:
-    """Check that a client lost in any exchange keeps its state; lost in the only one of a round, it was never asked."""
+def clients_may_drop_out(subject: Subject) -> str | None:
+    """Check that a client lost in any exchange keeps its state; in the only exchange, it counts as never selected."""
     cohort = subject.cohorts[1]
-    lost = cohort[len(cohort) // 2]
+    lost_client = cohort[len(cohort) // 2]
     recorder = RecordingLoop(subject.population(), subject.algorithm)
     before = recorder.round(recorder.init(), subject.cohorts[0], 0)
     recorder.log.clear()
     recorder.round(before, cohort, 1)
     exchanges = len({exchange for exchange, *_ in recorder.log})
     if not exchanges:
-        return "asks nobody in its second round"
+        return "selects no client in its second round"
     log = {(exchange, k): state for exchange, k, state, _ in recorder.log}
     for kind in ENGINES:
         for e in range(exchanges):
 
             def faults(round: int, exchange: int, client: int, e: int = e) -> str | None:
-                return "lost by the test" if (round, exchange, client) == (1, e, lost) else None
+                return "lost by the test" if (round, exchange, client) == (1, e, lost_client) else None
 
             trail = _from_round_1(subject, kind, [cohort], faults)
             failed = [f.client for f in trail.engine.traffic.failed]
-            assert failed == [lost], f"the round must report client {lost} as lost, it reports {failed}"
-            was = trail.states[0].get(lost) if e == 0 else log[e - 1, lost]
+            assert failed == [lost_client], f"the round must report client {lost_client} as lost, it reports {failed}"
+            state_before = trail.states[0].get(lost_client) if e == 0 else log[e - 1, lost_client]
             close(
-                {} if was is None else {lost: was},
-                {k: s for k, s in trail.states[1].items() if k == lost},
-                f"client {lost}, lost in exchange {e}, must keep the state it had ({kind.name})",
+                {} if state_before is None else {lost_client: state_before},
+                {k: s for k, s in trail.states[1].items() if k == lost_client},
+                f"client {lost_client}, lost in exchange {e}, must keep the state it had ({kind.name})",
                 0.0 if e == 0 else 1e-9,
             )
-            missing = set(cohort) - set(trail.states[1]) - {lost}
+            missing = set(cohort) - set(trail.states[1]) - {lost_client}
             assert not missing or not trail.states[1], f"clients {sorted(missing)} answered and have no state"
             if exchanges == 1:
-                fewer = _from_round_1(subject, kind, [[k for k in cohort if k != lost]])
-                _agree(trail, fewer, f"a lost client must count as never asked ({kind.name})", 0.0)
+                fewer = _from_round_1(subject, kind, [[k for k in cohort if k != lost_client]])
+                _agree(trail, fewer, f"a lost client must count as never selected ({kind.name})", 0.0)
     return None
 
 
-def rounds_may_ask_nobody(subject: Subject) -> str | None:
-    """Check that a round without clients leaves them as they were; one that loses all of them the server too."""
+def rounds_may_be_empty(subject: Subject) -> str | None:
+    """Check that a round without clients changes no client's state; if all drop out, the server stays too."""
     for kind in ENGINES:
         for cohort in ((), subject.cohorts[1]):
             trail = _from_round_1(subject, kind, [cohort], lambda round, exchange, client: "lost by the test")
-            if trail.asked[0]:
-                same(trail.servers[0], trail.servers[1], "nobody answered, the server must not move")
+            if trail.selected[0]:
+                same(trail.servers[0], trail.servers[1], "no client responded, the server must not change")
             before, after = (_of_clients(trail, states) for states in trail.states)
-            same(before, after, "nobody answered, no client's state may move")
+            same(before, after, "no client responded, no client's state may change")
     return None
 
 
@@ -334,32 +335,32 @@ CHECKS: Mapping[str, Callable[[Subject], str | None]] = {
         architectures_mix,
         normalisation_and_dropout,
         neutral_is_fedavg,
-        others_data_stay_theirs,
-        judged_rows_stay_unseen,
-        only_the_cohort_moves,
+        data_stay_private,
+        evaluation_rows_stay_unused,
+        only_the_cohort_changes,
         empty_steps_change_nothing,
         order_of_cohort_is_immaterial,
         states_keep_their_shape,
         payloads_travel,
         saved_runs_continue,
-        clients_may_vanish,
-        rounds_may_ask_nobody,
+        clients_may_drop_out,
+        rounds_may_be_empty,
         seeds_govern,
     )
 }
 
 
 def _of_clients(trail: Trail, states: Mapping[int, Any]) -> dict[int, Any]:
-    """Clients' states and the server's rows of them, without the entries of pools."""
+    """Return clients' states and the server's rows for them, without the entries of pools."""
     return {k: state for k, state in states.items() if k < trail.engine.keys.first_entry}
 
 
-def _agree(x: Trail, y: Trail, what: str, tolerance: float) -> None:
+def _agree(x: Trail, y: Trail, message: str, tolerance: float) -> None:
     for t, (a, b) in enumerate(zip(x.servers, y.servers, strict=True)):
-        close(a, b, f"{what}: server state after round {t - 1}", tolerance)
+        close(a, b, f"{message}: server state after round {t - 1}", tolerance)
     for t, (s, r) in enumerate(zip(x.states, y.states, strict=True)):
-        assert set(s) == set(r), f"{what}: after round {t - 1} states of clients {sorted(s)} and of {sorted(r)}"
+        assert set(s) == set(r), f"{message}: after round {t - 1} states of clients {sorted(s)} and of {sorted(r)}"
         for k in sorted(s):
-            close(s[k], r[k], f"{what}: state of client {k} after round {t - 1}", tolerance)
+            close(s[k], r[k], f"{message}: state of client {k} after round {t - 1}", tolerance)
     for k in x.personal:
-        close(x.personal[k], y.personal[k], f"{what}: personal model of client {k}", tolerance)
+        close(x.personal[k], y.personal[k], f"{message}: personal model of client {k}", tolerance)

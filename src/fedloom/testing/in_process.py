@@ -25,41 +25,42 @@ from fedloom.wire.fleet import Audit, RankFleet
 
 
 class InProcess(CommunicationManager):
-    """Rank 0's end of wires to what answers in this process: the i-th is at rank i + 1. One that returns None does not
-    answer, one that raises `EOFError` or an error of fedloom's is gone.
+    """Rank 0's end of wires to functions of this process: the i-th is rank i + 1.
+
+    A function that returns None does not answer. One that raises `EOFError` or a `FedloomError` is gone.
     """
 
     def __init__(self, answering: Sequence[Callable[[bytes], bytes | None]]) -> None:
         self.answering, self.rank, self.size = list(answering), 0, len(answering) + 1
-        self.found: dict[int, deque[bytes]] = {rank: deque() for rank in range(1, self.size)}
-        self.gone: dict[int, str] = {}  # and what it died of
+        self.answers: dict[int, deque[bytes]] = {rank: deque() for rank in range(1, self.size)}
+        self.failures: dict[int, str] = {}  # error of each rank that is gone
 
     def come(self, answering: Callable[[bytes], bytes | None]) -> int:
         """One more comes, at the rank that is returned."""
         self.answering.append(answering)
         rank = len(self.answering)
-        self.found[rank] = deque()
+        self.answers[rank] = deque()
         return rank
 
-    def came(self) -> list[int]:
-        return [*self.found]
+    def arrivals(self) -> list[int]:
+        return [*self.answers]
 
     def post(self, rank: int, message: bytes) -> None:
         try:
             answer = self.answering[rank - 1](message)
         except (EOFError, FedloomError) as error:
-            self.gone[rank] = str(error)
+            self.failures[rank] = str(error)
             return
         if answer is not None:
-            self.found[rank].append(answer)
+            self.answers[rank].append(answer)
 
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
-        return [rank for rank in ranks if self.found[rank] or rank in self.gone]
+        return [rank for rank in ranks if self.answers[rank] or rank in self.failures]
 
     def take(self, rank: int) -> memoryview:
-        if not self.found[rank]:
+        if not self.answers[rank]:
             raise EOFError
-        return memoryview(self.found[rank].popleft())
+        return memoryview(self.answers[rank].popleft())
 
     def receive(self) -> memoryview:
         raise NotImplementedError("this is rank 0")
@@ -69,7 +70,7 @@ class InProcess(CommunicationManager):
 
 
 def fleet_of(devices: Mapping[str, Callable[[bytes], bytes]], audit: Audit | None = None) -> RankFleet:
-    """Devices of this process that have joined, by name, in the order of client numbers."""
+    """Return a fleet of devices in this process, by name, in the order of client numbers."""
     fleet = RankFleet(InProcess([*devices.values()]), audit or Audit())
     fleet.names, fleet.tokens = tuple(devices), {name: token_of(name) for name in devices}
     fleet.ranks = {name: rank for rank, name in enumerate(devices, 1)}
@@ -77,27 +78,29 @@ def fleet_of(devices: Mapping[str, Callable[[bytes], bytes]], audit: Audit | Non
 
 
 def token_of(name: str) -> str:
-    """Of a device of this process."""
+    """Return the token of a device of this process."""
     return f"token of {name}"
 
 
-def alone(population: Population, client: int) -> Population:
-    """One client as it is on a device of its own, with its own examples."""
+def population_of(population: Population, client: int) -> Population:
+    """Return the population that a client's own device has: this client and its examples."""
     f, name = population.federation, population.assignment[client]
     parts = {role: getattr(f, role) for role in ("partition", "local_test", "local_val")}
     rows = {role: part.rows(client) for role, part in parts.items() if part is not None}
     ends = np.cumsum([0, *map(len, rows.values())])
-    own: dict[str, Any] = {
+    partitions: dict[str, Any] = {
         role: Partition.from_lists([range(a, b)]) for role, (a, b) in zip(rows, itertools.pairwise(ends), strict=True)
     }
-    mine = dataclasses.replace(f, train=f.train.select(np.concatenate(list(rows.values()))), test=None, **own)
+    federation = dataclasses.replace(
+        f, train=f.train.select(np.concatenate(list(rows.values()))), test=None, **partitions
+    )
     return dataclasses.replace(
-        population, federation=mine, models={name: population.models[name]}, assignment=(name,), first=client
+        population, federation=federation, models={name: population.models[name]}, assignment=(name,), first=client
     )
 
 
-class Keeping(Devices):
-    """Every client is a device in this process, which keeps its state in a folder of its own."""
+class DevicesInProcess(Devices):
+    """Devices in this process, one for each client, each with its state in its own folder."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -108,7 +111,7 @@ class Keeping(Devices):
         self.fleet = fleet_of({name: self._device(k) for k, name in enumerate(names)})
 
     def _device(self, client: int) -> Callable[[bytes], bytes]:
-        """Made when it is asked first."""
+        """Return a function that answers as a device, which is made at its first request."""
 
         def answer(data: bytes) -> bytes:
             if client not in self.controllers:
@@ -118,18 +121,21 @@ class Keeping(Devices):
         return answer
 
     def controller(self, client: int, folder: Path | None = None) -> Controller:
-        """Return the device of a client, as it begins with what is in a folder."""
+        """Return the device of a client, which starts with the states in a folder."""
         assert self.fleet is not None
         name = self.fleet.names[client]
         runtime = Runtime(
-            alone(self.population, client), self.algorithm, compilation=self.options.compilation, bf16=self.options.bf16
+            population_of(self.population, client),
+            self.algorithm,
+            compilation=self.options.compilation,
+            bf16=self.options.bf16,
         )
         where = folder or self.folder / str(client)
         models = None if self.options.counts_states else ModelManager(where, runtime.fresh(0))
         return Controller(name, self.fleet.tokens[name], runtime, models)
 
     def all_states(self) -> dict[int, Any]:
-        """Return the states of all clients, wherever they are, and what the server keeps."""
+        """Return the states of all clients, on the server or on devices, and the server's rows and pools."""
         out = dict(self.states)
         for k in (k for k in out if k < self.population.num_clients):
             if (version := self._version(k)) is not None:

@@ -1,4 +1,4 @@
-"""An engine for tests: its clients live in another process, and nothing but bytes passes between."""
+"""Engine for tests whose clients live in another process, reached by bytes alone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fedloom.wire.transport import Part, part, unpack
 
 
 class Messages(Engine):
-    """One child, forked at the first exchange, which holds its clients' rows and no test set of the server's.
+    """One child, forked at the first exchange, which holds the clients' rows without the server's test set.
 
-    Every byte is checked as if it came from a stranger: the child checks arguments by the types that methods are
-    annotated with, the server answers by a rehearsal. States travel with the messages.
+    Every byte is checked as if it came from a stranger. The child checks arguments by the annotations of methods. The
+    server checks answers by a rehearsal. States travel with the messages.
     """
 
     name = "messages"
@@ -30,11 +30,11 @@ class Messages(Engine):
         super().__init__(*args, **more)
         self.child: Child | None = None
         self.rehearsals = Rehearsals(self.population, self.algorithm)
-        self.sent = 0
+        self.num_broadcasts = 0
 
     def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[tuple[Request, Any, Answer]]:
         broadcast: Part | None = part(call.broadcast)
-        self.sent += 1
+        self.num_broadcasts += 1
         for k in clients:
             request = self.request(call, [k], send)
             yield request, *self.accept(self.exchange(request, broadcast), request)
@@ -46,14 +46,16 @@ class Messages(Engine):
             self.child = Child(self.service())
         (k,) = request.clients
         try:
-            self.child.send(request_bytes(request, self.sent, (self.sent, broadcast), self.stack([k])))
+            self.child.send(
+                request_bytes(request, self.num_broadcasts, (self.num_broadcasts, broadcast), self.stack([k]))
+            )
             return self.child.receive()
         except EOFError:
             what = f"the process of the clients died ({self.child.exit_reason})"
             raise ClientError(what, client=k, round=request.call.round + 1) from None
 
     def accept(self, data: bytes | memoryview, request: Request) -> tuple[Any, Answer]:
-        """Return (new states, answer) from bytes that may be anybody's."""
+        """Return (new states, answer) from untrusted bytes."""
         message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
         states, answer = answer_of(message, request)
         if ("state" in message.parts) == (request.call.exchange == JUDGING):
@@ -61,14 +63,14 @@ class Messages(Engine):
         return states, answer
 
     def service(self) -> Service:
-        """Return the child's end."""
+        """Return the service at the child's end."""
         federation = self.population.federation
         if federation.test is None:
-            mine = self.population
+            population = self.population
         else:
-            mine = dataclasses.replace(self.population, federation=dataclasses.replace(federation, test=None))
+            population = dataclasses.replace(self.population, federation=dataclasses.replace(federation, test=None))
         return Service(
-            Runtime(mine, self.algorithm, compilation=self.options.compilation, bf16=self.options.bf16),
+            Runtime(population, self.algorithm, compilation=self.options.compilation, bf16=self.options.bf16),
             limit=self.limit,
         )
 

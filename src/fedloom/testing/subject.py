@@ -1,4 +1,4 @@
-"""What the battery works on: a tiny federation, ways to follow a run, and engines that watch or disturb one."""
+"""Subjects of the battery: a tiny federation, records of its runs, and engines that record or disturb a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedloom.engines.message import Answer, Call, Request, Rows
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import copy_of
-from fedloom.testing.in_process import Keeping
+from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 
 SIZES = (5, 9, 6, 11, 7, 8)  # training examples of each client: ragged, none a multiple of another
@@ -123,18 +123,18 @@ class Normalised(nn.Module):
 
 @dataclass(frozen=True)
 class Trail:
-    """What a run left behind; entry 0 of `servers` and `states` is before the first round."""
+    """Record of a run; entry 0 of `servers` and `states` is before the first round."""
 
     servers: list[dict[str, Any]]
     states: list[dict[int, Any]]
     personal: dict[int, Weights]
     engine: Engine
-    asked: list[set[int]]  # by round
+    selected: list[set[int]]  # by round
     last: int  # round
 
     @functools.cached_property
     def right(self) -> dict[int, tuple[int, int]]:
-        """Return what `Engine.judge` says of all clients after the last round; few checks ask."""
+        """Return (correct, examples) of all clients after the last round; computed on demand."""
         return self.engine.judge(self.servers[-1], range(self.engine.population.num_clients), self.last)
 
 
@@ -144,7 +144,7 @@ class Subject:
 
     algorithm: Algorithm[Any, Any]
     models: Mapping[str, Model]
-    _known: dict[Any, Trail] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
+    _trails: dict[Any, Trail] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -153,10 +153,10 @@ class Subject:
         models: Mapping[str, Model] | None = None,
         local: Local | None = None,
     ) -> Subject:
-        """Make a subject from an algorithm or something that makes one."""
-        made = algorithm if isinstance(algorithm, Algorithm) else algorithm()
+        """Make a subject from an algorithm or a function that makes one."""
+        instance = algorithm if isinstance(algorithm, Algorithm) else algorithm()
         tiny = Local(epochs=2, batch_size=4, optimiser=SGD(lr=0.05, momentum=0.9, weight_decay=1e-3), decay=0.9)
-        return cls(changed(made, local=local or tiny), models or {"mlp": Model(MLP, name="mlp")})
+        return cls(with_settings(instance, local=local or tiny), models or {"mlp": Model(MLP, name="mlp")})
 
     @property
     def name(self) -> str:
@@ -181,11 +181,11 @@ class Subject:
         **settings: Any,
     ) -> Population:
         """Return the six clients (one, where the algorithm pools them)."""
-        everything, chosen = federation(), dict(models or self.models)
+        whole_federation, networks = federation(), dict(models or self.models)
         if self.algorithm.pooled:
-            everything, first = everything.pooled(), next(iter(chosen))
-            chosen = {first: chosen[first]}
-        return kind(federation=everything, models=chosen, dtype=dtype, seed=seed, **settings)
+            whole_federation, first = whole_federation.pooled(), next(iter(networks))
+            networks = {first: networks[first]}
+        return kind(federation=whole_federation, models=networks, dtype=dtype, seed=seed, **settings)
 
     def run(
         self,
@@ -198,48 +198,48 @@ class Subject:
         chunk: int | None = None,
         faults: Faults | None = None,
         refuse: bool = False,
-        judged: bool = False,
+        with_evaluation: bool = False,
     ) -> Trail:
-        """Run some rounds, with every state after every round; computed once where all but the engine is as usual.
+        """Run rounds and record every state; runs with the default arguments are computed once for each engine.
 
-        `judged`: ask `right` before the engine is closed, which one in other processes needs.
+        `with_evaluation`: compute `right` before the engine is closed, as engines with other processes need.
         """
         usual = population is None and algorithm is None and cohorts is None and faults is None
-        about = kind, compilation, chunk, refuse
-        if usual and about in self._known:
-            return self._known[about]
+        key = kind, compilation, chunk, refuse
+        if usual and key in self._trails:
+            return self._trails[key]
         population = population or self.population()
         engine = kind(
             population,
             algorithm or self.algorithm,
             Options(compilation=compilation, chunk=chunk, faults=faults, on_nonfinite="refuse" if refuse else "stop"),
         )
-        trail = follow(engine, engine.init(), self.cohorts if cohorts is None else cohorts)
-        if judged:
+        trail = record_run(engine, engine.init(), self.cohorts if cohorts is None else cohorts)
+        if with_evaluation:
             trail.right  # noqa: B018
         engine.close()
         if usual:
-            self._known[about] = trail
+            self._trails[key] = trail
         return trail
 
 
-def follow(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequence[int]], start: int = 0) -> Trail:
-    """Run rounds start, start + 1, ... on an engine and note every state."""
+def record_run(engine: Engine, server: dict[str, Any], cohorts: Sequence[Sequence[int]], start: int = 0) -> Trail:
+    """Run rounds start, start + 1, ... on an engine and record every state."""
 
-    def known() -> dict[int, Any]:
-        states = engine.all_states() if isinstance(engine, Keeping) else engine.states
-        found: dict[int, Any] = copy_of(dict(sorted(states.items())))
-        return found
+    def current_states() -> dict[int, Any]:
+        states = engine.all_states() if isinstance(engine, DevicesInProcess) else engine.states
+        copied: dict[int, Any] = copy_of(dict(sorted(states.items())))
+        return copied
 
-    servers, states, asked = [copy_of(server)], [known()], list[set[int]]()
+    servers, states, selected = [copy_of(server)], [current_states()], list[set[int]]()
     for t, cohort in enumerate(cohorts, start):
         server = engine.round(server, cohort, t)
         servers.append(copy_of(server))
-        asked.append(engine.traffic.asked)
-        states.append(known())
+        selected.append(engine.traffic.asked)
+        states.append(current_states())
     everyone = range(engine.population.num_clients)
     last = start + len(cohorts) - 1
-    return Trail(servers, states, engine.personal(server, everyone, last), engine, asked, last)
+    return Trail(servers, states, engine.personal(server, everyone, last), engine, selected, last)
 
 
 def federation() -> Federation:
@@ -271,14 +271,14 @@ def federation() -> Federation:
 ENGINES: tuple[type[Engine], ...] = (Loop, Stacked, Messages)
 
 
-# --- what they are made of
+# --- parts of subjects
 
 
 @dataclass(frozen=True, eq=False)
 class Poisoned(Population):
-    """Every example but those of client `mine` is NaN."""
+    """Population in which the examples of all clients except `client` are NaN."""
 
-    mine: int = 0
+    client: int = 0
 
     def train_batches(self, request: Request, local: Local) -> Batches:
         batches = super().train_batches(request, local)
@@ -289,7 +289,7 @@ class Poisoned(Population):
 
     def _poison(self, batches: Batches) -> Batches:
         f = self.federation
-        own = [p.rows(self.mine) for p in (f.partition, f.local_test, f.local_val) if p is not None]
+        own = [p.rows(self.client) for p in (f.partition, f.local_test, f.local_val) if p is not None]
         x = torch.full_like(batches.x, float("nan"))
         rows = torch.from_numpy(np.concatenate(own))
         return dataclasses.replace(batches, x=x.index_copy(0, rows, batches.x[rows]))
@@ -297,7 +297,7 @@ class Poisoned(Population):
 
 @dataclass(frozen=True, eq=False)
 class OtherTestRows(Population):
-    """The clients' test rows hold other features and other labels."""
+    """Population whose test rows hold other features and other labels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -312,7 +312,7 @@ class OtherTestRows(Population):
 
 @dataclass(frozen=True, eq=False)
 class Padded(Population):
-    """Training batches with more padding than they need."""
+    """Population whose training batches have superfluous padding."""
 
     steps: int = 0
     rows: int = 0
@@ -324,7 +324,7 @@ class Padded(Population):
 
 
 class Recorder(Engine):
-    """Notes (exchange, client, state, upload) of every answer."""
+    """Engine that records (exchange, client, state, upload) of every answer."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -346,7 +346,7 @@ class RecordingStacked(Recorder, Stacked):
     pass
 
 
-def changed(algorithm: Algorithm[Any, Any], **settings: Any) -> Algorithm[Any, Any]:
+def with_settings(algorithm: Algorithm[Any, Any], **settings: Any) -> Algorithm[Any, Any]:
     """Return the algorithm with some settings replaced, without warnings of neutral ones."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingWarning)

@@ -19,7 +19,7 @@ from fedloom.engines.message import JUDGING
 from fedloom.wire.communication import CommunicationManager, Wires
 from fedloom.wire.fleet import RankFleet
 from fedloom.wire.processes import Processes
-from fedloom.wire.transport import head_of, pack, sealed, unpack, unsealed
+from fedloom.wire.transport import head_of, pack, seal, unpack, unseal
 
 Harm = Literal[
     "lost", "slow", "duplicated", "reordered", "replayed", "swapped", "corrupted", "malicious", "absurd", "forged"
@@ -31,26 +31,26 @@ _VALUES = {"malicious": float("inf"), "absurd": 1e30}
 P = TypeVar("P", bound=Processes)
 
 
-class Tampered(CommunicationManager):
-    """`wires`, with what `plan(round, exchange, client)` names done to answers in training; None: nothing.
+class TamperedWires(CommunicationManager):
+    """Wires that do harm to answers in training: `plan(round, exchange, client)` names the harm, None for no harm.
 
-    lost: there is none. slow: it comes after the deadline. duplicated: it comes twice. reordered: it comes after the
-    next one. replayed: one to an earlier request comes in its place. swapped: that of another process. corrupted: a bit
-    is changed. malicious: it is the client's own, with an upload that is not finite; absurd: with one of 1e30. forged:
-    of somebody without the `token` that devices have.
+    lost: no answer comes. slow: it comes after the deadline. duplicated: it comes twice. reordered: it comes after the
+    next one. replayed: an answer to an earlier request comes instead. swapped: the answer of another process comes
+    instead. corrupted: one bit is changed. malicious: the upload is not finite. absurd: the upload is 1e30. forged: the
+    seal is made without the device's `token`.
     """
 
     def __init__(self, wires: Wires, plan: Faults, token: Callable[[int], str | None] = lambda rank: None) -> None:
         self.wires, self.plan, self.token = wires, plan, token
         self.rank, self.size = 0, getattr(wires, "size", 0)
-        self._harms: defaultdict[int, deque[str | None]] = defaultdict(deque)  # of the answers that are to come
-        self._came: list[tuple[int, bytes | None]] = []  # in the order in which they may be taken; None: it is gone
-        self._behind: list[tuple[int, bytes | None]] = []  # after the next one
+        self._harms: defaultdict[int, deque[str | None]] = defaultdict(deque)  # harms of the next answers, by rank
+        self._ready: list[tuple[int, bytes | None]] = []  # in the order of `take`; None: the rank is gone
+        self._behind: list[tuple[int, bytes | None]] = []  # to come after the next answer
         self._slow: list[tuple[int, bytes | None]] = []
-        self._before: dict[int, bytes] = {}
+        self._previous: dict[int, bytes] = {}
 
-    def came(self) -> list[int]:
-        return self.wires.came() if isinstance(self.wires, CommunicationManager) else []
+    def arrivals(self) -> list[int]:
+        return self.wires.arrivals() if isinstance(self.wires, CommunicationManager) else []
 
     def post(self, rank: int, message: bytes) -> None:
         self._harms[rank].append(self._harm(rank, message))
@@ -58,21 +58,21 @@ class Tampered(CommunicationManager):
 
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
         end = None if timeout is None else time.monotonic() + timeout
-        while not (ready := [rank for rank in dict.fromkeys(r for r, _ in self._came) if rank in ranks]):
-            there = self.wires.wait(ranks, None if end is None else max(0.0, end - time.monotonic()))
-            if not there and self._behind:
-                self._came, self._behind = self._came + self._behind, []
-            elif not there:
+        while not (ready := [rank for rank in dict.fromkeys(r for r, _ in self._ready) if rank in ranks]):
+            answered = self.wires.wait(ranks, None if end is None else max(0.0, end - time.monotonic()))
+            if not answered and self._behind:
+                self._ready, self._behind = self._ready + self._behind, []
+            elif not answered:
                 time.sleep(0.0 if end is None else max(0.0, end - time.monotonic()))  # some wires do not
-                self._came, self._slow = self._came + self._slow, []
+                self._ready, self._slow = self._ready + self._slow, []
                 return []
-            for rank in there:
-                self._hear(rank)
+            for rank in answered:
+                self._receive_answer(rank)
         return ready
 
     def take(self, rank: int) -> memoryview:
-        index = next(i for i, (r, _) in enumerate(self._came) if r == rank)
-        _, data = self._came.pop(index)
+        index = next(i for i, (r, _) in enumerate(self._ready) if r == rank)
+        _, data = self._ready.pop(index)
         if data is None:
             raise EOFError
         return memoryview(data)
@@ -85,7 +85,7 @@ class Tampered(CommunicationManager):
 
     @property
     def at_work(self) -> bool:
-        """As of the wires."""
+        """Forward the attribute of the wires."""
         return getattr(self.wires, "at_work", False)
 
     @at_work.setter
@@ -96,79 +96,79 @@ class Tampered(CommunicationManager):
         """Choose what happens to the answer to a message."""
         token = self.token(rank)
         try:
-            head = head_of(message if token is None else unsealed(message, token, _LIMIT))
+            head = head_of(message if token is None else unseal(message, token, _LIMIT))
         except CodecError:
             return None  # no request
         training = head["exchange"] != JUDGING
         return self.plan(head["round"], head["exchange"], head["clients"][0]) if training else None
 
-    def _hear(self, rank: int) -> None:
-        """Note that an answer has come."""
+    def _receive_answer(self, rank: int) -> None:
+        """Take an answer from the wires and do its harm."""
         try:
             data = bytes(self.wires.take(rank))
         except EOFError:
-            self._came.append((rank, None))
+            self._ready.append((rank, None))
             return
-        harm = self._harms[rank].popleft() if self._harms[rank] else None  # of somebody who asked before
-        came = [(rank, each) for each in self._harmed(harm, rank, data)]
-        self._before[rank] = data
+        harm = self._harms[rank].popleft() if self._harms[rank] else None  # none: a request before this one
+        answers = [(rank, each) for each in self._harmed(harm, rank, data)]
+        self._previous[rank] = data
         if harm == "slow":
-            self._slow += came
+            self._slow += answers
         elif harm == "reordered" and any(waiting for r, waiting in self._harms.items() if r != rank):
-            self._behind += came
+            self._behind += answers
         else:
-            self._came += came + self._behind
+            self._ready += answers + self._behind
             self._behind = []
 
     def _harmed(self, harm: str | None, rank: int, answer: bytes) -> list[bytes]:
-        """Return what comes in the place of an answer."""
-        if harm == "lost" or (harm == "replayed" and rank not in self._before):
+        """Return the messages that replace an answer."""
+        if harm == "lost" or (harm == "replayed" and rank not in self._previous):
             return []
         if harm == "duplicated":
             return [answer, answer]
         if harm == "replayed":
-            return [self._before[rank]]
+            return [self._previous[rank]]
         if harm == "swapped":
-            return [next((other for r, other in self._before.items() if r != rank), answer[::-1])]
+            return [next((other for r, other in self._previous.items() if r != rank), answer[::-1])]
         if harm == "corrupted":
             return [answer[:-1] + bytes([answer[-1] ^ 1])]
         if harm == "forged":
-            return [sealed(answer[16:], "no token")]
+            return [seal(answer[16:], "no token")]
         if harm in _VALUES:
-            return [changed(answer, self.token(rank), lambda upload: tree.map_tree(_filled(_VALUES[harm]), upload))]
+            return [with_upload(answer, self.token(rank), lambda upload: tree.map_tree(_filled(_VALUES[harm]), upload))]
         return [answer]
 
 
-def tampered(kind: type[P], plan: Faults) -> type[P]:
-    """Return an engine of processes whose wires are tampered with."""
+def tampering_engine(kind: type[P], plan: Faults) -> type[P]:
+    """Return an engine of processes with `TamperedWires`."""
 
     class Harmed(kind):  # type: ignore[misc,valid-type]
         @cached_property
         def wires(self) -> Wires:
-            return Tampered(super().wires, plan)
+            return TamperedWires(super().wires, plan)
 
     return Harmed
 
 
-def tampered_fleet(fleet: RankFleet, plan: Faults) -> RankFleet:
-    """Return the fleet, with its wires tampered with."""
+def tamper_with(fleet: RankFleet, plan: Faults) -> RankFleet:
+    """Give a fleet `TamperedWires`, and return it."""
 
     def token(rank: int) -> str | None:
         return next((fleet.tokens[name] for name, its in fleet.ranks.items() if its == rank), None)
 
-    fleet.manager = Tampered(fleet.manager, plan, token)
+    fleet.manager = TamperedWires(fleet.manager, plan, token)
     return fleet
 
 
-def changed(message: bytes | memoryview, token: str | None, change: Callable[[Any], Any]) -> bytes:
-    """Return an answer with another upload, by somebody who has the token."""
-    whole = unpack(message if token is None else unsealed(message, token, _LIMIT))
-    made = pack(whole.head, {**whole.parts, "upload": change(whole.parts["upload"])})
-    return made if token is None else sealed(made, token)
+def with_upload(message: bytes | memoryview, token: str | None, change: Callable[[Any], Any]) -> bytes:
+    """Return an answer with another upload, sealed with the token."""
+    whole = unpack(message if token is None else unseal(message, token, _LIMIT))
+    message_bytes = pack(whole.head, {**whole.parts, "upload": change(whole.parts["upload"])})
+    return message_bytes if token is None else seal(message_bytes, token)
 
 
-def overweight(message: bytes | memoryview, token: str, weight: Any) -> bytes:
-    """Return an answer that claims another weight in the mean."""
+def with_weight(message: bytes | memoryview, token: str, weight: Any) -> bytes:
+    """Return an answer with another weight in the mean, sealed with the token."""
 
     def heavier(node: Any) -> Any:
         if not isinstance(node, Weighted):
@@ -179,7 +179,7 @@ def overweight(message: bytes | memoryview, token: str, weight: Any) -> bytes:
         nodes, spec = tree.flatten(upload, is_leaf=lambda node: isinstance(node, Weighted))
         return tree.unflatten([heavier(node) for node in nodes], spec)
 
-    return changed(message, token, change)
+    return with_upload(message, token, change)
 
 
 def _filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:

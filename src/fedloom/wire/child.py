@@ -1,4 +1,4 @@
-"""A forked process that answers messages: it has what the parent had when it was made, and shares nothing after."""
+"""Forked process that answers messages. It starts with the parent's objects, and shares nothing afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-SHARED = 64 << 20  # bytes of memory that a process shares with its parent; taken from the system as they are used
+SHARED = 64 << 20  # bytes of memory that a process shares with its parent; the system gives them when they are used
 _LENGTH = 8
 
 
@@ -32,17 +32,17 @@ def why_no_fork() -> str | None:
 
 
 class Child:
-    """A process that gives `answer(message)` for each message that it is sent, on one thread, until it is closed.
+    """Process that sends `answer(message)` for each message, on one thread, until it is closed.
 
-    It holds no file of its parent's but its end of the pipe: no lock outlives the parent in it, and where the parent is
-    killed the pipe ends, and the child with it. Ctrl-C is the parent's affair.
+    Of its parent's files it keeps its end of the pipe alone, so that no lock outlives the parent. Where the parent is
+    killed, the pipe ends and the child with it. It ignores Ctrl-C, which the parent handles.
     """
 
     def __init__(self, answer: Callable[[memoryview], bytes]) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
         self.shared = mmap.mmap(-1, SHARED)
         with warnings.catch_warnings():
-            # Python warns of a fork beside other threads. Those are PyTorch's, which a child on one thread never asks.
+            # Python warns of a fork beside other threads. These are PyTorch's, which a child on one thread never uses.
             warnings.simplefilter("ignore", DeprecationWarning)
             context = multiprocessing.get_context("fork")
             self.process = context.Process(target=_serve, args=(theirs, self.shared, answer), daemon=True)
@@ -52,14 +52,14 @@ class Child:
         self._end = weakref.finalize(self, _end, self.pipe, self.process, os.getpid())
 
     def send(self, message: bytes) -> None:
-        """Ask the process; raise `EOFError` if it has died."""
+        """Send a message to the process; raise `EOFError` if it has died."""
         try:
             _put(self.pipe, self.shared, message)
         except OSError as error:
             raise EOFError from error
 
     def receive(self) -> memoryview:
-        """Wait for the answer, which stays until the next request; raise `EOFError` if the process has died."""
+        """Wait for the answer, which is valid until the next request; raise `EOFError` if the process has died."""
         try:
             return _get(self.pipe, self.shared)
         except OSError as error:
@@ -89,12 +89,12 @@ def _end(pipe: Connection, process: multiprocessing.process.BaseProcess, owner: 
     end = time.monotonic() + 1
     while process.is_alive() and time.monotonic() < end:  # `join(1)` has no end: a child closes what it waits for
         time.sleep(0.002)
-    process.kill()  # if it is in the middle of a request that nobody waits for any more
+    process.kill()  # it may be in the middle of an abandoned request
     process.join()
 
 
 def _put(pipe: Connection, shared: mmap.mmap, message: bytes) -> None:
-    """Leave a message in memory that both ends share, and its length in the pipe; one that is too long in the pipe."""
+    """Put a message into shared memory and its length into the pipe; a message that is too long into the pipe."""
     if len(message) > len(shared):
         pipe.send_bytes(message)
     else:

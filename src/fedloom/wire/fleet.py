@@ -1,4 +1,4 @@
-"""Devices that can be asked, wherever they are."""
+"""Fleet: the connected devices, behind any transport."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from pathlib import Path
 from fedloom.core.errors import RankError, RefusedError
 from fedloom.engines.faults import NOT_WITHIN
 from fedloom.wire.communication import LOOK, PATIENCE, CommunicationManager
-from fedloom.wire.start import Handover, Start
+from fedloom.wire.start import Start, Transfer
 from fedloom.wire.transport import pack
 
-TRUSTED = "for trusted networks only: nothing is encrypted here, and whoever reaches the server's port may join"
+TRUSTED = "for trusted networks only: nothing is encrypted, and anyone who can reach the server's port can join"
 _STALE = 8  # answers of one device that are dropped before a request
-_LONGEST = 300  # characters of what a device says, in the audit log
+_LONGEST = 300  # characters of a device's words, in the audit log
 
 
 class Audit:
-    """Log of what devices did, as lines of a file: joined, answered, declined, was refused or lost, and why.
+    """Audit log, a line of JSON for each event of a device: joined, answered, declined, refused, lost, and the reason.
 
-    Never read by a run: times are in it, and words of devices.
+    A run never reads it, since it holds times and words of devices.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
 
-    def __call__(self, event: str, device: str, why: str | None = None, **beside: object) -> None:
+    def __call__(self, event: str, device: str, reason: str | None = None, **fields: object) -> None:
         """Write a line."""
         if self.path is None:
             return
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, "device": device[:80]}
-        line |= {"why": why[:_LONGEST]} if why is not None else {}
+        line |= {"why": reason[:_LONGEST]} if reason is not None else {}
         with self.path.open("a", encoding="ascii") as file:
-            file.write(json.dumps({**line, **beside}) + "\n")
+            file.write(json.dumps({**line, **fields}) + "\n")
 
 
 @dataclass(frozen=True)
 class NoResponse:
-    """In the place of an answer: why there is none."""
+    """Placeholder for a missing answer, with its reason."""
 
-    why: str
+    reason: str
 
 
 class Fleet(ABC):
-    """Minimum that a transport of devices has to do. Messages are opaque to it.
+    """Interface of a transport of devices. Messages are opaque to it.
 
-    `names`: the registered devices, in the order of their client numbers. `tokens`: by which each of them knows the
-    server, and the server it. A device answers one request after the other.
+    `names`: the registered devices, in the order of their client numbers. `tokens`: secrets by which each device and
+    the server authenticate to each other. A device answers one request after the other.
     """
 
     names: tuple[str, ...]
@@ -61,19 +61,19 @@ class Fleet(ABC):
     audit: Audit
 
     @abstractmethod
-    def there(self) -> Collection[str]:
-        """Return the devices that can be asked now."""
+    def connected(self) -> Collection[str]:
+        """Return the devices that can take a request now."""
 
-    def gather(self) -> None:  # noqa: B027  # others have them all from the first to the last
-        """Let in devices that have come since, and wait for one where none is left.
+    def admit_arrivals(self) -> None:  # noqa: B027  # a no-op for a fleet that never changes
+        """Admit devices that have connected since the last call, and wait for one if none is left.
 
         Raises:
-            RankError: none comes.
+            RankError: none connects.
         """
 
     @abstractmethod
     def expect(self, size: int) -> None:
-        """Take answers of up to `size` bytes from now on, if not of more: late ones are of earlier requests."""
+        """Accept answers of at least `size` bytes from now on; a larger limit stays, for late answers."""
 
     @abstractmethod
     def ask(
@@ -86,11 +86,11 @@ class Fleet(ABC):
 
 
 class RankFleet(Fleet):
-    """Devices that are ranks, each with data and a state of its own; rank 0 is the server.
+    """Devices that are ranks, each with its own data and state; rank 0 is the server.
 
-    `hello`: what a rank hears first that comes; `admit`: what is done with its answer, once the run has begun.
-    `public`: what each device is told then. `start`: what networks start from, which a device must have before it can
-    be asked. `wait`: seconds to wait for a device where none is left; None: as long as it takes.
+    `hello`: the first message to a new rank. `admit`: called with the answer, once the run has begun. `public`: the
+    message with public examples for admitted devices. `start`: the initial tensors of networks; a device takes requests
+    once it has them. `wait`: seconds to wait for a device if none is left; None: no limit.
     """
 
     hello = b""
@@ -102,122 +102,119 @@ class RankFleet(Fleet):
     def __init__(self, manager: CommunicationManager, audit: Audit) -> None:
         self.manager, self.audit = manager, audit
         self.names, self.tokens = (), {}
-        self.ranks: dict[str, int] = {}  # of the devices that are there
-        self._met: set[int] = set()  # ranks that have come
-        self._silent: set[int] = set()  # of these, who has not registered yet
-        self._late: dict[int, str] = {}  # ranks whose answer nobody waits for any more
-        self._handovers: dict[int, Handover] = {}  # to ranks that do not have the whole start yet
-        self._owed = Counter[int]()  # answers to what ranks were told that have not come: they come before all others
+        self.ranks: dict[str, int] = {}  # of connected devices
+        self._greeted: set[int] = set()  # ranks that were sent `hello`
+        self._unregistered: set[int] = set()  # of these, the ranks that have not registered yet
+        self._late: dict[int, str] = {}  # ranks with an abandoned request, whose answer will be dropped
+        self._transfers: dict[int, Transfer] = {}  # to ranks without the whole start
+        self._pending_receipts = Counter[int]()  # receipts of notices by rank; they come before other answers
         manager.at_work = True
 
-    def introduce(self, hello: bytes, seconds: float | None = None) -> dict[int, bytes]:
-        """Return the answers of ranks to the first message.
-
-        These are the answers of all ranks that there are, or of those that answer within `seconds` seconds.
-        """
-        self.hello, found = hello, dict[int, bytes]()
+    def handshake(self, hello: bytes, seconds: float | None = None) -> dict[int, bytes]:
+        """Return the answers of ranks to the first message: of all ranks, or of those that answer within `seconds`."""
+        self.hello, answers = hello, dict[int, bytes]()
         end = None if seconds is None else time.monotonic() + seconds
-        while len(found) < self.manager.size - 1 and (end is None or time.monotonic() < end):
-            found.update(self._registrations(LOOK))
-            for rank in self.manager.wait(found, 0.0):  # it was not asked for more, so it is gone, and may come again
-                del found[rank]
-        return found
+        while len(answers) < self.manager.size - 1 and (end is None or time.monotonic() < end):
+            answers.update(self._registrations(LOOK))
+            for rank in self.manager.wait(answers, 0.0):  # no answer is due, so it is gone and may return
+                del answers[rank]
+        return answers
 
     def _registrations(self, seconds: float) -> dict[int, bytes]:
-        """Return the answers to the first message of ranks that have come and are still there."""
-        for rank in self.manager.came():
-            if rank not in self._met:
-                self._met.add(rank)
-                self._silent.add(rank)
+        """Return the answers to the first message of new ranks that are still connected."""
+        for rank in self.manager.arrivals():
+            if rank not in self._greeted:
+                self._greeted.add(rank)
+                self._unregistered.add(rank)
                 self.manager.post(rank, self.hello)
-        found: dict[int, bytes] = {}
-        if not self._silent:
+        answers: dict[int, bytes] = {}
+        if not self._unregistered:
             time.sleep(seconds)
-        for rank in self.manager.wait(self._silent, seconds) if self._silent else ():
-            self._silent.discard(rank)
+        for rank in self.manager.wait(self._unregistered, seconds) if self._unregistered else ():
+            self._unregistered.discard(rank)
             with contextlib.suppress(EOFError):
-                found[rank] = bytes(self.manager.take(rank))
-        return found
+                answers[rank] = bytes(self.manager.take(rank))
+        return answers
 
-    def gather(self) -> None:
+    def admit_arrivals(self) -> None:
         self._drop_stale()
         end = None if self.wait is None else time.monotonic() + self.wait
-        self._let_in(0.0)
-        self._hand_on(0.0)
-        while all(rank in self._handovers for rank in self.ranks.values()):
+        self._admit_registered(0.0)
+        self._advance_transfers(0.0)
+        while all(rank in self._transfers for rank in self.ranks.values()):
             if end is not None and time.monotonic() >= end:
                 raise RankError(
-                    f"no device is there any more, and none came back within {self.wait:g} s: go on with --resume, and "
-                    "start the devices again; the audit log says why they left"
+                    f"no device is connected, and none returned within {self.wait:g} s: continue with --resume, and "
+                    "start the devices again; the audit log has the reasons why they left"
                 )
-            self._let_in(0.0 if self._handovers else LOOK)
-            self._hand_on(LOOK)
+            self._admit_registered(0.0 if self._transfers else LOOK)
+            self._advance_transfers(LOOK)
 
-    def _let_in(self, seconds: float) -> None:
-        """Go on also with the ranks that have come since."""
+    def _admit_registered(self, seconds: float) -> None:
+        """Admit the ranks that have registered since the last call."""
         if self.admit is not None:
             for rank, data in self._registrations(seconds).items():
                 self.admit(rank, data)
 
-    def tell(self, rank: int, message: bytes) -> None:
-        """Answer what a rank has said; it will say when it has heard."""
+    def send_notice(self, rank: int, message: bytes) -> None:
+        """Send a message to a rank, which will answer it with a receipt."""
         self.manager.post(rank, message)
-        self._owed[rank] += 1
+        self._pending_receipts[rank] += 1
 
     def settle(self) -> None:
-        """Wait until the ranks that were told something have heard it; slow ones may say so later."""
+        """Wait some seconds for the receipts of all notices; slow ranks may send theirs later."""
         end = time.monotonic() + PATIENCE
-        while (owing := list(+self._owed)) and (left := end - time.monotonic()) > 0:
-            ready = self.manager.wait(owing, left)
+        while (ranks := list(+self._pending_receipts)) and (remaining := end - time.monotonic()) > 0:
+            ready = self.manager.wait(ranks, remaining)
             for rank in ready:
-                self._heard(rank)
+                self._take_receipt(rank)
             if not ready:
                 break
 
-    def hand_over(self, start: Start, seconds: float | None) -> None:
-        """Send the devices that are there what their networks start from, as far as they lack it, and those that come.
+    def send_start(self, start: Start, seconds: float | None) -> None:
+        """Send connected devices the initial tensors of their networks, as far as they lack them; also later ones.
 
-        Return when they have it, or after `seconds` seconds: who has it later can be asked then.
+        Return when all have them, or after `seconds` seconds; slower devices can take requests once they have them.
         """
         self.start, end = start, None if seconds is None else time.monotonic() + seconds
         for rank in self.ranks.values():
             self.offer(rank)
-        while self._handovers and (end is None or time.monotonic() < end):
-            self._hand_on(LOOK)
+        while self._transfers and (end is None or time.monotonic() < end):
+            self._advance_transfers(LOOK)
 
     def offer(self, rank: int) -> None:
-        """Tell a device what its network starts from."""
+        """Offer a device the initial tensors of its network."""
         assert self.start is not None
-        self._handovers[rank] = Handover(self.start)
-        self.tell(rank, self.start.offer())
+        self._transfers[rank] = Transfer(self.start)
+        self.send_notice(rank, self.start.offer())
 
-    def _hand_on(self, seconds: float) -> None:
-        """Go on with all transfers, once."""
-        for rank in self.manager.wait(list(self._handovers), seconds) if self._handovers else ():
-            self._heard(rank)
+    def _advance_transfers(self, seconds: float) -> None:
+        """Send the next part to each rank that is ready for it."""
+        for rank in self.manager.wait(list(self._transfers), seconds) if self._transfers else ():
+            self._take_receipt(rank)
 
-    def _go_on(self, rank: int, said: memoryview) -> None:
-        """Go on with the transfer to a rank, which has said how much it has."""
-        handover = self._handovers.pop(rank)
+    def _advance_transfer(self, rank: int, receipt: memoryview) -> None:
+        """Send a rank the next part by its receipt, which has the number of bytes it has."""
+        transfer = self._transfers.pop(rank)
         name = next(name for name, its in self.ranks.items() if its == rank)
         try:
-            message = handover.next(said)
+            message = transfer.next(receipt)
         except RefusedError as error:
             del self.ranks[name]
             self.audit("refused", name, str(error))
-            self.tell(rank, pack({"refused": str(error)}, {}))
+            self.send_notice(rank, pack({"refused": str(error)}, {}))
             return
         if message is None:
-            self.audit("started", name, bytes=handover.sent)
+            self.audit("started", name, bytes=transfer.sent)
         else:
-            self._handovers[rank] = handover
-            self.tell(rank, message)
+            self._transfers[rank] = transfer
+            self.send_notice(rank, message)
 
     def expect(self, size: int) -> None:
         self.manager.limit = max(self.manager.limit, size)
 
-    def there(self) -> Collection[str]:
-        return [name for name, rank in self.ranks.items() if not {rank} & (self._late.keys() | self._handovers.keys())]
+    def connected(self) -> Collection[str]:
+        return [name for name, rank in self.ranks.items() if not {rank} & (self._late.keys() | self._transfers.keys())]
 
     def ask(
         self, requests: Mapping[str, bytes], deadline: float | None
@@ -231,72 +228,69 @@ class RankFleet(Fleet):
                 yield name, NoResponse("it is not there")
             elif rank in self._late:
                 yield name, NoResponse("it is still busy with an earlier request")
-            elif rank in self._handovers:
+            elif rank in self._transfers:
                 yield name, NoResponse("it does not have the whole start yet")
             else:
                 self.manager.post(rank, message)
                 waited[rank] = name
         while waited:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            ready = self.manager.wait([*waited, *self._handovers], left)
-            answers = [rank for rank in ready if rank in waited]
+            remaining = None if end is None else max(0.0, end - time.monotonic())
+            ready = self.manager.wait([*waited, *self._transfers], remaining)
+            answered = [rank for rank in ready if rank in waited]
             for rank in ready:
-                if self._heard(rank):
+                if self._take_receipt(rank):
                     continue
                 name, answer = waited.pop(rank), self._take(rank)
                 yield name, NoResponse("its connection ended, or it sent too much") if answer is None else answer
-            if not ready or (left == 0.0 and not answers):  # at the deadline a transfer may go on for long
+            if not ready or (remaining == 0.0 and not answered):  # at the deadline a transfer may go on for long
                 break
         for rank, name in waited.items():
             self._late[rank] = name
             yield name, NoResponse(f"{NOT_WITHIN} {deadline:g} s")
 
     def close(self) -> None:
-        """Tell the ranks that are there, and those that come just now, that it is over."""
+        """Send the last message to connected ranks and to those that connect just now."""
         self._drop_stale()
         end = time.monotonic() + PATIENCE
         while self.manager.arriving and time.monotonic() < end:
             time.sleep(LOOK)
-        new = self._silent.union(self.manager.came()) - (self._met - self._silent)
-        for rank in self.manager.dismiss([*self.ranks.values(), *new], {*self._late, *self._handovers, *new}):
-            self._left(rank)
+        arrivals = self._unregistered.union(self.manager.arrivals()) - (self._greeted - self._unregistered)
+        for rank in self.manager.dismiss([*self.ranks.values(), *arrivals], {*self._late, *self._transfers, *arrivals}):
+            self._remove_rank(rank)
         self.ranks.clear()
 
     def _drop_stale(self) -> None:
-        """Drop what has come before a request is sent, since it is no answer to it.
-
-        Some is left of a device that never stops.
-        """
+        """Drop messages that came before a request is sent, since they cannot answer it; a few for each device."""
         for _ in range(_STALE):
             for rank in self.manager.wait(list(self.ranks.values()), 0.0):
-                if self._heard(rank):
+                if self._take_receipt(rank):
                     continue
                 name = next(name for name, its in self.ranks.items() if its == rank)
-                why = "came after the deadline" if self._late.pop(rank, None) else "came twice, or unasked"
+                reason = "came after the deadline" if self._late.pop(rank, None) else "came twice, or unasked"
                 if self._take(rank) is not None:
-                    self.audit("late", name, f"its answer {why}, and was dropped")
+                    self.audit("late", name, f"its answer {reason}, and was dropped")
 
-    def _heard(self, rank: int) -> bool:
-        """Return whether what has come says that a rank has heard what it was told, and is no answer to a request."""
-        told = self._owed[rank] > 0
-        if told:
-            self._owed[rank] -= 1
-            said = self._take(rank)
-            if said is not None and rank in self._handovers and not self._owed[rank]:
-                self._go_on(rank, said)
-        return told
+    def _take_receipt(self, rank: int) -> bool:
+        """Take a message of a rank if it is the receipt of a notice; return whether it was."""
+        is_receipt = self._pending_receipts[rank] > 0
+        if is_receipt:
+            self._pending_receipts[rank] -= 1
+            data = self._take(rank)
+            if data is not None and rank in self._transfers and not self._pending_receipts[rank]:
+                self._advance_transfer(rank, data)
+        return is_receipt
 
     def _take(self, rank: int) -> memoryview | None:
         try:
             return self.manager.take(rank)
         except EOFError:
-            self._left(rank)
+            self._remove_rank(rank)
             return None
 
-    def _left(self, rank: int) -> None:
+    def _remove_rank(self, rank: int) -> None:
         self._late.pop(rank, None)
-        self._owed.pop(rank, None)
-        self._handovers.pop(rank, None)
+        self._pending_receipts.pop(rank, None)
+        self._transfers.pop(rank, None)
         for name in [name for name, its in self.ranks.items() if its == rank]:
             del self.ranks[name]
             self.audit("left", name, "its connection ended, or it sent too much")

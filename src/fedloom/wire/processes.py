@@ -1,4 +1,4 @@
-"""Clients that other processes of this program compute, each by whoever is free: what workers and ranks share."""
+"""Engine whose clients are computed by other processes of this program; workers and ranks derive from it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fedloom.wire.communication import Wires
 from fedloom.wire.service import answer_of, request_bytes
 from fedloom.wire.transport import Message, Part, part, unpack
 
-TRIES = 3  # how often a client is asked whose process died, or whose answer was damaged
+TRIES = 3  # requests to a client, if its process died or its answer was damaged
 
-Share = tuple[int, ...]  # clients that are asked at once
-Found = tuple[Request, Any, Answer]
+Share = tuple[int, ...]  # clients of one request
+Response = tuple[Request, Any, Answer]
 
 
 @contextlib.contextmanager
@@ -37,23 +37,23 @@ def threads(count: int) -> Iterator[None]:
 
 
 class Processes(Engine):
-    """`loop` on one thread, in several processes; the same bits whatever their number.
+    """`loop` on one thread, in several processes; their number does not change a bit.
 
-    Each is sent a client's state with the request and sends it back: any client can go to any of them. The largest go
-    first, each to whoever is free. Or `together` clients of one architecture go at once, as a stack. Where a process
-    dies, or an answer is damaged, the clients are asked again. Answers bear the numbers of their requests, so one that
-    comes late, or twice, is dropped.
+    A client's state travels with its request and its answer, so any process can compute any client. The largest clients
+    go first, each to a free process. With `clients_per_request`, several clients of one architecture go as a stack. If
+    a process dies or an answer is damaged, its clients are requested again. Answers bear the numbers of their requests:
+    one that comes late or twice is dropped.
     """
 
-    together = 1
-    ahead = 0  # requests that a process is sent beside the one that it works on
+    clients_per_request = 1
+    requests_ahead = 0  # requests that wait at a process while it works on another
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._calls, self._numbers = itertools.count(), itertools.count()
-        self._holds: dict[int, int] = {}  # the number of the newest broadcast that a process has
-        # What processes have not answered, by its number, the oldest first; None: nobody waits for it any more.
-        self._asked: dict[int, dict[int, Request | None]] = {}
+        self._newest_broadcast: dict[int, int] = {}  # the number of the newest broadcast that a process has
+        # Unanswered requests of each process by number, the oldest first; None: the answer will be dropped.
+        self._sent: dict[int, dict[int, Request | None]] = {}
 
     @property
     @abstractmethod
@@ -61,165 +61,166 @@ class Processes(Engine):
         """Wires to the processes, by their numbers."""
 
     @abstractmethod
-    def idle(self, count: int) -> list[int] | None:
-        """Return up to `count` processes without work, started where they are not there.
-
-        None: clients are computed here.
-        """
+    def idle_processes(self, count: int) -> list[int] | None:
+        """Return up to `count` processes without work, starting missing ones; None: compute clients here."""
 
     @abstractmethod
-    def replaced(self, process: int) -> tuple[str, list[int]]:
-        """Return what a process that is gone died of, and the one that takes its place, if there is one."""
+    def replace_process(self, process: int) -> tuple[str, list[int]]:
+        """Return the cause of death of a process, and its replacement, if there is one."""
 
     @abstractmethod
-    def left(self, process: int) -> bool:
-        """Give up the answer of a process, and return whether it will come all the same and must be dropped."""
+    def abandon(self, process: int) -> bool:
+        """Give up the answer of a process; return whether it will still come and must be dropped."""
 
-    def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[Found]:
-        here = [tuple(clients[i : i + self.together]) for i in range(0, len(clients), self.together)]
-        shares = call.sums or here
-        processes = None if self.watch is not None else self.idle(len(shares))  # what is replayed does not travel
+    def answers(self, call: Call, clients: Sequence[int], send: Send) -> Iterator[Response]:
+        local_shares = [
+            tuple(clients[i : i + self.clients_per_request]) for i in range(0, len(clients), self.clients_per_request)
+        ]
+        shares = call.sums or local_shares
+        processes = None if self.watch is not None else self.idle_processes(len(shares))  # replays stay here
         if processes is None:
-            for share in here:
+            for share in local_shares:
                 with threads(1):
-                    found = self.ask(call, share, send)
-                yield found
+                    response = self.ask(call, share, send)
+                yield response
             return
-        with threads(1):  # also for what the caller does with an answer: threads that are done spin, on cores in use
-            yield from in_order([share[0] for share in shares], self._there(call, shares, send, processes))
+        with threads(1):  # also while the caller uses an answer: idle threads of PyTorch spin on cores in use
+            yield from in_order([share[0] for share in shares], self._ask_processes(call, shares, send, processes))
 
-    def _there(self, call: Call, shares: Sequence[Share], send: Send, free: list[int]) -> Iterator[Found]:
+    def _ask_processes(self, call: Call, shares: Sequence[Share], send: Send, free: list[int]) -> Iterator[Response]:
         """Yield answers as they come. `free`: processes without work."""
         sizes, broadcast = self.population.sizes, (next(self._calls), part(call.broadcast))
-        left = sorted(shares, key=lambda share: (sizes[list(share)].sum(), -share[0]))
+        remaining = sorted(shares, key=lambda share: (sizes[list(share)].sum(), -share[0]))
         tries = dict.fromkeys(shares, 0)
-        found: list[Found] = []
+        responses: list[Response] = []
         deadline = self.options.deadline
         end = None if call.exchange == JUDGING or deadline is None else time.monotonic() + deadline
         try:
-            while left or found or self._at_work:
-                while left and (process := self._next(free, len(left))) is not None:
-                    self._ask(process, self.request(call, left.pop(), send), broadcast)
-                yield from found  # once the others have work again
-                found = []
-                if left and not self._at_work:  # whoever had work is gone
-                    free = self.idle(len(left)) or []
+            while remaining or responses or self._pending:
+                while remaining and (process := self._next_process(free, len(remaining))) is not None:
+                    self._send_request(process, self.request(call, remaining.pop(), send), broadcast)
+                yield from responses  # once the others have work again
+                responses = []
+                if remaining and not self._pending:  # the processes that had work are gone
+                    free = self.idle_processes(len(remaining)) or []
                     if free:
                         continue
-                    if not self._asked:
-                        raise self._forsaken(left[-1][0], call)
+                    if not self._sent:
+                        raise self._no_process_left(remaining[-1][0], call)
                 timeout = None if end is None else max(0.0, end - time.monotonic())
-                ready = self.wires.wait([*self._asked], timeout) if left or self._at_work else ()
+                ready = self.wires.wait([*self._sent], timeout) if remaining or self._pending else ()
                 for process in ready:
-                    asked, answer, why = self._heard(process, free, left)
-                    if asked is not None and answer is not None:
-                        found.append((asked, *answer_of(answer, asked)))
-                    elif asked is not None:
-                        self._again(asked, why, tries)
-                        left.append(asked.clients)
+                    request, answer, reason_to_retry = self._take_answer(process, free, remaining)
+                    if request is not None and answer is not None:
+                        responses.append((request, *answer_of(answer, request)))
+                    elif request is not None:
+                        self._retry(request, reason_to_retry, tries)
+                        remaining.append(request.clients)
                 if end is not None and not ready and time.monotonic() >= end:
-                    late = [request.clients for each in self._at_work.values() for request in each]
+                    late = [request.clients for each in self._pending.values() for request in each]
                     reason = f"{NOT_WITHIN} {deadline:g} s"
-                    self.lost.update(dict.fromkeys(itertools.chain.from_iterable([*late, *left]), reason))
+                    self.lost.update(dict.fromkeys(itertools.chain.from_iterable([*late, *remaining]), reason))
                     break
-        finally:  # what is still computed belongs to nobody
-            for process in self._at_work:
-                if self.left(process):
-                    self._asked[process] = dict.fromkeys(self._asked[process])
+        finally:  # no caller waits for pending requests any more
+            for process in self._pending:
+                if self.abandon(process):
+                    self._sent[process] = dict.fromkeys(self._sent[process])
                 else:
-                    del self._asked[process]
+                    del self._sent[process]
 
     @property
-    def _at_work(self) -> dict[int, list[Request]]:
-        """Requests that processes have not answered and that somebody waits for, the oldest first."""
-        due = {process: [r for r in each.values() if r is not None] for process, each in self._asked.items()}
+    def _pending(self) -> dict[int, list[Request]]:
+        """Unanswered requests whose answers are awaited, by process, the oldest first."""
+        due = {process: [r for r in each.values() if r is not None] for process, each in self._sent.items()}
         return {process: each for process, each in due.items() if each}
 
-    def _next(self, free: list[int], left: int) -> int | None:
-        """Return the process that is sent a request next; None where there is none.
+    def _next_process(self, free: list[int], remaining: int) -> int | None:
+        """Return the process for the next request; None where all have enough.
 
-        It is a process without work, or one whose next work can be there when it is done. The last requests go to the
-        process that is done first.
+        It is a process without work, or one with room for a request ahead. The last requests wait for the process that
+        finishes first.
         """
         if free:
             return free.pop()
-        busy = self._at_work
-        room = (process for process, each in busy.items() if len(each) <= self.ahead)
-        return next(room, None) if left > len(busy) else None
+        busy = self._pending
+        room = (process for process, each in busy.items() if len(each) <= self.requests_ahead)
+        return next(room, None) if remaining > len(busy) else None
 
-    def _ask(self, process: int, request: Request, broadcast: tuple[int, Part]) -> None:
+    def _send_request(self, process: int, request: Request, broadcast: tuple[int, Part]) -> None:
         """Send a request, and the broadcast where the process does not have it."""
         number, sent = next(self._numbers), broadcast[0]
-        news = sent, broadcast[1] if self._holds.get(process) != sent else None
-        self._holds[process] = sent
-        self._asked.setdefault(process, {})[number] = request
-        own, summed = self.stack(request.clients), bool(request.call.sums)
-        self.wires.post(process, request_bytes(request, number, news, own, summed=summed))
+        broadcast_part = sent, broadcast[1] if self._newest_broadcast.get(process) != sent else None
+        self._newest_broadcast[process] = sent
+        self._sent.setdefault(process, {})[number] = request
+        states, summed = self.stack(request.clients), bool(request.call.sums)
+        self.wires.post(process, request_bytes(request, number, broadcast_part, states, summed=summed))
 
-    def _heard(self, process: int, free: list[int], left: list[Share]) -> tuple[Request | None, Message | None, str]:
-        """Return (request that a process has answered, its answer, why there is none), and update `free` and `left`.
+    def _take_answer(
+        self, process: int, free: list[int], remaining: list[Share]
+    ) -> tuple[Request | None, Message | None, str]:
+        """Return (request, answer, reason why there is no answer) of a process, and update `free` and `remaining`.
 
-        There is no request where nobody waits for the answer: it came late, or twice.
+        The request is None where the answer is to be dropped: it came late, or twice.
         """
-        due, answer, why = self._asked[process], None, ""
-        number = next(iter(due))  # the oldest, where the answer cannot say which it is for
+        requests, answer, reason = self._sent[process], None, ""
+        number = next(iter(requests))  # the oldest, unless the answer has a number
         try:
-            answer = _opened(self.wires.take(process), self.population.device)
+            answer = _read_answer(self.wires.take(process), self.population.device)
             number = answer.head["number"]
-            if number not in due:
+            if number not in requests:
                 return None, None, ""
         except EOFError:
-            died, new = self.replaced(process)
-            why = f"its process died ({died}; lower workers if memory is short)"
-            asked, *rest = due.values()
-            left += [request.clients for request in rest if request is not None]  # not begun: nobody's fault
-            free += new
-            self._asked.pop(process)
-            return asked, None, why
+            cause, replacements = self.replace_process(process)
+            reason = f"its process died ({cause}; lower workers if memory is short)"
+            request, *rest = requests.values()
+            remaining += [request.clients for request in rest if request is not None]  # not begun, so no try is counted
+            free += replacements
+            self._sent.pop(process)
+            return request, None, reason
         except CodecError as error:
-            why = f"{error} (a network that does so often cannot be used)"
-            self._holds.pop(process, None)  # the broadcast may have been damaged
-        asked = due.pop(number)
-        if not due:
-            self._asked.pop(process)
+            reason = f"{error} (a network that does so often cannot be used)"
+            self._newest_broadcast.pop(process, None)  # the broadcast may have been damaged
+        request = requests.pop(number)
+        if not requests:
+            self._sent.pop(process)
             free.append(process)
-        return asked, answer, why
+        return request, answer, reason
 
-    def _again(self, request: Request, why: str, tries: dict[Share, int]) -> None:
-        """Warn that clients have to be asked again; raise `ClientError` if they were asked often enough."""
+    def _retry(self, request: Request, reason: str, tries: dict[Share, int]) -> None:
+        """Warn that clients are requested again; raise `ClientError` after `TRIES` requests."""
         share = request.clients
         tries[share] += 1
         if tries[share] >= TRIES:
-            raise ClientError(f"asked {TRIES} times in vain: {why}", client=share[0], round=request.call.round + 1)
+            raise ClientError(f"asked {TRIES} times in vain: {reason}", client=share[0], round=request.call.round + 1)
         who = f"client {share[0]} is" if len(share) == 1 else f"clients {', '.join(map(str, share))} are"
-        warn(f"{who} asked again: {why}", EngineWarning)
+        warn(f"{who} asked again: {reason}", EngineWarning)
 
-    def _forsaken(self, client: int, call: Call) -> ClientError:
-        what = "no process is left that could compute it: go on with --resume, as many as there are now"
+    def _no_process_left(self, client: int, call: Call) -> ClientError:
+        what = "no process is left to compute it: continue with --resume, with any number of processes"
         return ClientError(what, client=client, round=call.round + 1)
 
 
-def _opened(data: memoryview, device: torch.device) -> Message:
-    """Return an answer to some request.
+def _read_answer(data: memoryview, device: torch.device) -> Message:
+    """Return an answer.
 
     Raises:
-        CodecError: it was damaged on its way, or what it answers was.
+        CodecError: the answer or its request was damaged on its way.
     """
     message = unpack(data, device=device)
-    said = message.head.get("problem")
-    if message.head.get("number") is None or (isinstance(said, dict) and said.get("kind") == "CodecError"):
+    problem = message.head.get("problem")
+    if message.head.get("number") is None or (isinstance(problem, dict) and problem.get("kind") == "CodecError"):
         raise CodecError("a request could not be read")
     return message
 
 
-def in_order(clients: Sequence[int], found: Iterator[Found]) -> Iterator[Found]:
-    """Yield answers in the order of `clients`, the first of each, as soon as those before are there.
+def in_order(clients: Sequence[int], responses: Iterator[Response]) -> Iterator[Response]:
+    """Yield answers in the order of `clients`, each as soon as all before it have come; lost clients are left out.
 
-    Clients that are lost are left out.
+    A second answer of a client is dropped.
     """
-    there: dict[int, Found] = {}
+    arrived: dict[int, Response] = {}
     for k in clients:
-        while k not in there and (answer := next(found, None)) is not None:
-            there[answer[0].clients[0]] = answer
-        if k in there:
-            yield there.pop(k)
+        while k not in arrived and (answer := next(responses, None)) is not None:
+            arrived[answer[0].clients[0]] = answer
+        if k in arrived:
+            yield arrived.pop(k)

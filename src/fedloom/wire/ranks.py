@@ -1,4 +1,4 @@
-"""Clients on several machines: ranks over Gloo or MPI, of which rank 0 runs the rounds and the others compute."""
+"""Engines on several machines: ranks over Gloo or MPI. Rank 0 runs the rounds, the others compute clients."""
 
 from __future__ import annotations
 
@@ -21,35 +21,37 @@ from fedloom.wire.communication import CLOSED, LOOK, CommunicationManager, Trans
 from fedloom.wire.processes import Processes, threads
 from fedloom.wire.service import Service
 
-COMING = 1800.0  # seconds in which all ranks must have come and said which job they run
-HEAD = b"#"  # of an answer that says which job a rank runs
-# The number of a rank on its host, as torchrun, Open MPI, MPICH and Slurm say it.
+COMING = 1800.0  # seconds for all ranks to connect and to name their job
+HEAD = b"#"  # first byte of an answer that names a rank's job
+# Variables with the number of a rank on its host, of torchrun, Open MPI, MPICH and Slurm.
 _LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 
 class Ranks(Processes):
-    """All ranks make the same engine; rank 0 opens it and asks, and the others `serve` until it is closed.
+    """Engine that all ranks make alike: rank 0 opens it and sends requests, the others `serve` until it is closed.
 
-    Where it is not open, as for a replay, clients are computed here: the bits are the same. A rank that is lost is not
-    replaced: over Gloo the run goes on with those that are left, and with it once it is started again; over MPI the job
-    ends. With a `chunk` a rank computes that number of clients as a stack, with the bits of `stacked` on one thread and
-    this chunk.
+    While it is not open, as in a replay, clients are computed here with the same bits. A lost rank is not replaced.
+    Over Gloo the run continues with the remaining ranks, and with the lost one once it is started again. Over MPI the
+    job ends. With a `chunk` a rank computes that number of clients as a stack, with the bits of `stacked` on one thread
+    with this chunk.
     """
 
     transport: ClassVar[Transport]
-    ahead = 1  # or a rank waits for rank 0, which waits for a core
+    requests_ahead = 1  # otherwise a rank waits for rank 0, which waits for a core
 
     def __init__(
         self, population: Population, algorithm: Algorithm[Any, Any], options: Options = DEFAULTS, **more: Any
     ) -> None:
-        self.stacked, self.together = options.chunk is not None, options.chunk or 1
+        self.stacked, self.clients_per_request = options.chunk is not None, options.chunk or 1
         if self.stacked and options.partial_sums is not None:
-            raise SettingError("partial_sums is for clients that are computed one by one: leave it out, or chunk")
+            raise SettingError(
+                "partial_sums needs clients that are computed one by one: leave out partial_sums or chunk"
+            )
         super().__init__(population, algorithm, options, **more)
-        self.ranks: list[int] | None = None  # those that are left, once the engine is open
-        self._mine = ""  # which job this is, since it is open
-        self._told: set[int] = set()  # who was told of it
-        self._silent: set[int] = set()  # and has not said yet which job it runs
+        self.ranks: list[int] | None = None  # the connected ranks, while the engine is open
+        self._job = ""  # digest of this job, while the engine is open
+        self._informed: set[int] = set()  # ranks that were sent this job
+        self._unconfirmed: set[int] = set()  # of these, ranks that have not named their job yet
 
     @property
     def wires(self) -> CommunicationManager:
@@ -57,32 +59,32 @@ class Ranks(Processes):
 
     def open(self) -> None:
         self.wires.at_work = True
-        self._agree()
+        self._agree_on_job()
 
-    def idle(self, count: int) -> list[int] | None:
+    def idle_processes(self, count: int) -> list[int] | None:
         if self.ranks is None:
             return None
-        self._let_in()
-        return [rank for rank in self.ranks if rank not in self._asked][:count]
+        self._admit_arrivals()
+        return [rank for rank in self.ranks if rank not in self._sent][:count]
 
-    def replaced(self, process: int) -> tuple[str, list[int]]:
+    def replace_process(self, process: int) -> tuple[str, list[int]]:
         self.ranks = [rank for rank in self.ranks or () if rank != process]
         return f"rank {process} is gone, {len(self.ranks)} are left", []
 
-    def left(self, process: int) -> bool:
+    def abandon(self, process: int) -> bool:
         return True
 
     def close(self) -> None:
-        """Let go of the other ranks, and wait until those that are not late have heard of it."""
+        """Dismiss the other ranks, and wait for the receipts of those that are not late."""
         if self.ranks:
-            self._tell()
-            self.wires.dismiss([*self.ranks, *self._silent], {*self._asked, *self._silent})
+            self._send_job()
+            self.wires.dismiss([*self.ranks, *self._unconfirmed], {*self._sent, *self._unconfirmed})
         self.ranks = None
-        self._asked.clear()  # whoever opens it again drops what is late first
-        self._holds.clear()
+        self._sent.clear()  # late answers are dropped when it is opened again
+        self._newest_broadcast.clear()
 
     def serve(self) -> None:
-        """Answer, at the other ranks, until rank 0 closes this engine.
+        """Answer requests, at the other ranks, until rank 0 closes this engine.
 
         Raises:
             RankError: rank 0 is gone.
@@ -90,14 +92,14 @@ class Ranks(Processes):
         """
         manager = self.wires
         try:
-            asked = json.loads(bytes(manager.receive()))
+            opening = json.loads(bytes(manager.receive()))
             manager.at_work = True
-            mine = self._about()
-            manager.answer(HEAD + mine.encode())
-            people = replace(self.population, device=own_device(self.population.device))
+            job = self._job_digest()
+            manager.answer(HEAD + job.encode())
+            population = replace(self.population, device=own_device(self.population.device))
             runtime = Runtime(
-                people, self.algorithm, stacked=asked["stacked"], compilation=asked["compilation"],
-                bf16=asked["bf16"], programs=self.runtime.programs,
+                population, self.algorithm, stacked=opening["stacked"], compilation=opening["compilation"],
+                bf16=opening["bf16"], programs=self.runtime.programs,
             )  # fmt: skip
             service = Service(runtime, trusted=True, norm_bound=self.options.norm_bound)
             with threads(1):
@@ -105,78 +107,78 @@ class Ranks(Processes):
                     manager.answer(service(message))
             manager.at_work = False
             manager.answer(CLOSED)
-            _compare(mine, asked["about"])
+            _check_same_job(job, opening["about"])
         except EOFError:
             raise RankError(
-                f"rank 0, which runs the rounds, is gone, so that rank {manager.rank} ends: go on with --resume"
+                f"rank 0, which runs the rounds, is gone, so rank {manager.rank} ends: continue with --resume"
             ) from None
 
-    # ---- whether all ranks run the same job
+    # ---- check that all ranks run the same job
 
-    def _agree(self) -> None:
-        """Begin with the ranks that are there, which must run this job.
+    def _agree_on_job(self) -> None:
+        """Wait for all ranks, and check that they run this job.
 
         Raises:
-            RankError: one has not come in time, or has come and says nothing.
+            RankError: one has not connected in time, or does not name its job.
             SettingError: one runs another job.
         """
         wires, until = self.wires, time.monotonic() + COMING
-        while len(came := wires.came()) < wires.size - 1:
+        while len(arrivals := wires.arrivals()) < wires.size - 1:
             if time.monotonic() > until:
                 raise RankError(
-                    f"{len(came) + 1} of {wires.size} ranks have come in {COMING:g} s: start the others with the same "
-                    "address and port, or launch fewer"
+                    f"{len(arrivals) + 1} of {wires.size} ranks have connected in {COMING:g} s: start the others with "
+                    "the same address and port, or launch fewer"
                 )
             time.sleep(LOOK)
-        self._mine, self._told, self._silent = self._about(), set(), set()
-        self._tell()
-        found: dict[int, str] = {}
-        while self._silent:
-            if not wires.wait(self._silent, max(0.0, until - time.monotonic())):
+        self._job, self._informed, self._unconfirmed = self._job_digest(), set(), set()
+        self._send_job()
+        jobs: dict[int, str] = {}
+        while self._unconfirmed:
+            if not wires.wait(self._unconfirmed, max(0.0, until - time.monotonic())):
                 raise RankError(
-                    f"rank {min(self._silent)} has come and has not said in {COMING:g} s which job it runs: look at "
+                    f"rank {min(self._unconfirmed)} is connected and has not named its job in {COMING:g} s: look at "
                     "its output, and start it again"
                 )
-            found |= self._said()
-        self.ranks = sorted(found)
-        for theirs in found.values():
-            _compare(self._mine, theirs)
+            jobs |= self._receive_jobs()
+        self.ranks = sorted(jobs)
+        for job in jobs.values():
+            _check_same_job(self._job, job)
 
-    def _let_in(self) -> None:
-        """Go on also with the ranks that have come since, which were gone and are back."""
-        self._tell()
-        for rank, theirs in self._said().items():
-            if theirs == self._mine:
+    def _admit_arrivals(self) -> None:
+        """Admit ranks that were gone and have connected again."""
+        self._send_job()
+        for rank, job in self._receive_jobs().items():
+            if job == self._job:
                 self.ranks = [*(self.ranks or ()), rank]
-            else:  # it hears that it is over, and finds out why
+            else:  # it ends, and reports the difference itself
                 self.wires.dismiss([rank], [rank])
                 self.wires.at_work = True
 
-    def _tell(self) -> None:
-        """Tell the ranks that have come about this job."""
+    def _send_job(self) -> None:
+        """Send this job to new ranks."""
         o = self.options
-        about = {"about": self._mine, "stacked": self.stacked, "compilation": o.compilation, "bf16": o.bf16}
-        for rank in self.wires.came():
-            if rank not in self._told:
-                self._told.add(rank)
-                self._silent.add(rank)
-                self.wires.post(rank, json.dumps(about).encode())
+        opening = {"about": self._job, "stacked": self.stacked, "compilation": o.compilation, "bf16": o.bf16}
+        for rank in self.wires.arrivals():
+            if rank not in self._informed:
+                self._informed.add(rank)
+                self._unconfirmed.add(rank)
+                self.wires.post(rank, json.dumps(opening).encode())
 
-    def _said(self) -> dict[int, str]:
-        """Return the job of each rank that was told of this one, as far as it has said so."""
-        found: dict[int, str] = {}
-        for rank in self.wires.wait(self._silent, 0.0) if self._silent else ():
+    def _receive_jobs(self) -> dict[int, str]:
+        """Return the digest of the job of each rank that has named it."""
+        jobs: dict[int, str] = {}
+        for rank in self.wires.wait(self._unconfirmed, 0.0) if self._unconfirmed else ():
             answer = HEAD
             with contextlib.suppress(EOFError):
                 answer = bytes(self.wires.take(rank))
                 if answer[:1] == HEAD:
-                    found[rank] = answer[1:].decode()
-            if answer[:1] == HEAD:  # else it is late, to an engine before this one
-                self._silent.discard(rank)
-        return found
+                    jobs[rank] = answer[1:].decode()
+            if answer[:1] == HEAD:  # else a late answer to an engine before this one
+                self._unconfirmed.discard(rank)
+        return jobs
 
-    def _about(self) -> str:
-        """Return a digest of what all ranks must have in common."""
+    def _job_digest(self) -> str:
+        """Return a digest of everything that must be the same at all ranks."""
         p = self.population
         digest = hashlib.sha256(repr((self.algorithm, p.seed, str(p.dtype), p.assignment)).encode())
         for name in p.models:
@@ -204,9 +206,9 @@ class MPI(Ranks):
 
 
 def own_device(device: torch.device) -> torch.device:
-    """Return `device`, or the GPU of this rank where `device` names none.
+    """Return `device`; for "cuda" without a number, the GPU of this rank.
 
-    The rank takes the GPU of its number on its host, in turn where there are fewer.
+    The GPU is that of the rank's number on its host, modulo the number of GPUs.
     """
     if device.type != "cuda" or device.index is not None:
         return device
@@ -214,9 +216,9 @@ def own_device(device: torch.device) -> torch.device:
     return torch.device("cuda", int(here) % torch.cuda.device_count())
 
 
-def _compare(mine: str, theirs: str) -> None:
-    if theirs != mine:
+def _check_same_job(job: str, other_job: str) -> None:
+    if other_job != job:
         raise SettingError(
-            "all ranks must run the same job, and two of them differ in algorithm, seed, data, networks or the weights "
-            "that these start from: launch them with the same arguments on the same files"
+            "all ranks must run the same job, and two differ in algorithm, seed, data, networks or initial weights: "
+            "launch them with the same arguments on the same files"
         )

@@ -1,4 +1,4 @@
-"""How devices come to a run: they are told what it asks for, register, get a number, a token and public examples."""
+"""Reception of devices: they get the settings, register, and get a number, a token and public examples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedloom.core.errors import CodecError, RefusedError, SettingError
 from fedloom.data import Examples, Normalise
 from fedloom.storage.strict_json import parse
 from fedloom.wire.fleet import RankFleet
-from fedloom.wire.registration import CAP, Registration, Registry, cap_of
+from fedloom.wire.registration import Registration, Registry, cap_of
 from fedloom.wire.service import LIMIT
 from fedloom.wire.transport import pack, short, unpack
 
 _MOST = 1 << 22  # bytes of a registration
 
 
-def receive(
+def register_devices(
     fleet: RankFleet,
     path: Path,
     settings: Mapping[str, Any],
@@ -32,153 +32,159 @@ def receive(
     cap: int | None = None,
     public: bool = False,
     start: bool = False,
-    fits: Callable[[], object] = lambda: None,
+    check_fit: Callable[[], object] = lambda: None,
     wait: float | None = None,
-    least: int | None = None,
+    min_devices: int | None = None,
 ) -> Registry:
-    """Register the devices at all ranks in the file `path`, or admit those that it names, and tell each its number.
+    """Register the devices at all ranks in the file `path`, or admit those that it names, and send each its number.
 
-    `models`: the architectures that devices may have. `cap`: examples that count of one device; None: as when the run
-    began, at first `cap_of` those that register. `public`: whether public examples follow, see `hand_out`. `start`:
-    whether what networks start from follows, see `RankFleet.hand_over`; who cannot be sent it is refused. `fits`:
-    raises SettingError if the run cannot begin with these devices, which `path` and `fleet.names` say. `wait`: after
-    this number of seconds the run begins with the devices that have come, if these are at least `least` (None: all that
-    are not refused). A registered one that comes later is let in then.
+    `models`: the architectures that devices may have. `cap`: the most examples of a device that count; None: as when
+    the run began, at first `cap_of` the devices. `public`: whether public examples follow, see `send_public`.
+    `start`: whether the initial tensors of networks follow, see `RankFleet.send_start`; a device that cannot take them
+    is refused. `check_fit`: raises SettingError if the run cannot begin with the devices in `path` and `fleet.names`.
+    `wait`: after this number of seconds the run begins with the registered devices, if there are at least `min_devices`
+    (None: all that are not refused). A device of the registry that connects later is admitted then.
 
     Raises:
-        SettingError: no device could be registered, too few came, they hold examples that are not alike, or they do not
-            fit. All of them hear why, and a `path` that is new is gone again.
+        SettingError: no device could be registered, too few connected, their examples differ in kind, or they do not
+            fit the run. The devices are sent the reason, and a new file `path` is deleted.
     """
-    old = Registry.read(path) if path.exists() else None
-    _check_cap(cap, old)
-    run = secrets.token_hex(16) if old is None else old.run
+    previous = Registry.read(path) if path.exists() else None
+    _check_cap(cap, previous)
+    run = secrets.token_hex(16) if previous is None else previous.run
     fleet.manager.limit = _MOST
-    found: dict[int, Registration] = {}
-    refused: dict[int, str] = {}
+    registrations: dict[int, Registration] = {}
+    refusals: dict[int, str] = {}
     hello = json.dumps({"run": run, "settings": settings}).encode()
-    for rank, data in sorted(fleet.introduce(hello, wait).items()):
+    for rank, data in sorted(fleet.handshake(hello, wait).items()):
         try:
-            found[rank] = _registered(data, [each.id for each in found.values()], start)
+            registrations[rank] = _read_new_registration(data, [each.id for each in registrations.values()], start)
         except RefusedError as error:
-            refused[rank] = str(error)
+            refusals[rank] = str(error)
     if cap is not None:
-        most = cap
-    elif old is not None:
-        most = CAP if old.cap is None else old.cap
-    else:  # what counts of a device depends on all of them
-        most = cap_of([*found.values()])
-    for rank, one in list(found.items()):
+        max_examples = cap
+    elif previous is not None:
+        max_examples = previous.cap
+    else:  # the default depends on all devices
+        max_examples = cap_of([*registrations.values()])
+    for rank, registration in list(registrations.items()):
         try:
-            smaller = _capped(fleet, one, most)
-            found[rank] = smaller if old is None else old.admit(smaller)
+            counted = _with_cap(fleet, registration, max_examples)
+            registrations[rank] = counted if previous is None else previous.admit(counted)
         except RefusedError as error:
-            del found[rank]
-            refused[rank] = str(error)
-    for rank, why in sorted(refused.items()):
+            del registrations[rank]
+            refusals[rank] = str(error)
+    for rank, why in sorted(refusals.items()):
         fleet.audit("refused", f"rank {rank}", why)
     try:
-        if len(found) < (least := fleet.manager.size - 1 - len(refused) if least is None else least):
+        if len(registrations) < (
+            min_devices := fleet.manager.size - 1 - len(refusals) if min_devices is None else min_devices
+        ):
             raise SettingError(
-                f"{len(found)} of at least {least} devices have come within {0 if wait is None else wait:g} s: wait "
-                f"longer (--wait), or begin with fewer (--least {max(1, len(found))})"
+                f"a run begins with at least {min_devices} devices, got {len(registrations)} within "
+                f"{0 if wait is None else wait:g} s: wait longer (--wait), or begin with fewer "
+                f"(--least {max(1, len(registrations))})"
             )
-        registry = old or Registry.of(run, list(found.values()), models, test, most)
+        registry = previous or Registry.of(run, list(registrations.values()), models, test, max_examples)
         registry.save(path)
         fleet.names = registry.names
-        fits()
+        check_fit()
     except SettingError as error:
-        if old is None:
+        if previous is None:
             path.unlink(missing_ok=True)
-        _turn_away(fleet, dict.fromkeys(found, f"the run does not begin: {error}") | refused)
+        _turn_away(fleet, dict.fromkeys(registrations, f"the run does not begin: {error}") | refusals)
         raise
     fleet.tokens = {name: secrets.token_hex(16) for name in registry.names}
-    for rank, one in found.items():
-        _welcome(fleet, registry, rank, one.id, public, start)
-    _turn_away(fleet, refused)
+    for rank, registration in registrations.items():
+        _send_welcome(fleet, registry, rank, registration.id, public, start)
+    _turn_away(fleet, refusals)
 
     def admit(rank: int, data: bytes) -> None:
         try:
-            one = registry.admit(_capped(fleet, _registered(data, fleet.ranks, start), most))
-            _welcome(fleet, registry, rank, one.id, public, start)
+            registration = registry.admit(
+                _with_cap(fleet, _read_new_registration(data, fleet.ranks, start), max_examples)
+            )
+            _send_welcome(fleet, registry, rank, registration.id, public, start)
         except RefusedError as error:
             fleet.audit("refused", f"rank {rank}", str(error))
-            fleet.tell(rank, json.dumps({"refused": str(error)}).encode())
+            fleet.send_notice(rank, json.dumps({"refused": str(error)}).encode())
 
     fleet.admit, fleet.wait = admit, wait
     return registry
 
 
-def _registered(data: bytes, connected: Collection[str], start: bool) -> Registration:
-    """Return what a device has registered.
+def _read_new_registration(data: bytes, connected: Collection[str], start: bool) -> Registration:
+    """Return the registration of a device that is not connected yet.
 
     Raises:
-        RefusedError: it is no registration, or of a device that is there already, or that takes no `start`.
+        RefusedError: it is no registration, or its device is connected already or takes no `start`.
     """
-    one = _read(data, start)
-    if one.id in connected:
-        raise RefusedError(f"device {one.id} has joined at another rank")
-    return one
+    registration = _read_registration(data, start)
+    if registration.id in connected:
+        raise RefusedError(f"device {registration.id} has joined at another rank")
+    return registration
 
 
-def _capped(fleet: RankFleet, one: Registration, cap: int) -> Registration:
-    """Return a registration with the examples that count."""
-    if (smaller := one.capped(cap)) != one:
-        fleet.audit("capped", one.id, f"it holds {sum(one.train)} examples, of which {sum(smaller.train)} count")
-    return smaller
+def _with_cap(fleet: RankFleet, device: Registration, cap: int) -> Registration:
+    """Return a registration limited to the examples that count."""
+    if (counted := device.with_cap(cap)) != device:
+        fleet.audit(
+            "capped",
+            device.id,
+            f"it holds {sum(device.train)} examples, of which {sum(counted.train)} count",
+        )
+    return counted
 
 
-def _welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, public: bool, start: bool) -> None:
-    """Tell a device its number, its architecture and its token: from now on it can be asked."""
+def _send_welcome(fleet: RankFleet, registry: Registry, rank: int, id: str, public: bool, start: bool) -> None:
+    """Send a device its number, its architecture and its token; from now on it can take requests."""
     client = fleet.names.index(id)
     fleet.ranks[id] = rank
-    own = registry.devices[client]
-    said = {"client": client, "model": own.model, "token": fleet.tokens[id], "public": public, "start": start}
-    fleet.tell(rank, json.dumps(said).encode())
+    registration = registry.devices[client]
+    welcome = {
+        "client": client, "model": registration.model, "token": fleet.tokens[id], "public": public, "start": start,
+    }  # fmt: skip
+    fleet.send_notice(rank, json.dumps(welcome).encode())
     if fleet.public is not None:
-        fleet.tell(rank, fleet.public)
+        fleet.send_notice(rank, fleet.public)
     if fleet.start is not None:
         fleet.offer(rank)
-    fleet.audit("joined", id, client=client, examples=sum(own.train), model=own.model)
+    fleet.audit("joined", id, client=client, examples=sum(registration.train), model=registration.model)
 
 
-def _check_cap(cap: int | None, old: Registry | None) -> None:
-    began = None if old is None else old.cap
+def _check_cap(cap: int | None, previous: Registry | None) -> None:
     if cap is None:
         return
     if cap < 1:
-        raise SettingError(f"of each device at least 1 example counts, got {cap}: raise --most-examples")
-    if began not in (None, cap):
+        raise SettingError(f"--most-examples must be at least 1, got {cap}: raise it")
+    if previous is not None and previous.cap != cap:
         raise SettingError(
-            f"the run began with --most-examples {began}, by which its devices are registered, got {cap}: leave it out"
+            f"--most-examples must stay {previous.cap}, with which this run began and its devices registered, got "
+            f"{cap}: leave it out"
         )
 
 
-def _turn_away(fleet: RankFleet, why: Mapping[int, str]) -> None:
-    for rank, words in why.items():
-        fleet.tell(rank, json.dumps({"refused": words}).encode())
+def _turn_away(fleet: RankFleet, reasons: Mapping[int, str]) -> None:
+    for rank, words in reasons.items():
+        fleet.send_notice(rank, json.dumps({"refused": words}).encode())
     fleet.settle()
 
 
-def hand_out(fleet: RankFleet, public: Examples, *, labels: bool) -> None:
-    """Send the public examples to the devices that are there and to those that come later.
-
-    Their labels are sent too where these are to be known.
-    """
+def send_public(fleet: RankFleet, public: Examples, *, labels: bool) -> None:
+    """Send the public examples, with or without labels, to connected devices, and to others once they connect."""
     n = public.normalise
     head = {"normalise": [n.mean, n.std, n.scale], "labels": labels}
     fleet.public = pack(head, {"x": public.x} | ({"y": public.y} if labels else {}))
     for rank in list(fleet.ranks.values()):
-        fleet.tell(rank, fleet.public)
+        fleet.send_notice(rank, fleet.public)
     fleet.settle()
 
 
-def handed_out(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Examples, bool]:
-    """Return (public examples, whether their labels are known) from what the server has sent.
-
-    The examples are like the device's own.
+def read_public(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Examples, bool]:
+    """Return (public examples, whether their labels are known) from a message of the server.
 
     Raises:
-        RefusedError: they are not, or it is no such message.
+        RefusedError: it is no such message, or the examples are of another kind than `like`.
     """
 
     def check(head: dict[str, Any], name: str, part: Any) -> None:
@@ -191,21 +197,21 @@ def handed_out(data: bytes, like: Examples, limit: int = LIMIT) -> tuple[Example
         mean, std, scale = message.head["normalise"]
         x, labels = message.parts["x"], message.head["labels"] is True
         y = message.parts["y"] if labels else torch.zeros(len(x), dtype=torch.int64)
-        made = Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
-        return Examples(x, y, like.num_classes, made, "public examples"), labels
+        normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)), float(scale))
+        return Examples(x, y, like.num_classes, normalise, "public examples"), labels
     except (CodecError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"these are no public examples for this device: {error}") from None
 
 
-def _read(data: bytes, start: bool = False) -> Registration:
+def _read_registration(data: bytes, start: bool = False) -> Registration:
     try:
-        said = parse(data, _MOST)
+        message = parse(data, _MOST)
     except ValueError as error:
         raise RefusedError(f"it has not registered: {error!s:.80}") from None
-    one = Registration.of(said)
-    if start and said.get("start") is not True:
+    registration = Registration.of(message)
+    if start and message.get("start") is not True:
         raise RefusedError(
-            f"device {one.id} has an earlier version of fedloom, which cannot be sent what networks start from: "
+            f"device {registration.id} has an earlier version of fedloom, which cannot be sent a start: "
             "install a newer one there, or leave start out of the settings"
         )
-    return one
+    return registration

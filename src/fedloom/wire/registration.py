@@ -1,4 +1,4 @@
-"""The devices of a run: each registered once, by an id of its own, with what the server must know of its examples."""
+"""Registry of a run's devices: each registers once, by its own id, with a description of its examples."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from fedloom.engines.norms import LEAST
 from fedloom.storage import files
 from fedloom.storage.strict_json import LARGEST, document, parse
 
-CAP = 1_000_000  # examples that count of one device, unless said otherwise
-TIMES_MEDIAN = 10  # nor more than so many times the median of all devices
+CAP = 1_000_000  # the most examples of a device that count, by default
+TIMES_MEDIAN = 10  # and at most this multiple of the median over devices
 _LONGEST, _LARGEST = 1000, 1 << 21  # characters of a name, bytes of all names of classes or of columns
 _SHOWN = 5  # names in a message
-_MEND_CLASSES = (
-    "call them alike (the values of the label column, the folders of images), or number them from 0 on all devices and "
-    "say data.classes in the settings"
+_REMEDY_FOR_CLASSES = (
+    "give them the same names (the values of the label column, the folders of images), or number them from 0 on all "
+    "devices and set data.classes in the settings"
 )
-_MEND_COLUMNS = (
-    "give all files the same columns in the same order; of words, which prepare=standard makes columns of, each device "
-    "needs the same ones in its training rows"
+_REMEDY_FOR_COLUMNS = (
+    "give all files the same columns in the same order; where prepare=standard makes columns of words, each device "
+    "needs the same words in its training rows"
 )
 _ID = re.compile(r"[0-9a-f]{32}")
 _DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64}
 
 
-def checked_id(id: Any, whose: str) -> str:
-    """Return an id, which may be part of a path.
+def check_id(id: Any, whose: str) -> str:
+    """Return an id, which is safe as a part of a path.
 
     Raises:
         RefusedError: it is no id.
@@ -48,44 +48,38 @@ def checked_id(id: Any, whose: str) -> str:
     raise RefusedError(f"the id of {whose} is 32 hexadecimal digits, got {id!r:.80}")
 
 
-def checked_names(names: Any, whose: str, count: int) -> tuple[str, ...]:
-    """Return the names of the `count` classes or columns of some examples; nothing where they have no names.
+def check_names(names: Any, whose: str, count: int) -> tuple[str, ...]:
+    """Return the names of `count` classes or columns; an empty tuple where they have no names.
 
     Raises:
-        RefusedError: they are no names, too long, or not as many.
+        RefusedError: they are no names, too long, or of another number.
     """
-    found = tuple(names) if isinstance(names, list | tuple) else (None,)
-    if len(found) not in (0, count) or not all(isinstance(name, str) for name in found):
-        raise RefusedError(f"each of the {count} {whose} of examples has a name or none has, got {names!r:.80}")
-    if long := [name for name in found if len(name) > _LONGEST]:
+    checked = tuple(names) if isinstance(names, list | tuple) else (None,)
+    if len(checked) not in (0, count) or not all(isinstance(name, str) for name in checked):
+        raise RefusedError(f"examples have the names of all {count} {whose} or none, got {names!r:.80}")
+    if long := [name for name in checked if len(name) > _LONGEST]:
         raise RefusedError(
             f"the names of {whose} have at most {_LONGEST} characters, got {len(long[0])}: rename {long[0]!r:.80}"
         )
-    if (size := len(json.dumps(found))) > _LARGEST:
+    if (size := len(json.dumps(checked))) > _LARGEST:
         raise RefusedError(f"the names of {whose} take at most {_LARGEST} bytes, got {size}: shorten them")
-    return found
-
-
-def _said_names(names: Any, whose: str, count: int) -> tuple[str, ...] | None:
-    return None if names is None else checked_names(names, whose, count)
+    return checked
 
 
 @dataclass(frozen=True)
 class Registration:
-    """Description that a device gives of itself when it joins. No example leaves it.
+    """Description of a device, which it sends when it joins. Its examples stay on the device.
 
     Attributes:
-        id: 32 hexadecimal digits, which it keeps: it is the same device on whatever host and rank.
+        id: 32 hexadecimal digits, which identify the device on any host and rank.
         train: training examples by class.
         test: held-out examples by class, to test on.
         val: the same, to validate on.
         shape: of an example.
         dtype: of the values of an example as they are stored.
         model: its architecture; "" before the server has chosen one.
-        classes: what the classes are called, in their order; nothing where they are numbers from 0. None: it was not
-            said, in a file of a time when nobody asked.
-        columns: what the features of a table are called, in their order; nothing where they have no names. None as for
-            classes.
+        classes: names of the classes, in their order; empty where they are numbers from 0.
+        columns: names of a table's features, in their order; empty where they have none.
     """
 
     id: str
@@ -95,50 +89,51 @@ class Registration:
     shape: tuple[int, ...]
     dtype: str
     model: str = ""
-    classes: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, said: Any) -> Registration:
-        """Return the registration in what came as JSON.
+    def of(cls, fields: Any) -> Registration:
+        """Return the registration in an object of JSON.
 
         Raises:
             RefusedError: it is no registration.
         """
         try:
-            counts = {name: tuple(said[name]) for name in ("train", "test", "val", "shape")}
-            made = cls(id=said["id"], dtype=said["dtype"], model=said["model"], **counts)
+            counts = {name: tuple(fields[name]) for name in ("train", "test", "val", "shape")}
+            device = cls(id=fields["id"], dtype=fields["dtype"], model=fields["model"], **counts)
+            classes, columns = fields["classes"], fields["columns"]
         except (KeyError, TypeError) as error:
             raise RefusedError(
                 f"a device registers with an id, its examples by class and its model: {error!r}"
             ) from None
-        checked_id(made.id, "a device")
-        numbers = (*made.train, *made.test, *made.val, *made.shape)
+        check_id(device.id, "a device")
+        numbers = (*device.train, *device.test, *device.val, *device.shape)
         if not all(type(n) is int and 0 <= n < 1 << 40 for n in numbers):
             raise RefusedError("examples of a class are counted in whole numbers below 2**40")
-        if not 1 <= len(made.train) == len(made.test) == len(made.val) <= MAX_CLASSES or not sum(made.train):
+        if not 1 <= len(device.train) == len(device.test) == len(device.val) <= MAX_CLASSES or not sum(device.train):
             raise RefusedError(f"examples are of the same classes, at most {MAX_CLASSES}, and some are to train on")
-        if not (isinstance(made.dtype, str) and made.dtype in _DTYPES and isinstance(made.model, str)):
-            raise RefusedError(f"the values of an example are {', '.join(_DTYPES)}, got {made.dtype!r:.80}")
-        if not 1 <= len(made.shape) <= 8 or np.prod(made.shape, dtype=float) > 1 << 30:
-            raise RefusedError(f"an example has at most 8 axes and 2**30 values, got {made.shape!s:.80}")
-        count = made.shape[0] if len(made.shape) == 1 else 0
+        if not (isinstance(device.dtype, str) and device.dtype in _DTYPES and isinstance(device.model, str)):
+            raise RefusedError(f"the values of an example are {', '.join(_DTYPES)}, got {device.dtype!r:.80}")
+        if not 1 <= len(device.shape) <= 8 or np.prod(device.shape, dtype=float) > 1 << 30:
+            raise RefusedError(f"an example has at most 8 axes and 2**30 values, got {device.shape!s:.80}")
+        count = device.shape[0] if len(device.shape) == 1 else 0
         return replace(
-            made,
-            classes=_said_names(said.get("classes"), "classes", len(made.train)),
-            columns=_said_names(said.get("columns"), "columns", count),
+            device,
+            classes=check_names(classes, "classes", len(device.train)),
+            columns=check_names(columns, "columns", count),
         )
 
     @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes, which are their numbers where they have no others; None where it was not said."""
-        return None if self.classes is None else self.classes or class_numbers(len(self.train))
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, by default their numbers."""
+        return self.classes or class_numbers(len(self.train))
 
-    def capped(self, cap: int) -> Registration:
+    def with_cap(self, cap: int) -> Registration:
         """Return the registration with at most `cap` examples of each role.
 
-        The classes keep their shares, as near as whole numbers can: of 3, 2 and 2 examples under a cap of 4, which are
-        1.7, 1.1 and 1.1, there remain 2, 1 and 1.
+        The classes keep their shares, rounded by largest remainders: 3, 2 and 2 examples under a cap of 4 are 1.7, 1.1
+        and 1.1, so 2, 1 and 1 remain.
         """
 
         def cut(counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -153,32 +148,27 @@ class Registration:
         return replace(self, train=cut(self.train), test=cut(self.test), val=cut(self.val))
 
 
-def cap_of(found: Sequence[Registration]) -> int:
-    """Return how many examples of one device of a new run count.
+def cap_of(registrations: Sequence[Registration]) -> int:
+    """Return the most examples of a device that count in a new run.
 
-    A device that says that it has many more than others weighs no more. Of one or two devices there is no median worth
-    the name, and `CAP` alone holds.
+    It limits the weight of a device that claims many more examples than others. With one or two devices there is no
+    useful median, and `CAP` alone applies.
     """
-    sizes = sorted(sum(each.train) for each in found)
+    sizes = sorted(sum(each.train) for each in registrations)
     return CAP if len(sizes) < LEAST else min(CAP, TIMES_MEDIAN * sizes[(len(sizes) - 1) // 2])
 
 
 def class_numbers(count: int) -> tuple[str, ...]:
-    """Return the numbers of `count` classes, which is what classes without names are called."""
+    """Return the numbers of `count` classes as text, the names of classes without names."""
     return tuple(map(str, range(count)))
 
 
-def _unlike(one: tuple[str, Sequence[str] | None], other: tuple[str, Sequence[str] | None]) -> str:
-    """Say, for a message, what two call something, from where they first differ.
-
-    Names come from outside and are quoted.
-    """
-    pairs = enumerate(zip_longest(one[1] or (), other[1] or ()))
+def _describe_difference(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> str:
+    """Describe two lists of names from where they first differ. Names are quoted, since devices sent them."""
+    pairs = enumerate(zip_longest(one[1], other[1]))
     start = next((i for i, (a, b) in pairs if a != b), 0)
 
-    def shown(names: Sequence[str] | None) -> str:
-        if names is None:
-            return "not said, by an earlier version of fedloom"
+    def shown(names: Sequence[str]) -> str:
         part = names[start : start + _SHOWN]
         more = ", ..." if start + _SHOWN < len(names) else ""
         return (", ".join(f"{name!r:.80}" for name in part) or ("nothing more" if start else "no names")) + more
@@ -188,16 +178,16 @@ def _unlike(one: tuple[str, Sequence[str] | None], other: tuple[str, Sequence[st
 
 
 @dataclass(frozen=True, eq=False)
-class Absent(Examples):
-    """Examples that are elsewhere: here are their labels alone, as devices have registered them by class.
+class RemoteExamples(Examples):
+    """Examples on devices, of which only the labels are here, as registered by class.
 
-    `registry`: who has them, as it is written in `devices.json`.
+    `registry`: the content of `devices.json`.
     """
 
     registry: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Look at nothing: `x` is one zero as often as it takes."""
+        """Skip the checks of `Examples`: `x` is one zero, expanded."""
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"absent {self.num_classes} {self.x.dtype} {tuple(self.x.shape)}".encode())
@@ -207,80 +197,76 @@ class Absent(Examples):
 
 @dataclass(frozen=True)
 class Registry:
-    """The devices of a run; the i-th is client i. Kept as a file, by which a server goes on.
+    """Devices of a run; the i-th is client i. A server that resumes reads them from the file.
 
     Attributes:
-        run: the id of the run, by which devices keep their states apart.
-        devices: in the order of their ids, so that nobody's number depends on who came first.
-        test: what the server judges the global model on, as `--data` is written; "" for nothing.
-        cap: number of examples that count of one device; None: it was not said, in a file of an earlier version.
+        run: the id of the run, by which devices separate the states of their runs.
+        devices: in the order of their ids, so that numbers do not depend on the order of arrival.
+        test: source of the test examples of the global model, as for `--data`; "" for none.
+        cap: the most examples of a device that count.
     """
 
     run: str
     devices: tuple[Registration, ...]
     test: str = ""
-    cap: int | None = CAP
+    cap: int = CAP
 
     @classmethod
     def of(
-        cls, run: str, found: Sequence[Registration], models: Sequence[str], test: str = "", cap: int = CAP
+        cls, run: str, registrations: Sequence[Registration], models: Sequence[str], test: str = "", cap: int = CAP
     ) -> Registry:
-        """Return the registry of devices that join a new run.
+        """Return the registry of a new run.
 
-        A device that leaves its architecture to the server gets one in turn.
+        Devices that name no architecture get those of `models` in turn.
 
         Raises:
-            SettingError: there are none, or they differ in shape, type, classes or columns of their examples.
+            SettingError: there is no device, or they differ in shape, type, classes or columns of their examples.
         """
-        devices = sorted(found, key=lambda each: each.id)
+        devices = sorted(registrations, key=lambda device: device.id)
         if not devices:
-            raise SettingError("a run needs a device, got none that could be registered: see the audit log for why")
+            raise SettingError(
+                "a run needs at least 1 device, got none that could be registered: the audit log has the reasons"
+            )
         first = devices[0]
-        for each in devices[1:]:
-            for what, one, other, remedy in (
-                ("classes", first.class_names, each.class_names, _MEND_CLASSES),
-                ("columns", first.columns, each.columns, _MEND_COLUMNS),
+        for device in devices[1:]:
+            for subject, one, other, remedy in (
+                ("classes", first.class_names, device.class_names, _REMEDY_FOR_CLASSES),
+                ("columns", first.columns, device.columns, _REMEDY_FOR_COLUMNS),
             ):
                 if one != other:
                     raise SettingError(
-                        f"{what} are called alike on all devices, in the same order, and theirs differ: "
-                        f"{_unlike((first.id, one), (each.id, other))}; {remedy}"
+                        f"{subject} must have the same names in the same order on all devices, and theirs differ: "
+                        f"{_describe_difference((first.id, one), (device.id, other))}; {remedy}"
                     )
-        for name, of in (
-            ("shape", lambda d: d.shape),
-            ("dtype", lambda d: d.dtype),
-            ("classes", lambda d: len(d.train)),
-        ):
-            for each in devices[1:]:
-                if of(each) != of(first):
+        for name in ("shape", "dtype"):
+            for device in devices[1:]:
+                if (theirs := getattr(device, name)) != (ours := getattr(first, name)):
                     raise SettingError(
-                        f"examples of all devices are alike, and their {name} differ: {of(first)} on {first.id}, "
-                        f"{of(each)} on {each.id}; say data.classes in the settings, or prepare the files alike"
+                        f"examples of all devices must have the same {name}, got {ours} on {first.id} and {theirs} on "
+                        f"{device.id}: prepare the files alike"
                     )
         chosen = [replace(d, model=d.model or models[k % len(models)]) for k, d in enumerate(devices)]
         if unknown := {d.model for d in chosen} - set(models):
-            raise SettingError(f"devices have the architectures of the settings, {', '.join(models)}, got {unknown}")
+            raise SettingError(f"devices must have an architecture of the settings, {', '.join(models)}, got {unknown}")
         return cls(run, tuple(chosen), test, cap)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their ids."""
+        """Ids of the devices."""
         return tuple(device.id for device in self.devices)
 
-    def admit(self, one: Registration) -> Registration:
-        """Return the entry of a device that has joined this run before.
+    def admit(self, registration: Registration) -> Registration:
+        """Return the entry of a device that joins this run again.
 
         Raises:
-            RefusedError: it has not, or has other examples now.
+            RefusedError: it has not joined before, or has other examples now.
         """
-        known = next((device for device in self.devices if device.id == one.id), None)
-        if known is None:
-            raise RefusedError(f"the run has begun without device {one.id}")
-        if known.classes is None:  # the run began when nobody asked for names
-            one = replace(one, classes=None, columns=None)
-        if replace(one, model=known.model) != known:
-            raise RefusedError(f"device {one.id} has registered with other examples when the run began")
-        return known
+        entry = next((device for device in self.devices if device.id == registration.id), None)
+        if entry is None:
+            raise RefusedError(f"the run has begun without device {registration.id}")
+        if replace(registration, model=entry.model) != entry:
+            raise RefusedError(f"device {registration.id} has registered with other examples when the run began")
+        return entry
 
     def save(self, path: Path) -> None:
         """Write the file."""
@@ -294,29 +280,28 @@ class Registry:
             StorageError: it is missing or damaged.
         """
         try:
-            found = parse(files.load(path), LARGEST)
-            devices = tuple(map(Registration.of, found["devices"]))
-            cap = found.get("cap")
-            if type(cap) not in (int, type(None)):
+            content = parse(files.load(path), LARGEST)
+            devices = tuple(map(Registration.of, content["devices"]))
+            if type(cap := content["cap"]) is not int:
                 raise ValueError(f"cap is a whole number, got {cap!r:.80}")
-            return cls(checked_id(found["run"], "a run"), devices, str(found["test"]), cap)
+            return cls(check_id(content["run"], "a run"), devices, str(content["test"]), cap)
         except (ValueError, KeyError, TypeError, RefusedError) as error:
             raise StorageError(f"{path} does not say which devices a run has: {error}") from None
 
     def federation(self, test: Examples | None = None) -> Federation:
-        """Return the federation: who holds how many examples of which class. The examples are on the devices.
+        """Return the federation with the number of examples by client and class; the examples are on the devices.
 
         Raises:
-            SettingError: the columns of `test` are called otherwise than those of the devices.
+            SettingError: the columns of `test` have other names than those of the devices.
         """
         first, n, end = self.devices[0], len(self.devices), 0
-        if test is not None and first.columns not in (None, test.columns):
+        if test is not None and first.columns != test.columns:
             raise SettingError(
-                f"columns of the test examples are called as those of the devices, in the same order, and differ: "
-                f"{_unlike((test.name, test.columns), (first.id, first.columns))}; {_MEND_COLUMNS}"
+                f"columns of the test examples must have the names of the devices' columns in their order, and differ: "
+                f"{_describe_difference((test.name, test.columns), (first.id, first.columns))}; {_REMEDY_FOR_COLUMNS}"
             )
         parts: dict[str, Partition | None] = {}
-        roles = ("train", "test", "val")  # [those of device 0, those of device 1, ...] for each role in turn
+        roles = ("train", "test", "val")  # rows of device 0, of device 1, ..., for each role in turn
         counts = np.array([[getattr(device, role) for device in self.devices] for role in roles], np.int64)
         for role, sizes in zip(roles, counts.sum(2), strict=True):
             indptr = np.cumsum([0, *sizes], dtype=np.int64)
@@ -324,6 +309,6 @@ class Registry:
             parts[role] = Partition(indptr, rows, "devices") if len(rows) else None
         y = torch.from_numpy(np.repeat(np.tile(np.arange(len(first.train)), len(roles) * n), counts.ravel()))
         x = torch.zeros((), dtype=_DTYPES[first.dtype]).expand(end, *first.shape)
-        train = Absent(x, y, len(first.train), name="examples of devices", registry=asdict(self))
+        train = RemoteExamples(x, y, len(first.train), name="examples of devices", registry=asdict(self))
         assert parts["train"] is not None  # every device has some
         return Federation(train, parts["train"], test, parts["test"], parts["val"])

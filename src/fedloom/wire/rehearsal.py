@@ -1,4 +1,4 @@
-"""What an answer must look like, known before it comes: the method, rehearsed on a client without examples."""
+"""Rehearsal of a method on a client without examples, which gives the structure of its answers in advance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SEEN = Seen(
 
 
 class _Blank(Population):
-    """One client with blank examples, and with training batches that are not to be taken."""
+    """One client with blank examples, whose training batches have no steps."""
 
     def train_batches(self, request: Request, local: Local) -> Batches:
         batches = super().train_batches(request, local)
@@ -39,44 +39,49 @@ class _Blank(Population):
 class Rehearsals:
     """Check of answers by the server.
 
-    A method is rehearsed once for each architecture, registered number of examples and shapes of what is sent, because
+    A method is rehearsed once for each architecture, registered number of examples and shapes of its arguments, because
     an upload may depend on each of them.
     """
 
     def __init__(self, population: Population, algorithm: Algorithm[Any, Any]) -> None:
         self.population, self.algorithm = population, algorithm
-        self._known: dict[Any, tuple[dict[str, Any], int]] = {}
+        self._expectations: dict[Any, tuple[dict[str, Any], int]] = {}
 
     def check(self, request: Request, name: str, like: Any) -> None:
-        """Raise CodecError unless a part of the answer of one client, without storage, is what the request asks for."""
-        want, planned = self._expected(request)
+        """Raise CodecError unless a part of one client's answer, without storage, fits the request."""
+        expected, planned = self._expected(request)
         if name == "after" and request.call.judges_trained:
             same_shapes(_SEEN, name, like)
             return
-        if name not in want:
-            raise CodecError(f"an answer to {request.call.method} has no part {name[:80]!r}, only {sorted(want)}")
-        if name == "losses":  # [1, S] of each minimise: which steps were taken is the client's to say
-            for got in like if isinstance(like, list) else [None]:
-                if not isinstance(got, torch.Tensor) or got.ndim != 2 or len(got) != 1 or not got.is_floating_point():
+        if name not in expected:
+            raise CodecError(f"an answer to {request.call.method} has no part {name[:80]!r}, only {sorted(expected)}")
+        if name == "losses":  # [1, S] of each minimise; the number of steps is the client's
+            for entry in like if isinstance(like, list) else [None]:
+                if (
+                    not isinstance(entry, torch.Tensor)
+                    or entry.ndim != 2
+                    or len(entry) != 1
+                    or not entry.is_floating_point()
+                ):
                     raise CodecError(f"losses must be a list of floats [1, steps], got {short(like)}")
-            if (told := sum(max(1, got.shape[1]) for got in like)) > planned:
-                raise CodecError(f"losses are of at most the {planned} steps that were asked for, got {told}")
+            if (count := sum(max(1, entry.shape[1]) for entry in like)) > planned:
+                raise CodecError(f"losses are of at most the {planned} steps that were asked for, got {count}")
             return
-        same_shapes(want[name], name, like)
+        same_shapes(expected[name], name, like)
 
     def size(self, request: Request) -> int:
         """Return the bytes that the answer to a request may have."""
-        want, planned = self._expected(request)
-        return HEADS + 8 * planned + sum(int(t.numel() * t.itemsize) for t in tree.leaves(want))
+        expected, planned = self._expected(request)
+        return HEADS + 8 * planned + sum(int(t.numel() * t.itemsize) for t in tree.leaves(expected))
 
     def _expected(self, request: Request) -> tuple[dict[str, Any], int]:
-        """Return the parts of an answer, without storage, and how many steps its losses are of at most."""
+        """Return the parts of an answer, without storage, and the most steps of its losses."""
         p, client = self.population, request.clients[0]
         architecture, call = p.assignment[client], request.call
         sent = call.broadcast, request.scatter
         shapes = tuple((str(t.dtype), tuple(t.shape)) for t in tree.leaves(sent))
-        about = call.method, call.judged, call.exchange == JUDGING, architecture, int(p.sizes[client]), shapes
-        if about not in self._known:
+        key = call.method, call.judged, call.exchange == JUDGING, architecture, int(p.sizes[client]), shapes
+        if key not in self._expectations:
             blank = self._blank(architecture, int(p.sizes[client]))
             runtime = Runtime(blank, self.algorithm)
             alone = dataclasses.replace(request, clients=(0,))
@@ -84,20 +89,20 @@ class Rehearsals:
                 warnings.simplefilter("ignore")  # of blank examples
                 states, answer = runtime.answer(alone, tree.stack([runtime.fresh(0)]))
             parts = {"upload": answer.upload, "losses": list(answer.losses), "state": states}
-            self._known[about] = {name: shapes_of(value) for name, value in parts.items()}, answer.planned
-        return self._known[about]
+            self._expectations[key] = {name: shapes_of(value) for name, value in parts.items()}, answer.planned
+        return self._expectations[key]
 
     def _blank(self, architecture: str, examples: int) -> Population:
-        """Return one client, known only by its architecture and its registered number of examples."""
+        """Return a blank client with this architecture and registered number of examples."""
         p, train = self.population, self.population.federation.train
-        rows = examples + 2  # its own, then one to test on and one to validate on
+        rows = examples + 2  # for training, then one for testing and one for validation
         x = torch.zeros((), dtype=train.x.dtype).expand(rows, *train.shape)
-        nobody = dataclasses.replace(train, x=x, y=torch.zeros(rows, dtype=train.y.dtype))
+        examples_ = dataclasses.replace(train, x=x, y=torch.zeros(rows, dtype=train.y.dtype))
         parts: dict[str, Any] = {"local_test": [[examples]], "local_val": [[examples + 1]]}
-        held: dict[str, Any] = {
+        held_out: dict[str, Any] = {
             role: by_lists(lists) for role, lists in parts.items() if getattr(p.federation, role) is not None
         }
         federation = dataclasses.replace(
-            p.federation, train=nobody, partition=by_lists([np.arange(examples)]), test=None, **held
+            p.federation, train=examples_, partition=by_lists([np.arange(examples)]), test=None, **held_out
         )
         return _Blank(federation, {architecture: p.models[architecture]}, (), p.task, p.seed, p.device, p.dtype)

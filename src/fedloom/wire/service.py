@@ -1,4 +1,4 @@
-"""A client's end of the wire: from the bytes of a request to the bytes of an answer."""
+"""Service at a client's end of the wire: from the bytes of a request to the bytes of an answer."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from fedloom.engines.message import JUDGING, Answer, Call, Request, Summed
 from fedloom.engines.norms import too_large, upload_norms
 from fedloom.engines.runtime import Runtime
 from fedloom.storage.store import Version
-from fedloom.wire.admission import check_argument, one_of, parameters
+from fedloom.wire.admission import check_argument, parameters, unstacked_shapes
 from fedloom.wire.transport import Message, Part, pack, part, same_shapes, shapes_of, unpack
 
-LIMIT = 1 << 30  # bytes of a message, unless said otherwise
-_WARNINGS, _WORDS = 100, 1000  # of an answer to strangers, whose head is short: how many, characters of each
+LIMIT = 1 << 30  # bytes of a message, by default
+_WARNINGS, _WORDS = 100, 1000  # of an answer to strangers: the most, characters of each
 
 
 class StateKeeper(Protocol):
     """Place where a client keeps its state between requests."""
 
-    began: str | None  # the digest of the state that was asked for last; None: of the first, or there are none
+    start_digest: str | None  # of the state that `state` returned last; None: it was the first one, or has no tensors
 
     def state(self, accepted: Version | None, digest: str | None) -> Any:
-        """Return the state that the server accepted last.
+        """Return the state that the server accepted last, of the exchange `accepted` and with this digest.
 
-        It came about in the exchange `accepted` and has this digest; None: none was accepted yet.
+        None: no state was accepted yet.
         """
 
     def offer(self, state: Any, version: Version) -> str | None:
-        """Hold a new state until the next request says whether it was accepted, and return its digest."""
+        """Store a new state until the next request says whether it was accepted, and return its digest."""
 
 
 class Service:
     """Service that answers requests in bytes.
 
-    A client's state comes with the request and goes back with the answer. Where there is a `keeper`, it has the state
-    of its one client, and the next request tells it what became of the state.
+    A client's state comes with the request and goes back with the answer. With a `keeper`, the state of its one client
+    stays here, and the next request says whether it was accepted.
 
-    `trusted`: the other end is a part of this program, so that structures are taken as they come, and clients may be
-    asked for the sum of their uploads. `norm_bound`: as of an engine, for uploads that are summed here.
+    `trusted`: the other end is a part of this program, so structures are not checked, and a request may ask for the sum
+    of several clients' uploads. `norm_bound`: as of an engine, for uploads that are summed here.
     """
 
     def __init__(
@@ -60,34 +60,34 @@ class Service:
         self.runtime, self.keeper, self.trusted, self.limit = runtime, keeper, trusted, limit
         self.norm_bound = norm_bound
         self._broadcast: tuple[int, Any] = (-1, ())  # the newest, by its number
-        self._answers: int | None = None  # the number of the request that is being answered, once it is known
+        self._request_number: int | None = None  # of the request at hand, once it is known
 
     def __call__(self, data: bytes | memoryview) -> bytes:
-        """Return the answer to a message; a request that is rejected is answered by the reason."""
-        self._answers = None
+        """Return the answer to a message; for a rejected request, an answer with the reason."""
+        self._request_number = None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 head, parts = self._answer(data)
-                made = {name: part(value) for name, value in parts.items()}
-            except Exception as error:  # an answer is due whatever happens
-                head, made = {"problem": self.told(error)}, {}
-        most, each = (None, None) if self.trusted else (_WARNINGS, _WORDS)
-        said = [[type(w.message).__name__, str(w.message)[:each]] for w in caught[:most]]
-        return pack({**head, **self.stamp(), "warnings": said}, made)
+                packed = {name: part(value) for name, value in parts.items()}
+            except Exception as error:  # every message gets an answer
+                head, packed = {"problem": self.describe_error(error)}, {}
+        max_count, max_length = (None, None) if self.trusted else (_WARNINGS, _WORDS)
+        notices = [[type(w.message).__name__, str(w.message)[:max_length]] for w in caught[:max_count]]
+        return pack({**head, **self.stamp(), "warnings": notices}, packed)
 
-    def told(self, error: Exception) -> dict[str, Any]:
-        """Return what the other end hears of an error."""
+    def describe_error(self, error: Exception) -> dict[str, Any]:
+        """Return the description of an error for the other end."""
         return problem(error)
 
     def stamp(self) -> dict[str, Any]:
-        """Return what every answer says in addition."""
-        return {"number": self._answers}
+        """Return entries for the head of every answer."""
+        return {"number": self._request_number}
 
     def _answer(self, data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
         check, limit = (None, None) if self.trusted else (self._check, self.limit)
         message = unpack(data, check=check, limit=limit, device=self.runtime.population.device)
-        self._answers, keeper = message.head.get("number"), self.keeper
+        self._request_number, keeper = message.head.get("number"), self.keeper
         request = self._request(message)
         if keeper is None:
             states = message.parts.get("state", ())
@@ -98,7 +98,7 @@ class Service:
         states, answer = self.runtime.answer(request, states)
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
         parts |= {} if answer.after is None else {"after": answer.after}
-        head = {"problem": None, "steps": answer.steps} | ({} if keeper is None else {"began": keeper.began})
+        head = {"problem": None, "steps": answer.steps} | ({} if keeper is None else {"began": keeper.start_digest})
         if request.call.exchange != JUDGING:
             if keeper is not None:
                 head["made"] = keeper.offer(tree.take(states, 0), (request.call.round, int(request.call.exchange)))
@@ -107,30 +107,32 @@ class Service:
         return head, parts
 
     def _summed(self, request: Request, states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the answer of some clients, one after the other, with the sum of their uploads."""
-        total, each, after = tree.WeightedMean(), list[dict[str, Any]](), list[Any]()
-        bill, new = PayloadSize(self.runtime.method(request.call.method)), list[Any]()
+        """Compute clients one after the other, and return their answer with the sum of their uploads."""
+        total, results, after = tree.WeightedMean(), list[dict[str, Any]](), list[Any]()
+        payload, new_states = PayloadSize(self.runtime.method(request.call.method)), list[Any]()
         for i, k in enumerate(request.clients):
-            one, bound = request.one(i), self.norm_bound
-            moved, answer = self.runtime.answer(one, tree.take(states, slice(i, i + 1)))
-            wrong = not_finite(one, moved, answer)
-            large = {} if bound is None else too_large(one, upload_norms(answer.upload, 1), bound)
-            if not (wrong or large):
+            request_of_one, norm_bound = request.one(i), self.norm_bound
+            moved, answer = self.runtime.answer(request_of_one, tree.take(states, slice(i, i + 1)))
+            non_finite = not_finite(request_of_one, moved, answer)
+            too_large_uploads = (
+                {} if norm_bound is None else too_large(request_of_one, upload_norms(answer.upload, 1), norm_bound)
+            )
+            if not (non_finite or too_large_uploads):
                 total.add(answer.upload)
-            (up,) = bill.of_uploads(answer.upload, 1)
-            loss = mean_losses(one, answer).get(k)
-            each.append({"wrong": wrong.get(k), "large": large.get(k), "loss": loss, "up": up})
-            new.append(moved)
+            (up,) = payload.of_uploads(answer.upload, 1)
+            loss = mean_losses(request_of_one, answer).get(k)
+            results.append({"wrong": non_finite.get(k), "large": too_large_uploads.get(k), "loss": loss, "up": up})
+            new_states.append(moved)
             after += [] if answer.after is None else [answer.after]
         sums, types = total.sums() if total else ((), None)
-        parts = {"total": sums, "state": tree.cat(new)} | ({"after": tree.cat(after)} if after else {})
-        return {"problem": None, "each": each, "types": types}, parts
+        parts = {"total": sums, "state": tree.cat(new_states)} | ({"after": tree.cat(after)} if after else {})
+        return {"problem": None, "each": results, "types": types}, parts
 
     def _request(self, message: Message) -> Request:
-        """Return the request of a message, if it may be asked.
+        """Return the request of a message, with its head checked.
 
-        Numbers must be numbers, and clients must be ours. Unless the other end is trusted, `_check` has seen that the
-        payload is what the method takes.
+        Numbers must be numbers, and clients must be here. Unless the other end is trusted, `_check` has checked the
+        payload against the method.
         """
         head, ids, number = message.head, self._clients(message.head), integer(message.head, "broadcast")
         exchange, judged = head.get("exchange"), head.get("judged")
@@ -156,7 +158,7 @@ class Service:
         return Request(call, ids, keys, accepted, message.parts.get("scatter", ()))
 
     def _clients(self, head: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the numbers that clients have here, where those of a part of a population begin with 0."""
+        """Return the numbers of clients within this population, whose first client has number 0."""
         ids, p = _integers(head, "clients"), self.runtime.population
         end = p.first + p.num_clients
         if not ids or not all(p.first <= k < end for k in ids):
@@ -164,52 +166,52 @@ class Service:
         return tuple(k - p.first for k in ids)
 
     def _check(self, head: dict[str, Any], name: str, like: Any) -> None:
-        """Raise CodecError unless a part is what the method takes, or what clients here keep."""
+        """Raise CodecError unless a part fits the method's arguments, or the states of clients here."""
         ids, runtime = self._clients(head), self.runtime
         if name == "state" and self.keeper is None:
-            mine = runtime.fresh(ids[0])
-            same_shapes(tree.stack([shapes_of(mine)] * len(ids)), name, like)
+            fresh_state = runtime.fresh(ids[0])
+            same_shapes(tree.stack([shapes_of(fresh_state)] * len(ids)), name, like)
             return
-        takes = parameters(runtime.method(str(head.get("method"))))
-        if name not in ("broadcast", "scatter") or not isinstance(like, tuple) or len(like) > len(takes):
-            raise CodecError(f"{head.get('method')!r:.80} takes {len(takes)} arguments, got a part {name!r:.80}")
-        takes = takes[: len(like)] if name == "broadcast" else takes[len(takes) - len(like) :]
-        values = like if name == "broadcast" else one_of(like)
-        own = runtime.initial(runtime.population.assignment[ids[0]])
-        for i, (value, annotation) in enumerate(zip(values, takes, strict=True)):
-            check_argument(value, annotation, own, f"{name}[{i}]")
+        annotations = parameters(runtime.method(str(head.get("method"))))
+        if name not in ("broadcast", "scatter") or not isinstance(like, tuple) or len(like) > len(annotations):
+            raise CodecError(f"{head.get('method')!r:.80} takes {len(annotations)} arguments, got a part {name!r:.80}")
+        annotations = annotations[: len(like)] if name == "broadcast" else annotations[len(annotations) - len(like) :]
+        values = like if name == "broadcast" else unstacked_shapes(like)
+        weights = runtime.initial(runtime.population.assignment[ids[0]])
+        for i, (value, annotation) in enumerate(zip(values, annotations, strict=True)):
+            check_argument(value, annotation, weights, f"{name}[{i}]")
 
 
 def request_bytes(
-    request: Request, number: int, broadcast: tuple[int, Part | None], state: Any, **beside: Any
+    request: Request, number: int, broadcast: tuple[int, Part | None], state: Any, **fields: Any
 ) -> bytes:
     """Return a request as bytes.
 
-    `number`: the number that the answer will bear. `broadcast`: its own number, and its part, None where the other end
-    has it. `state`: stacked; None where clients keep theirs. `beside`: what else its head says.
+    `number`: the number of the request, which its answer repeats. `broadcast`: its number and its part; None where the
+    other end has it. `state`: stacked; None where clients keep theirs. `fields`: more entries of the head.
     """
     call = request.call
     head = {
         "method": call.method, "round": call.round, "exchange": call.exchange, "rate": call.rate, "judged": call.judged,
         "clients": request.clients, "keys": request.keys, "accepted": request.accepted,
-        "number": number, "broadcast": broadcast[0], **beside,
+        "number": number, "broadcast": broadcast[0], **fields,
     }  # fmt: skip
-    given = {"broadcast": broadcast[1], "state": state, "scatter": request.scatter or None}
-    return pack(head, {name: value for name, value in given.items() if value is not None})
+    parts = {"broadcast": broadcast[1], "state": state, "scatter": request.scatter or None}
+    return pack(head, {name: value for name, value in parts.items() if value is not None})
 
 
 def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
-    """Return (new states, () where they stay with the client; answer) from an answer's bytes.
+    """Return (new states, answer) from an answer's message; states are () where they stay with the client.
 
     Raises:
-        FedloomError: what the client raised.
+        FedloomError: the error of the client.
         CodecError: it is no answer.
     """
-    said = message.head.get("warnings", ())
-    if not isinstance(said, list | tuple) or not all(isinstance(pair, list) and len(pair) == 2 for pair in said):
-        raise CodecError(f"not an answer: warnings are pairs, got {said!r:.80}")
-    for kind, text in said:
-        warn(str(text), _known(str(kind), Warning, errors.EngineWarning))
+    notices = message.head.get("warnings", ())
+    if not isinstance(notices, list | tuple) or not all(isinstance(pair, list) and len(pair) == 2 for pair in notices):
+        raise CodecError(f"not an answer: warnings are pairs, got {notices!r:.80}")
+    for kind, text in notices:
+        warn(str(text), _error_class(str(kind), Warning, errors.EngineWarning))
     if message.head.get("problem") is not None:
         raise_problem(message.head["problem"], request)
     if request.call.sums:
@@ -221,25 +223,25 @@ def answer_of(message: Message, request: Request) -> tuple[Any, Answer]:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CodecError(f"not an answer: {error!r}") from None
-    taken = [t.shape[1] for t in answer.losses]
+    lengths = [t.shape[1] for t in answer.losses]
     if (
-        len(steps) != len(taken)
+        len(steps) != len(lengths)
         or any(len(each) != len(request.clients) for each in steps)
-        or not all(0 <= n <= most for each, most in zip(steps, taken, strict=True) for n in each)
+        or not all(0 <= n <= most for each, most in zip(steps, lengths, strict=True) for n in each)
     ):
-        raise CodecError(f"an answer counts the steps {steps!r:.80} of losses over {taken!r:.80}")
+        raise CodecError(f"an answer counts the steps {steps!r:.80} of losses over {lengths!r:.80}")
     return message.parts.get("state", ()), answer
 
 
 def _summed(message: Message, request: Request) -> tuple[Any, Answer]:
-    """Return (new states, answer) of clients whose uploads came as their sum."""
+    """Return (new states, answer) of clients whose uploads came as a sum."""
     each, types = list(zip(request.clients, message.head["each"], strict=True)), message.head["types"]
     summed = Summed(
         tree.WeightedMean() if types is None else tree.WeightedMean.of(message.parts["total"], types),
-        {k: (told["wrong"][0], told["wrong"][1]) for k, told in each if told["wrong"]},
-        {k: told["large"] for k, told in each if told["large"]},
-        {k: told["loss"] for k, told in each if told["loss"] is not None},
-        [Counter(told["up"]) for _, told in each],
+        {k: (result["wrong"][0], result["wrong"][1]) for k, result in each if result["wrong"]},
+        {k: result["large"] for k, result in each if result["large"]},
+        {k: result["loss"] for k, result in each if result["loss"] is not None},
+        [Counter(result["up"]) for _, result in each],
     )
     return message.parts["state"], Answer((), (), (), after=message.parts.get("after"), summed=summed)
 
@@ -248,48 +250,50 @@ def problem(error: Exception) -> dict[str, Any]:
     """Return an error of a client as a part of its answer."""
     cause = error.__cause__ if isinstance(error, FedloomError) else error
     trace = "" if cause is None else "".join(traceback.format_exception(cause))
-    found = {
+    description = {
         "kind": type(error).__name__,
         "text": str(error),
         "what": f"{type(error).__name__}: {error}",
         "trace": trace,
     }
-    about = {"batch": error.batch, "what": error.what, "client": error.client} if isinstance(error, ClientError) else {}
-    return found | about
+    location = (
+        {"batch": error.batch, "what": error.what, "client": error.client} if isinstance(error, ClientError) else {}
+    )
+    return description | location
 
 
-def raise_problem(said: Mapping[str, Any], request: Request) -> None:
-    """Raise what a client said went wrong, as if it had happened here."""
-    if not isinstance(said, Mapping) or type(said.get("batch")) not in (int, type(None)):
-        raise CodecError(f"not an answer: a problem is told by name, got {said!r:.80}")
-    kind = _known(str(said.get("kind")), FedloomError, ClientError)
+def raise_problem(reported: Mapping[str, Any], request: Request) -> None:
+    """Raise the error that a client has reported, as if it had happened here."""
+    if not isinstance(reported, Mapping) or type(reported.get("batch")) not in (int, type(None)):
+        raise CodecError(f"not an answer: a problem is an object with names, got {reported!r:.80}")
+    kind = _error_class(str(reported.get("kind")), FedloomError, ClientError)
     if issubclass(kind, ClientError):
-        who = request.clients[0] if len(request.clients) == 1 else said.get("client")
-        who = who if who in request.clients else -1
+        client = request.clients[0] if len(request.clients) == 1 else reported.get("client")
+        client = client if client in request.clients else -1
         error: FedloomError = kind(
-            str(said.get("what")), client=who, round=request.call.round + 1, batch=said.get("batch")
+            str(reported.get("what")), client=client, round=request.call.round + 1, batch=reported.get("batch")
         )
     else:
-        error = kind(str(said.get("text")))
-    if said.get("trace"):
-        error.add_note(f"In the process of the client:\n{said['trace']}")
+        error = kind(str(reported.get("text")))
+    if reported.get("trace"):
+        error.add_note(f"In the process of the client:\n{reported['trace']}")
     raise error
 
 
-def _known(name: str, base: type[Any], otherwise: type[Any]) -> type[Any]:
-    found = getattr(errors, name, None)
-    return found if isinstance(found, type) and issubclass(found, base) else otherwise
+def _error_class(name: str, base: type[Any], default: type[Any]) -> type[Any]:
+    kind = getattr(errors, name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, base) else default
 
 
 def integer(head: Mapping[str, Any], name: str) -> int:
-    """Return what the head of a message says, if it is a whole number."""
+    """Return an entry of a message's head, which must be a whole number."""
     if type(head.get(name)) is not int:
         raise CodecError(f"{name} must be a whole number, got {head.get(name)!r:.80}")
     return int(head[name])
 
 
 def _integers(head: Mapping[str, Any], name: str) -> Sequence[int]:
-    found = head.get(name)
-    if not isinstance(found, list) or not all(type(n) is int for n in found):
-        raise CodecError(f"{name} must be a list of whole numbers, got {found!r:.80}")
-    return found
+    numbers = head.get(name)
+    if not isinstance(numbers, list) or not all(type(n) is int for n in numbers):
+        raise CodecError(f"{name} must be a list of whole numbers, got {numbers!r:.80}")
+    return numbers

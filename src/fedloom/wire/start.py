@@ -22,7 +22,7 @@ from fedloom.core.errors import CodecError, RefusedError
 from fedloom.core.model import Model
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
-from fedloom.wire.registration import checked_id
+from fedloom.wire.registration import check_id
 from fedloom.wire.service import integer
 from fedloom.wire.transport import Message, pack, unpack
 
@@ -47,7 +47,7 @@ class Start:
         return cls(data, files.digest(data))
 
     def offer(self) -> bytes:
-        """Return what a device hears first."""
+        """Return the first message to a device."""
         return pack({"digest": self.digest, "size": len(self.data)}, {})
 
     def part(self, offset: int) -> bytes:
@@ -56,7 +56,7 @@ class Start:
         return pack({"offset": offset}, {"bytes": torch.frombuffer(piece, dtype=torch.uint8)})
 
 
-class Handover:
+class Transfer:
     """The transfer to one device, as the server follows it. `sent`: bytes that went to it."""
 
     def __init__(self, start: Start) -> None:
@@ -102,7 +102,7 @@ class Offer:
             RefusedError: it is none, or of a size that the tensors of the network cannot have.
         """
         head = _read(data).head
-        digest, size = checked_id(head.get("digest"), "a start"), _integer(head, "size")
+        digest, size = check_id(head.get("digest"), "a start"), _integer(head, "size")
         tensors = _stored(model)
         least = sum(t.numel() * (4 if t.is_floating_point() else t.itemsize) for t in tensors.values())
         most = least + _BESIDE + sum(_ENTRY + 6 * len(name) for name in tensors)

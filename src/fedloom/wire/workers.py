@@ -1,4 +1,4 @@
-"""Clients side by side on the cores of one machine, one thread each: for convolutions on a CPU."""
+"""Engine with a process on each core of one machine, one thread each: for convolutions on a CPU."""
 
 from __future__ import annotations
 
@@ -24,34 +24,31 @@ class Children(dict[int, Child], Wires):
     """Forked processes by number, and the wires to them."""
 
     def post(self, rank: int, message: bytes) -> None:
-        with contextlib.suppress(EOFError):  # seen by `take`
+        with contextlib.suppress(EOFError):  # `take` raises it
             self[rank].send(message)
 
     def wait(self, ranks: Collection[int], timeout: float | None) -> list[int]:
-        there = wait([self[rank].pipe for rank in ranks], timeout)
-        return [rank for rank in ranks if self[rank].pipe in there]
+        ready = wait([self[rank].pipe for rank in ranks], timeout)
+        return [rank for rank in ranks if self[rank].pipe in ready]
 
     def take(self, rank: int) -> memoryview:
         return self[rank].receive()
 
 
 class Workers(Processes):
-    """Processes that are forked at the first exchange, with all data in memory that is shared until somebody writes.
-
-    One that dies is replaced.
-    """
+    """Processes that are forked at the first exchange. Data are shared, copied on write. One that dies is replaced."""
 
     name = "workers"
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.children, self._made = Children(), itertools.count()
+        self.children, self._numbers_made = Children(), itertools.count()
 
     @property
     def wires(self) -> Wires:
         return self.children
 
-    def idle(self, count: int) -> list[int] | None:
+    def idle_processes(self, count: int) -> list[int] | None:
         count = min(self.options.workers or cores(), count)
         if count == 1:
             return None
@@ -59,26 +56,26 @@ class Workers(Processes):
             self._fork()
         return list(self.children)[:count]
 
-    def replaced(self, process: int) -> tuple[str, list[int]]:
+    def replace_process(self, process: int) -> tuple[str, list[int]]:
         why = self.children[process].exit_reason
-        self._forget(process)
+        self._remove(process)
         return why, [self._fork()]
 
-    def left(self, process: int) -> bool:
+    def abandon(self, process: int) -> bool:
         self.children[process].process.kill()  # in the middle of its work
-        self._forget(process)
+        self._remove(process)
         return False
 
     def _fork(self) -> int:
         self.population.prepare()  # made once, before there are several processes
-        number = next(self._made)
+        number = next(self._numbers_made)
         self.children[number] = Child(Service(self.runtime, trusted=True, norm_bound=self.options.norm_bound))
         return number
 
-    def _forget(self, process: int) -> None:
-        self._holds.pop(process, None)
+    def _remove(self, process: int) -> None:
+        self._newest_broadcast.pop(process, None)
         self.children.pop(process).close()
 
     def close(self) -> None:
         while self.children:
-            self._forget(next(reversed(self.children)))
+            self._remove(next(reversed(self.children)))

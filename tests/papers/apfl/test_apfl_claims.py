@@ -8,6 +8,7 @@ from pathlib import Path
 from fedloom.papers import recipes, study
 from fedloom.papers.apfl.claims import remarks
 from fedloom.papers.apfl.recipes import LAMBDAS
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, judge
 from fedloom.papers.reproduction.results import read
 from published_runs import cell, made
 
@@ -129,3 +130,44 @@ def test_what_lambda_does(tmp_path: Path) -> None:
     for lam, accuracy in zip(LAMBDAS, sorted(accuracies), strict=True):
         made(tmp_path / "again", cell("apfl-lambda", "mnist-e20", f"apfl_ni-{lam:g}"), 0, accuracy, rounds=150)
     assert of(tmp_path / "again", "apfl-lambda", "mnist-e20")[0].startswith("Over lambda accuracy rises throughout and")
+
+
+def verdict(folder: Path, words: str) -> tuple[str, str]:
+    (found,) = [one for one in judge("apfl", [folder]) if one.claim.text.startswith(words)]
+    return found.verdict, found.ours
+
+
+def test_importance_is_to_be_measured_once_after_the_forced_rounds(tmp_path: Path) -> None:
+    words = "Importance is measured once"
+    place = made(tmp_path, cell("apfl-comparison", "mnist", "apfl_ni"), 0, 80.0, rounds=150)
+    assert verdict(tmp_path, words)[0] == NOT_RUN
+    for rounds, expected in (([1, 2, 3, 9], HOLDS), ([1, 2, 3], FAILS), ([1, 2, 3, 9, 12], FAILS)):
+        noted(place, rounds)
+        assert verdict(tmp_path, words)[0] == expected
+    assert verdict(tmp_path, words)[1].endswith("mnist apfl_ni: 2 times (round 9, 12)")
+
+
+def test_importance_costs_bytes_and_the_loss_of_all_clients_is_told_beside_them(tmp_path: Path) -> None:
+    for fisher, up, expected in ((5, 105, HOLDS), (20, 100, FAILS), (5, 120, FAILS)):
+        folder = tmp_path / f"{fisher}-{up}"
+        for row, logged in (
+            ("apfl_ni", {"bytes_down": 1000 + fisher, "bytes_down_fisher": fisher, "bytes_up": up}),
+            ("fedavg", {"bytes_down": 100, "bytes_up": 100}),
+        ):
+            place = made(folder, cell("apfl-comparison", "mnist", row), 0, 80.0, rounds=150)
+            lines = [json.loads(line) | logged for line in (place / "metrics.jsonl").read_text().splitlines()]
+            (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert verdict(folder, "Communication is almost")[0] == expected
+    assert (
+        "1.05 times the bytes down (10.1 with the loss of all clients), 1.20 times up"
+        in (verdict(folder, "Communication is almost")[1])
+    )
+
+
+def test_gains_are_beside_the_printed_ones(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for row, accuracy in (("fedavg", 40.0), ("apfl_ni", 60.0), ("fedprox", 40.5)):
+            made(tmp_path, cell("apfl-comparison", "letters", row), seed, accuracy)
+    assert verdict(tmp_path, "APFL gains 30.42 points over FedAvg on letters") == (FAILS, "letters +19.90")
+    assert verdict(tmp_path, "APFL is above FedAvg on all four data sets, in the best round")[0] == HOLDS
+    assert verdict(tmp_path, "FedProx hardly differs")[0] == HOLDS

@@ -10,6 +10,7 @@ import pytest
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes, study
 from fedloom.papers.pfedsd.claims import RECOVERY, drops, remarks
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, judge
 from fedloom.papers.reproduction.copies import export
 from fedloom.papers.reproduction.results import read
 from fedloom.papers.reproduction.results_page import write
@@ -99,6 +100,34 @@ def test_a_term_that_does_not_help_is_nowhere_ahead(tmp_path: Path) -> None:
     worse = AS_CLAIMED.replace("run,2,3,0.9,0.895", "run,2,3,0.9,0.2")
     analysed(trained(tmp_path, "pfedsd", [1.0]), worse)
     assert said(tmp_path)[0].endswith("The mean is higher with the term after none of 2 steps.")
+
+
+def verdict(folder: Path, words: str) -> tuple[str, str]:
+    (found,) = [one for one in judge("pfedsd", [folder]) if one.claim.text.startswith(words)]
+    return found.verdict, found.ours
+
+
+def test_forgetting_and_recovery_are_claims(tmp_path: Path) -> None:
+    place = trained(tmp_path, "pfedsd", [1.0])
+    assert verdict(tmp_path, "The global model is worse")[0] == NOT_RUN
+    analysed(place, AS_CLAIMED)
+    assert verdict(tmp_path, "The global model is worse")[0] == HOLDS
+    found, ours = verdict(tmp_path, "With the term clients come back")
+    assert (found, ours.endswith("pfedsd: 0 steps with the term, 0 without")) == (FAILS, True)
+    both_drop = AS_CLAIMED.replace(",5,0.8,0.9", ",5,0.8,0.1").replace("run,2,5,0.8,0.7", "run,2,5,0.8,0.85")
+    (place / RECOVERY).write_text(both_drop)
+    assert verdict(tmp_path, "With the term clients come back")[0] == HOLDS
+
+
+def test_without_the_term_training_is_that_of_fedavg_or_not(tmp_path: Path) -> None:
+    words = "Without the term"
+    trained(tmp_path, "pfedsd_lam0", [2.0, 1.5, 1.25])
+    assert verdict(tmp_path, words)[0] == NOT_RUN
+    trained(tmp_path, "fedavg", [2.0, 1.5, 1.25])
+    assert verdict(tmp_path, words) == (HOLDS, f"1 holds; {COLUMN} pfedsd_lam0 and fedavg: 3 rounds alike")
+    trained(tmp_path, "pfedsd_lam0", [2.0, 1.5], seed=1)
+    trained(tmp_path, "fedavg", [2.0, 1.6], seed=1)
+    assert verdict(tmp_path, words)[0] == NOISE
 
 
 def test_what_is_said_stands_on_the_page_and_goes_with_copies(tmp_path: Path) -> None:

@@ -191,8 +191,10 @@ def test_the_same_runs_give_the_same_bytes_in_any_order_and_come_back(tmp_path: 
         },
         {"round": 2, "global_accuracy": 0.25, "clients": [2], "failed": {}, "class_accuracy": [0.25, 1.0]},
     ]
+    facts = {"algorithm": "FedAvg", "models": {"net": 7}}
+    of_the_directory = {"format": 2, "documents": {"settings.json": ["0" * 32]}}
     history = History(
-        algorithm="FedAvg", metrics=metrics, settings={"algorithm": "fedavg"}, manifest={"algorithm": "FedAvg"}
+        algorithm="FedAvg", metrics=metrics, settings={"algorithm": "fedavg"}, manifest=facts | of_the_directory
     )
     runs = [
         kept.Kept(f"c/{row}", seed, history, why)
@@ -209,6 +211,7 @@ def test_the_same_runs_give_the_same_bytes_in_any_order_and_come_back(tmp_path: 
     ]
     without = [{k: v for k, v in record.items() if k != "clients" or record["round"] == 2} for record in metrics]
     assert [list(map(sorted_items, one.history.metrics)) for one in found] == [list(map(sorted_items, without))] * 3
+    assert [one.history.manifest for one in found] == [facts] * 3
     assert kept.read(tmp_path) == []
 
 

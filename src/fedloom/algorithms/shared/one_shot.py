@@ -24,7 +24,7 @@ from fedloom.core.batches import Batch, Batches
 from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Client, Public, on_client
 from fedloom.core.cohort import Cohort
-from fedloom.core.errors import SettingError, SettingWarning, warn
+from fedloom.core.errors import SettingError, SettingWarning, quiet_vmap, warn
 from fedloom.core.fold import minimise_from
 from fedloom.core.losses import Loss, distillation
 from fedloom.core.model import Model, student_among
@@ -65,7 +65,8 @@ class Teachers:
         for model, weights in zip(self.models, self.weights, strict=True):
             first = tree.leaves(weights)[0]
             if in_one_stack(model, first.device):
-                out.append(vmap(lambda w, model=model: fn(model, w))(weights))
+                with quiet_vmap():
+                    out.append(vmap(lambda w, model=model: fn(model, w))(weights))
             else:
                 out.append(tree.stack([fn(model, tree.take(weights, i)) for i in range(len(first))]))
         return tree.cat(out)
@@ -128,6 +129,7 @@ class OneShot(Algorithm[Server, tuple[()]]):
     generator and momentum begin anew. None: one round of uploads, the first (or the next, where no client answers)."""
 
     mixed: ClassVar[bool] = True
+    needs_front: ClassVar[bool] = True
     about: ClassVar[DataSummary]  # of an instance that is `bind`
 
     @property
@@ -332,9 +334,9 @@ def statistics_distance(model: Model, weights: Weights, x: Tensor) -> tuple[Tens
     each channel over the batch and its pixels; 0 without such layers. DENSE, eq. 3, of one client; DeepInversion's R.
     """
     logits, moments = model.moments(weights, x)
-    r = logits.new_zeros(())
+    r, buffers = logits.new_zeros(()), {**weights.buffers, **model.frozen}
     for layer, (mu, variance) in moments.items():
-        known = {n: weights.buffers[f"{layer}.running_{n}".lstrip(".")] for n in ("mean", "var")}
+        known = {n: buffers[f"{layer}.running_{n}".lstrip(".")] for n in ("mean", "var")}
         r = r + (variance - known["var"]).norm() + (mu - known["mean"]).norm()
     return logits, r
 

@@ -5,7 +5,16 @@ Chinese). Scientia Sinica Informationis 52, 2022. https://doi.org/10.1360/SSI-20
 """
 
 from fedloom.papers import Study
-from fedloom.papers.apfl.claims import remarks
+from fedloom.papers.apfl import claims
+from fedloom.papers.apfl.published_figures import figure_1, figure_2, figure_3
 from fedloom.papers.apfl.recipes import ABOUT, recipes
 
-STUDY = Study(tables=ABOUT, recipes=recipes, analyses={}, remarks=remarks)
+STUDY = Study(
+    title="APFL (Ni et al., Sci Sin Inform 2022)",
+    tables=ABOUT,
+    recipes=recipes,
+    analyses={},
+    remarks=claims.remarks,
+    claims=claims.claims,
+    figures={"apfl-figure-1": figure_1, "apfl-figure-2": figure_2, "apfl-figure-3": figure_3},
+)

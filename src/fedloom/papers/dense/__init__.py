@@ -5,13 +5,16 @@ Zhang, Chen, Li, Lyu, Wu, Ding, Shen, Wu. *DENSE: Data-Free One-Shot Federated L
 
 from fedloom.analyses import by_name
 from fedloom.papers import Study
-from fedloom.papers.dense import orders, synthetic_images
+from fedloom.papers.dense import claims, student_curves, synthetic_images
 from fedloom.papers.dense.published import ABOUT
 from fedloom.papers.dense.recipes import recipes
 
 STUDY = Study(
+    title="DENSE (Zhang et al., NeurIPS 2022)",
     tables=ABOUT,
     recipes=recipes,
     analyses=by_name(synthetic_images),
-    remarks=orders.remarks,
+    remarks=claims.remarks,
+    claims=claims.claims,
+    figures={"dense-curves": student_curves.curves},
 )

@@ -6,12 +6,26 @@ NeurIPS 2022. https://arxiv.org/abs/2106.03097.
 
 from fedloom.analyses import by_name
 from fedloom.papers import Study
-from fedloom.papers.fedntd import hypersphere, proposition_1, proposition_2, proposition_3
+from fedloom.papers.fedntd import (
+    beta_and_tau,
+    claims,
+    forgetting_over_skew,
+    hypersphere,
+    proposition_1,
+    proposition_2,
+    proposition_3,
+)
 from fedloom.papers.fedntd.published import ABOUT
 from fedloom.papers.fedntd.recipes import recipes
 
 STUDY = Study(
+    title="FedNTD (Lee et al., NeurIPS 2022)",
     tables=ABOUT,
     recipes=recipes,
     analyses=by_name(proposition_1, proposition_2, proposition_3, hypersphere),
+    claims=claims.claims,
+    figures={
+        "fedntd-forgetting": forgetting_over_skew.forgetting_over_skew,
+        "fedntd-beta-tau": beta_and_tau.beta_and_tau,
+    },
 )

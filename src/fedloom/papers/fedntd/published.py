@@ -181,6 +181,7 @@ ABOUT = {
     "fedntd-table12": "from KD to NTD (appendix H)",
     "fedntd-table13": "beside FedAlign, its protocol (appendix J)",
     "fedntd-table14": "MSE instead of a divergence (appendix L)",
+    "fedntd-beta-tau": "beta and tau of FedNTD (Figures 15 and 16); their values are ours",
 }
 
 NOTES = {  # a cell with one of these is no target

@@ -18,6 +18,8 @@ from fedloom.papers.fedntd.published import NOTES, TABLES
 from fedloom.papers.reproduction.recipe import Recipe, same
 
 PARTITION_SEED = 19940817  # for every seed of a run
+BETAS, TAUS = (0.1, 0.3, 1.0, 3.0), (0.3, 1.0, 3.0, 10.0)  # of Figures 15 and 16, whose values are lost: ours
+SWEPT = ("cifar10-s2", "cifar10-lda0.1")
 SMOOTHING = 0.6  # of printed accuracies, by the first author in issue 4 of the repository
 _CUTOUT = "crop:4,flip,cutout:16"
 _AUGMENT = {"mnist": _CUTOUT, "cifar10": _CUTOUT, "cifar100": _CUTOUT, "cinic10": "crop:4:reflect,flip"}
@@ -145,7 +147,28 @@ def recipes() -> dict[str, list[Recipe]]:
                         smoothing=SMOOTHING,
                     )
                 )
-    return out
+    places = {key: place for key, (place, _) in first.items()}
+    return {**out, "fedntd-beta-tau": list(_beta_and_tau(places))}
+
+
+def _beta_and_tau(places: Mapping[str, str]) -> Iterator[Recipe]:
+    """Yield recipes of FedNTD with one of its two settings changed; that with both at 1 has the run of Table 1."""
+    table = "fedntd-beta-tau"
+    for column in SWEPT:
+        for name, values in (("beta", BETAS), ("tau", TAUS)):
+            for value in values:
+                row = f"fedntd-{name}{value:g}"
+                experiment = _experiment(table, column, "fedntd", {**_METHODS["fedntd"], name: value})
+                yield Recipe(
+                    table=table,
+                    row=row,
+                    column=column,
+                    place=places.get(same(experiment), f"{table}/{column}/{row}"),
+                    experiment=experiment,
+                    accuracy=None,
+                    caveat="the figure's values are lost: ours",
+                    target=False,
+                )
 
 
 def _experiment(table: str, column: str, method: str, own: Mapping[str, Any]) -> Experiment:

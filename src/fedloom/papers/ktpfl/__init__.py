@@ -5,14 +5,17 @@ Zhang, Guo, Ma, Wang, Xu, Wu. *Parameterized Knowledge Transfer for Personalized
 
 from fedloom.analyses import by_name
 from fedloom.papers import Study
-from fedloom.papers.ktpfl import architectures, coefficients, distillation, traffic, verdicts
+from fedloom.papers.ktpfl import architectures, claims, coefficients, distillation, traffic
 from fedloom.papers.ktpfl.recipes import ABOUT, recipes
 from fedloom.papers.reproduction.evidence import place
 
 STUDY = Study(
+    title="KT-pFL (Zhang et al., NeurIPS 2021)",
     tables=ABOUT,
     recipes=recipes,
     analyses=by_name(coefficients, architectures, distillation, traffic),
-    remarks=verdicts.remarks,
+    remarks=claims.remarks,
     evidence=("federation.json", place(distillation.TABLE)),
+    claims=claims.claims,
+    reduced={"ktpfl-small": "20,000 images, small networks", "ktpfl-groups": "20,000 images, small networks"},
 )

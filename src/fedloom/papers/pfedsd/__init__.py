@@ -4,15 +4,25 @@ Jin, Bai, Yao, Dai, Gu, Yu, Sun. *Personalized Edge Intelligence via Federated S
 34(2), 2023.
 """
 
+import functools
+
 from fedloom.analyses import by_name
 from fedloom.papers import Study
-from fedloom.papers.pfedsd import claims, recovery
+from fedloom.papers.pfedsd import claims, recovery, spread
 from fedloom.papers.pfedsd.scenarios import ABOUT, recipes
 
 STUDY = Study(
+    title="pFedSD (Jin et al., IEEE TPDS 2023)",
     tables=ABOUT,
     recipes=recipes,
     analyses=by_name(recovery),
     remarks=claims.remarks,
     evidence=(claims.RECOVERY,),
+    claims=claims.claims,
+    figures={
+        "pfedsd-a-drops": functools.partial(claims.drops, "pfedsd-a"),
+        "pfedsd-a-spread": functools.partial(spread.spread, "pfedsd-a"),
+        "pfedsd-b-spread": functools.partial(spread.spread, "pfedsd-b"),
+    },
+    reduced={"pfedsd-a": "clients and skews ours", "pfedsd-b": "clients and skews ours"},
 )

@@ -12,7 +12,7 @@ from fedloom.papers.reproduction import kept
 from fedloom.papers.reproduction.recipe import Recipe, differences
 from fedloom.papers.reproduction.results import Run, runs
 from fedloom.storage import files
-from fedloom.storage.output import below, publish
+from fedloom.storage.output import path_below, publish
 
 _FEDERATION = "federation.json"
 
@@ -65,7 +65,7 @@ def export(
             if difference is not None:
                 replaced.add(folder)
     for table in dict.fromkeys(recipe.place.partition("/")[0] for recipe, _ in found.values()):
-        below(to, table)
+        path_below(to, table)
         there = {(one.place, one.seed): one for one in kept.read(to / table)}
         new = [
             _kept(recipe, run, _FEDERATION in evidence)

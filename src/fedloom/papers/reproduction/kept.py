@@ -112,7 +112,7 @@ def _packed(run: Kept) -> dict[str, Any]:
         at = [i for i, record in enumerate(metrics) if name in record]
         series[name] = {"at": at} if len(at) < len(metrics) else {}
         series[name]["values"] = [metrics[i][name] for i in at]
-    manifest = {k: v for k, v in run.history.manifest.items() if k not in ("documents", "digest")}
+    manifest = {k: v for k, v in run.history.manifest.items() if k not in ("format", "documents")}
     return {
         "place": run.place,
         "seed": run.seed,

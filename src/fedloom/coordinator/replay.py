@@ -48,17 +48,17 @@ class Replay:
 
 def trained(exchanges: Sequence[Exchange]) -> dict[int, Weights]:
     """Return each client's model at the end of its local training in these exchanges, as `Replay.trained` does."""
-    found = {e.client: e.trained for e in exchanges if e.trained is not None}
+    models = {e.client: e.trained for e in exchanges if e.trained is not None}
     for e in exchanges:
-        if not found or (e.unclear and e.client not in found):
+        if not models or (e.unclear and e.client not in models):
             raise SettingError(
                 f"{e.name} leaves no model of a client's local training to look at: let it end in a minimise over "
                 "client.train, whose carry has the weights of the client's whole network exactly once"
             )
-    return found
+    return models
 
 
-class Past:
+class RoundReplay:
     """Past rounds of the run in a directory, computed again; asked for in rising order, each is computed once.
 
     Raises:
@@ -71,17 +71,17 @@ class Past:
         self.files = RunDirectory(directory)
         self.coordinator = Coordinator(self.job, self.files)
         self.files.compare(self.coordinator.facts())
-        self.wrote = History.read(self.files.path).metrics
+        self.records = History.read(self.files.path).metrics
         # whom the run did not wait for is lost again, and everybody else is waited for
         engine = self.coordinator.engine
         o = engine.options
-        engine.options = replace(o, deadline=None, faults=lost_again(self.wrote, o.faults))
+        engine.options = replace(o, deadline=None, faults=lost_again(self.records, o.faults))
 
     def replay(self, round: int) -> Replay:
         """Compute a past round again, as `Job.replay` does."""
-        if not 1 <= round < len(self.wrote):
+        if not 1 <= round < len(self.records):
             raise SettingError(
-                f"the run in {self.files.path} has the rounds 1 to {len(self.wrote) - 1} to replay, got {round}"
+                f"the run in {self.files.path} has the rounds 1 to {len(self.records) - 1} to replay, got {round}"
             )
         coordinator, checkpoints = self.coordinator, self.files.checkpoints.rounds()
         at, server = coordinator.state
@@ -92,7 +92,7 @@ class Past:
             for done in range(coordinator.state[0] + 1, round + 1):
                 before, exchanges = coordinator.state[1], list[Exchange]()
                 coordinator.engine.watch = exchanges.append if done == round else None
-                clients, record = coordinator.compute()
+                clients, record = coordinator.run_round()
                 if done in checkpoints:
                     self._check_checkpoint()
             self._check_record(record)
@@ -154,22 +154,22 @@ class Past:
             self._stand_after(round - 1)
             (clients, _), server = self.coordinator.accepting(round - 1), self.coordinator.state[1]
             # beside the clients' states what the server keeps: what it sends may be made of rows of any client
-            own = engine.population.num_clients
-            kept = {k: engine.states[k] for k in engine.states if k >= own or k in clients}
+            num_clients = engine.population.num_clients
+            states = {k: engine.states[k] for k in engine.states if k >= num_clients or k in clients}
             out = list[dict[int, Weights]]()
             for changed in changes:
-                seen: list[Exchange] = []
+                exchanges: list[Exchange] = []
                 other = engine.variant(_with(engine.algorithm, changed))
-                other.watch = seen.append
-                other.states.update(kept)
+                other.watch = exchanges.append
+                other.states.update(states)
                 other.round(server, clients, round - 1)
-                whose = [e.client for e in seen if e.trained is not None]
+                whose = [e.client for e in exchanges if e.trained is not None]
                 if len(set(whose)) < len(whose):
                     name = type(engine.algorithm).__name__
                     raise SettingError(
                         f"{name} trains its clients more than once a round: it has no epochs or steps to count"
                     )
-                out.append(trained(seen))
+                out.append(trained(exchanges))
         return out
 
     def _stand_after(self, round: int) -> None:
@@ -183,16 +183,14 @@ class Past:
     def _check_checkpoint(self) -> None:
         """Raise SettingError unless a round computed again gives what the run had, bit for bit."""
         round, server = self.coordinator.state
-        kept = self.files.checkpoints.server(self.files.checkpoints.read(round), server)
-        if not all(torch.equal(a, b) for a, b in zip(tree.leaves(kept), tree.leaves(server), strict=True)):
+        saved = self.files.checkpoints.server(self.files.checkpoints.read(round), server)
+        if not all(torch.equal(a, b) for a, b in zip(tree.leaves(saved), tree.leaves(server), strict=True)):
             raise _otherwise(round)
 
     def _check_record(self, now: Record) -> None:
-        """Raise SettingError unless a round has the record that the run wrote down: most rounds have no checkpoint."""
+        """Raise SettingError unless a round has the record that the run wrote: most rounds have no checkpoint."""
         round, _ = self.coordinator.state
-        wrote = self.wrote[round]
-        counted = {n for n in now if n.startswith("bytes_") or n == "all_refused"}  # which an older run may not know
-        changed = [name for name, value in now.items() if wrote.get(name, value if name in counted else None) != value]
+        changed = [name for name, value in now.items() if self.records[round].get(name) != value]
         if changed:
             raise _otherwise(round, f" ({', '.join(changed)})")
 

@@ -33,7 +33,7 @@ from fedloom import (
 )
 from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.coordinator import Job
-from fedloom.coordinator.past import Past
+from fedloom.coordinator.replay import RoundReplay
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
@@ -178,7 +178,7 @@ def test_training_without_one_model_is_said_to_have_none(kind: type[Alone], tmp_
     with pytest.raises(SettingError, match=r"learn leaves no model of a client's local training.*exactly once"):
         replay.trained()
     with pytest.raises(SettingError, match="leaves no model"):
-        Past(made, tmp_path).by_epoch(1)
+        RoundReplay(made, tmp_path).by_epoch(1)
 
 
 @pytest.mark.slow
@@ -189,9 +189,9 @@ def test_rounds_are_the_same_bits_from_wherever_they_are_computed(algorithm: Alg
     """
     made = job(algorithm)
     made.run(tmp_path)
-    past = Past(made, tmp_path)
+    past = RoundReplay(made, tmp_path)
     for number in (1, 2, 3, 4, 5, 3, 3):
-        there, here = past.replay(number), Past(made, tmp_path).replay(number)
+        there, here = past.replay(number), RoundReplay(made, tmp_path).replay(number)
         assert there.clients == here.clients
         assert there.round == here.round == number
         for a, b in zip(
@@ -204,7 +204,7 @@ def test_rounds_are_the_same_bits_from_wherever_they_are_computed(algorithm: Alg
 def test_rounds_in_rising_order_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = job(FedAvg(local=LOCAL))
     made.run(tmp_path)
-    past, computed = Past(made, tmp_path), []
+    past, computed = RoundReplay(made, tmp_path), []
     whole = past.coordinator.engine.round
     monkeypatch.setattr(past.coordinator.engine, "round", lambda s, c, t: (computed.append(t + 1), whole(s, c, t))[1])
     for number in (1, 3, 5):
@@ -220,8 +220,8 @@ def test_local_training_epoch_by_epoch(kind: type[Algorithm], engine: str, tmp_p
     made = job(kind(local=LOCAL), engine=engine)
     made.run(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    past = Past(made, tmp_path)
-    epochs, whole = past.by_epoch(4), Past(made, tmp_path).replay(4)
+    past = RoundReplay(made, tmp_path)
+    epochs, whole = past.by_epoch(4), RoundReplay(made, tmp_path).replay(4)
     assert len(epochs) == 3
     assert all(list(found) == sorted(whole.clients) for found in epochs)
     for client, trained in whole.trained().items():
@@ -229,7 +229,7 @@ def test_local_training_epoch_by_epoch(kind: type[Algorithm], engine: str, tmp_p
         assert all(torch.equal(a, b) for a, b in zip(tree.leaves(trained), tree.leaves(last), strict=True))
         assert float((epochs[0][client].params - epochs[1][client].params).sq_norm()) > 0
     after = past.replay(5).after  # what was tried has left no trace in the states of clients, nor on disk
-    expected = Past(made, tmp_path).replay(5).after
+    expected = RoundReplay(made, tmp_path).replay(5).after
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(after), tree.leaves(expected), strict=True))
     assert {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
@@ -242,8 +242,8 @@ def test_whom_others_replaced_does_not_train(tmp_path: Path) -> None:
     made = replace(made, faults=lambda round, exchange, client: "declined" if client == drawn[0] else None)
     history = made.run(tmp_path)
     assert sorted(history.metrics[1]["clients"]) == sorted(drawn[1:3])
-    epochs = Past(made, tmp_path).by_epoch(1)
-    assert [sorted(found) for found in epochs] == [sorted(Past(made, tmp_path).replay(1).trained())] * 3
+    epochs = RoundReplay(made, tmp_path).by_epoch(1)
+    assert [sorted(found) for found in epochs] == [sorted(RoundReplay(made, tmp_path).replay(1).trained())] * 3
 
 
 @pytest.mark.slow
@@ -255,7 +255,10 @@ def test_the_first_epochs_are_those_of_a_shorter_round(tmp_path: Path) -> None:
     )
     made.run(tmp_path / "a")
     shorter.run(tmp_path / "b")
-    first, expected = Past(made, tmp_path / "a").by_epoch(1)[0], Past(shorter, tmp_path / "b").replay(1).trained()
+    first, expected = (
+        RoundReplay(made, tmp_path / "a").by_epoch(1)[0],
+        RoundReplay(shorter, tmp_path / "b").replay(1).trained(),
+    )
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(first), tree.leaves(expected), strict=True))
 
 
@@ -265,10 +268,10 @@ def test_local_training_step_by_step(engine: str, tmp_path: Path) -> None:
     """Every client has two batches an epoch, six a round."""
     made = job(PFedSD(local=LOCAL), engine=engine)
     made.run(tmp_path)
-    past = Past(made, tmp_path)
+    past = RoundReplay(made, tmp_path)
     second, last = past.by_step(4, [2, 6])
     (plain,) = past.by_step(4, [6], lam=0)
-    epochs, whole = past.by_epoch(4), Past(made, tmp_path).replay(4)
+    epochs, whole = past.by_epoch(4), RoundReplay(made, tmp_path).replay(4)
     asked_before = {k for t in range(3) for k in made.run().metrics[t + 1]["clients"]}
     assert asked_before & whole.trained().keys()
     for client, trained in whole.trained().items():
@@ -287,7 +290,7 @@ def test_past_personal_models_are_judged_as_in_the_run(tmp_path: Path) -> None:
     for round in (1, 3):
         wrote = history.metrics[round]["personal_by_client"]
         asked = {k for m in history.metrics[1 : round + 1] for k in m["clients"]}
-        assert Past(made, tmp_path).judged(round) == {k: wrote[str(k)] for k in sorted(asked)}
+        assert RoundReplay(made, tmp_path).judged(round) == {k: wrote[str(k)] for k in sorted(asked)}
 
 
 @pytest.mark.slow
@@ -306,11 +309,11 @@ def test_clients_that_know_how_long_a_round_is_are_refused(
     made.run(tmp_path / "with")
     for again in (lambda past: past.by_epoch(1), lambda past: past.by_step(1, [2])):
         with pytest.raises(SettingError, match=f"do not know how long it is, got {setting}: analyse a run without"):
-            again(Past(made, tmp_path / "with"))
+            again(RoundReplay(made, tmp_path / "with"))
     made.replay(tmp_path / "with", 1)
     without = replace(job(FedProx(local=LOCAL), rounds=1), task=LDAM())
     without.run(tmp_path / "without")
-    assert len(Past(without, tmp_path / "without").by_epoch(1)) == LOCAL.epochs
+    assert len(RoundReplay(without, tmp_path / "without").by_epoch(1)) == LOCAL.epochs
 
 
 @pytest.mark.slow
@@ -318,18 +321,18 @@ def test_what_has_no_epochs_is_refused(tmp_path: Path) -> None:
     made = job(FedAvg(local=Local(steps=3, batch_size=4)), rounds=1)
     made.run(tmp_path / "steps")
     with pytest.raises(SettingError, match=r"clients that train in epochs, got local\.steps = 3"):
-        Past(made, tmp_path / "steps").by_epoch(1)
+        RoundReplay(made, tmp_path / "steps").by_epoch(1)
     made = job(Twice(local=LOCAL), rounds=1)
     history: History = made.run(tmp_path / "twice")
     assert history.metrics[-1]["round"] == 1
     with pytest.raises(SettingError, match="Twice trains its clients more than once a round"):
-        Past(made, tmp_path / "twice").by_epoch(1)
+        RoundReplay(made, tmp_path / "twice").by_epoch(1)
     made = job(Centralised(local=LOCAL), rounds=1)
     made.run(tmp_path / "pooled")
     with pytest.raises(SettingError, match="Centralised has no clients that train on their own"):
-        Past(made, tmp_path / "pooled").by_step(1, [1])
+        RoundReplay(made, tmp_path / "pooled").by_step(1, [1])
     with pytest.raises(SettingError, match="has the rounds 1 to 1 to replay, got 0"):
-        Past(made, tmp_path / "pooled").replay(0)
+        RoundReplay(made, tmp_path / "pooled").replay(0)
 
 
 class Sleepy(nn.Module):
@@ -359,6 +362,6 @@ def test_whom_a_run_did_not_wait_for_is_lost_again_in_a_replay(tmp_path: Path) -
     history = made.run(out, on_round=wake_or_sleep)
     late = dict.fromkeys(["2", "5"], "no answer within 5 s")
     assert [m["failed"] for m in history.metrics[1:]] == [{}, late, {}, {}]
-    assert sorted(made.replay(out, 2).trained()) == sorted(Past(made, out).by_epoch(2)[-1]) == [0, 1, 3, 4]
+    assert sorted(made.replay(out, 2).trained()) == sorted(RoundReplay(made, out).by_epoch(2)[-1]) == [0, 1, 3, 4]
     made.replay(out, 3)  # it is compared with what the run wrote down
     made.replay(out, 4)  # and with its checkpoint

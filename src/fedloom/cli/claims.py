@@ -1,0 +1,74 @@
+"""`fedloom claims`: what the papers claim, and what runs say of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedloom import papers
+from fedloom.core.errors import SettingError
+from fedloom.display.terminal import table
+
+RECORD = Path(papers.__file__).with_name("claims.json")
+"""Verdicts of the runs that were kept when this version was made; written by `scripts/make_results.py`."""
+_COLOURS = {"holds": "green", "within noise": "yellow", "fails": "red", "not run": "dim"}
+
+
+def show(args: argparse.Namespace, console: Console) -> int:
+    """Print the claims of one source or of all, with a verdict on each, and what it was made from."""
+    record = json.loads(RECORD.read_bytes())
+    chosen = papers.STUDIES if args.source is None else (args.source,)
+    known = known_folders(args.known)
+    for source in chosen:
+        _show(_judged(source, known) if known else record["sources"][source], console)
+    read = f"the runs below {', '.join(map(str, known))}" if known else "the runs that were kept for this version"
+    console.print(f"Judged by {read}. {record['rule']}", highlight=False, markup=False)
+    return 0
+
+
+def known_folders(named: Sequence[str]) -> list[Path]:
+    """Return the folders of results that a person names.
+
+    Raises:
+        SettingError: one of them is no folder.
+    """
+    known = [Path(folder) for folder in named]
+    if missing := [folder for folder in known if not folder.is_dir()]:
+        raise SettingError(f"--known {missing[0]} is no folder; name one with results")
+    return known
+
+
+def results_of(source: str, known: Path) -> Path:
+    """Return where the results of a study are in a folder of its results or of those of all studies."""
+    return known / source if (known / source).is_dir() else known
+
+
+def _judged(source: str, known: Sequence[Path]) -> Mapping[str, Any]:
+    """Return the claims of a source, judged by the runs in folders of results or in those of all papers."""
+    from fedloom.papers.reproduction.claims import judge
+    from fedloom.papers.reproduction.claims_page import told
+
+    return told(papers.title(source), judge(source, [results_of(source, one) for one in known]))
+
+
+def _show(told: Mapping[str, Any], console: Console) -> None:
+    rows = told["claims"]
+    counts = Counter(row["verdict"] for row in rows)
+    out = table(told["title"], ", ".join(f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]))
+    for heading, share in (("claim", 2), ("ours", 3), ("verdict", 1)):
+        out.add_column(heading, overflow="fold", ratio=share)
+    for row in rows:
+        said = f"{row['where']}; published {row['published']}"
+        length = " x ".join(filter(None, (row["length"], row["seeds"] + " seeds" * bool(row["seeds"]))))
+        ours = [escape(row["ours"]), *(f"[dim]{escape(text)}[/]" for text in (length, row["why"]) if text)]
+        verdict = f"[{_COLOURS[row['verdict']]}]{row['verdict']}[/]" + f"\n{row['judged']}" * bool(row["judged"])
+        out.add_row(f"{escape(row['claim'])}\n[dim]{escape(said)}[/]", "\n".join(filter(None, ours)), verdict)
+    console.print(out)
+    console.print()

@@ -1,0 +1,65 @@
+"""Accuracy and forgetting of FedNTD over its two settings (figures 15 and 16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedloom.analyses.analysis_result import AnalysisResult, csv_table, ratio, summary_table
+from fedloom.analyses.panels import panels, title
+from fedloom.core.errors import SettingError
+from fedloom.papers import recipes
+from fedloom.papers.fedntd.recipes import BETAS, SWEPT, TAUS
+from fedloom.papers.reproduction.results import Result, read
+from fedloom.report.style import colour, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TABLE = "fedntd-beta-tau"
+
+
+def beta_and_tau(folders: Sequence[Path]) -> AnalysisResult:
+    """Compare accuracy and forgetting of FedNTD over beta and over tau (figures 15 and 16)."""
+    found = {(r.recipe.column, r.recipe.row): r for r in read(recipes(TABLE), folders) if r.accuracy is not None}
+    if not found:
+        raise SettingError(f"{', '.join(map(str, folders))} holds no runs of {TABLE}; name what --out named")
+    rows = [
+        [column, name, value, r.accuracy, r.forgetting, r.rounds, len(r.numbers)]
+        for column in SWEPT
+        for name, values in (("beta", BETAS), ("tau", TAUS))
+        for value in values
+        if (r := found.get((column, f"fedntd-{name}{value:g}"))) is not None
+    ]
+    heads = {"data": None, "setting": None, "value": None, "accuracy": lambda v: f"{v:.2f}", "F": ratio}
+    return AnalysisResult(
+        draw(found),
+        summary_table("FedNTD over beta and tau", heads, [row[:5] for row in rows]),
+        [csv_table(TABLE, [*heads, "rounds", "seeds"], rows)],
+        ["Which values the paper has is lost: these are ours. The setting that is not varied is 1."],
+    )
+
+
+def draw(found: dict[tuple[str, str], Result]) -> Figure:
+    """Draw accuracy and forgetting over each setting: a line for each column."""
+    with drawing():
+        figure, axes = panels(4)
+        for place, (name, values) in enumerate((("beta", BETAS), ("tau", TAUS))):
+            for i, column in enumerate(SWEPT):
+                mine = [(x, found.get((column, f"fedntd-{name}{value:g}"))) for x, value in enumerate(values)]
+                there = [(x, r) for x, r in mine if r is not None]
+                at, numbers = [x for x, _ in there], [r.accuracy or 0.0 for _, r in there]
+                axes[2 * place].plot(at, numbers, "o-", ms=4, color=colour(i), label=column)
+                forgotten = [(x, r.forgetting) for x, r in there if r.forgetting is not None]
+                axes[2 * place + 1].plot(
+                    [x for x, _ in forgotten], [y for _, y in forgotten], "o-", ms=4, color=colour(i)
+                )
+            for ax, what in zip(axes[2 * place : 2 * place + 2], ("accuracy (%)", "forgetting F"), strict=True):
+                ax.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+                ax.set_xlim(-0.5, len(values) - 0.5)
+                ax.set_xlabel(name)
+                title(ax, what)
+        handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+    return figure

@@ -1,0 +1,67 @@
+"""Figures of APFL, of runs made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedloom.core.errors import SettingError
+from fedloom.papers.apfl.published_figures import figure_1, figure_2, figure_3
+from published_runs import cell, made
+
+
+def run(folder: Path, table: str, column: str, row: str, accuracies: list[float], **first: object) -> Path:
+    place = made(folder, cell(table, column, row), 0, 50.0, rounds=len(accuracies) - 1)
+    lines = [
+        {"round": t, "personal_accuracy_by_samples": a, "train_loss": 1 - a, "server_measured": t in (2, 3)}
+        for t, a in enumerate(accuracies)
+    ]
+    for line in lines:
+        if row != "apfl_ni":
+            del line["server_measured"]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return place
+
+
+def test_figure_1_has_the_mean_and_the_best_of_each_method(tmp_path: Path) -> None:
+    run(tmp_path, "apfl-comparison", "mnist", "fedavg", [0.1, 0.3, 0.5, 0.3])
+    run(tmp_path, "apfl-comparison", "mnist", "apfl_ni", [0.1, 0.5, 0.9, 0.9])
+    found = figure_1([tmp_path])
+    assert [[row[0], row[1], round(row[2], 6), round(row[3], 6)] for row in found.summary.rows] == [
+        ["mnist", "fedavg", 30.0, 50.0], ["mnist", "apfl_ni", 60.0, 90.0],
+    ]  # fmt: skip
+    (axes,) = found.figure.axes
+    assert sorted(bar.get_height() for bar in axes.patches) == pytest.approx([30.0, 60.0])
+    best = [float(lines.get_segments()[0][0][1]) for lines in axes.collections]
+    assert sorted(best) == pytest.approx([50.0, 90.0])
+
+
+def test_figure_2_has_a_star_where_importance_was_measured(tmp_path: Path) -> None:
+    run(tmp_path, "apfl-comparison", "mnist", "fedavg", [0.1, 0.3, 0.5, 0.3])
+    run(tmp_path, "apfl-comparison", "mnist", "apfl_ni", [0.1, 0.5, 0.8, 0.9])
+    found = figure_2([tmp_path])
+    accuracy, loss = found.figure.axes
+    stars = [line for line in accuracy.lines if line.get_marker() == "*" and len(line.get_xdata())]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in stars] == [([2, 3], pytest.approx([80, 90]))]
+    curves = [list(line.get_ydata()) for line in loss.lines if line.get_marker() != "*"]
+    assert curves == [pytest.approx([0.9, 0.7, 0.5, 0.7]), pytest.approx([0.9, 0.5, 0.2, 0.1])]
+    assert found.summary.rows == [["mnist", 0, 2], ["mnist", 0, 3]]
+
+
+def test_figure_3_has_a_line_over_what_is_varied(tmp_path: Path) -> None:
+    run(tmp_path, "apfl-rate", "mnist-lr0.01", "apfl_ni", [0.5, 0.7])
+    run(tmp_path, "apfl-rate", "mnist-lr0.1", "apfl_ni", [0.7, 0.9])
+    run(tmp_path, "apfl-epochs", "letters-e20", "fedavg", [0.4, 0.6])
+    found = figure_3([tmp_path])
+    assert [axes.get_title(loc="left") for axes in found.figure.axes] == ["letters", "mnist"]
+    (line,) = found.figure.axes[1].lines
+    assert list(line.get_ydata()) == pytest.approx([float("nan")] * 2 + [60.0, 80.0], nan_ok=True)
+    assert [label.get_text() for label in found.figure.axes[1].get_xticklabels()] == ["0.0001", "0.001", "0.01", "0.1"]
+
+
+@pytest.mark.parametrize("figure", [figure_1, figure_2, figure_3])
+def test_nothing_to_draw_is_refused(figure: object, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"holds no runs of apfl-.*; name what --out named"):
+        figure([tmp_path])  # type: ignore[operator]

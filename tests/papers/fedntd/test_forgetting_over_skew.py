@@ -1,0 +1,30 @@
+"""Forgetting over heterogeneity, of runs made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedloom.core.errors import SettingError
+from fedloom.papers.fedntd.forgetting_over_skew import forgetting_over_skew
+from published_runs import cell, made
+
+
+def test_a_line_is_over_the_skews_that_have_runs(tmp_path: Path) -> None:
+    for column, forgetting in (("cifar10-s2", 0.6), ("cifar10-s10", 0.2), ("cifar10-lda0.1", 0.5), ("mnist-s2", 0.1)):
+        made(tmp_path, cell("fedntd-table1", column, "fedavg"), 0, 50.0, forgetting=forgetting)
+    found = forgetting_over_skew([tmp_path])
+    assert [row[:5] for row in found.summary.rows] == [
+        ["shards", "s10", "fedavg", 0.2, 0.26],
+        ["shards", "s2", "fedavg", 0.6, 0.59],
+        ["LDA", "lda0.1", "fedavg", 0.5, 0.51],
+    ]
+    ours, printed = found.figure.axes[0].lines
+    assert (list(ours.get_xdata()), list(ours.get_ydata())) == ([0, 3], [0.2, 0.6])
+    assert list(printed.get_ydata()) == [0.26, 0.59]
+
+
+def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="holds no runs of fedntd-table1; name what --out named"):
+        forgetting_over_skew([tmp_path])

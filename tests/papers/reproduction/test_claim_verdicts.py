@@ -1,0 +1,304 @@
+"""Verdicts on claims, from runs made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedloom.coordinator import reading
+from fedloom.papers import STUDIES, claims, recipes, reduced, tables, title
+from fedloom.papers.reproduction.claims import (
+    FAILS,
+    HOLDS,
+    NOISE,
+    NOT_RUN,
+    VERDICTS,
+    Cell,
+    Claim,
+    Judged,
+    Part,
+    above,
+    computed,
+    diverges,
+    gain,
+    judge,
+    jumps,
+    level,
+    number,
+    order,
+    same_traffic,
+    seen,
+    sentences,
+)
+from fedloom.papers.reproduction.results import FAILED, Run
+from fedloom.storage import files
+from published_runs import cell, made, result
+
+TABLE, COLUMN = "fedntd-table1", "cifar10-s2"
+NTD, AVG, PROX = (Cell(TABLE, COLUMN, row) for row in ("fedntd", "fedavg", "fedprox"))
+
+
+def of(folder: Path, *parts: Part, why: str = "", lacks: str = "") -> Judged:
+    claim = Claim(where="Table 1", text="A claim", parts=parts, why=why, lacks=lacks)
+    (found,) = judge("fedntd", [folder], declared=[claim])
+    return found
+
+
+def run(folder: Path, c: Cell, seed: int, accuracy: float, rounds: int = 200, **more: object) -> Path:
+    return made(folder, cell(c.table, c.column, c.row), seed, accuracy, rounds, **more)  # type: ignore[arg-type]
+
+
+def curve(place: Path, values: list[float], name: str = "global_accuracy") -> None:
+    """Overwrite a log by these values after the rounds 0, 1, 2, ..."""
+    lines = [json.dumps({"round": t, name: value}) + "\n" for t, value in enumerate(values)]
+    (place / "metrics.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", STUDIES)
+def test_claims_name_recipes_that_exist_and_say_why_they_cannot_be_judged(source: str) -> None:
+    declared = claims(source)
+    assert len(declared) > 10
+    assert title(source)
+    assert set(reduced(source)) <= set(tables())
+    known = {(r.table, r.column, r.row) for table in tables() for r in recipes(table)}
+    for claim in declared:
+        assert {c.key for part in claim.parts for c in part.cells} <= known, claim.text
+        assert claim.parts or claim.lacks, claim.text
+        assert not any(text.endswith(".") for text in (claim.text, claim.where, claim.published)), claim.text
+        assert all(text.endswith(".") for text in (claim.why, claim.lacks) if text), claim.text
+    assert len({(c.where, c.text) for c in declared}) == len(declared)
+
+
+@pytest.mark.parametrize(
+    ("differences", "stds", "verdict"),
+    [
+        ([5.0, 5.2], (None, None), HOLDS),
+        ([-5.0, -5.2], (None, None), FAILS),
+        ([5.0, -1.0], (None, None), NOISE),  # 2 +- 6
+        ([0.3, 0.3], (None, None), NOISE),  # no deviation is less than 0.23: 0.33
+        ([0.4, 0.4], (None, None), HOLDS),
+        ([2.8], (None, None), NOISE),  # one seed: 2 sqrt(2)
+        ([2.9], (None, None), HOLDS),
+        ([2.9], (2.0, 2.0), NOISE),  # the printed deviations
+        ([0.6], (0.1, 0.2), HOLDS),
+    ],
+)
+def test_the_rule_of_noise(differences: list[float], stds: tuple[float | None, ...], verdict: str) -> None:
+    assert order(differences, stds) == verdict
+
+
+def test_an_order_holds_fails_or_is_within_noise(tmp_path: Path) -> None:
+    for seed, (ntd, avg, prox) in enumerate([(60.0, 50.0, 60.1), (61.0, 51.0, 60.9)]):
+        for c, accuracy in ((NTD, ntd), (AVG, avg), (PROX, prox)):
+            run(tmp_path, c, seed, accuracy)
+    found = of(tmp_path, above(NTD, AVG), above(AVG, NTD), above(NTD, PROX))
+    assert [f.verdict for f in found.findings] == [HOLDS, FAILS, NOISE]
+    assert found.findings[0].ours == "cifar10-s2 fedntd 60.50, fedavg 50.50"
+    assert found.findings[0].published == "52.61, 40.14"
+    assert (found.verdict, found.seeds, found.length, found.tables) == (FAILS, "2", "full", [TABLE])
+    assert found.ours.startswith("1 holds, 1 within noise, 1 fails; cifar10-s2 fedavg 50.50, fedntd 60.50; ")
+
+
+def test_a_claim_is_as_good_as_its_worst_part(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for c, accuracy in ((NTD, 60.0), (AVG, 50.0), (PROX, 60.1)):
+            run(tmp_path, c, seed, accuracy)
+    assert of(tmp_path, above(NTD, AVG)).verdict == HOLDS
+    assert of(tmp_path, above(NTD, AVG), above(PROX, NTD)).verdict == NOISE
+    assert of(tmp_path, above(NTD, AVG), above(PROX, NTD), above(AVG, NTD)).verdict == FAILS
+    moon = Cell(TABLE, COLUMN, "moon")
+    some = of(tmp_path, above(NTD, AVG), above(NTD, moon))
+    assert some.judged == "1 of 2"
+    assert (some.verdict, some.ours) == (HOLDS, "1 holds; cifar10-s2 fedntd 60.00, fedavg 50.00")
+
+
+def test_what_has_no_runs_is_not_run(tmp_path: Path) -> None:
+    run(tmp_path, NTD, 0, 60.0)
+    found = of(tmp_path, above(NTD, AVG), gain(NTD, AVG, 1.0), level(NTD, AVG), diverges(AVG), lacks="No run.")
+    assert {f.verdict for f in found.findings} == {NOT_RUN}
+    row = found.row()
+    assert (row["verdict"], row["ours"], row["length"], row["seeds"], row["why"]) == (NOT_RUN, "", "", "", "No run.")
+    assert of(tmp_path).verdict == NOT_RUN
+
+
+def test_runs_of_other_settings_are_no_comparison_and_of_like_ones_name_them(tmp_path: Path) -> None:
+    run(tmp_path, NTD, 0, 60.0, local__epochs=1)
+    run(tmp_path, AVG, 0, 50.0)
+    (finding,) = (found := of(tmp_path, above(NTD, AVG))).findings
+    assert (found.verdict, finding.ours) == (
+        NOT_RUN,
+        "cifar10-s2 fedntd and fedavg not comparable (other settings or no common seed)",
+    )
+    run(tmp_path / "alike", NTD, 0, 60.0, local__epochs=1)
+    run(tmp_path / "alike", AVG, 0, 50.0, local__epochs=1)
+    found = of(tmp_path / "alike", above(NTD, AVG))
+    assert (found.verdict, found.length) == (HOLDS, "local.epochs 1")
+
+
+def test_runs_of_unequal_length_are_compared_where_both_are(tmp_path: Path) -> None:
+    """FedNTD falls to nothing after round 40, where FedProx ends."""
+    place = run(tmp_path, NTD, 0, 60.0)
+    curve(place, [0.1] + [0.6] * 40 + [0.01] * 160)
+    run(tmp_path, PROX, 0, 50.0, rounds=40)
+    run(tmp_path, AVG, 0, 50.0)
+    found = of(tmp_path, above(NTD, PROX))
+    assert (found.verdict, found.length) == (HOLDS, "40 of 200 rounds")
+    assert of(tmp_path, above(NTD, AVG)).verdict == FAILS
+    both = of(tmp_path, above(NTD, PROX), above(NTD, AVG))
+    assert both.length == "40 of 200 rounds; full"
+
+
+def test_a_gain_may_be_larger_than_printed_and_not_much_smaller(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        run(tmp_path, NTD, seed, 60.0)
+        run(tmp_path, AVG, seed, 50.0)
+    for printed, verdict in ((5.0, HOLDS), (12.0, HOLDS), (14.0, FAILS)):
+        (finding,) = of(tmp_path, gain(NTD, AVG, printed)).findings
+        assert (finding.verdict, finding.ours) == (verdict, "cifar10-s2 +10.00")
+    assert of(tmp_path, gain(AVG, NTD, -10.0)).verdict == FAILS  # a loss is no gain
+
+
+def test_a_number_is_judged_at_its_full_length_alone(tmp_path: Path) -> None:
+    run(tmp_path, NTD, 0, 53.0)
+    run(tmp_path, AVG, 0, 60.0)
+    run(tmp_path, PROX, 0, 41.48, rounds=40)
+    found = of(tmp_path, number(NTD), number(AVG), number(PROX))
+    assert [f.verdict for f in found.findings] == [HOLDS, FAILS, NOT_RUN]
+    assert found.findings[1].ours == "cifar10-s2 fedavg 60.00 for 40.14"
+
+
+def test_methods_may_be_level(tmp_path: Path) -> None:
+    for c, accuracy in ((NTD, 60.0), (AVG, 60.9), (PROX, 75.0)):
+        for seed in (0, 1):
+            run(tmp_path, c, seed, accuracy)
+    found = of(tmp_path, level(NTD, AVG), level(NTD, PROX), level(PROX, NTD))
+    assert [f.verdict for f in found.findings] == [HOLDS, FAILS, FAILS]
+
+
+def test_divergence_is_of_runs_that_failed(tmp_path: Path) -> None:
+    place = run(tmp_path, AVG, 0, 10.0, rounds=3)
+    assert of(tmp_path, diverges(AVG)).verdict == NOT_RUN  # it may still
+    files.write(place, FAILED, reading.sealed({"why": "a loss is not finite"}))
+    assert of(tmp_path, diverges(AVG)).verdict == HOLDS
+    run(tmp_path, AVG, 1, 50.0)
+    assert of(tmp_path, diverges(AVG)).verdict == NOISE
+    run(tmp_path, NTD, 0, 50.0)
+    assert of(tmp_path, diverges(NTD)).verdict == FAILS
+    (finding,) = of(tmp_path / "none", above(NTD, AVG)).findings
+    assert finding.ours == ""
+
+
+def test_a_method_that_failed_is_named_where_it_cannot_be_compared(tmp_path: Path) -> None:
+    files.write(run(tmp_path, AVG, 0, 10.0, rounds=3), FAILED, reading.sealed({"why": "a loss is not finite"}))
+    run(tmp_path, NTD, 0, 50.0)
+    found = of(tmp_path, above(NTD, AVG))
+    assert (found.verdict, found.ours) == (NOT_RUN, "cifar10-s2: fedavg failed in every seed")
+
+
+def test_what_is_so_of_some_seeds_is_within_noise(tmp_path: Path) -> None:
+    def even(one: Run, rounds: int) -> tuple[bool, str] | None:
+        return None if one.seed == 4 else (one.seed % 2 == 0, f"{rounds} rounds")
+
+    for seed, verdict in ((4, NOT_RUN), (0, HOLDS), (1, NOISE)):
+        run(tmp_path, NTD, seed, 50.0)
+        assert of(tmp_path, seen([NTD], even)).verdict == verdict
+    found = of(tmp_path, seen([NTD], even))
+    assert (found.seeds, found.ours) == ("2", "cifar10-s2 fedntd: 200 rounds")
+    assert of(tmp_path, seen([NTD], lambda one, rounds: (False, f"{one.seed}"))).ours == (
+        "cifar10-s2 fedntd: seed 0: 0, seed 1: 1, seed 4: 4"
+    )
+
+
+def test_nothing_is_said_of_a_method_of_which_a_run_failed(tmp_path: Path) -> None:
+    """The others may be the lucky ones."""
+    part = seen([NTD], lambda one, rounds: (True, "so"))
+    run(tmp_path, NTD, 0, 50.0)
+    assert of(tmp_path, part).verdict == HOLDS
+    files.write(run(tmp_path, NTD, 1, 50.0, rounds=3), FAILED, reading.sealed({"why": "a loss is not finite"}))
+    found = of(tmp_path, part)
+    assert (found.verdict, found.ours) == (NOT_RUN, "cifar10-s2: a run of fedntd failed")
+
+
+def test_a_number_may_be_found_in_the_runs_of_another_method(tmp_path: Path) -> None:
+    part = above(NTD, AVG, instead=PROX._replace(called="fedavg"))
+    run(tmp_path, NTD, 0, 50.0)
+    run(tmp_path, PROX, 0, 40.0)
+    (finding,) = of(tmp_path, part).findings
+    assert finding.ours == "cifar10-s2 fedntd 50.00, fedavg 40.00"
+    run(tmp_path, AVG, 0, 60.0)
+    assert of(tmp_path, part).verdict == FAILS  # its own runs come first
+
+
+def test_sentences_say_what_the_rows_of_a_table_do_not(tmp_path: Path) -> None:
+    run(tmp_path, NTD, 0, 52.0)
+    run(tmp_path, AVG, 0, 40.0)
+    declared = [
+        Claim(where="Table 1", text="Numbers", parts=[number(NTD)]),
+        Claim(where="Table 1", text="An order", parts=[above(NTD, AVG), above(NTD, PROX)]),
+        Claim(where="a proof", text="A computation", parts=[computed(lambda: (True, "so"))]),
+    ]
+    there = [result(cell(*c.key), tmp_path) for c in (NTD, AVG)]
+    assert sentences(declared, there) == ["An order: holds (cifar10-s2 fedntd 52.00, fedavg 40.00)."]
+
+
+def test_forgetting_is_another_number_of_the_same_runs(tmp_path: Path) -> None:
+    ntd, avg = (c._replace(measure="forgetting") for c in (NTD, AVG))
+    for seed in (0, 1):
+        run(tmp_path, NTD, seed, 60.0, forgetting=0.3)
+        run(tmp_path, AVG, seed, 60.0, forgetting=0.5)
+    (finding,) = of(tmp_path, above(avg, ntd)).findings
+    assert (finding.verdict, finding.ours) == (HOLDS, "cifar10-s2 fedavg 50.00, fedntd 30.00")
+    assert finding.published == "59.00, 43.00"
+
+
+def test_the_best_round_is_another_reading(tmp_path: Path) -> None:
+    curve(run(tmp_path, NTD, 0, 0), [0.1, *[0.9] * 199, 0.2])
+    curve(run(tmp_path, AVG, 0, 0), [0.1, *[0.5] * 200])
+    assert of(tmp_path, above(NTD, AVG)).verdict == FAILS
+    assert of(tmp_path, above(NTD._replace(reading="best"), AVG._replace(reading="best"))).verdict == HOLDS
+
+
+def test_jumps_are_changes_after_the_first_round(tmp_path: Path) -> None:
+    curve(run(tmp_path, NTD, 0, 0), [0.1, *[0.5] * 200])
+    curve(run(tmp_path, AVG, 0, 0), [0.1, *[0.4, 0.5] * 100])
+    (finding,) = of(tmp_path, above(AVG, NTD, jumps, " points a round")).findings
+    assert (finding.verdict, finding.ours) == (
+        HOLDS, "cifar10-s2 fedavg 10.00 points a round, fedntd 0.00 points a round",
+    )  # fmt: skip
+
+
+def test_bytes_are_compared_over_the_rounds_of_both(tmp_path: Path) -> None:
+    def logged(c: Cell, rounds: int, down: int, up: int) -> None:
+        lines = [{"round": t, "global_accuracy": 0.5, "bytes_down": down, "bytes_up": up} for t in range(rounds + 1)]
+        place = run(tmp_path, c, 0, 50.0, rounds=rounds)
+        (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    logged(AVG, 40, 100, 100)
+    logged(NTD, 200, 100, 100)
+    logged(PROX, 40, 150, 100)
+    assert of(tmp_path, same_traffic(NTD, AVG)).verdict == HOLDS
+    found = of(tmp_path, same_traffic(PROX, AVG))
+    assert (found.verdict, found.ours) == (
+        FAILS, "cifar10-s2 fedprox and fedavg: 1.5 times the bytes down, 1 times up",
+    )  # fmt: skip
+
+
+def test_a_computation_needs_no_runs(tmp_path: Path) -> None:
+    found = of(tmp_path, computed(lambda: (True, "1 = 1")))
+    assert (found.verdict, found.ours, found.length, found.seeds) == (HOLDS, "1 = 1", "computed", "")
+    assert of(tmp_path, computed(lambda: (False, "1 = 2"))).verdict == FAILS
+
+
+def test_an_explanation_is_told_where_it_is_needed(tmp_path: Path) -> None:
+    true, false = (computed(lambda holds=holds: (holds, "")) for holds in (True, False))
+    assert [of(tmp_path, part, why="Because.").row()["why"] for part in (true, false)] == ["", "Because."]
+    assert set(VERDICTS) == {HOLDS, NOISE, FAILS, NOT_RUN}
+
+
+@pytest.mark.parametrize("text", ["fednt", "claims"])
+def test_an_unknown_source_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown source '{text}'.*; there are fedntd, "):
+        claims(text)
