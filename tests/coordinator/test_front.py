@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fedloom.coordinator.replay import RoundReplay
 from torch import Tensor, nn
 
 import fedloom as fl
 from fedloom.coordinator import Job, front
+from fedloom.coordinator.replay import RoundReplay
 from fedloom.coordinator.rounds import Coordinator
 from fedloom.core import tree
 from fedloom.core.augment import Augment
@@ -277,6 +277,8 @@ def test_runs_of_one_comparison_share_the_outputs() -> None:
 
 
 class Reader(fl.FedAvg):
+    needs_front = False
+
     @fl.on_client
     def local_update(self, client: fl.Client[Any], sent: fl.Weights) -> Any:
         client.model.features(sent, client.train.x[:2], "0")
