@@ -277,6 +277,8 @@ def test_runs_of_one_comparison_share_the_outputs() -> None:
 
 
 class Reader(fl.FedAvg):
+    needs_front = False
+
     @fl.on_client
     def local_update(self, client: fl.Client[Any], sent: fl.Weights) -> Any:
         client.model.features(sent, client.train.x[:2], "0")
