@@ -22,6 +22,9 @@ _OF_FORM = {
 }
 
 
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
 @dataclass(frozen=True)
 class Front:
     """Layers by name, in the order of a pass: the first is given the network's input, each other what came before."""
@@ -161,7 +164,7 @@ def _is_settled(name: str, layer: nn.Module, stays: Collection[str]) -> bool:
     parts = [*layer.modules()]
     return (
         all(f"{name}.{n}" in stays for n in tensors)
-        and not any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p for m in parts)
+        and not any(isinstance(m, _DROPOUTS) and m.training and m.p for m in parts)
         and not any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is None for m in parts)
     )
 
