@@ -247,7 +247,7 @@ def test_a_rank_with_another_backbone_is_refused() -> None:
     assert one.ranks == [1]
     one.close()
     one.wires = InProcess([rank(alike), rank(other)])
-    with pytest.raises(SettingError, match=r"two of them differ in .* networks or the weights that these start from"):
+    with pytest.raises(SettingError, match=r"two differ in .* networks or initial weights"):
         one.open()
 
 
