@@ -257,13 +257,6 @@ def test_beyond_the_bound_of_memory_outputs_are_on_disk(monkeypatch: pytest.Monk
     assert "more than is kept on disk" in said_of(job(Exact()))
 
 
-def test_chunks_are_those_of_the_whole_network() -> None:
-    once, always = (Coordinator(job(Exact(), front=how, engine="stacked")) for how in ("auto", "off"))
-    assert once.fronts["net"].startswith("body, computed once")
-    assert once.engine.fixed() == always.engine.fixed()
-    assert "chunks" in once.engine.fixed()
-
-
 def test_runs_of_one_comparison_share_the_outputs() -> None:
     parts, net, jobs = clients(), Exact(), []
     for algorithm in (fl.FedAvg(local=LOCAL), fl.Scaffold(local=LOCAL)):
