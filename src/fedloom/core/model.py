@@ -21,7 +21,7 @@ from fedloom import models
 from fedloom.core import patterns
 from fedloom.core.batches import Batch, padded_batch
 from fedloom.core.errors import SettingError, StackingError
-from fedloom.core.front_layers import Front, Watch, chain_of, found, skip
+from fedloom.core.fronts import Front, Watch, chain_of, found, skip
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.naming import by_python_name

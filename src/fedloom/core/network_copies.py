@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedloom.core.front_layers import passed_on
+from fedloom.core.fronts import passed_on
 
 
 class Called(nn.Module):
