@@ -247,7 +247,7 @@ def test_a_rank_with_another_backbone_is_refused() -> None:
     assert one.ranks == [1]
     one.close()
     one.wires = InProcess([rank(alike), rank(other)])
-    with pytest.raises(SettingError, match="two differ in .* networks or initial weights"):
+    with pytest.raises(SettingError, match=r"two differ in .* networks or initial weights"):
         one.open()
 
 

@@ -20,7 +20,7 @@ from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.batches import Batch, padded
 from fedloom.core.errors import first_line
-from fedloom.core.front import Front, same_bits
+from fedloom.core.fronts import Front, same_bits
 from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.random import derive
@@ -55,7 +55,7 @@ def settled(job: Plan, engine: Engine, cohort: int, count: int | None) -> tuple[
     1. `front` is off, examples are on devices, steps are compiled or of mixed precision, clients have several
        architectures, inputs are augmented, or the algorithm needs the whole network: in every pass;
     2. the run computes no more examples, in all its rounds, than are to be computed once and tried: in every pass;
-    3. no layers are a front (`core/front.py`): in every pass;
+    3. no layers are a front (`core/fronts.py`): in every pass;
     4. the largest front whose outputs are the same bits in the batches that occur, and behind which logits and
        gradients are: once, in memory up to 2 GiB, else on disk up to 64 GiB and half of what is free there (on a GPU
        in memory alone, up to a quarter of what is free);

@@ -86,10 +86,10 @@ class Coordinator:
         examples, self.fronts = population, dict[str, str]()
         if trains:
             examples, self.fronts = settled(job, self.engine, self.cohort_size, self.num_threads)
-        if examples is not population:  # chosen is what the whole network needs: results must not differ by the front
+        if examples is not population:
             self.trained = pooled(examples) if algorithm.pooled else examples
-            chosen = self.engine.fixed()
-            self.engine = kind(self.trained, algorithm, replace(options, chunks=chosen.get("chunks")))
+            chunks = self.engine.fixed().get("chunks")  # of a GPU's free memory, which the outputs now share
+            self.engine = kind(self.trained, algorithm, replace(options, chunks=chunks))
         if isinstance(self.engine, Devices):
             self.engine.fleet = job.fleet
         reason = stored.get("engine_reason", reason)

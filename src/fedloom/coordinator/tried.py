@@ -10,7 +10,8 @@ from fedloom.coordinator.job import Plan
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError, first_line
 from fedloom.core.losses import objective
-from fedloom.core.model import Model, NotCopied, own_defaults
+from fedloom.core.model import Model, own_defaults
+from fedloom.core.network_copies import NotCopied
 from fedloom.core.task import Classification, Hinge, Task, check_padding, notes_of, right_of
 from fedloom.core.types import Params, Weights
 from fedloom.evaluate import classify

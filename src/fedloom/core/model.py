@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.overrides import TorchFunctionMode
 
 from fedloom import models
 from fedloom.core import patterns
 from fedloom.core.batches import Batch, padded_batch
 from fedloom.core.errors import SettingError, StackingError
-from fedloom.core.front import Front, Watch, chain_of, found, passed_on, skip
+from fedloom.core.fronts import Front, Watch, chain_of, found, skip
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.naming import by_python_name
+from fedloom.core.network_copies import Called, Tapped, computed_tensors, copied, skeleton_of
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
 from fedloom.core.types import Params, Weights
 
@@ -70,7 +70,7 @@ class Model:
     ) -> None:
         self.seeded = not isinstance(build, nn.Module)  # whether the initial weights depend on the seed
         if isinstance(build, nn.Module):
-            module = _copied(build, {id(b): b.detach().clone() for b in build.buffers() if b.grad_fn is not None})
+            module = copied(build, {id(b): b.detach().clone() for b in build.buffers() if b.grad_fn is not None})
             self._build: Callable[[], nn.Module] = lambda: module
         else:
             if missing := _arguments(build):
@@ -109,15 +109,15 @@ class Model:
         self.has_statistics = any(m.running_mean is not None for m in norms)  # running ones, which `moments` are like
         self._tried: dict[torch.Size, bool] = {}  # see `_given`
         self._chosen: dict[str, tuple[str, ...]] = {}
-        self._training, self._evaluating = _skeleton(module).train(), _skeleton(module).eval()
+        self._training, self._evaluating = skeleton_of(module).train(), skeleton_of(module).eval()
         for part in whole_modules(self._training, stays):
             part.eval()
         self._wrap()
-        self.computed = _computed(module)
+        self.computed = computed_tensors(module)
 
     def _wrap(self) -> None:
-        self._called_training, self._called_evaluating = _Called(self._training), _Called(self._evaluating)
-        self._tapped_training, self._tapped_evaluating = _Tapped(self._training), _Tapped(self._evaluating)
+        self._called_training, self._called_evaluating = Called(self._training), Called(self._evaluating)
+        self._tapped_training, self._tapped_evaluating = Tapped(self._training), Tapped(self._evaluating)
         evaluating = (self._evaluating, self._called_evaluating, self._tapped_evaluating)
         called = (self._training, self._called_training, self._tapped_training, *evaluating)
         self._attributes = {network: [vars(part) for part in network.modules()] for network in called}  # see `_pass`
@@ -446,7 +446,7 @@ class Model:
 
     def through(self, front: Front) -> Callable[[Tensor], Tensor]:
         """Return the function of inputs that a front is, in evaluation mode."""
-        layers = chain_of(_copied(self._evaluating, {}), front)
+        layers = chain_of(copied(self._evaluating, {}), front)
         names = [(f"{name}.", f"{i}.") for i, name in enumerate(front.layers)]
         tensors = {
             new + n.removeprefix(old): t for old, new in names for n, t in self.frozen.items() if n.startswith(old)
@@ -465,7 +465,7 @@ class Model:
         """
         rest = copy.copy(self)
         rest._training, rest._evaluating = (
-            skip(_copied(network, {}), front) for network in (self._training, self._evaluating)
+            skip(copied(network, {}), front) for network in (self._training, self._evaluating)
         )
         rest._wrap()
         rest.front = front
@@ -535,118 +535,6 @@ class Features:
     @property
     def by_batch(self) -> bool:
         return self.model.by_batch
-
-
-class _Called(nn.Module):
-    """A wrapper that reaches a module's other methods through `functional_call`, which calls `forward` alone."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor, call: Callable[[nn.Module, Tensor], Any]) -> Any:
-        return call(self.module, x)
-
-
-class _Tapped(nn.Module):
-    """A module whose `forward` also returns what its method or layer `name` has returned on the way."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.layers = dict(module.named_modules())
-
-    def forward(self, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
-        seen: list[Tensor] = []
-        with contextlib.ExitStack() as stack:
-            if name in self.layers:
-                if passed_on(self.layers[name]):
-                    raise TypeError(f"layer {name!r} is frozen and computed once for each example: set front = 'off'")
-                hook = self.layers[name].register_forward_hook(lambda layer, args, out: seen.append(_copy(out)))
-                stack.callback(hook.remove)
-            else:
-                self._tap_method(name, seen)
-                stack.callback(delattr, self.module, name)
-            logits = self.module(x)
-        if len(seen) != 1 or not isinstance(seen[0], Tensor) or seen[0].ndim < 2:
-            raise TypeError(
-                f"features come from one call of {name!r} in a pass, which returns a tensor [B, ...]; "
-                f"{type(self.module).__name__} calls it {len(seen)} times: name another layer or method"
-            )
-        return logits, seen[0].flatten(1)
-
-    def _tap_method(self, name: str, seen: list[Tensor]) -> None:
-        method = getattr(self.module, name, None)
-        if not callable(method):
-            raise TypeError(
-                f"{type(self.module).__name__} has no method {name}(x) and no layer {name!r}: "
-                "define it to return the input of the last layer"
-            )
-
-        def tapped(*args: Tensor) -> Tensor:
-            out: Tensor = method(*args)
-            seen.append(_copy(out))
-            return out
-
-        setattr(self.module, name, tapped)
-
-
-def _copy(out: Any) -> Any:
-    """Copy what a layer has returned: the next one may write over it, as `nn.ReLU(inplace=True)` does."""
-    return out.clone() if isinstance(out, Tensor) else out
-
-
-def _skeleton(module: nn.Module) -> nn.Module:
-    """Return a copy whose parameters and buffers have shapes but no storage."""
-    memo: dict[int, Any] = {}
-    for p in module.parameters():
-        memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False)
-    for b in module.buffers():
-        memo[id(b)] = torch.empty_like(b, device="meta")
-    return _copied(module, memo)
-
-
-def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    with _WithoutComputed():
-        return copy.deepcopy(module, memo)
-
-
-@dataclass(frozen=True)
-class NotCopied:
-    """Placeholder, in a copy of a network, for a tensor computed from parameters, which PyTorch never copies.
-
-    A forward that computes it anew goes on. One that reads it fails, since its values would not follow the weights.
-    """
-
-    shape: torch.Size
-
-
-class _WithoutComputed(TorchFunctionMode):
-    """A mode in which a copy of a computed tensor is a `NotCopied`."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.__deepcopy__ and _is_computed(args[0]):
-            return NotCopied(args[0].shape)
-        return func(*args, **(kwargs or {}))
-
-
-def _computed(module: nn.Module) -> list[str]:
-    """Return the names of attributes, of layers too, that hold tensors with a graph."""
-    own = {"_parameters", "_buffers", "_modules"}
-    return [
-        f"{layer}.{name}".removeprefix(".")
-        for layer, part in module.named_modules()
-        for name, value in vars(part).items()
-        if name not in own and _is_computed(value)
-    ]
-
-
-def _is_computed(value: Any) -> bool:
-    """Return whether a value is a tensor with a graph, or a collection with such a tensor in it."""
-    if isinstance(value, Tensor):
-        return not nn.parameter.is_lazy(value) and value.grad_fn is not None
-    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return any(map(_is_computed, inside))
 
 
 def student_among(models: Mapping[str, Model], name: str) -> Model:

@@ -69,11 +69,19 @@ def introduction(methods: Sequence[Method]) -> str:
     models = {repr(m): m for run in runs if isinstance(m := part(run.history.manifest, "models"), dict)}
     if len(models) == 1:
         (sizes,) = models.values()
-        out += "; " + ", ".join(f"{printable(str(n))} ({_thousands(str(p))} parameters)" for n, p in sizes.items())
+        frozen = next(part(run.history.manifest, "frozen") or {} for run in runs)
+        out += "; " + ", ".join(_sized(str(n), p, frozen.get(n, 0)) for n, p in sizes.items())
     elif model := _same(part(run.history.settings, "model") for run in runs):
         out += f"; model {model}"
     spent = sum(map(total_seconds, runs))
     return out + "." + (f" Computing took {duration(spent)} in all, evaluation included." if spent else "")
+
+
+def _sized(name: str, trained: Any, frozen: Any) -> str:
+    """Describe a network by the number of its parameters: "net (18 trained of 53 parameters)"."""
+    if not (isinstance(trained, int) and isinstance(frozen, int) and frozen):
+        return f"{printable(name)} ({_thousands(str(trained))} parameters)"
+    return f"{printable(name)} ({trained:,} trained of {trained + frozen:,} parameters)"
 
 
 def findings(methods: Sequence[Method]) -> Iterator[str]:

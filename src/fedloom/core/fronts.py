@@ -20,6 +20,7 @@ _OF_FORM = {
     *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "layout", "is_cuda")),
     *(Tensor.size, Tensor.dim, Tensor.__len__, Tensor.is_floating_point, Tensor.numel),
 }
+_DROPOUT = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDropout | nn.FeatureAlphaDropout
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _is_settled(name: str, layer: nn.Module, stays: Collection[str]) -> bool:
     parts = [*layer.modules()]
     return (
         all(f"{name}.{n}" in stays for n in tensors)
-        and not any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p for m in parts)
+        and not any(isinstance(m, _DROPOUT) and m.training for m in parts)
         and not any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is None for m in parts)
     )
 

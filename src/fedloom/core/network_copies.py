@@ -1,0 +1,127 @@
+"""Copies of a network without its tensors, and wrappers by which a pass reaches its methods and layers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from fedloom.core.fronts import passed_on
+
+
+class Called(nn.Module):
+    """A wrapper that reaches a module's other methods through `functional_call`, which calls `forward` alone."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor, call: Callable[[nn.Module, Tensor], Any]) -> Any:
+        return call(self.module, x)
+
+
+class Tapped(nn.Module):
+    """A module whose `forward` also returns what its method or layer `name` has returned on the way."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.layers = dict(module.named_modules())
+
+    def forward(self, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
+        seen: list[Tensor] = []
+        with contextlib.ExitStack() as stack:
+            if name in self.layers:
+                if passed_on(self.layers[name]):
+                    raise TypeError(f"layer {name!r} is frozen and computed once for each example: set front = 'off'")
+                hook = self.layers[name].register_forward_hook(lambda layer, args, out: seen.append(_copy(out)))
+                stack.callback(hook.remove)
+            else:
+                self._tap_method(name, seen)
+                stack.callback(delattr, self.module, name)
+            logits = self.module(x)
+        if len(seen) != 1 or not isinstance(seen[0], Tensor) or seen[0].ndim < 2:
+            raise TypeError(
+                f"features come from one call of {name!r} in a pass, which returns a tensor [B, ...]; "
+                f"{type(self.module).__name__} calls it {len(seen)} times: name another layer or method"
+            )
+        return logits, seen[0].flatten(1)
+
+    def _tap_method(self, name: str, seen: list[Tensor]) -> None:
+        method = getattr(self.module, name, None)
+        if not callable(method):
+            raise TypeError(
+                f"{type(self.module).__name__} has no method {name}(x) and no layer {name!r}: "
+                "define it to return the input of the last layer"
+            )
+
+        def tapped(*args: Tensor) -> Tensor:
+            out: Tensor = method(*args)
+            seen.append(_copy(out))
+            return out
+
+        setattr(self.module, name, tapped)
+
+
+def _copy(out: Any) -> Any:
+    """Copy what a layer has returned: the next one may write over it, as `nn.ReLU(inplace=True)` does."""
+    return out.clone() if isinstance(out, Tensor) else out
+
+
+def skeleton_of(module: nn.Module) -> nn.Module:
+    """Return a copy whose parameters and buffers have shapes but no storage."""
+    memo: dict[int, Any] = {}
+    for p in module.parameters():
+        memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False)
+    for b in module.buffers():
+        memo[id(b)] = torch.empty_like(b, device="meta")
+    return copied(module, memo)
+
+
+def copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    with _WithoutComputed():
+        return copy.deepcopy(module, memo)
+
+
+@dataclass(frozen=True)
+class NotCopied:
+    """Placeholder, in a copy of a network, for a tensor computed from parameters, which PyTorch never copies.
+
+    A forward that computes it anew goes on. One that reads it fails, since its values would not follow the weights.
+    """
+
+    shape: torch.Size
+
+
+class _WithoutComputed(TorchFunctionMode):
+    """A mode in which a copy of a computed tensor is a `NotCopied`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and _is_computed(args[0]):
+            return NotCopied(args[0].shape)
+        return func(*args, **(kwargs or {}))
+
+
+def computed_tensors(module: nn.Module) -> list[str]:
+    """Return the names of attributes, of layers too, that hold tensors with a graph."""
+    own = {"_parameters", "_buffers", "_modules"}
+    return [
+        f"{layer}.{name}".removeprefix(".")
+        for layer, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in own and _is_computed(value)
+    ]
+
+
+def _is_computed(value: Any) -> bool:
+    """Return whether a value is a tensor with a graph, or a collection with such a tensor in it."""
+    if isinstance(value, Tensor):
+        return not nn.parameter.is_lazy(value) and value.grad_fn is not None
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return any(map(_is_computed, inside))
