@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fedloom as fl
+from fedloom.algorithms.shared.one_shot import statistics_distance
 from fedloom.core import tree
 from fedloom.core.batches import Batch
 from fedloom.core.errors import SettingError
@@ -262,3 +263,29 @@ def test_a_forward_that_writes_on_frozen_tensors_is_refused_before_the_run() -> 
 
     with pytest.raises(SettingError, match=r"share the frozen tensors of a network, and net writes on 'histogram'"):
         run(fl.FedAvg(local=LOCAL), federation(), Model(Counts(), name="net"))
+
+
+def test_images_are_compared_with_the_statistics_of_frozen_layers() -> None:
+    """DENSE's L_BN, of a network whose BatchNorm is trained and of one whose BatchNorm is frozen."""
+    x = torch.randn(6, 4)
+    whole, frozen = (Model(Net(), frozen=words) for words in ("", "norm"))
+    expected = statistics_distance(whole, whole.init(0), x)[1]
+    assert torch.equal(statistics_distance(frozen, frozen.init(0), x)[1], expected)
+    assert expected > 0
+
+
+def test_constants_of_a_function_need_no_seed_unless_they_are_random() -> None:
+    class Ordered(nn.Module):
+        def __init__(self, random: bool) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 2)
+            self.register_buffer("order", torch.randperm(3) if random else torch.arange(3).flip(0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x[:, self.order])  # type: ignore[no-any-return]
+
+    plain, drawn = Model(lambda: Ordered(random=False)), Model(lambda: Ordered(random=True))
+    assert plain(plain.init(0), torch.ones(2, 3)).shape == (2, 2)
+    with pytest.raises(SettingError, match=r"ask model\.bind\(seed\)"):
+        [Model(lambda: Ordered(random=True)).frozen for _ in range(2)]
+    assert torch.equal(drawn.bind(5).frozen["order"], drawn.bind(5).frozen["order"])

@@ -139,15 +139,17 @@ def test_the_loop_traces_whole_batches_alone(kept: list[Programs]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["none", "trace"])
 def test_a_run_goes_on_in_the_form_it_began_with(form: Any, tmp_path: Path) -> None:
-    """Also one that began when the default was none; and nobody may ask for another."""
+    """Nobody may ask for another, nor leave the choice open."""
     one, two = settings(rounds=1, compilation=form, engine="loop"), settings(rounds=3, engine="loop")
     job = FedAvg(local=LOCAL), ragged(6), mlp
     run(*job, one, directory=tmp_path)
-    asked = dataclasses.replace(two, compilation="compile")
-    with pytest.raises(SettingError, match=f'run.compilation was "{form}" and is "compile"'):
-        run(*job, asked, directory=tmp_path, resume=True)
-    got = run(*job, two, directory=tmp_path, resume=True)
-    assert got.metrics[1:] == run(*job, dataclasses.replace(two, compilation=form)).metrics[1:]
+    for other in ("compile", "auto"):
+        asked = dataclasses.replace(two, compilation=other)
+        with pytest.raises(SettingError, match=f'run.compilation was "{form}" and is "{other}"'):
+            run(*job, asked, directory=tmp_path, resume=True)
+    same = dataclasses.replace(two, compilation=form)
+    got = run(*job, same, directory=tmp_path, resume=True)
+    assert got.metrics[1:] == run(*job, same).metrics[1:]
     manifest = History.read(tmp_path).manifest
     assert manifest["run"]["compilation"] == manifest["fixed"]["compilation"] == form
 

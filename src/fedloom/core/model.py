@@ -100,7 +100,12 @@ class Model:
         self.num_frozen = sum(p.numel() for n, p in module.named_parameters() if n in stays)
         self._bound: weakref.WeakValueDictionary[Any, Model] = weakref.WeakValueDictionary()
         self.front: Front | None = None  # what is not computed any more: its outputs are the inputs, see `behind`
-        self._frozen: Params | None = None if stays and self.seeded else self._frozen_at(0, torch.float32, _CPU)
+        # Frozen parameters of a function's network depend on the seed; constants, as a rule, do not.
+        self._frozen: Params | None = None
+        if not self.seeded or not self.num_frozen:
+            self._frozen, other = (self._frozen_at(seed, torch.float32, _CPU) for seed in (0, int(self.seeded)))
+            if any(not torch.equal(t, other[name]) for name, t in self._frozen.items()):
+                self._frozen = None
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
         self._drawing = next((type(m).__name__ for m in module.modules() if draws_unseen(m)), None)
