@@ -160,6 +160,9 @@ def test_frozen_values_of_a_function_follow_the_seed_and_are_there_once() -> Non
     torch.testing.assert_close(model.bind(3)(model.init(3), torch.ones(2, 4)), Model(Net)(whole, torch.ones(2, 4)))
     plain = Model(Net)
     assert plain.bind(3) is plain
+    drawn = Model(lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), frozen="0")
+    assert torch.equal(drawn.bind(3).frozen["0.weight"], drawn.whole(3)["0.weight"])
+    assert not torch.equal(drawn.bind(3).frozen["0.weight"], drawn.bind(4).frozen["0.weight"])
     gc.collect()
     assert not model._bound  # nobody keeps what nobody uses
 
@@ -182,6 +185,11 @@ def two_groups(start: fl.Weights, only: set[str], batches: Any, loss: Any) -> di
     return {n: p.detach() for n, p in params.items()}
 
 
+def pulled(g: Any, w: Any) -> Any:
+    """Pull towards 0; the gradient of what is not trained is 0, so the first factor is 1."""
+    return (1 + g["2.weight"].abs().sum()) * g + 0.5 * w
+
+
 class Phases(fl.FedAvg):
     """Trains the head, then the body: two phases as a user writes them."""
 
@@ -189,7 +197,7 @@ class Phases(fl.FedAvg):
     def local_update(self, client: fl.Client[Any], sent: fl.Weights) -> Any:
         w = self.received(client, sent)
         w = self.train(client, w, only="last:1")
-        w = self.train(client, w, w.params, loss=None, only="0", correct=lambda g, w: g + 0.5 * w)
+        w = self.train(client, w, w.params, loss=None, only="0", correct=pulled)
         return self.answer(client, w)
 
 

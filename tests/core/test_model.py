@@ -619,3 +619,16 @@ def test_images_lie_by_pixels_wherever_the_forward_takes_them(channels: int) -> 
         trained = model._training.by_pixels
         model.train(model.init(0), replace(batch(x), x=x))
         assert trained[-1] is expected
+
+
+def test_the_last_recurrent_layer_drops_nothing() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = nn.GRU(4, 4, num_layers=2, dropout=0.5, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.gru(x)[0].flatten(1)  # type: ignore[no-any-return]
+
+    model = Model(Last())
+    assert bool((model.train(model.init(0), batch(torch.randn(5, 3, 4)))[0] != 0).all())
