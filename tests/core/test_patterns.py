@@ -56,11 +56,11 @@ def test_a_layer_that_has_the_name_of_a_kind_is_told_apart() -> None:
     network = nn.ModuleDict({"norm": nn.LayerNorm(3), "other": nn.LayerNorm(3)})
     names = [name for name, _ in network.named_parameters()]
     with pytest.warns(SettingWarning, match=r"'norm' means all 2 layers .* write 'norm\.\*' for that layer alone"):
-        patterns.check_chosen("norm", names, names, network, "net")
+        patterns.select("norm", names, names, network, "net")
     assert patterns.chosen("norm.*", names, names, patterns.kinds_of(network)) == {"norm.weight", "norm.bias"}
 
 
 @pytest.mark.parametrize("word", ["hed", "!hed", "embeding"])
 def test_a_word_that_chooses_nothing_is_refused(word: str) -> None:
     with pytest.raises(SettingError, match=rf"'{word.removeprefix('!')}' matches no tensor of net: .*conv1, .*norm"):
-        patterns.check_chosen(f"* {word}", NAMES, PARAMS, NETWORK, "net")
+        patterns.select(f"* {word}", NAMES, PARAMS, NETWORK, "net")

@@ -224,3 +224,19 @@ def test_another_shape_names_the_way_out(tmp_path: Path) -> None:
         load_network(path, Model(lambda: classifier(4), name="net"))
     with pytest.raises(SettingError, match="'3' matches no tensor of net"):
         load_network(path, Model(lambda: classifier(4), name="net"), only="3")
+
+
+class Adapted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lora_A, self.lora_B = nn.Linear(2, 1), nn.Linear(1, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lora_B(self.lora_A(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("factors", ["second", "both"])
+def test_the_factors_that_are_trained_stay_those_that_were_asked_for(factors: Any, tmp_path: Path) -> None:
+    path, model = tmp_path / "net.safetensors", Model(Adapted, name="net", factors=factors)
+    save_file(Adapted().state_dict(), path)
+    assert load_network(path, model).params == model.params

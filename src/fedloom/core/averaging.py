@@ -57,7 +57,7 @@ class Averaging(Algorithm[Weights, S]):
         if self.shared == "*":
             return bound
         for model in models.values():
-            patterns.check_chosen(self.shared, model.tensors, model.params, model.skeleton(), model.name)
+            patterns.select(self.shared, model.tensors, model.params, model.skeleton(), model.name)
         if not set(self.shared.replace("!", "").split()) & patterns.KINDS.keys():
             return bound
         kinds: dict[frozenset[str], dict[str, str]] = {}

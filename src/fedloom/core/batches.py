@@ -94,6 +94,12 @@ def lend(batch: Batch, inputs: Callable[[], Tensor] | None = None) -> Batch:
     return lent
 
 
+def probe(x: Tensor) -> Batch:
+    """Return a batch of inputs that are all real, with label 1 and key 0, to try a network in training mode."""
+    real = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    return Batch(x=x, y=real.long(), mask=real, key=real.new_zeros((), dtype=torch.int64), full=True)
+
+
 @state
 class Lazy:
     """An annotation computed batch by batch."""

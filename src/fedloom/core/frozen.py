@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedloom.core import patterns
+from fedloom.core.network_copies import tensors_of
 
 Factors = Literal["second", "both"]
 _FIRST = re.compile(r"(^|\.)lora_(embedding_)?A(?=\.|$)")
@@ -33,11 +34,8 @@ def frozen_tensors(network: nn.Module, pattern: str, called: str, factors: Facto
         SettingError: a word of the pattern chooses no parameter.
     """
     names = [name for name, _ in network.named_parameters()]
-    patterns.check(pattern)
-    if pattern:
-        patterns.check_chosen(pattern, names, names, network, called)
     found = {name for name, p in network.named_parameters() if not p.requires_grad}
-    found |= patterns.chosen(pattern, names, names, patterns.kinds_of(network))
+    found |= patterns.select(pattern, names, names, network, called)
     if factors == "second":
         found |= first_factors([name for name in names if name not in found])
     for name, part in _with_names(network):
@@ -47,8 +45,7 @@ def frozen_tensors(network: nn.Module, pattern: str, called: str, factors: Facto
         for own, buffer in part._buffers.items():
             if buffer is not None and (own in constants or _is_table(buffer)):
                 found.add(f"{name}{own}")
-    known = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
-    return frozenset(found & known)  # a tensor of two names has the first one
+    return frozenset(found & {name for name, _ in tensors_of(network)})  # a tensor of two names has the first one
 
 
 def first_factors(trained: Collection[str]) -> set[str]:

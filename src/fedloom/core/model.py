@@ -19,13 +19,13 @@ from torch.func import functional_call
 
 from fedloom import models
 from fedloom.core import patterns
-from fedloom.core.batches import Batch, padded_batch
+from fedloom.core.batches import Batch, padded_batch, probe
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fronts import Front, Watch, chain_of, found, skip
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules
 from fedloom.core.layout import by_channels, by_pixels
 from fedloom.core.naming import by_python_name
-from fedloom.core.network_copies import Called, Tapped, computed_tensors, copied, skeleton_of
+from fedloom.core.network_copies import Called, Tapped, computed_tensors, copied, skeleton_of, tensors_of
 from fedloom.core.passes import UNGOVERNED, BatchStatistics, RecordMoments, TrainingCall, draws_unseen
 from fedloom.core.types import Params, Weights
 
@@ -103,7 +103,8 @@ class Model:
         # Frozen parameters of a function's network depend on the seed; constants, as a rule, do not.
         self._frozen: Params | None = None
         if not self.seeded or not self.num_frozen:
-            self._frozen, other = (self._frozen_at(seed, torch.float32, _CPU) for seed in (0, int(self.seeded)))
+            self._frozen = self._frozen_at(0, torch.float32, _CPU)
+            other = self._frozen_at(1, torch.float32, _CPU) if self.seeded else self._frozen
             if any(not torch.equal(t, other[name]) for name, t in self._frozen.items()):
                 self._frozen = None
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
@@ -170,7 +171,7 @@ class Model:
     def whole(self, seed: int, dtype: torch.dtype = torch.float32) -> Params:
         """Return fresh values of all tensors, the frozen ones too."""
         module = _seeded(self._build, seed)
-        return Params({n: _cast(t, dtype) for n, t in (*module.named_parameters(), *module.named_buffers())})
+        return Params({n: _cast(t, dtype) for n, t in tensors_of(module)})
 
     def bind(self, seed: int, dtype: torch.dtype = torch.float32, device: torch.device = _CPU) -> Model:
         """Return this network with its frozen tensors as they are in a run; itself where nothing is frozen.
@@ -209,8 +210,8 @@ class Model:
 
     def fits(self, weights: Weights) -> bool:
         """Return whether these are all tensors of this network but the frozen ones, by names and shapes."""
-        network, given = self._evaluating, {**weights.params, **weights.buffers}
-        own = {n: t.shape for n, t in (*network.named_parameters(), *network.named_buffers()) if n not in self._stays}
+        given = {**weights.params, **weights.buffers}
+        own = {n: t.shape for n, t in tensors_of(self._evaluating) if n not in self._stays}
         return own == {n: t.shape for n, t in given.items()}
 
     def arrange(self, weights: Weights) -> Weights:
@@ -227,9 +228,7 @@ class Model:
             SettingError: a word of the pattern (`core/patterns.py`) chooses none.
         """
         if pattern not in self._chosen:
-            patterns.check(pattern)
-            patterns.check_chosen(pattern, self.params, self.params, self._evaluating, self.name)
-            found = patterns.chosen(pattern, self.params, self.params, self.kinds)
+            found = patterns.select(pattern, self.params, self.params, self._evaluating, self.name)
             self._chosen[pattern] = tuple(name for name in self.params if name in found)
         return self._chosen[pattern]
 
@@ -326,28 +325,24 @@ class Model:
         if shape not in self._tried:
             self._tried[shape] = True  # in the pass that tries it
             with torch.no_grad():
-                real = torch.ones(2, dtype=torch.bool)
                 x = by_pixels(torch.zeros((2, *shape), dtype=like.dtype))
-                key = torch.zeros((), dtype=torch.int64)
-                all = (*self._evaluating.named_parameters(), *self._evaluating.named_buffers())
-                mine = {n: t for n, t in all if n in self.tensors}
+                mine = {n: t for n, t in tensors_of(self._evaluating) if n in self.tensors}
                 weights = Weights(
                     params={n: by_pixels(torch.ones(mine[n].shape, dtype=like.dtype)) for n in self.params},
                     buffers={n: torch.ones(t.shape, dtype=t.dtype) for n, t in mine.items() if n not in self.params},
                 )
                 try:
-                    self(weights, x, mask=real)
-                    self.train(weights, Batch(x=x, y=real.long(), mask=real, key=key, full=True))
+                    self(weights, x, mask=probe(x).mask)
+                    self.train(weights, probe(x))
                 except Exception:
                     self._tried[shape] = False
         return self._tried[shape]
 
     def check_randomness(self, weights: Weights, x: Tensor) -> None:
         """Raise SettingError if a pass over x draws random numbers that no seed of a client governs, however deep."""
-        key, real = torch.zeros((), dtype=torch.int64), torch.ones(len(x), dtype=torch.bool)
         with torch.random.fork_rng(devices=[]):
             before = _generators()
-            self.train(weights, Batch(x=x, y=real.long(), mask=real, key=key, full=True))
+            self.train(weights, probe(x))
             self(weights, x)
             if _generators() != before:
                 raise SettingError(UNGOVERNED.format(f"The forward of {self.name}"))
@@ -359,8 +354,11 @@ class Model:
         which all clients share.
         """
         given = Params({n: p.clone() for n, p in weights.params.items()})
+        before = {n: (t._version, t.clone()) for n, t in self.frozen.items()}
         with torch.no_grad():
             self(Weights(params=given, buffers=weights.buffers), x)
+            if before:
+                self.train(weights, probe(x))
         for name, p in given.items():
             if p._version or not torch.equal(p, weights.params[name]):  # also where it writes what was there
                 raise SettingError(
@@ -368,11 +366,6 @@ class Model:
                     f"often it is, and {self.name} writes on {name!r}, as nn.Embedding(max_norm=...) does: let forward "
                     "compute with a copy, such as F.normalize(self.weight), or write where self.training alone"
                 )
-        before = {n: (t._version, t.clone()) for n, t in self.frozen.items()}
-        real = torch.ones(len(x), dtype=torch.bool)
-        with torch.no_grad():
-            self(weights, x)
-            self.train(weights, Batch(x=x, y=real.long(), mask=real, key=real[0].long(), full=True))
         for name, (version, values) in before.items():
             if self.frozen[name]._version != version:
                 self.frozen[name].copy_(values)
@@ -439,14 +432,12 @@ class Model:
 
     def fronts(self, weights: Weights, x: Tensor) -> list[Front]:
         """Return what of this network can be computed once for each example, the largest first; x: some inputs."""
-        real, key = torch.ones(len(x), dtype=torch.bool, device=x.device), torch.zeros((), dtype=torch.int64)
-        batch = Batch(x=x, y=real.long(), mask=real, key=key.to(x.device), full=True)
         with torch.no_grad():
             self(weights, x)  # which may try layouts first, on empty images
             with Watch(self._evaluating) as evaluated:
                 self(weights, x)
             with Watch(self._training) as trained:
-                self.train(weights, batch)
+                self.train(weights, probe(x))
         return found(self._training, self._stays, (evaluated, trained))
 
     def through(self, front: Front) -> Callable[[Tensor], Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,3 +125,9 @@ def _is_computed(value: Any) -> bool:
         return not nn.parameter.is_lazy(value) and value.grad_fn is not None
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return any(map(_is_computed, inside))
+
+
+def tensors_of(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of a network under the name that it has in `Weights`: the first of its names."""
+    yield from network.named_parameters()
+    yield from network.named_buffers()

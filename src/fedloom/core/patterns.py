@@ -77,8 +77,10 @@ def layer(name: str) -> str:
     return head[1:] if made else name.rpartition(".")[0]
 
 
-def check_chosen(pattern: str, names: Iterable[str], params: Iterable[str], network: nn.Module, called: str) -> None:
-    """Refuse a word of a pattern that chooses nothing, and warn of one that chooses half of a kind.
+def select(pattern: str, names: Iterable[str], params: Iterable[str], network: nn.Module, called: str) -> set[str]:
+    """Return those of the names that a pattern chooses.
+
+    Refuse a word that chooses nothing, and warn of one that chooses half of a kind.
 
     Args:
         pattern: words, as in `chosen`.
@@ -88,8 +90,9 @@ def check_chosen(pattern: str, names: Iterable[str], params: Iterable[str], netw
         called: its name.
 
     Raises:
-        SettingError: a word chooses no tensor.
+        SettingError: a word chooses no tensor, or counts no layers.
     """
+    check(pattern)
     names, params, kinds = list(names), list(params), kinds_of(network)
     for word in pattern.split():
         if not named(word, names, params, kinds):
@@ -106,6 +109,7 @@ def check_chosen(pattern: str, names: Iterable[str], params: Iterable[str], netw
                     SettingWarning,
                 )
     _warn_of_halves(pattern, names, params, network, called)
+    return chosen(pattern, names, params, kinds)
 
 
 def _warn_of_halves(pattern: str, names: list[str], params: list[str], network: nn.Module, called: str) -> None:

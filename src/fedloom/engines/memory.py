@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batches import probe
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.types import Weights
 from fedloom.engines.population import Population
@@ -41,10 +41,6 @@ def activation_bytes(model: Model, population: Population) -> int:
     for count in (2, 4):
         x = examples.normalise(examples.x[:1].to(device), population.dtype)
         x = x.repeat(count, *[1] * (x.ndim - 1))
-        mask = torch.ones(count, dtype=torch.bool, device=device)
-        batch = Batch(
-            x=x, y=mask.long() * 0, mask=mask, key=torch.zeros((), dtype=torch.int64, device=device), full=True
-        )
         saved: dict[int, int] = {}
 
         def note(t: Tensor, saved: dict[int, int] = saved) -> Any:
@@ -54,7 +50,7 @@ def activation_bytes(model: Model, population: Population) -> int:
         params = {n: p.detach().requires_grad_() for n, p in weights.params.items()}
         try:
             with saved_tensors_hooks(note, lambda t: t):
-                kept = model.train(Weights(params, weights.buffers), batch)
+                kept = model.train(Weights(params, weights.buffers), probe(x))
             del kept
         except Exception:
             return 0

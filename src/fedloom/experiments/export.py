@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
+from fedloom.core.network_copies import tensors_of
 from fedloom.core.types import Weights
 from fedloom.data import Normalise
 from fedloom.experiments.onnx_file import as_onnx
@@ -163,12 +164,6 @@ def file_format(path: Path, format: Format | None = None) -> Format:
     if format not in _FORMATS.values():
         raise SettingError(f"format must be 'safetensors', 'state_dict' or 'onnx', got {format!r}")
     return format
-
-
-def tensors_of(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor of a network under the name that it has in `Weights`: the first of its names."""
-    yield from network.named_parameters()
-    yield from network.named_buffers()
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

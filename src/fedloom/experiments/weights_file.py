@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from fedloom.core import patterns
 from fedloom.core.errors import CodecError, SettingError, SettingWarning, warn
 from fedloom.core.model import Model
+from fedloom.core.network_copies import tensors_of
 from fedloom.core.types import Weights
-from fedloom.experiments.export import file_format, filled, some_of, tensors_of
+from fedloom.experiments.export import file_format, filled, some_of
 
 
 def load_weights(path: str | os.PathLike[str], model: Model, *, dtype: torch.dtype = torch.float32) -> Weights:
@@ -51,7 +52,8 @@ def load_network(path: str | os.PathLike[str], model: Model, *, only: str = "*",
             for other classes. What else the file has is named in a warning.
         seed: of the values that are not taken, as of `model.init`.
     """
-    return Model(filled(model, _read(Path(path), model, torch.float32, only, seed)), name=model.name)
+    network = filled(model, _read(Path(path), model, torch.float32, only, seed))
+    return Model(network, name=model.name, factors="both")  # requires_grad says which of them are trained
 
 
 def _read(path: Path, model: Model, dtype: torch.dtype, only: str = "*", seed: int = 0) -> dict[str, Tensor]:
@@ -70,12 +72,7 @@ def _read(path: Path, model: Model, dtype: torch.dtype, only: str = "*", seed: i
         if isinstance(tensor, Tensor):
             aliases.setdefault(first[id(tensor)], []).append(name)
     parameters = [name for name, _ in network.named_parameters()]
-    if only == "*":
-        chosen = set(template)
-    else:
-        patterns.check(only)
-        patterns.check_chosen(only, template, parameters, network, model.name)
-        chosen = patterns.chosen(only, template, parameters, model.kinds)
+    chosen = set(template) if only == "*" else patterns.select(only, template, parameters, network, model.name)
     wanted = {alias: template[n] for n, names in aliases.items() if n in chosen for alias in names}
     read = _read_safetensors if format == "safetensors" else _read_state_dict
     found = read(path, {n: tuple(t.shape) for n, t in wanted.items()}, only != "*")

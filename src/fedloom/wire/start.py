@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedloom.core.errors import CodecError, RefusedError
 from fedloom.core.model import Model
+from fedloom.core.network_copies import tensors_of
 from fedloom.storage import files
 from fedloom.storage.strict_json import parse
 from fedloom.wire.registration import check_id
@@ -165,4 +166,4 @@ def _stored(model: Model) -> dict[str, Tensor]:
     """Return the tensors of a network that are in its file, without storage, by the first of their names."""
     network = model.skeleton()
     stored = network.state_dict()
-    return {n: t for n, t in (*network.named_parameters(), *network.named_buffers()) if n in stored}
+    return {n: t for n, t in tensors_of(network) if n in stored}
