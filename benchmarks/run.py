@@ -461,7 +461,7 @@ def judging(repeat: int) -> None:
         server = engine.init()
         for t in range(10):
             server = engine.round(server, range(10 * t, 10 * t + 10), t)
-        works[engine.name] = functools.partial(engine.judge, server, range(len(case.sizes)), 10)
+        works[engine.name] = functools.partial(engine.evaluate_counts, server, range(len(case.sizes)), 10)
     held = federation.local_test
     x, y = federation.train.normalise(federation.train.x, torch.float32).flatten(1), federation.train.y
     rows = [torch.from_numpy(held.rows(k).copy()) for k in range(len(case.sizes))]

@@ -14,8 +14,8 @@ from pathlib import Path
 from fedloom.cli.claims import RECORD
 from fedloom.papers import STUDIES, recipes, study, tables, title
 from fedloom.papers.reproduction import kept
-from fedloom.papers.reproduction.claims import judge
-from fedloom.papers.reproduction.claims_page import as_markdown, packed, told
+from fedloom.papers.reproduction.claims import verdicts
+from fedloom.papers.reproduction.claims_page import as_markdown, packed, source_record
 from fedloom.papers.reproduction.results_page import kind, pages, shown
 
 ROOT = Path(__file__).parents[1]
@@ -60,12 +60,12 @@ def page() -> str:
 
 def claims() -> dict[Path, str]:
     """Return what the page of claims and the file of the package must hold."""
-    judged = {source: judge(source, [KEPT / source]) for source in STUDIES}
+    judged = {source: verdicts(source, [KEPT / source]) for source in STUDIES}
     titles = {source: title(source) for source in STUDIES}
     linked = {f"{file.parents[1].name}/{file.parent.name}" for file in KEPT.glob("*/*/results.md")}
     return {
         CLAIMS: as_markdown(judged, titles, linked),
-        RECORD: packed({source: told(titles[source], found) for source, found in judged.items()}),
+        RECORD: packed({source: source_record(titles[source], found) for source, found in judged.items()}),
     }
 
 

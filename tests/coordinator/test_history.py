@@ -107,7 +107,7 @@ def test_a_number_over_rounds_goes_by_its_names_in_records_and_in_frames() -> No
         column = frame[name].dropna()
         np.testing.assert_array_equal(history.series(name), column)
         assert history.last(name, 2) == column.iloc[-2:].mean()
-        assert history.readings(name).mean == column.mean()
+        assert history.summaries(name).mean == column.mean()
         (line,) = history.plot(name).lines
         assert list(line.get_xdata()) == frame["round"][column.index].tolist()
 
@@ -302,11 +302,11 @@ def test_the_mean_of_the_last_rounds_is_of_those_rounds() -> None:
         metrics = [{"round": t, **({"personal_accuracy": judged[t]} if t in judged else {})} for t in range(rounds + 1)]
         return History("A", metrics=metrics)
 
-    assert after(40).readings("personal_accuracy").tail == 0.889
+    assert after(40).summaries("personal_accuracy").tail == 0.889
     assert after(40).last("personal_accuracy", 20) == 0.889  # rounds 21 to 40
     assert after(40).last("personal_accuracy", 21) == after(40).last("personal_accuracy", 90) == pytest.approx(0.9165)
-    assert after(35).readings("personal_accuracy").tail == 0.944  # none of the last ten has it: the newest of all
-    assert after(15).readings("personal_accuracy").tail == after(15).last("personal_accuracy") == 0.278
+    assert after(35).summaries("personal_accuracy").tail == 0.944  # none of the last ten has it: the newest of all
+    assert after(15).summaries("personal_accuracy").tail == after(15).last("personal_accuracy") == 0.278
 
 
 def test_measuring_is_no_training() -> None:
@@ -334,7 +334,7 @@ def test_each_evaluation_of_a_run_is_timed() -> None:
 def test_what_a_client_lost_is_good_when_low() -> None:
     metrics = [{"round": t, "drop": d} for t, d in enumerate((0.3, 0.1, 0.2), 1)]
     history = History("A", metrics=metrics)
-    assert history.readings("drop").best == 0.1
+    assert history.summaries("drop").best == 0.1
     reached = history.to_target("drop", 0.2)
     assert reached is not None
     assert reached.rounds == 2
@@ -357,15 +357,15 @@ def test_a_number_is_read_in_five_ways() -> None:
     metrics = [
         {"round": t, "global_accuracy": a, "val_accuracy": v} for t, (a, v) in enumerate(zip(found, val, strict=True))
     ]
-    read = History(algorithm="A", metrics=metrics).readings("global_accuracy")
+    read = History(algorithm="A", metrics=metrics).summaries("global_accuracy")
     assert read == (0.5, pytest.approx(0.7), 0.6, 0.9, pytest.approx(2.1 / 4))
     assert read._fields == ("last", "tail", "validated", "best", "mean")
-    assert History(algorithm="A", metrics=metrics).readings("global_accuracy", tail=4).tail == pytest.approx(2 / 3)
+    assert History(algorithm="A", metrics=metrics).summaries("global_accuracy", tail=4).tail == pytest.approx(2 / 3)
     losses = [{"round": t, "global_loss": v} for t, v in enumerate((3.0, 1.0, 2.0))]
-    read = History(algorithm="A", metrics=losses).readings("global_loss")
+    read = History(algorithm="A", metrics=losses).summaries("global_loss")
     assert (read.last, read.mean, read.best) == (2.0, 2.0, 1.0)  # the lowest
     assert math.isnan(read.validated)
-    assert all(map(math.isnan, History(algorithm="A", metrics=losses).readings("personal_accuracy")))
+    assert all(map(math.isnan, History(algorithm="A", metrics=losses).summaries("personal_accuracy")))
 
 
 def test_a_small_document_takes_little_memory_to_read(tmp_path: Path) -> None:

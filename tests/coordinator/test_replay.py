@@ -290,7 +290,7 @@ def test_past_personal_models_are_judged_as_in_the_run(tmp_path: Path) -> None:
     for round in (1, 3):
         wrote = history.metrics[round]["personal_by_client"]
         asked = {k for m in history.metrics[1 : round + 1] for k in m["clients"]}
-        assert RoundReplay(made, tmp_path).judged(round) == {k: wrote[str(k)] for k in sorted(asked)}
+        assert RoundReplay(made, tmp_path).accuracies(round) == {k: wrote[str(k)] for k in sorted(asked)}
 
 
 @pytest.mark.slow

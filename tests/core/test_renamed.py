@@ -11,6 +11,7 @@ import pytest
 import fedloom as fl
 from fedloom import coordinator
 from fedloom.core.renamed import OF_ALGORITHM
+from fedloom.engines.cohort import AskedCohort
 
 
 def test_every_old_name_leads_to_todays() -> None:
@@ -27,6 +28,14 @@ def test_old_names_of_a_room_lead_to_todays() -> None:
         assert coordinator.Past is coordinator.RoundReplay  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"'fedloom\.coordinator' has no attribute 'Future'"):
         _ = coordinator.Future  # type: ignore[attr-defined]
+
+
+def test_old_names_of_cohorts_and_histories() -> None:
+    history = fl.History("fedavg", metrics=[{"round": 0, "global_accuracy": 0.5}])
+    with pytest.warns(FutureWarning, match="readings of History is called summaries"):
+        assert history.readings("global_accuracy") == history.summaries("global_accuracy")  # type: ignore[attr-defined]
+    with pytest.warns(FutureWarning, match="judge of AskedCohort is called evaluate"):
+        assert AskedCohort.judge is AskedCohort.evaluate  # type: ignore[attr-defined]
 
 
 def test_a_class_of_before_runs_as_one_of_today() -> None:

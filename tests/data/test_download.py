@@ -80,7 +80,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, server: Server, content: bytes = CONT
     monkeypatch.setitem(SOURCES, "toy", replace(SOURCES["leaf"], name="toy", download=offered))
 
 
-class Seen:
+class EvaluationResult:
     """A progress bar that remembers."""
 
     def __init__(self, name: str) -> None:
@@ -98,10 +98,10 @@ class Seen:
 
 def test_a_file_is_fetched_once(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, server)
-    bars: list[Seen] = []
+    bars: list[EvaluationResult] = []
 
-    def bar(name: str) -> Seen:
-        bars.append(Seen(name))
+    def bar(name: str) -> EvaluationResult:
+        bars.append(EvaluationResult(name))
         return bars[-1]
 
     (path,) = download("toy", tmp_path, progress=bar)

@@ -20,7 +20,7 @@ from fedloom.core.errors import RefusedError, SettingError, StorageError
 from fedloom.core.types import Weights
 from fedloom.device import Controller, Limits, ModelManager, Reading, system_monitor
 from fedloom.engines.loop import Loop
-from fedloom.engines.message import JUDGING, Call, Request
+from fedloom.engines.message import EVALUATING, Call, Request
 from fedloom.engines.runtime import Runtime
 from fedloom.storage.store import Version
 from fedloom.testing.compare import same
@@ -43,8 +43,8 @@ def device(folder: Path | None, algorithm: Any = ALGORITHM, **more: Any) -> Cont
 
 
 def asked(number: int, round: int = 0, exchange: Any = 0, accepted: Version | None = None, **more: Any) -> bytes:
-    method = more.pop("method", "local_update" if exchange != JUDGING else "personal")
-    call = Call(method, (WEIGHTS,), round, exchange, 0.1, "test" if exchange == JUDGING else None)
+    method = more.pop("method", "local_update" if exchange != EVALUATING else "personal")
+    call = Call(method, (WEIGHTS,), round, exchange, 0.1, "test" if exchange == EVALUATING else None)
     request = Request.to(call, [more.pop("client", CLIENT)], 0, {} if accepted is None else {CLIENT: accepted})
     state, token = more.pop("state", None), more.pop("token", TOKEN)
     beside = {"to": NAME, "durable": 0, **more}
@@ -88,7 +88,7 @@ def test_a_device_answers_what_the_loop_computes(tmp_path: Path) -> None:
         (asked(5, round=4), "RefusedError: round 4, exchange 0 was answered before, up to (4, 0)"),
         (asked(5, round=3), "RefusedError: round 3, exchange 0 was answered before"),
         (asked(5, round=5, durable=6), "RefusedError: round 5 is over: the server has a checkpoint after round 6"),
-        (asked(5, round=4, exchange=JUDGING, durable=6), "RefusedError: round 4 is over"),
+        (asked(5, round=4, exchange=EVALUATING, durable=6), "RefusedError: round 4 is over"),
         (asked(5, round=5, durable=None), "CodecError: durable must be a whole number, got None"),
         (asked(5, round=5, accepted=(3, 0)), "StorageError: this device holds states after (round, exchange) [(4, 0)]"),
         (asked(5, round=5, exchange=-1), "CodecError: exchange must be a number or 'evaluate'"),
@@ -156,7 +156,7 @@ def test_one_request_at_a_time(tmp_path: Path) -> None:
 )
 def test_a_device_declines_for_a_reason(limits: Limits, reading: Reading, why: str | None, tmp_path: Path) -> None:
     ours = device(tmp_path, monitor=lambda: reading, start_limits=limits)
-    for message in (asked(1), asked(2, exchange=JUDGING), asked(3, exchange=JUDGING, method=INVITATION)):
+    for message in (asked(1), asked(2, exchange=EVALUATING), asked(3, exchange=EVALUATING, method=INVITATION)):
         if why is None:
             assert opened(ours(message)).head["problem"] is None
         else:

@@ -129,10 +129,10 @@ def test_batches_are_planned_for_judging_only_where_the_algorithm_says_so(
     with pytest.raises(
         StackingError, match=r"personal of Unsaid reads client\.train, .*write trains_for_evaluation: Class"
     ):
-        unsaid.judge(unsaid.init(), range(6), 0)
+        unsaid.evaluate_counts(unsaid.init(), range(6), 0)
     for algorithm, want in ((Simple(local=LOCAL), set()), (DECAYING, {"evaluate"})):
         run = engine(judged(), algorithm)
-        run.judge(run.init(), range(6), 0)
+        run.evaluate_counts(run.init(), range(6), 0)
         run.personal(run.init(), range(6), 0)
         assert set(planned) == want
 
@@ -204,7 +204,7 @@ def test_whether_clients_have_models_of_their_own_is_what_the_class_defines() ->
 def test_looking_at_clients_has_no_consequences(engine: Any) -> None:
     run, calm = (engine(judged(), DECAYING) for _ in range(2))
     server = run.round(run.init(), (0, 1, 2), 0)
-    run.judge(server, range(6), 0)
+    run.evaluate_counts(server, range(6), 0)
     again, undisturbed = run.round(server, (1, 3), 1), calm.round(calm.round(calm.init(), (0, 1, 2), 0), (1, 3), 1)
     for n, t in again["mlp"].params.items():
         assert torch.equal(t, undisturbed["mlp"].params[n])
@@ -231,7 +231,7 @@ def test_val_holds_validation_rows_whatever_clients_are_judged_on(engine: Any) -
     for k in range(6):
         assert torch.equal(found[k].params["0.weight"], server["mlp"].params["0.weight"] * (1 + zeros[k]))
     for kind, part in (("test", p.federation.local_test), ("val", p.federation.local_val)):
-        for k, (right, total) in run.judge(server, range(6), 0, kind).items():
+        for k, (right, total) in run.evaluate_counts(server, range(6), 0, kind).items():
             x = p.federation.train.x[part.rows(k).copy()].double()
             logits = p.models["mlp"](found[k], x)
             assert (right, total) == (int((logits.argmax(1) == y[part.rows(k).copy()]).sum()), len(x))
@@ -258,7 +258,7 @@ def test_the_run_judges_after_its_round(tmp_path: Any) -> None:
 @pytest.mark.parametrize("engine", [Loop, Stacked, Workers, Messages, DevicesInProcess])
 def test_what_a_client_has_trained_is_judged_where_it_was_trained(engine: Any, algorithm: Any) -> None:
     p = judged()
-    run, watched = engine(p, algorithm, Options(judges_trained=True)), Loop(p, algorithm)
+    run, watched = engine(p, algorithm, Options(evaluates_trained=True)), Loop(p, algorithm)
     seen: list[Exchange] = []
     watched.watch = seen.append
     server, same = run.init(), watched.init()
@@ -287,12 +287,12 @@ def test_a_given_model_is_judged_on_the_rows_of_each_client(engine: Any) -> None
     p = judged()
     run = engine(p, PFedSD(local=LOCAL))
     server = run.round(run.init(), (0, 1, 2), 0)
-    given = run.look_at(server, range(6), 0, "all")
+    given = run.evaluate_models(server, range(6), 0, "all")
     for k, found in given.items():
         rows = p.federation.local_test.rows(k).copy()  # type: ignore[union-attr]
         logits = p.models["mlp"](server["mlp"], p.federation.train.x[rows].double())
         assert found.right == (logits.argmax(1) == p.federation.train.y[rows]).sum()
-    own = run.look(server, range(6), 0, "all")
+    own = run.evaluate(server, range(6), 0, "all")
     apart = [abs(float(own[k].loss - given[k].loss)) > 1e-9 for k in range(6)]
     assert apart == [True] * 3 + [False] * 3
     run.close()

@@ -26,7 +26,7 @@ from fedloom.core.types import Maybe, Params, Weighted, Weights, state
 from fedloom.data import Federation
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
-from fedloom.engines.message import JUDGING, Call, Request
+from fedloom.engines.message import EVALUATING, Call, Request
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.testing.in_process import DevicesInProcess
@@ -128,7 +128,7 @@ def test_nothing_is_made_of_what_is_too_large() -> None:
         ({"round": True}, "round must be a whole number, got True"),
         ({"broadcast": None}, "broadcast must be a whole number"),
         ({"exchange": "sometimes"}, "exchange must be a number or 'evaluate'"),
-        ({"judged": "train"}, "judged must be 'val', 'test' or 'all'"),
+        ({"split": "train"}, "split must be 'val', 'test' or 'all'"),
         ({"keys": [[1, 2], [3, 4]]}, "a request to 1 clients has 2 keys"),
         ({"keys": "none"}, "not a request"),
         ({"rate": "fast"}, "not a request"),
@@ -301,7 +301,7 @@ def test_what_the_server_did_not_accept_never_was() -> None:
         for t in range(4):
             server = engine.round(server, [1, 2, 3], t)
         states = engine.all_states() if kind is DevicesInProcess else engine.states
-        found = server, dict(sorted(states.items())), engine.judge(server, range(6), 3), engine.traffic
+        found = server, dict(sorted(states.items())), engine.evaluate_counts(server, range(6), 3), engine.traffic
         engine.close()
         return found
 
@@ -387,7 +387,7 @@ def test_scaffold_s_control_variates_are_those_of_the_model() -> None:
 
 def test_judging_is_a_request_like_any_other() -> None:
     engine = Messages(population(), FedAvg(local=LOCAL))
-    call = Call("personal", (population().models["net"].init(0),), 0, JUDGING, 0.1)
+    call = Call("personal", (population().models["net"].init(0),), 0, EVALUATING, 0.1)
     (request, states, answer), *rest = engine.answers(call, [3], lambda ids: ())
     assert not rest
     assert not tree.leaves(states)

@@ -156,7 +156,7 @@ def test_accuracies_are_read_in_five_ways(tmp_path: Path) -> None:
     history = History.read(tmp_path / "a")
     for name in names[1:]:
         kind, _, way = name.rpartition("_")
-        assert found.rows[0][names.index(name)].mean == getattr(history.readings(kind), way)
+        assert found.rows[0][names.index(name)].mean == getattr(history.summaries(kind), way)
     assert found.rows[1][-1] is None
 
 

@@ -133,8 +133,8 @@ if __name__ == "__main__":
     for name in sys.argv[2:] or [name for name in ALGORITHMS if name not in VARIANTS]:
         compare(kind, Subject.of(ALGORITHMS[name]))
     compare(kind, Subject.of(ALGORITHMS["kt_pfl"], MODELS))
-    compare(kind, Subject.of(ALGORITHMS["fedntd"], MODELS), judges_trained=True, counts_states=True)
-    compare(kind, Subject.of(ALGORITHMS["scaffold"], MODELS), partial_sums=2, judges_trained=True)
+    compare(kind, Subject.of(ALGORITHMS["fedntd"], MODELS), evaluates_trained=True, counts_states=True)
+    compare(kind, Subject.of(ALGORITHMS["scaffold"], MODELS), partial_sums=2, evaluates_trained=True)
     compare(kind, Subject.of(ALGORITHMS["pfedsd"], {"mlp": MODELS["mlp"]}), chunk=2)
     compare(kind, Subject.of(ALGORITHMS["kt_pfl"], {"mlp": MODELS["mlp"], "conv": MODELS["conv"]}), chunk=3)
     late(kind)

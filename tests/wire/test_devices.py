@@ -366,7 +366,7 @@ def test_answers_that_weigh_nothing_end_no_run(tmp_path: Path) -> None:
 def test_nobody_gets_more_right_than_it_holds(tmp_path: Path) -> None:
     engine = DevicesInProcess(population(mlp), FedAvg(local=LOCAL))
     server = engine.init()
-    (seen,) = engine.look(server, [2], 0).values()
+    (seen,) = engine.evaluate(server, [2], 0).values()
     request = engine.request(Call("personal", (), 0, "evaluate", 0.1, "test"), [2], lambda ids: ())
     for change in ({"right": seen.examples + 1}, {"right": seen.right - 100}, {"examples": seen.examples + 1000}):
         with pytest.raises(RefusedError, match="no more than the examples that it has registered"):
@@ -655,10 +655,10 @@ def test_a_device_that_is_judged_is_at_its_own_state() -> None:
     """What is judged is a state too."""
     engine = DevicesInProcess(population(mlp), PFedSD(local=LOCAL))
     server = engine.round(engine.init(), [2], 0)
-    assert engine.look(server, [2], 0).keys() == {2}
+    assert engine.evaluate(server, [2], 0).keys() == {2}
     held = engine.states[2]
     engine.states[2] = dataclasses.replace(held, digest=held.digest ^ 1)
-    assert engine.look(server, [2], 0).keys() == set()
+    assert engine.evaluate(server, [2], 0).keys() == set()
     assert "StorageError: this device's state" in engine.lost[2]
 
 

@@ -73,7 +73,7 @@ def test_processes_that_add_up_have_the_bits_of_the_loop(algorithm: Any) -> None
     want, got = (
         record_run(each, each.init(), subject.cohorts)
         for kind in (Loop, Two)
-        for each in [kind(subject.population(), subject.algorithm, Options(partial_sums=2, judges_trained=True))]
+        for each in [kind(subject.population(), subject.algorithm, Options(partial_sums=2, evaluates_trained=True))]
     )
     assert want.right == got.right
     got.engine.close()

@@ -89,7 +89,7 @@ def test_the_bits_of_the_loop_on_one_thread(algorithm: Any, compilation: Any) ->
 def test_clients_may_be_numbers_of_any_kind() -> None:
     engine, loop = (kind(population(mlp), FedAvg(local=LOCAL)) for kind in (Two, Loop))
     same(loop.round(loop.init(), range(4), 0), engine.round(engine.init(), np.arange(4), 0), "NumPy's as well")
-    assert engine.judge(engine.init(), np.arange(4), 0) == loop.judge(loop.init(), range(4), 0)
+    assert engine.evaluate_counts(engine.init(), np.arange(4), 0) == loop.evaluate_counts(loop.init(), range(4), 0)
     engine.close()
 
 

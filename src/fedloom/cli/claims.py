@@ -27,7 +27,7 @@ def show(args: argparse.Namespace, console: Console) -> int:
     chosen = papers.STUDIES if args.source is None else (args.source,)
     known = known_folders(args.known)
     for source in chosen:
-        _show(_judged(source, known) if known else record["sources"][source], console)
+        _show(_record(source, known) if known else record["sources"][source], console)
     read = f"the runs below {', '.join(map(str, known))}" if known else "the runs that were kept for this version"
     console.print(f"Judged by {read}. {record['rule']}", highlight=False, markup=False)
     return 0
@@ -50,18 +50,18 @@ def results_of(source: str, known: Path) -> Path:
     return known / source if (known / source).is_dir() else known
 
 
-def _judged(source: str, known: Sequence[Path]) -> Mapping[str, Any]:
+def _record(source: str, known: Sequence[Path]) -> Mapping[str, Any]:
     """Return the claims of a source, judged by the runs in folders of results or in those of all papers."""
-    from fedloom.papers.reproduction.claims import judge
-    from fedloom.papers.reproduction.claims_page import told
+    from fedloom.papers.reproduction.claims import verdicts
+    from fedloom.papers.reproduction.claims_page import source_record
 
-    return told(papers.title(source), judge(source, [results_of(source, one) for one in known]))
+    return source_record(papers.title(source), verdicts(source, [results_of(source, one) for one in known]))
 
 
-def _show(told: Mapping[str, Any], console: Console) -> None:
-    rows = told["claims"]
+def _show(record: Mapping[str, Any], console: Console) -> None:
+    rows = record["claims"]
     counts = Counter(row["verdict"] for row in rows)
-    out = table(told["title"], ", ".join(f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]))
+    out = table(record["title"], ", ".join(f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]))
     for heading, share in (("claim", 2), ("ours", 3), ("verdict", 1)):
         out.add_column(heading, overflow="fold", ratio=share)
     for row in rows:

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.coordinator.history import History, Record
-from fedloom.coordinator.newcomers import NewClients, judge_new
+from fedloom.coordinator.newcomers import NewClients, evaluate_new
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.cohort import Predict
 from fedloom.core.random import generator
 from fedloom.core.types import Weights
 from fedloom.data import Examples, Partition
 from fedloom.engines.engine import Engine
-from fedloom.engines.message import HeldOut, Seen
+from fedloom.engines.message import EvaluationResult, HeldOutSplit
 from fedloom.engines.population import Population
 from fedloom.evaluate import classify, forgetting, in_local, out_local, rate_right, rows_right
 
@@ -58,7 +58,7 @@ class Evaluation:
             members.subtract(population.assignment[k] for k in new.ids(population.num_clients))
         self._members = {name: float(count) for name, count in members.items()}
         self.previous: dict[int, int] = {}  # right answers of what each client had trained when it took part last
-        self._held: dict[tuple[str, HeldOut], tuple[Examples | None, Spans]] = {}
+        self._held: dict[tuple[str, HeldOutSplit], tuple[Examples | None, Spans]] = {}
 
     def of_global(self, server: dict[str, Any], cohort: list[int], history: History) -> Record:
         """Return the global model's accuracy, loss, accuracy per class, and what follows from these."""
@@ -123,7 +123,7 @@ class Evaluation:
         """Judge each new client in every way that is asked for and that the algorithm has a model for."""
         if self.new is None:
             return {}
-        by_way, refused = judge_new(self.engine, server, self.new, round)
+        by_way, refused = evaluate_new(self.engine, server, self.new, round)
         out: Record = {"new_by_client": {}, **({"new_failed": refused} if refused else {})}
         for way, results in by_way.items():
             scores = {k: (int(s.right), int(s.examples)) for k, s in sorted(results.items())}
@@ -140,8 +140,8 @@ class Evaluation:
         """
         weights = self._global(server)
         whole = self._all_have(weights)
-        own = self.engine.look(server, self.panel, round, "all") if self.algorithm.personalises or not whole else {}
-        shared = self.engine.look_at(weights, self.panel, round, "all") if whole else {}
+        own = self.engine.evaluate(server, self.panel, round, "all") if self.algorithm.personalises or not whole else {}
+        shared = self.engine.evaluate_models(weights, self.panel, round, "all") if whole else {}
         first = own or shared
         panel = [k for k in self.panel if k in first]
         each: Record = {
@@ -168,12 +168,12 @@ class Evaluation:
         """
         weights = self._global(server)
         if self._all_have(weights):
-            results = self.engine.look_at(weights, clients, round)
+            results = self.engine.evaluate_models(weights, clients, round)
         else:
-            results = self.engine.look(server, clients, round)
+            results = self.engine.evaluate(server, clients, round)
         return {k: int(result.right) for k, result in results.items()}
 
-    def of_trained(self, received: dict[int, int], after: dict[int, Seen]) -> tuple[Record, Record]:
+    def of_trained(self, received: dict[int, int], after: dict[int, EvaluationResult]) -> tuple[Record, Record]:
         """Return right answers around the local training of one round, by client, and the mean accuracies.
 
         `previous`: of what the client had trained when it took part last; the drop is from there to what it received.
@@ -228,14 +228,14 @@ class Evaluation:
         shares: npt.NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
         return shares
 
-    def _scores(self, server: dict[str, Any], round: int, kind: HeldOut) -> dict[int, _Score]:
+    def _scores(self, server: dict[str, Any], round: int, kind: HeldOutSplit) -> dict[int, _Score]:
         """Return what each client of the panel that holds out examples of this kind gets right."""
         p, weights = self.population, self._global(server)
         partition = p.federation.local_val if kind == "val" else p.federation.local_test
         if partition is None:
             return {}
         if self.algorithm.personalises or not weights or self.engine.elsewhere:
-            results = self.engine.look(server, self.panel, round, kind)
+            results = self.engine.evaluate(server, self.panel, round, kind)
             scores = {k: _Score(int(of.right), int(of.examples), bool(of.own)) for k, of in results.items()}
             return {k: of for k, of in scores.items() if of.examples}
         out: dict[int, _Score] = {}  # one model for all of them: each row once
@@ -251,7 +251,7 @@ class Evaluation:
             out.update({k: _Score(int(right[a:b].sum()), b - a) for k, a, b in spans if b > a})
         return out
 
-    def _held_out(self, name: str, kind: HeldOut, partition: Partition) -> tuple[Examples | None, Spans]:
+    def _held_out(self, name: str, kind: HeldOutSplit, partition: Partition) -> tuple[Examples | None, Spans]:
         """Return what the panel's clients of one architecture hold out, and their spans in it; the same every round."""
         if (name, kind) not in self._held:
             p = self.population
@@ -272,7 +272,7 @@ def by_samples(scores: Iterable[tuple[int, int]]) -> float | None:
     return float(right / examples) if examples else None
 
 
-def _columns(name: str, results: list[Seen]) -> Record:
+def _columns(name: str, results: list[EvaluationResult]) -> Record:
     """Return a model's numbers, client by client; a loss is None without rows to measure it on, or if not finite."""
 
     def per_row(total: float, rows: int) -> float | None:

@@ -17,6 +17,7 @@ from fedloom.coordinator import reading
 from fedloom.coordinator.proof import unproved
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import did_you_mean
+from fedloom.core.renamed import OF_HISTORY, keep_old_names
 from fedloom.display.lines import lines
 from fedloom.evaluate.measure import VALIDATION, lower_is_better
 from fedloom.storage import files
@@ -41,7 +42,7 @@ class Reached(NamedTuple):
     seconds: float  # NaN where a round was not timed
 
 
-class Readings(NamedTuple):
+class Summaries(NamedTuple):
     """One measured number of a run, read in five ways: papers use each of them, and they differ. NaN: not measured.
 
     `last`: after the last round. `tail`: mean over the last rounds (`newest`), or over as many as were asked for, of
@@ -126,10 +127,10 @@ class History:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: how the run ended, and its accuracies in all readings."""
         names = [name for name in _ACCURACIES if len(self.series(name))]
-        head = "".join(f"<th>{field}</th>" for field in ("", *(Readings._fields if names else ())))
+        head = "".join(f"<th>{field}</th>" for field in ("", *(Summaries._fields if names else ())))
         rows = ""
         for name in names:
-            cells = "".join(f"<td>{'–' if math.isnan(v) else f'{v:.4f}'}</td>" for v in self.readings(name))
+            cells = "".join(f"<td>{'–' if math.isnan(v) else f'{v:.4f}'}</td>" for v in self.summaries(name))
             rows += f"<tr><th>{name}</th>{cells}</tr>"
         return f"<p>{escape(', '.join(self._description()))}</p><table><tr>{head}</tr>{rows}</table>"
 
@@ -209,17 +210,17 @@ class History:
         first = max(1, self.metrics[-1]["round"] - count + 1)
         return float(np.mean([value for t, value in there if t >= first] or [there[-1][1]]))
 
-    def readings(self, name: str, tail: int | None = None) -> Readings:
+    def summaries(self, name: str, tail: int | None = None) -> Summaries:
         """Return a measured number, read in five ways. `tail`: over how many of the last rounds its mean is taken."""
         there = dict(self._values(name))
         if not there:
-            return Readings(*[math.nan] * 5)
+            return Summaries(*[math.nan] * 5)
         values = np.array(list(there.values()), np.float64)
         chosen = validated_round(m for m in self.metrics if m["round"] in there)
         validated = math.nan if chosen is None else there[chosen]
         best = values.min() if lower_is_better(name) else values.max()
         many = newest(self.metrics[-1]["round"]) if tail is None else tail
-        return Readings(
+        return Summaries(
             last=float(values[-1]),
             tail=self.last(name, many),
             validated=float(validated),
@@ -293,6 +294,9 @@ class History:
                 seconds = math.nan if row["seconds"] is None else row["seconds"]
                 return Reached(row["round"], row["bytes"], seconds)
         return None
+
+
+keep_old_names(History, OF_HISTORY)
 
 
 def validated_round(records: Iterable[Record]) -> int | None:

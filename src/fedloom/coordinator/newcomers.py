@@ -17,7 +17,7 @@ from fedloom.core.errors import SettingError
 from fedloom.core.types import Weights
 from fedloom.data import Federation
 from fedloom.engines.engine import Engine
-from fedloom.engines.message import Seen
+from fedloom.engines.message import EvaluationResult
 
 Way = Literal["global", "fine_tuned", "personalised"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -118,9 +118,9 @@ class _FineTuned(Averaging[Any]):
         return self.train(client, sent)
 
 
-def judge_new(
+def evaluate_new(
     engine: Engine, server: dict[str, Any], new: NewClients, round: int
-) -> tuple[dict[str, dict[int, Seen]], dict[int, str]]:
+) -> tuple[dict[str, dict[int, EvaluationResult]], dict[int, str]]:
     """Judge each new client after `round` by each way's model, where the algorithm has such models.
 
     Return also whose participation was refused, and why. These clients are judged as they are without it, so that every
@@ -131,15 +131,15 @@ def judge_new(
     algorithm, ids = engine.algorithm, new.ids(engine.population.num_clients)
     weights = algorithm.global_models(server, engine.population.models)
     everywhere = {engine.population.assignment[k] for k in ids} <= set(weights)
-    out, refused = dict[str, dict[int, Seen]](), dict[int, str]()
+    out, refused = dict[str, dict[int, EvaluationResult]](), dict[int, str]()
     if "global" in new.judged_by and everywhere:
-        out["global"] = engine.look_at(weights, ids, round)
+        out["global"] = engine.evaluate_models(weights, ids, round)
     if "fine_tuned" in new.judged_by and everywhere:
         with closing(engine.variant(_FineTuned(local=algorithm.local))) as tuned:
-            out["fine_tuned"] = tuned.look(weights, ids, round)
+            out["fine_tuned"] = tuned.evaluate(weights, ids, round)
     if "personalised" in new.judged_by and algorithm.personalises:
         if new.joined(round):
-            out["personalised"] = engine.look(server, ids, round)
+            out["personalised"] = engine.evaluate(server, ids, round)
         else:
             out["personalised"], refused = _after_one(engine, server, ids, round)
     return out, refused
@@ -147,16 +147,16 @@ def judge_new(
 
 def _after_one(
     engine: Engine, server: dict[str, Any], ids: list[int], round: int
-) -> tuple[dict[int, Seen], dict[int, str]]:
+) -> tuple[dict[int, EvaluationResult], dict[int, str]]:
     """Judge personal models after one participation in `round`, which leaves no trace; return also who was refused."""
     before = set(engine.states)
-    options = replace(engine.options, faults=None, on_nonfinite="refuse", judges_trained=False)
+    options = replace(engine.options, faults=None, on_nonfinite="refuse", evaluates_trained=False)
     with closing(engine.variant(engine.algorithm, options)) as shadow:
         shadow.states, shadow.norms = engine.states, engine.norms.copied()
         try:
             shadow.round(server, ids, round)
             refused = {failure.client: failure.reason for failure in shadow.traffic.failed}
-            return shadow.look(server, ids, round), refused
+            return shadow.evaluate(server, ids, round), refused
         finally:
             for key in set(engine.states) - before:
                 del engine.states[key]

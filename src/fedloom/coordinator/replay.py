@@ -130,7 +130,7 @@ class RoundReplay:
             raise SettingError(f"{type(self.job.algorithm).__name__} has no clients that train on their own")
         return self._again(round, [{**settings, "local": replace(local, steps=s)} for s in steps])
 
-    def judged(self, round: int) -> dict[int, float]:
+    def accuracies(self, round: int) -> dict[int, float]:
         """Return the accuracy of personal models after a past round on their clients' held-out examples.
 
         It is that of all clients that took part.
@@ -138,7 +138,7 @@ class RoundReplay:
         engine = self.coordinator.engine
         with self.coordinator.threads():
             self._stand_after(round)
-            found = engine.judge(self.coordinator.state[1], sorted(engine.clients), round)
+            found = engine.evaluate_counts(self.coordinator.state[1], sorted(engine.clients), round)
         return {k: right / total for k, (right, total) in found.items() if total}
 
     def _again(self, round: int, changes: Sequence[Mapping[str, Any]]) -> list[dict[int, Weights]]:

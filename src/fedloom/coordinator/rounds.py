@@ -80,7 +80,7 @@ class Coordinator:
             # what is in one place is not lost on the way
             faults=None if algorithm.pooled or job.faults is None else _InWords(job.faults),
             counts_states=settings.stateless,
-            judges_trained=settings.per_client and not algorithm.pooled,
+            evaluates_trained=settings.per_client and not algorithm.pooled,
         )
         self.engine: Engine = kind(trained, algorithm, options)
         examples, self.fronts = population, dict[str, str]()
@@ -208,7 +208,7 @@ class Coordinator:
         clients, declined = self.accepting(t)
         clock.lap("sample")
         received = {}
-        if self.engine.options.judges_trained:
+        if self.engine.options.evaluates_trained:
             received = self.evaluation.received(self._server, clients, max(0, t - 1))
             clock.lap("look")
         server = self.engine.round(self._server, clients, t)
@@ -220,7 +220,7 @@ class Coordinator:
         record.update(self.evaluation.of_predictions(self.engine.traffic.to_judge))
         self._server, self._round = server, done
         each: Record = {}
-        if self.engine.options.judges_trained:
+        if self.engine.options.evaluates_trained:
             each["trained"], means = self.evaluation.of_trained(received, self.engine.traffic.after)
             record.update(means)
         if done % settings.eval_every == 0 or done == settings.rounds or self._reason_to_stop(record) is not None:

@@ -168,7 +168,7 @@ class Cohort(Protocol):
         """Write numbers, [] or [n] each, into the record of this round, as `server_<name>`, once it has ended well."""
         ...
 
-    def judge(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:
+    def evaluate(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:
         """Have `predict` judged on the test set, once this round has ended well: `<name>_accuracy` of its record.
 
         Inputs [B, ...] -> logits [B, C]. Several by number, such as those of clients: one accuracy for each.

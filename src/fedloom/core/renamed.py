@@ -18,6 +18,8 @@ OF_ALGORITHM = {
     "suited": "bind",
 }
 """Today's name of each attribute of `Algorithm` that had another one."""
+OF_COHORT = {"judge": "evaluate"}
+OF_HISTORY = {"readings": "summaries"}
 
 
 class _Old:

@@ -10,7 +10,7 @@ from typing import Any
 from fedloom.core.errors import DeclinedError, RefusedError
 from fedloom.device.model_manager import ModelManager
 from fedloom.device.monitor import Limits, Reading, SystemMonitor
-from fedloom.engines.message import JUDGING
+from fedloom.engines.message import EVALUATING
 from fedloom.engines.runtime import Runtime
 from fedloom.wire.devices import INVITATION
 from fedloom.wire.service import LIMIT, Service, integer, problem
@@ -84,7 +84,7 @@ class Controller(Service):
         if head.get("method") == INVITATION:
             return {"problem": None, "steps": []}, {}
         answer = super()._answer(data)
-        if head["exchange"] != JUDGING:
+        if head["exchange"] != EVALUATING:
             self._newest_training = head["round"], head["exchange"]
         if self.models is not None:
             self.models.prune(head["durable"])
@@ -99,7 +99,7 @@ class Controller(Service):
         if number <= self._number:
             raise RefusedError(f"request {number} was sent twice, or is older than {self._number}")
         self._request_number = self._number = number
-        if round + (exchange == JUDGING) < durable:
+        if round + (exchange == EVALUATING) < durable:
             raise RefusedError(f"round {round} is over: the server has a checkpoint after round {durable}")
         if type(exchange) is int and (round, exchange) <= self._newest_training:
             raise RefusedError(f"round {round}, exchange {exchange} was answered before, up to {self._newest_training}")

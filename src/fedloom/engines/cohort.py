@@ -18,10 +18,11 @@ from fedloom.core.cohort import Predict, Reduction, Replies, Scatter
 from fedloom.core.errors import NobodyAnswered, SettingError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import derive
+from fedloom.core.renamed import OF_COHORT, keep_old_names
 from fedloom.core.types import Failure, Weights
 from fedloom.engines.accounting import of_new_states, of_states
 from fedloom.engines.finite import mean_losses, not_finite, refused
-from fedloom.engines.message import Answer, Call, Request, Seen
+from fedloom.engines.message import Answer, Call, EvaluationResult, Request
 from fedloom.engines.norms import beyond, median, too_large, upload_norms
 from fedloom.engines.runtime import models_in
 
@@ -40,7 +41,7 @@ class Traffic:
     failed: list[Failure] = field(default_factory=list)
     accepted: int = 0  # answers
     refused: int = 0  # answers that came, and may not be
-    after: dict[int, Seen] = field(default_factory=dict)  # by client, of what it has trained last
+    after: dict[int, EvaluationResult] = field(default_factory=dict)  # by client, of what it has trained last
     losses: dict[int, float] = field(default_factory=dict)  # mean local training loss by client, last minimise
     server_losses: dict[str, float] = field(default_factory=dict)  # mean over the steps of its last own training
     noted: dict[str, Any] = field(default_factory=dict)  # numbers for the record, as the server has named them
@@ -156,7 +157,7 @@ class AskedCohort:
     def note(self, **numbers: Tensor) -> None:
         self.engine.noted.update({f"server_{name}": number.tolist() for name, number in numbers.items()})
 
-    def judge(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:
+    def evaluate(self, name: str, predict: Predict | Mapping[int, Predict]) -> None:
         self.engine.to_judge[name] = predict
 
     def gather(self, fn: Callable[..., Any], *broadcast: Any, scatter: Scatter = (), at_least: int = 1) -> Replies[Any]:
@@ -233,7 +234,7 @@ class AskedCohort:
         send = self._sender(scatter)
         self.exchanges.update(dict.fromkeys(self.clients, number + 1))
         engine.traffic.asked.update(self.clients)
-        call = Call(name, broadcast, self.round, number, rate, "all" if engine.options.judges_trained else None)
+        call = Call(name, broadcast, self.round, number, rate, "all" if engine.options.evaluates_trained else None)
         groups, accepted, lost = self.groups, list[int](), dict[int, str]()
         try:
             for group in groups:
@@ -379,6 +380,9 @@ class AskedCohort:
         return AskedCohort(
             self.engine, clients, self.round, exchanges=self.exchanges, architecture=architecture or self.architecture
         )
+
+
+keep_old_names(AskedCohort, OF_COHORT)
 
 
 def _norms(request: Request, states: Any, answer: Answer) -> Tensor | None:

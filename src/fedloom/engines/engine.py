@@ -23,7 +23,7 @@ from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.cohort import AskedCohort, Exchange, Traffic
 from fedloom.engines.engine_options import DEFAULTS, Options
 from fedloom.engines.finite import REMEDY, at_batch, finite, first_bad_loss
-from fedloom.engines.message import GIVEN, JUDGING, Answer, Call, HeldOut, Judged, Request, Seen
+from fedloom.engines.message import EVALUATING, GIVEN, Answer, Call, EvaluationResult, HeldOutSplit, Request, Split
 from fedloom.engines.norms import Norms
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
@@ -125,31 +125,31 @@ class Engine(ABC):
         self.norms.end_round()
         return after
 
-    def judge(
-        self, server: dict[str, Any], clients: Sequence[int], round: int, held_out: HeldOut = "test"
+    def evaluate_counts(
+        self, server: dict[str, Any], clients: Sequence[int], round: int, held_out: HeldOutSplit = "test"
     ) -> dict[int, tuple[int, int]]:
         """Return (right, examples) of each client's personal model after `round` on its held-out examples."""
-        found = self.look(server, clients, round, held_out).items()
+        found = self.evaluate(server, clients, round, held_out).items()
         return {k: (int(seen.right), int(seen.examples)) for k, seen in found}
 
-    def look(
-        self, server: dict[str, Any], clients: Sequence[int], round: int, judged: Judged = "test"
-    ) -> dict[int, Seen]:
+    def evaluate(
+        self, server: dict[str, Any], clients: Sequence[int], round: int, split: Split = "test"
+    ) -> dict[int, EvaluationResult]:
         """Return how good each client's personal model is after `round`.
 
         Losses and training rows are measured where "all" are judged.
         """
-        return self._look(server, clients, round, judged)
+        return self._evaluate(server, clients, round, split)
 
-    def look_at(
-        self, models: Mapping[str, Weights], clients: Sequence[int], round: int, judged: Judged = "test"
-    ) -> dict[int, Seen]:
+    def evaluate_models(
+        self, models: Mapping[str, Weights], clients: Sequence[int], round: int, split: Split = "test"
+    ) -> dict[int, EvaluationResult]:
         """Return the same as `look` for one model of each architecture, shared by all its clients."""
-        return self._look(models, clients, round, judged, GIVEN)
+        return self._evaluate(models, clients, round, split, GIVEN)
 
     def personal(self, server: dict[str, Any], clients: Sequence[int], round: int) -> dict[int, Weights]:
         """Return the models by which clients are judged after `round`."""
-        return self._look(server, clients, round, None)
+        return self._evaluate(server, clients, round, None)
 
     def fixed(self) -> dict[str, Any]:
         """Return what is chosen once for a run because results depend on it in the last bit."""
@@ -320,12 +320,12 @@ class Engine(ABC):
         return before
 
     @own_defaults()
-    def _look(
+    def _evaluate(
         self,
         server: Mapping[str, Any],
         clients: Sequence[int],
         round: int,
-        judged: Judged | None,
+        split: Split | None,
         method: str = "personal",
     ) -> dict[int, Any]:
         """Return what clients make of what they are sent to be judged with, without consequences.
@@ -343,7 +343,7 @@ class Engine(ABC):
                 sent = self.algorithm.evaluation_payload(server["" if self.algorithm.mixed else name], group.model)
             if not (tree.leaves(sent) or self.algorithm.personalises):
                 continue  # another architecture's alone is global, and these clients have nothing of their own
-            call = Call(method, (sent,), round, JUDGING, rate, judged)
+            call = Call(method, (sent,), round, EVALUATING, rate, split)
             for request, _, answer in self.answers(call, sorted(group.clients), lambda ids: ()):
                 out.update({k: tree.take(answer.upload, i) for i, k in enumerate(request.clients)})
         return out

@@ -43,7 +43,7 @@ class Options:
     """Sums into which uploads are added before these are; processes send sums then, and no uploads."""
     counts_states: bool = False
     """Let clients' states travel with the messages, and count their bytes."""
-    judges_trained: bool = False
+    evaluates_trained: bool = False
     """Judge what a client has trained where it was trained."""
 
     def __post_init__(self) -> None:

@@ -21,11 +21,11 @@ from fedloom.core.random import derive
 from fedloom.core.types import Tree, state
 from fedloom.storage.store import Version
 
-HeldOut = Literal["val", "test"]
+HeldOutSplit = Literal["val", "test"]
 Rows = Literal["val", "test", "train"]
-Judged = Literal["val", "test", "all"]  # by which rows; all: those held out to test on, and training rows
+Split = Literal["val", "test", "all"]  # by which rows; all: those held out to test on, and training rows
 GIVEN = "given"  # in the place of the method: a client is judged by the model that it is sent
-JUDGING = "evaluate"  # in the place of the exchange, where a client is looked at and no state moves
+EVALUATING = "evaluate"  # in the place of the exchange, where a client is looked at and no state moves
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Call:
     method: str  # name of the algorithm's method
     broadcast: tuple[Any, ...]
     round: int  # from 0
-    exchange: int | str  # how often these clients were asked in this round before, or `JUDGING`
+    exchange: int | str  # how often these clients were asked in this round before, or `EVALUATING`
     rate: float  # the round's learning rate
-    judged: Judged | None = None  # which rows judge a client, or what it has trained, where that is asked
+    split: Split | None = None  # which rows judge a client, or what it has trained, where that is asked
     sums: tuple[tuple[int, ...], ...] = ()  # clients whose uploads are added up before they are sent, where they are
 
     @property
-    def judges_trained(self) -> bool:
+    def evaluates_trained(self) -> bool:
         """True if clients train, and what they have trained is judged where it was trained."""
-        return self.judged is not None and self.exchange != JUDGING
+        return self.split is not None and self.exchange != EVALUATING
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Request:
 
 
 @state
-class Seen:
+class EvaluationResult:
     """Quality of a model for one client. Without training rows to judge it by, `trained` is 0."""
 
     right: Tensor  # [] int64, of the rows held out
@@ -119,7 +119,7 @@ class Answer:
     steps: tuple[tuple[int, ...], ...]  # of each client
     problem: str | None = None
     batch: int | None = None
-    after: Seen | None = None  # how good what it has trained is, where that is asked; leaves [K]
+    after: EvaluationResult | None = None  # how good what it has trained is, where that is asked; leaves [K]
     trained: tuple[int, Any] | None = None  # what a replay looks at: (client axes 0 or 1, carry); never travels
     summed: Summed | None = None  # then there are neither upload nor losses
     planned: int = 0  # steps that its losses can be of at most, where one client computed it; never travels

@@ -21,7 +21,7 @@ from fedloom.core.model import Model, own_defaults
 from fedloom.core.random import derive
 from fedloom.core.task import loss_of, right_of
 from fedloom.core.types import Weights, replace
-from fedloom.engines.message import GIVEN, JUDGING, Answer, Request, Rows, Seen
+from fedloom.engines.message import EVALUATING, GIVEN, Answer, EvaluationResult, Request, Rows
 from fedloom.engines.population import Population
 from fedloom.storage import codec
 
@@ -62,7 +62,7 @@ class Runtime:
         Raises:
             ClientError: the code of a client failed; names client, round and batch.
         """
-        judges = request.call.judges_trained
+        judges = request.call.evaluates_trained
         execution = Execution(
             self.compilation, self.bf16, watching=watched or judges, programs=self.programs, between=self.between
         )
@@ -114,8 +114,8 @@ class Runtime:
     def clients(self, request: Request, states: Any) -> Client[Any]:
         """Return K clients as one stacked `Client`; shared leaves are not stacked (see `client_axes`)."""
         p, call, ids = self.population, request.call, request.clients
-        idle = call.exchange == JUDGING and not (self.algorithm.trains_for_evaluation and call.method == "personal")
-        local = self.algorithm.evaluation_training if call.exchange == JUDGING else self.algorithm.local
+        idle = call.exchange == EVALUATING and not (self.algorithm.trains_for_evaluation and call.method == "personal")
+        local = self.algorithm.evaluation_training if call.exchange == EVALUATING else self.algorithm.local
         return Client(
             state=states,
             train=NotPlanned(type(self.algorithm).__name__) if idle else p.train_batches(request, local),  # type: ignore[arg-type]
@@ -162,14 +162,14 @@ class Runtime:
 
     def _arguments(self, request: Request) -> tuple[Any, ...]:
         """Return what is scattered, and the rows that judge, where that is asked."""
-        p, ids, judged = self.population, request.clients, request.call.judged
-        if judged is None or request.call.judges_trained:
+        p, ids, split = self.population, request.clients, request.call.split
+        if split is None or request.call.evaluates_trained:
             return request.scatter
-        if judged == "all":
-            return *request.scatter, _judged(p, ids, "test"), _judged(p, ids, "train")
-        return *request.scatter, _judged(p, ids, judged)
+        if split == "all":
+            return *request.scatter, _evaluation_rows(p, ids, "test"), _evaluation_rows(p, ids, "train")
+        return *request.scatter, _evaluation_rows(p, ids, split)
 
-    def _after(self, request: Request, states: Any, trained: tuple[int, Any]) -> Seen | None:
+    def _after(self, request: Request, states: Any, trained: tuple[int, Any]) -> EvaluationResult | None:
         """Return how good what each client has trained is on its held-out examples.
 
         It is None where what was trained does not hold exactly one model.
@@ -179,7 +179,7 @@ class Runtime:
         if len(models) != 1:
             return None
         weights = tree.map_tree(lambda t: t if lead else t.expand(len(request.clients), *t.shape), models[0])
-        call = dataclasses.replace(request.call, method=GIVEN, broadcast=(), exchange=JUDGING, judged="all")
+        call = dataclasses.replace(request.call, method=GIVEN, broadcast=(), exchange=EVALUATING, split="all")
         look = dataclasses.replace(request, call=call, scatter=(weights,))
         with executing(Execution(self.compilation, self.bf16, programs=self.programs)):
             compute = self._together if self.stacked else self._alone
@@ -261,7 +261,7 @@ def personal(
     judged: Batches | None = None,
     train: Batches | None = None,
 ) -> Any:
-    """Return the model by which a client is judged, which `method` makes; with rows to judge it by, what was `Seen`.
+    """Return the model by which a client is evaluated, which `method` makes; with `judged` rows, an `EvaluationResult`.
 
     Losses are measured where `train` rows are judged too.
     """
@@ -290,10 +290,12 @@ def personal(
     else:
         counts, loss = over(measure, (none, zero), judged)
         trained, train_loss = over(measure, (none, zero), train)
-    return Seen(right=counts[0], examples=counts[1], own=own, loss=loss, trained=trained[1], train_loss=train_loss)
+    return EvaluationResult(
+        right=counts[0], examples=counts[1], own=own, loss=loss, trained=trained[1], train_loss=train_loss
+    )
 
 
-def _judged(population: Population, ids: Sequence[int], rows: Rows) -> Batches:
+def _evaluation_rows(population: Population, ids: Sequence[int], rows: Rows) -> Batches:
     """Return the rows that K clients are judged on, stacked.
 
     They come without the arrays, which a client has in its other batches.

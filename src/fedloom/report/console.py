@@ -101,7 +101,7 @@ def comparison_table(results: Sequence[tuple[str, History]], prefix: str = "") -
 
 
 _NEW = {"global": "global", "fine_tuned": "tuned", "personalised": "own"}
-_WAYS = {  # field of Readings: the heading of its column, and its meaning
+_WAYS = {  # field of Summaries: the heading of its column, and its meaning
     "last": ("last", "last round"),
     "tail": ("mean {many}", "mean of the last {many}"),
     "validated": ("by val.", "chosen by validation"),
@@ -118,7 +118,7 @@ def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
     columns, ways = [], set[str]()
     last_rounds = newest(min((h.metrics[-1]["round"] for _, h in results), default=0))
     for kind in ("global", "personal"):
-        readings = [history.readings(f"{kind}_accuracy", last_rounds)._asdict() for _, history in results]
+        readings = [history.summaries(f"{kind}_accuracy", last_rounds)._asdict() for _, history in results]
         for leaves, (way, (heading, _)) in enumerate(_WAYS.items()):
             cells = [_number(values[way]) for values in readings]
             if set(cells) != {_number(math.nan)} and (way != "tail" or last_rounds > 1):
@@ -127,7 +127,7 @@ def readings_table(results: Sequence[tuple[str, History]]) -> ConsoleRenderable:
     if "validated" in ways:
         rounds = [history.validated_round for _, history in results]
         columns.append(_Column("val.\nround", ["-" if t is None else str(t) for t in rounds], 2))
-        columns.append(_Column("val.\nbest", [_number(h.readings(VALIDATION).validated) for _, h in results], 2))
+        columns.append(_Column("val.\nbest", [_number(h.summaries(VALIDATION).validated) for _, h in results], 2))
     explanation = "; ".join(what.format(many=last_rounds) for way, (_, what) in _WAYS.items() if way in ways)
     return _FittedTable(f"Which number: {explanation or 'none'}", [label for label, _ in results], columns)
 

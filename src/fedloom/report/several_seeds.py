@@ -27,7 +27,7 @@ from fedloom.report.printable import printable
 from fedloom.report.problems import Problem
 from fedloom.storage.output import as_csv, publish
 
-WAYS = {  # field of Readings: its meaning
+WAYS = {  # field of Summaries: its meaning
     "last": "last round",
     "tail": "mean of last {many}",
     "validated": "chosen on validation",
@@ -59,7 +59,7 @@ def summary(
     Args:
         runs: folders with runs below them, or histories, or those of each method by its name.
         against: the method that others are compared with; by default the first that is not local-only training.
-        reading: the reading of differences, a field of `Readings`: last, tail, validated, best or mean.
+        reading: the reading of differences, a field of `Summaries`: last, tail, validated, best or mean.
         names: new names of methods and problems, by their old ones.
         columns: columns of the tables of accuracies in this order, seeds or a reading; and differences for their table;
             by default all.
@@ -422,7 +422,7 @@ def paired_difference(method: Method, other: Method, name: str, way: str, last_r
 
 
 def _reading(run: Run, name: str, way: str, last_rounds: int) -> float:
-    return float(getattr(run.history.readings(name, last_rounds), way))
+    return float(getattr(run.history.summaries(name, last_rounds), way))
 
 
 def seeds_text(methods: Sequence[Method]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.core.errors import ClientError, CodecError
 from fedloom.engines.engine import Engine, Send
-from fedloom.engines.message import JUDGING, Answer, Call, Request
+from fedloom.engines.message import EVALUATING, Answer, Call, Request
 from fedloom.engines.runtime import Runtime
 from fedloom.wire.child import Child
 from fedloom.wire.rehearsal import Rehearsals
@@ -58,7 +58,7 @@ class Messages(Engine):
         """Return (new states, answer) from untrusted bytes."""
         message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
         states, answer = answer_of(message, request)
-        if ("state" in message.parts) == (request.call.exchange == JUDGING):
+        if ("state" in message.parts) == (request.call.exchange == EVALUATING):
             raise CodecError("a state comes with the answer to a request that brought one, and only then")
         return states, answer
 

@@ -135,7 +135,7 @@ class Trail:
     @functools.cached_property
     def right(self) -> dict[int, tuple[int, int]]:
         """Return (correct, examples) of all clients after the last round; computed on demand."""
-        return self.engine.judge(self.servers[-1], range(self.engine.population.num_clients), self.last)
+        return self.engine.evaluate_counts(self.servers[-1], range(self.engine.population.num_clients), self.last)
 
 
 @dataclass(frozen=True)

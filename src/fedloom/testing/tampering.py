@@ -15,7 +15,7 @@ from fedloom.core import tree
 from fedloom.core.errors import CodecError
 from fedloom.core.types import Weighted
 from fedloom.engines.faults import Faults
-from fedloom.engines.message import JUDGING
+from fedloom.engines.message import EVALUATING
 from fedloom.wire.communication import CommunicationManager, Wires
 from fedloom.wire.fleet import RankFleet
 from fedloom.wire.processes import Processes
@@ -99,7 +99,7 @@ class TamperedWires(CommunicationManager):
             head = head_of(message if token is None else unseal(message, token, _LIMIT))
         except CodecError:
             return None  # no request
-        training = head["exchange"] != JUDGING
+        training = head["exchange"] != EVALUATING
         return self.plan(head["round"], head["exchange"], head["clients"][0]) if training else None
 
     def _receive_answer(self, rank: int) -> None:

@@ -14,7 +14,7 @@ from fedloom.core import tree
 from fedloom.core.errors import CodecError, DeclinedError, FedloomError, RankError, RefusedError, SettingError
 from fedloom.core.types import Weighted, state
 from fedloom.engines.engine import Engine, Send
-from fedloom.engines.message import JUDGING, Answer, Call, Request, Seen
+from fedloom.engines.message import EVALUATING, Answer, Call, EvaluationResult, Request
 from fedloom.storage.store import Version
 from fedloom.wire.fleet import Fleet, NoResponse
 from fedloom.wire.processes import in_order
@@ -69,7 +69,7 @@ class Devices(Engine):
         yield from in_order(clients, self._ask_devices(call, clients, send))
 
     def decliners(self, round: int, clients: Sequence[int]) -> dict[int, str]:
-        call, out = Call(INVITATION, (), round, JUDGING, 0.0), dict[int, str]()
+        call, out = Call(INVITATION, (), round, EVALUATING, 0.0), dict[int, str]()
         requests = {k: Request.to(call, [k], self.population.seed) for k in clients}
         for k, answer in self._exchange(requests, None):
             try:
@@ -185,11 +185,11 @@ class Devices(Engine):
         """Return (new state or its version, answer) from untrusted bytes."""
         message = unpack(data, check=lambda _, name, like: self.rehearsals.check(request, name, like), limit=self.limit)
         message.head["warnings"] = []  # warnings of a device go to its own log
-        travels = self.options.counts_states and request.call.exchange != JUDGING
+        travels = self.options.counts_states and request.call.exchange != EVALUATING
         if ("state" in message.parts) != travels:
             raise CodecError("a state comes with the answer to a request that brought one, and only then")
         states, answer = answer_of(message, request)
-        nodes, spec = tree.flatten(answer.upload, is_leaf=lambda node: isinstance(node, Weighted | Seen))
+        nodes, spec = tree.flatten(answer.upload, is_leaf=lambda node: isinstance(node, Weighted | EvaluationResult))
         nodes = [self._check_plausible(request, node) for node in nodes]
         answer = Answer(tree.unflatten(nodes, spec), answer.losses, answer.steps, after=answer.after)
         if answer.after is not None:
@@ -201,7 +201,7 @@ class Devices(Engine):
                     f"it began from the state {start_digest!r:.10}, and that of this device is "
                     f"{accepted_digest!r:.10}: bring its own state folder back"
                 )
-            if request.call.exchange != JUDGING:
+            if request.call.exchange != EVALUATING:
                 round, exchange = (torch.tensor([int(n)]) for n in (request.call.round, request.call.exchange))
                 states = StateVersion(round, exchange, _digest_bytes(message.head.get("made")))
         return states, answer
@@ -213,7 +213,7 @@ class Devices(Engine):
             if not bool((node.weight.isfinite() & (node.weight > 0)).all()):  # weights that are all 0 have no mean
                 raise RefusedError("an upload weighs a finite number above 0")
             return Weighted(value=node.value, weight=node.weight.clamp(max=size))
-        if isinstance(node, Seen):
+        if isinstance(node, EvaluationResult):
             f, k = self.population.federation, request.clients[0]
             max_count = max(int(part.sizes[k]) for part in (f.local_test, f.local_val, f.partition) if part is not None)
             counts = torch.stack([node.right, node.examples, node.trained])

@@ -14,7 +14,7 @@ import torch
 from fedloom.core.errors import ClientError, CodecError, EngineWarning, warn
 from fedloom.engines.engine import Engine, Send
 from fedloom.engines.faults import NOT_WITHIN
-from fedloom.engines.message import JUDGING, Answer, Call, Request
+from fedloom.engines.message import EVALUATING, Answer, Call, Request
 from fedloom.wire.communication import Wires
 from fedloom.wire.service import answer_of, request_bytes
 from fedloom.wire.transport import Message, Part, part, unpack
@@ -94,7 +94,7 @@ class Processes(Engine):
         tries = dict.fromkeys(shares, 0)
         responses: list[Response] = []
         deadline = self.options.deadline
-        end = None if call.exchange == JUDGING or deadline is None else time.monotonic() + deadline
+        end = None if call.exchange == EVALUATING or deadline is None else time.monotonic() + deadline
         try:
             while remaining or responses or self._pending:
                 while remaining and (process := self._next_process(free, len(remaining))) is not None:

@@ -16,14 +16,14 @@ from fedloom.core.errors import CodecError
 from fedloom.core.optimiser import Local
 from fedloom.core.types import replace
 from fedloom.data import by_lists
-from fedloom.engines.message import JUDGING, Request, Seen
+from fedloom.engines.message import EVALUATING, EvaluationResult, Request
 from fedloom.engines.population import Population
 from fedloom.engines.runtime import Runtime
 from fedloom.wire.transport import same_shapes, shapes_of, short
 
 HEADS = 8 << 20  # bytes of an answer beside its tensors: heads, structures and headers of four parts, 1 MiB each
 _ONE = torch.zeros(1, dtype=torch.int64)
-_SEEN = Seen(
+_RESULT = EvaluationResult(
     right=_ONE, examples=_ONE, own=_ONE.bool(), loss=_ONE.double(), trained=_ONE, train_loss=_ONE.double()
 )  # of one client
 
@@ -50,8 +50,8 @@ class Rehearsals:
     def check(self, request: Request, name: str, like: Any) -> None:
         """Raise CodecError unless a part of one client's answer, without storage, fits the request."""
         expected, planned = self._expected(request)
-        if name == "after" and request.call.judges_trained:
-            same_shapes(_SEEN, name, like)
+        if name == "after" and request.call.evaluates_trained:
+            same_shapes(_RESULT, name, like)
             return
         if name not in expected:
             raise CodecError(f"an answer to {request.call.method} has no part {name[:80]!r}, only {sorted(expected)}")
@@ -80,7 +80,7 @@ class Rehearsals:
         architecture, call = p.assignment[client], request.call
         sent = call.broadcast, request.scatter
         shapes = tuple((str(t.dtype), tuple(t.shape)) for t in tree.leaves(sent))
-        key = call.method, call.judged, call.exchange == JUDGING, architecture, int(p.sizes[client]), shapes
+        key = call.method, call.split, call.exchange == EVALUATING, architecture, int(p.sizes[client]), shapes
         if key not in self._expectations:
             blank = self._blank(architecture, int(p.sizes[client]))
             runtime = Runtime(blank, self.algorithm)

@@ -12,7 +12,7 @@ from fedloom.core import errors, tree
 from fedloom.core.errors import ClientError, CodecError, FedloomError, warn
 from fedloom.engines.accounting import PayloadSize
 from fedloom.engines.finite import mean_losses, not_finite
-from fedloom.engines.message import JUDGING, Answer, Call, Request, Summed
+from fedloom.engines.message import EVALUATING, Answer, Call, Request, Summed
 from fedloom.engines.norms import too_large, upload_norms
 from fedloom.engines.runtime import Runtime
 from fedloom.storage.store import Version
@@ -99,7 +99,7 @@ class Service:
         parts: dict[str, Any] = {"upload": answer.upload, "losses": list(answer.losses)}
         parts |= {} if answer.after is None else {"after": answer.after}
         head = {"problem": None, "steps": answer.steps} | ({} if keeper is None else {"began": keeper.start_digest})
-        if request.call.exchange != JUDGING:
+        if request.call.exchange != EVALUATING:
             if keeper is not None:
                 head["made"] = keeper.offer(tree.take(states, 0), (request.call.round, int(request.call.exchange)))
             else:
@@ -135,11 +135,11 @@ class Service:
         payload against the method.
         """
         head, ids, number = message.head, self._clients(message.head), integer(message.head, "broadcast")
-        exchange, judged = head.get("exchange"), head.get("judged")
-        if exchange != JUDGING and not (type(exchange) is int and 0 <= exchange < 1 << 30):
-            raise CodecError(f"exchange must be a number or {JUDGING!r}, got {exchange!r:.80}")
-        if judged not in (None, "val", "test", "all"):
-            raise CodecError(f"judged must be 'val', 'test' or 'all', got {judged!r:.80}")
+        exchange, split = head.get("exchange"), head.get("split")
+        if exchange != EVALUATING and not (type(exchange) is int and 0 <= exchange < 1 << 30):
+            raise CodecError(f"exchange must be a number or {EVALUATING!r}, got {exchange!r:.80}")
+        if split not in (None, "val", "test", "all"):
+            raise CodecError(f"split must be 'val', 'test' or 'all', got {split!r:.80}")
         if "broadcast" in message.parts:
             self._broadcast = number, message.parts["broadcast"]
         if self._broadcast[0] != number:
@@ -152,7 +152,7 @@ class Service:
             raise CodecError(f"not a request: {error!r}") from None
         if not len(keys) == len(accepted) == len(ids):
             raise CodecError(f"a request to {len(ids)} clients has {len(keys)} keys and {len(accepted)} versions")
-        call = Call(method, self._broadcast[1], integer(head, "round"), exchange, rate, judged)
+        call = Call(method, self._broadcast[1], integer(head, "round"), exchange, rate, split)
         if not 0 <= call.round < 1 << 30:
             raise CodecError(f"round must be in 0..{(1 << 30) - 1}, got {call.round!s:.80}")
         return Request(call, ids, keys, accepted, message.parts.get("scatter", ()))
@@ -192,7 +192,7 @@ def request_bytes(
     """
     call = request.call
     head = {
-        "method": call.method, "round": call.round, "exchange": call.exchange, "rate": call.rate, "judged": call.judged,
+        "method": call.method, "round": call.round, "exchange": call.exchange, "rate": call.rate, "split": call.split,
         "clients": request.clients, "keys": request.keys, "accepted": request.accepted,
         "number": number, "broadcast": broadcast[0], **fields,
     }  # fmt: skip

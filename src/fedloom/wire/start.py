@@ -90,7 +90,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a server says of a start before it sends any of it."""
+    """Announce a start before any of it is sent: its digest and size in bytes."""
 
     digest: str
     size: int

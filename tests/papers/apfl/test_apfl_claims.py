@@ -8,7 +8,7 @@ from pathlib import Path
 from fedloom.papers import recipes, study
 from fedloom.papers.apfl.claims import remarks
 from fedloom.papers.apfl.recipes import LAMBDAS
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, judge
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, verdicts
 from fedloom.papers.reproduction.results import read
 from published_runs import cell, made
 
@@ -133,7 +133,7 @@ def test_what_lambda_does(tmp_path: Path) -> None:
 
 
 def verdict(folder: Path, words: str) -> tuple[str, str]:
-    (found,) = [one for one in judge("apfl", [folder]) if one.claim.text.startswith(words)]
+    (found,) = [one for one in verdicts("apfl", [folder]) if one.claim.text.startswith(words)]
     return found.verdict, found.ours
 
 

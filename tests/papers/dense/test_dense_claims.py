@@ -9,7 +9,7 @@ import pytest
 
 from fedloom.papers import recipes, study
 from fedloom.papers.dense.claims import claims, remarks
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Finding, judge
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Finding, verdicts
 from fedloom.papers.reproduction.results import read
 from published_runs import cell, made
 
@@ -18,7 +18,7 @@ BELOW = "One-shot FedAvg is below all that distil, at alpha 0.1 and on images in
 
 
 def findings(folder: Path, words: str) -> list[Finding]:
-    (found,) = [one for one in judge("dense", [folder]) if one.claim.text.startswith(words)]
+    (found,) = [one for one in verdicts("dense", [folder]) if one.claim.text.startswith(words)]
     return [f for f in found.findings if f.ours]
 
 
@@ -31,7 +31,7 @@ def uploaded(place: Path, **accuracy: object) -> None:
 
 @pytest.mark.slow
 def test_every_claim_is_there_before_anything_is_run(tmp_path: Path) -> None:
-    assert {one.verdict for one in judge("dense", [tmp_path])} == {NOT_RUN}
+    assert {one.verdict for one in verdicts("dense", [tmp_path])} == {NOT_RUN}
     counts = {claim.text: len(claim.parts) for claim in claims()}
     assert counts[BELOW] == 4 * (3 * (2 + 2 + 2 + 1) + 2 * 2)
     assert counts["The ensemble is above every student"] == 4 * 33

@@ -10,7 +10,7 @@ import pytest
 
 from fedloom.papers import claims
 from fedloom.papers.fedntd import proposition_1, proposition_2, proposition_3
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, Claim, Judged, judge
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOT_RUN, Claim, ClaimVerdict, verdicts
 from published_runs import cell, made
 
 TABLE = "fedntd-table1"
@@ -21,8 +21,8 @@ def claim(words: str) -> Claim:
     return found
 
 
-def judged(folder: Path, words: str) -> Judged:
-    (found,) = [one for one in judge("fedntd", [folder]) if one.claim.text.startswith(words)]
+def judged(folder: Path, words: str) -> ClaimVerdict:
+    (found,) = [one for one in verdicts("fedntd", [folder]) if one.claim.text.startswith(words)]
     return found
 
 
@@ -45,7 +45,7 @@ def test_the_method_that_forgets_less_is_the_better_one(tmp_path: Path) -> None:
     made(tmp_path, cell(TABLE, "cifar10-s2", "fedntd"), 0, 50.0, forgetting=0.3)
     made(tmp_path, cell(TABLE, "cifar10-s2", "fedavg"), 0, 50.0, forgetting=0.5)
     least = judged(tmp_path, "FedNTD forgets least")
-    assert (least.verdict, least.judged) == (HOLDS, "1 of 78")
+    assert (least.verdict, least.judged_parts) == (HOLDS, "1 of 78")
     made(tmp_path, cell(TABLE, "cifar10-s2", "fedprox"), 0, 50.0, forgetting=0.1)
     assert judged(tmp_path, "FedNTD forgets least").verdict == FAILS
 
@@ -58,7 +58,11 @@ def test_features_are_compared_where_runs_were_analysed(tmp_path: Path) -> None:
         lines = [f"a,{k},10,{share},0,0,0\n" for k, share in enumerate(shares)]
         (place / "analysis" / "alignment.csv").write_text(head + "".join(lines) + "a,aggregated,10,0,0,0,0\n")
     found = judged(tmp_path, "Features stay aligned")
-    assert (found.verdict, found.judged, found.ours.endswith("fedntd and fedavg: 0.8, 0.55")) == (HOLDS, "1 of 2", True)
+    assert (found.verdict, found.judged_parts, found.ours.endswith("fedntd and fedavg: 0.8, 0.55")) == (
+        HOLDS,
+        "1 of 2",
+        True,
+    )
     assert judged(tmp_path, "Local models move less far").verdict == NOT_RUN
 
 

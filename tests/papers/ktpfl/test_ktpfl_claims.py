@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.papers import recipes, study
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Finding, judge
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, Finding, verdicts
 from fedloom.papers.reproduction.copies import export
 from fedloom.papers.reproduction.results import read
 from fedloom.papers.reproduction.results_page import write
@@ -26,7 +26,7 @@ def runs(folder: Path, **accuracy: float) -> None:
 
 def findings(folder: Path) -> dict[tuple[str, str], Finding]:
     """What is known of each part, by the claim and what is said of the runs."""
-    found = judge("ktpfl", [folder])
+    found = verdicts("ktpfl", [folder])
     return {(one.claim.text, f.ours): f for one in found for f in one.findings if f.ours and f.results}
 
 
@@ -60,14 +60,14 @@ def test_each_claim_has_a_verdict(folder: Path) -> None:
 
 
 def test_predictions_cost_little_whatever_was_run(tmp_path: Path) -> None:
-    (found,) = [one for one in judge("ktpfl", [tmp_path]) if one.claim.text.startswith("Predictions cost")]
+    (found,) = [one for one in verdicts("ktpfl", [tmp_path]) if one.claim.text.startswith("Predictions cost")]
     assert (found.verdict, found.ours) == (HOLDS, "2.4 MB of predictions, 652.8 MB of models each way")
 
 
 def test_other_settings_cannot_be_compared(tmp_path: Path) -> None:
     made(tmp_path, cell(TABLE, "cifar20k-two", "kt_pfl"), 0, 90, rounds=20)
     made(tmp_path, cell(TABLE, "cifar20k-two", "fedmd_kt"), 0, 80, rounds=20, local__epochs=1)
-    (found,) = [one for one in judge("ktpfl", [tmp_path]) if one.claim.text == ABOVE]
+    (found,) = [one for one in verdicts("ktpfl", [tmp_path]) if one.claim.text == ABOVE]
     assert (found.verdict, "not comparable" in found.ours) == (NOT_RUN, True)
 
 

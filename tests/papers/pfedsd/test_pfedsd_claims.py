@@ -10,7 +10,7 @@ import pytest
 from fedloom.core.errors import SettingError
 from fedloom.papers import recipes, study
 from fedloom.papers.pfedsd.claims import RECOVERY, drops, remarks
-from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, judge
+from fedloom.papers.reproduction.claims import FAILS, HOLDS, NOISE, NOT_RUN, verdicts
 from fedloom.papers.reproduction.copies import export
 from fedloom.papers.reproduction.results import read
 from fedloom.papers.reproduction.results_page import write
@@ -103,7 +103,7 @@ def test_a_term_that_does_not_help_is_nowhere_ahead(tmp_path: Path) -> None:
 
 
 def verdict(folder: Path, words: str) -> tuple[str, str]:
-    (found,) = [one for one in judge("pfedsd", [folder]) if one.claim.text.startswith(words)]
+    (found,) = [one for one in verdicts("pfedsd", [folder]) if one.claim.text.startswith(words)]
     return found.verdict, found.ours
 
 

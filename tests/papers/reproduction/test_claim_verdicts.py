@@ -9,6 +9,18 @@ import pytest
 
 from fedloom.coordinator import reading
 from fedloom.papers import STUDIES, claims, recipes, reduced, tables, title
+from fedloom.papers.reproduction.claim_parts import (
+    above,
+    computed,
+    diverges,
+    gain,
+    jumps,
+    level,
+    number,
+    observed,
+    order,
+    same_traffic,
+)
 from fedloom.papers.reproduction.claims import (
     FAILS,
     HOLDS,
@@ -17,20 +29,10 @@ from fedloom.papers.reproduction.claims import (
     VERDICTS,
     Cell,
     Claim,
-    Judged,
+    ClaimVerdict,
     Part,
-    above,
-    computed,
-    diverges,
-    gain,
-    judge,
-    jumps,
-    level,
-    number,
-    order,
-    same_traffic,
-    seen,
     sentences,
+    verdicts,
 )
 from fedloom.papers.reproduction.results import FAILED, Run
 from fedloom.storage import files
@@ -40,9 +42,9 @@ TABLE, COLUMN = "fedntd-table1", "cifar10-s2"
 NTD, AVG, PROX = (Cell(TABLE, COLUMN, row) for row in ("fedntd", "fedavg", "fedprox"))
 
 
-def of(folder: Path, *parts: Part, why: str = "", lacks: str = "") -> Judged:
+def of(folder: Path, *parts: Part, why: str = "", lacks: str = "") -> ClaimVerdict:
     claim = Claim(where="Table 1", text="A claim", parts=parts, why=why, lacks=lacks)
-    (found,) = judge("fedntd", [folder], declared=[claim])
+    (found,) = verdicts("fedntd", [folder], declared=[claim])
     return found
 
 
@@ -111,7 +113,7 @@ def test_a_claim_is_as_good_as_its_worst_part(tmp_path: Path) -> None:
     assert of(tmp_path, above(NTD, AVG), above(PROX, NTD), above(AVG, NTD)).verdict == FAILS
     moon = Cell(TABLE, COLUMN, "moon")
     some = of(tmp_path, above(NTD, AVG), above(NTD, moon))
-    assert some.judged == "1 of 2"
+    assert some.judged_parts == "1 of 2"
     assert (some.verdict, some.ours) == (HOLDS, "1 holds; cifar10-s2 fedntd 60.00, fedavg 50.00")
 
 
@@ -204,17 +206,17 @@ def test_what_is_so_of_some_seeds_is_within_noise(tmp_path: Path) -> None:
 
     for seed, verdict in ((4, NOT_RUN), (0, HOLDS), (1, NOISE)):
         run(tmp_path, NTD, seed, 50.0)
-        assert of(tmp_path, seen([NTD], even)).verdict == verdict
-    found = of(tmp_path, seen([NTD], even))
+        assert of(tmp_path, observed([NTD], even)).verdict == verdict
+    found = of(tmp_path, observed([NTD], even))
     assert (found.seeds, found.ours) == ("2", "cifar10-s2 fedntd: 200 rounds")
-    assert of(tmp_path, seen([NTD], lambda one, rounds: (False, f"{one.seed}"))).ours == (
+    assert of(tmp_path, observed([NTD], lambda one, rounds: (False, f"{one.seed}"))).ours == (
         "cifar10-s2 fedntd: seed 0: 0, seed 1: 1, seed 4: 4"
     )
 
 
 def test_nothing_is_said_of_a_method_of_which_a_run_failed(tmp_path: Path) -> None:
     """The others may be the lucky ones."""
-    part = seen([NTD], lambda one, rounds: (True, "so"))
+    part = observed([NTD], lambda one, rounds: (True, "so"))
     run(tmp_path, NTD, 0, 50.0)
     assert of(tmp_path, part).verdict == HOLDS
     files.write(run(tmp_path, NTD, 1, 50.0, rounds=3), FAILED, reading.sealed({"why": "a loss is not finite"}))

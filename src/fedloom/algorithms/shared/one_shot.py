@@ -222,9 +222,10 @@ class OneShot(Algorithm[Server, tuple[()]]):
             return server  # nobody answered
         if len(found) == 1:  # one architecture: what one-shot FedAvg's uniform mean would be
             ((model, uploads),) = found
-            cohort.judge("mean", _alone(model, _mean(uploads)))
-        cohort.judge("upload", single)
-        cohort.judge("ensemble", Teachers(weights=tuple(w for _, w in found), models=tuple(m for m, _ in found)).logits)
+            cohort.evaluate("mean", _alone(model, _mean(uploads)))
+        cohort.evaluate("upload", single)
+        ensemble = Teachers(weights=tuple(w for _, w in found), models=tuple(m for m, _ in found))
+        cohort.evaluate("ensemble", ensemble.logits)
         return replace(
             server,
             moments=like(server.student, self._at_rest(server.student)),

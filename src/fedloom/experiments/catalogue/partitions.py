@@ -53,7 +53,7 @@ class NamedPartition:
 
     @property
     def sentence(self) -> str:
-        """What it does, in Markdown."""
+        """Say what it does, in Markdown."""
         return self.what or " ".join((self.function.__doc__ or "").partition("\n\n")[0].split())
 
     def of(self, dataset: Dataset, num_clients: int, seed: int, values: Values) -> Partition:

@@ -7,18 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from fedloom.papers.apfl.recipes import BASELINES, EPOCHS, FIGURE_3, GAINS, LAMBDAS, RATES, TABLE_2
-from fedloom.papers.reproduction.claims import (
-    Cell,
-    Claim,
-    Seen,
-    above,
-    gain,
-    jumps,
-    level,
-    number,
-    seen,
-    total,
-)
+from fedloom.papers.reproduction.claim_parts import Observation, above, gain, jumps, level, number, observed, total
+from fedloom.papers.reproduction.claims import Cell, Claim
 from fedloom.papers.reproduction.results import Result, Run, comparable, seeds_of
 
 FORCED = 3  # the rounds, from 1, in which importance is always measured
@@ -83,11 +73,11 @@ def _comparison() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where="Section 4", text="Importance is measured once after the first three rounds",
-        parts=[seen([_cell(data, "apfl_ni")], _measured_once) for data in SETS], published="once",
+        parts=[observed([_cell(data, "apfl_ni")], _measured_once) for data in SETS], published="once",
     )  # fmt: skip
     yield Claim(
         where="Section 3", text="Communication is almost that of FedAvg",
-        parts=[seen([_cell(data, "apfl_ni"), _cell(data, "fedavg")], _traffic) for data in SETS],
+        parts=[observed([_cell(data, "apfl_ni"), _cell(data, "fedavg")], _traffic) for data in SETS],
         why="Importance is as large as the model, and goes down once more to each client that is asked for the first "
         "time after a measurement; our window, which takes the loss of all clients, needs the model everywhere.",
     )  # fmt: skip
@@ -134,7 +124,7 @@ def _lambda(data: str, epochs: int, lam: float) -> Cell:
     return Cell("apfl-lambda", f"{data}-e{epochs}", f"apfl_ni-{lam:g}")
 
 
-def _traffic(apfl: Run, fedavg: Run, rounds: int) -> Seen:
+def _traffic(apfl: Run, fedavg: Run, rounds: int) -> Observation:
     """Return whether importance and measurements add little; what the window's loss costs is told beside them."""
     until = min(rounds, apfl.rounds, fedavg.rounds)
     down, up = (total(fedavg, until, name) for name in ("bytes_down", "bytes_up"))
@@ -146,7 +136,7 @@ def _traffic(apfl: Run, fedavg: Run, rounds: int) -> Seen:
     return max(more, sent) <= ALMOST, said
 
 
-def _measured_once(run: Run, rounds: int) -> Seen:
+def _measured_once(run: Run, rounds: int) -> Observation:
     found = measured(run, rounds)
     if found is None:
         return None

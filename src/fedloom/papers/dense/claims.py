@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from fedloom.coordinator.history import Record
 from fedloom.papers import recipes
 from fedloom.papers.dense.recipes import ALPHAS
-from fedloom.papers.reproduction.claims import Cell, Claim, Part, Seen, above, gain, number, seen, sentences, total
+from fedloom.papers.reproduction.claim_parts import Observation, above, gain, number, observed, total
+from fedloom.papers.reproduction.claims import Cell, Claim, Part, sentences
 from fedloom.papers.reproduction.results import Result, Run
 
 DISTILLED = ("feddf", "fed_dafl", "fed_adi", "dense")
@@ -98,12 +99,12 @@ def _others() -> Iterator[Claim]:
     readme = "dense-readme"
     yield Claim(
         where="Longer local training", text="After 400 local epochs DENSE is above every local model",
-        parts=[seen([Cell(readme, "cifar10-a0.5-m5", "dense")], _above_clients)],
+        parts=[observed([Cell(readme, "cifar10-a0.5-m5", "dense")], _above_clients)],
         why="The student had learnt for 20 of 200 epochs, eight of them at chance, and had not come to rest.",
     )  # fmt: skip
     yield Claim(
         where="Longer local training", text="There one-shot FedAvg is below every local model",
-        parts=[seen([Cell(readme, "cifar10-a0.5-m5", "dense", called="fedavg")], _mean_below_clients)],
+        parts=[observed([Cell(readme, "cifar10-a0.5-m5", "dense", called="fedavg")], _mean_below_clients)],
     )  # fmt: skip
     yield Claim(
         where="README of the code", text="Its run: FedAvg 30.93, ensemble 71.81",
@@ -130,7 +131,7 @@ def _others() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where="Section 3", text="Clients upload once: one model each, and nothing later",
-        parts=[seen([Cell("dense-table1", column, "dense")], _one_upload) for column in _columns("dense-table1")],
+        parts=[observed([Cell("dense-table1", column, "dense")], _one_upload) for column in _columns("dense-table1")],
     )  # fmt: skip
 
 
@@ -168,15 +169,15 @@ def _printed_above(table: str, row: str) -> list[Part]:
     ]
 
 
-def _above_clients(run: Run, rounds: int) -> Seen:
+def _above_clients(run: Run, rounds: int) -> Observation:
     return _beside_clients(run, run.after(min(rounds, run.rounds), "global_accuracy"), above=True)
 
 
-def _mean_below_clients(run: Run, rounds: int) -> Seen:
+def _mean_below_clients(run: Run, rounds: int) -> Observation:
     return _beside_clients(run, run.after(1, "mean_accuracy"), above=False)
 
 
-def _beside_clients(run: Run, value: float | None, above: bool) -> Seen:
+def _beside_clients(run: Run, value: float | None, above: bool) -> Observation:
     singly = list(_upload(run).get("upload_accuracy", {}).values())
     if value is None or not singly:
         return None
@@ -184,7 +185,7 @@ def _beside_clients(run: Run, value: float | None, above: bool) -> Seen:
     return holds, f"{100 * value:.1f}, local models {100 * min(singly):.1f} to {100 * max(singly):.1f}"
 
 
-def _one_upload(run: Run, rounds: int) -> Seen:
+def _one_upload(run: Run, rounds: int) -> Observation:
     first, whole = (total(run, until, "bytes_up") for until in (1, rounds))
     clients = len(_upload(run).get("upload_accuracy", {}))
     return (whole == first, f"{first / clients:,.0f} bytes a client, then {whole - first:,.0f}") if clients else None

@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 from fedloom.papers.fedntd import proposition_1, proposition_2, proposition_3
 from fedloom.papers.fedntd.recipes import BETAS, SWEPT, Cell as Printed, cells
-from fedloom.papers.reproduction.claims import (
-    Cell,
-    Claim,
-    Part,
-    Seen,
+from fedloom.papers.reproduction.claim_parts import (
+    Observation,
     above,
     computed,
     diverges,
     gain,
     level,
     number,
+    observed,
     same_traffic,
-    seen,
 )
+from fedloom.papers.reproduction.claims import Cell, Claim, Part
 from fedloom.papers.reproduction.evidence import rows_of
 from fedloom.papers.reproduction.recipe import noise
 from fedloom.papers.reproduction.results import Run
@@ -259,14 +257,14 @@ def _orders(table: str, value: Callable[[Printed], float | None], ours: bool) ->
 def _analysed(column: str, table: str, number: Callable[[list[Mapping[str, str]]], float]) -> Part:
     """Return a part that holds where a number of an analysis is higher in a run of FedNTD than in one of FedAvg."""
 
-    def look(fedntd: Run, fedavg: Run, rounds: int) -> Seen:
+    def observe(fedntd: Run, fedavg: Run, rounds: int) -> Observation:
         with rows_of(fedntd, table) as ours, rows_of(fedavg, table) as theirs:
             if ours is None or theirs is None:
                 return None
             a, b = number([*ours]), number([*theirs])
         return a > b, f"{a:.3g}, {b:.3g}"
 
-    return seen([_cell("fedntd-table1", column, row) for row in ("fedntd", "fedavg")], look)
+    return observed([_cell("fedntd-table1", column, row) for row in ("fedntd", "fedavg")], observe)
 
 
 def _mean(values: Iterator[float]) -> float:

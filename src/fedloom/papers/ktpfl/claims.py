@@ -16,20 +16,8 @@ from fedloom.models import build
 from fedloom.papers import recipes
 from fedloom.papers.ktpfl import coefficients, distillation
 from fedloom.papers.ktpfl.recipes import CLIENTS, FULL
-from fedloom.papers.reproduction.claims import (
-    NOT_RUN,
-    Cell,
-    Claim,
-    Finding,
-    Part,
-    Seen,
-    above,
-    computed,
-    order,
-    seen,
-    sentences,
-    together,
-)
+from fedloom.papers.reproduction.claim_parts import Observation, above, computed, observed, order, together
+from fedloom.papers.reproduction.claims import NOT_RUN, Cell, Claim, Finding, Part, sentences
 from fedloom.papers.reproduction.results import Result, Run, seeds_of
 
 TABLES = ("ktpfl-mixed", "ktpfl-small")  # whose columns are data and setting, of several architectures
@@ -90,7 +78,7 @@ def _claims() -> Iterator[Claim]:
         )  # fmt: skip
     yield Claim(
         where=_AGAIN, text="KT-pFL no longer rises after 10 to 13 rounds",
-        parts=[seen([Cell(*place, "kt_pfl")], _plateau) for place in columns],
+        parts=[observed([Cell(*place, "kt_pfl")], _plateau) for place in columns],
     )  # fmt: skip
     both = [
         (table, column, f"{column.removesuffix('-two')}-all") for table, column in columns if column.endswith("-two")
@@ -110,7 +98,7 @@ def _claims() -> Iterator[Claim]:
     yield Claim(
         where="Section 3", text="Clients learn from those with like data: 80 % of a row of C is in its group",
         parts=[
-            seen([Cell("ktpfl-groups", f"{data}-groups", f"kt_pfl-rho{rho:g}")], _grouped)
+            observed([Cell("ktpfl-groups", f"{data}-groups", f"kt_pfl-rho{rho:g}")], _grouped)
             for data in ("fmnist20k", "cifar20k")
             for rho in (0.1, 0.7)
         ],
@@ -137,7 +125,7 @@ def _claims() -> Iterator[Claim]:
 def _larger_gain(table: str, two: str, every: str) -> Part:
     """Return a part that holds where KT-pFL's gain over FedMD is larger in one column than in another."""
 
-    def judged(*results: Result) -> Finding:
+    def decide(*results: Result) -> Finding:
         found = together(*results)
         if not found:
             return Finding(NOT_RUN)
@@ -146,10 +134,10 @@ def _larger_gain(table: str, two: str, every: str) -> Part:
         ours = f"{two} {means[0]:+.2f}, {every} {means[1]:+.2f}{seeds_of(found, *results)}"
         return Finding(order([gains[0][s] - gains[1][s] for s in gains[0]]), ours, "", tuple(found))
 
-    return Part(tuple(Cell(table, column, row) for column in (two, every) for row in ("kt_pfl", "fedmd_kt")), judged)
+    return Part(tuple(Cell(table, column, row) for column in (two, every) for row in ("kt_pfl", "fedmd_kt")), decide)
 
 
-def _plateau(run: Run, rounds: int) -> Seen:
+def _plateau(run: Run, rounds: int) -> Observation:
     """Return whether a run no longer rises after 13 rounds, if it has at least 15."""
     until = min(rounds, run.rounds)
     if until < 15:
@@ -162,7 +150,7 @@ def _plateau(run: Run, rounds: int) -> Seen:
     return there <= 13, f"within a point of its end from round {there} on"
 
 
-def _grouped(run: Run, rounds: int) -> Seen:
+def _grouped(run: Run, rounds: int) -> Observation:
     logged, c = coefficients.logged(run.history)
     if not logged or not run.history.federation:
         return None

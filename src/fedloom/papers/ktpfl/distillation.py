@@ -37,7 +37,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             f"{type(job.algorithm).__name__} distils nothing on clients after they have trained: analyse a run of "
             "kt_pfl, fedmd_kt, fedmd, sim_pfl or topk_pfl"
         )
-    trained, judged = run.past.replay(number).trained(), run.past.judged(number)
+    trained, judged = run.past.replay(number).trained(), run.past.accuracies(number)
     clients = [k for k in sorted(trained) if k in judged]
     if not clients:
         raise SettingError(f"no client that trained in round {number} holds out examples: data.test_fraction above 0")

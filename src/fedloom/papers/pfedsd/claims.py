@@ -20,7 +20,8 @@ from fedloom.core.errors import SettingError
 from fedloom.papers import recipes
 from fedloom.papers.pfedsd.recovery import TABLE, recovered, typical
 from fedloom.papers.pfedsd.scenarios import SCENARIOS
-from fedloom.papers.reproduction.claims import Cell, Claim, Part, Seen, above, jumps, same_traffic, seen
+from fedloom.papers.reproduction.claim_parts import Observation, above, jumps, observed, same_traffic
+from fedloom.papers.reproduction.claims import Cell, Claim, Part
 from fedloom.papers.reproduction.evidence import place, rows_of
 from fedloom.papers.reproduction.results import Result, Run, read
 from fedloom.report.number_table import percent
@@ -108,12 +109,12 @@ def _claims() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         where="Figure 2", text="The global model is worse for a client than its own of the round before",
-        parts=[seen([cell], _forgets) for cell in of("pfedsd")],
+        parts=[observed([cell], _forgets) for cell in of("pfedsd")],
         lacks="No run has been analysed so: `fedloom analyse RUN recovery`.",
     )  # fmt: skip
     yield Claim(
         where="Section 3", text="With the term clients come back to their former accuracy in fewer steps",
-        parts=[seen([cell], _recovers) for cell in of("pfedsd")],
+        parts=[observed([cell], _recovers) for cell in of("pfedsd")],
         why="The term is ahead in the first steps on both columns; to be within a point of the former model takes "
         "longer with it under two classes a client.",
     )  # fmt: skip
@@ -126,7 +127,7 @@ def _claims() -> Iterator[Claim]:
         yield Claim(
             where="Figure 2", text=f"That drop grows {text}",
             parts=[
-                seen([Cell("pfedsd-a", a, "pfedsd"), Cell("pfedsd-a", b, "pfedsd")], _drops_more)
+                observed([Cell("pfedsd-a", a, "pfedsd"), Cell("pfedsd-a", b, "pfedsd")], _drops_more)
                 for a, b in pairs
                 if a != b and {("pfedsd-a", a), ("pfedsd-a", b)} <= set(columns)
             ],
@@ -135,7 +136,7 @@ def _claims() -> Iterator[Claim]:
     yield Claim(
         where="Equation 4", text="Without the term (lambda = 0) training is FedAvg's",
         parts=[
-            seen([control, other], functools.partial(_control, name))
+            observed([control, other], functools.partial(_control, name))
             for name, row in (("train_loss", "fedavg"), ("personal_accuracy", "fedavg_stored"))
             for control, other in zip(of("pfedsd_lam0"), of(row), strict=True)
         ],
@@ -147,19 +148,19 @@ def _claims() -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _forgets(run: Run, rounds: int) -> Seen:
+def _forgets(run: Run, rounds: int) -> Observation:
     found = drop(run)
     return None if found is None else (found.mean > 0, f"{percent(found.mean)} points worse in the mean")
 
 
-def _drops_more(run: Run, other: Run, rounds: int) -> Seen:
+def _drops_more(run: Run, other: Run, rounds: int) -> Observation:
     one, two = drop(run), drop(other)
     if one is None or two is None:
         return None
     return one.mean > two.mean, f"{percent(one.mean)} points, and {percent(two.mean)}"
 
 
-def _recovers(run: Run, rounds: int) -> Seen:
+def _recovers(run: Run, rounds: int) -> Observation:
     found = drop(run)
     if found is None or len(found.steps) < 2:
         return None
@@ -167,7 +168,7 @@ def _recovers(run: Run, rounds: int) -> Seen:
     return with_term < without, f"{with_term:g} steps with the term, {without:g} without"
 
 
-def _control(name: str, control: Run, other: Run, rounds: int) -> Seen:
+def _control(name: str, control: Run, other: Run, rounds: int) -> Observation:
     count, apart = _alike(control, other, name, rounds)
     return (
         (apart is None, f"{count} rounds alike" if apart is None else f"other from round {apart} on") if count else None

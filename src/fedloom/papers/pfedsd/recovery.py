@@ -41,7 +41,7 @@ def measure(run: AnalysedRun) -> AnalysisResult:
             "to come back to: analyse a run of pfedsd"
         )
     m = run.replayed()
-    former = run.past.judged(m.number - 1)
+    former = run.past.accuracies(m.number - 1)
     clients = [k for k in m.clients if k in former]
     if not clients:
         raise SettingError(

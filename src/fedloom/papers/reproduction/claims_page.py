@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedloom.papers.reproduction.claims import RULE, VERDICTS, Judged
+from fedloom.papers.reproduction.claims import RULE, VERDICTS, ClaimVerdict
 
 HEAD = f"""# What holds
 
@@ -21,8 +21,8 @@ run, and says how many these are. *Length* is that of our runs beside the publis
 """
 
 
-def told(title: str, judged: Sequence[Judged]) -> dict[str, Any]:
-    """Return what is told of a source, as plain values: its title and a row for each claim."""
+def source_record(title: str, judged: Sequence[ClaimVerdict]) -> dict[str, Any]:
+    """Return the record of a source, as plain values: its title and a row for each claim."""
     return {"title": title, "claims": [one.row() for one in judged]}
 
 
@@ -31,7 +31,9 @@ def packed(sources: Mapping[str, Mapping[str, Any]]) -> str:
     return json.dumps({"rule": RULE.replace("**", ""), "sources": sources}, indent=1, ensure_ascii=False) + "\n"
 
 
-def as_markdown(judged: Mapping[str, Sequence[Judged]], titles: Mapping[str, str], linked: Collection[str]) -> str:
+def as_markdown(
+    judged: Mapping[str, Sequence[ClaimVerdict]], titles: Mapping[str, str], linked: Collection[str]
+) -> str:
     """Return the page.
 
     Args:
@@ -60,7 +62,7 @@ def as_markdown(judged: Mapping[str, Sequence[Judged]], titles: Mapping[str, str
         lines += ["", "<details><summary>Each comparison of these</summary>", ""]
         lines += ["| claim | ours | published | verdict |", "|---|---|---|---|"]
         lines += [
-            f"| {one.claim.text} | {f.ours} | {f.published or '-'} | {f.verdict} |" for one in mine for f in one.told
+            f"| {one.claim.text} | {f.ours} | {f.published or '-'} | {f.verdict} |" for one in mine for f in one.known
         ]
         lines += ["", "</details>"]
     return "\n".join(lines) + "\n"
