@@ -11,10 +11,11 @@ from torch import nn
 from fedloom.algorithms.shared.ldam import LDAM
 from fedloom.core.errors import SettingError
 from fedloom.core.naming import by_python_name, did_you_mean
-from fedloom.core.task import SVM, Classification, Hinge, Task, check_task
+from fedloom.core.task import Task, check_task
 from fedloom.data import Examples
 from fedloom.experiments.catalogue.algorithms_by_name import label
 from fedloom.models import MODELS, build
+from fedloom.tasks import SVM, Classification, Hinge
 
 
 @dataclass(frozen=True)
