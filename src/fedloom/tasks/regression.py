@@ -93,7 +93,7 @@ class Regression:
         if self.centre and len(self.centre) != logits.shape[-1]:
             raise SettingError(
                 f"targets are standardised one by one, got {len(self.centre)} of them and a network with "
-                f"{logits.shape[-1]} outputs: take one with an output for each target"
+                f"{logits.shape[-1]} outputs: take a network with an output for each target"
             )
         return logits.new_tensor(self.centre or [0.0]), logits.new_tensor(self.scale or [1.0])
 
