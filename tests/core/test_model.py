@@ -14,7 +14,7 @@ from torch.func import vmap
 
 import fedloom as fl
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.model import Model
 from fedloom.core.random import fold_in, uniform

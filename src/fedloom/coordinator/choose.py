@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective

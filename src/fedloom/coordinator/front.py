@@ -18,7 +18,7 @@ from fedloom.coordinator.evaluation import panel_of
 from fedloom.coordinator.job import Plan
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, padded
+from fedloom.core.batch import Batch, padded
 from fedloom.core.errors import first_line
 from fedloom.core.fronts import Front, same_bits
 from fedloom.core.layout import by_pixels

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, SettingWarning, warn
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.optimiser import Local

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedloom.coordinator.job import Plan
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, first_line
 from fedloom.core.losses import objective
 from fedloom.core.model import Model, own_defaults

@@ -19,7 +19,7 @@ from torch.func import functional_call
 
 from fedloom import models
 from fedloom.core import patterns
-from fedloom.core.batches import Batch, padded_batch, probe
+from fedloom.core.batch import Batch, padded_batch, probe
 from fedloom.core.errors import SettingError, StackingError
 from fedloom.core.fronts import Front, Watch, chain_of, found, skip
 from fedloom.core.frozen import Factors, frozen_tensors, whole_modules

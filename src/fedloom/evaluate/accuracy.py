@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.layout import by_pixels
 from fedloom.core.model import Model, own_defaults
 from fedloom.core.task import Task, loss_of, right_of

@@ -17,7 +17,7 @@ from fedloom.algorithms.fedmeta import is_query
 from fedloom.algorithms.shared.ldam import LDAM, class_weights, margins
 from fedloom.coordinator import RunSettings
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError
 from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Adam, Distill, Local

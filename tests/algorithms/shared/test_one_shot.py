@@ -20,7 +20,8 @@ from fedloom.algorithms.shared.one_shot import (
     statistics_distance,
 )
 from fedloom.core import tree
-from fedloom.core.batches import Batch, noise
+from fedloom.core.batch import Batch
+from fedloom.core.batches import noise
 from fedloom.core.fold import fold, minimise, minimise_from
 from fedloom.core.losses import divergence, divergence_of_logits
 from fedloom.core.model import Model

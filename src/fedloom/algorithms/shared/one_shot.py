@@ -20,7 +20,8 @@ from torch.func import vmap
 
 from fedloom.core import tree
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.batches import Batch, Batches
+from fedloom.core.batch import Batch
+from fedloom.core.batches import Batches
 from fedloom.core.choices import Count, Positive
 from fedloom.core.client import Client, Public, on_client
 from fedloom.core.cohort import Cohort
