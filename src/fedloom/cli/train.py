@@ -20,7 +20,8 @@ from fedloom.data import Examples, Federation
 from fedloom.display.progress import RunSequence, progress
 from fedloom.evaluate.measure import VALIDATION
 from fedloom.experiments.catalogue import label
-from fedloom.experiments.experiment import Experiment, Federations
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.federations import Federations
 from fedloom.experiments.trackers import track, tracker
 from fedloom.report import comparison_table, readings_table, summary
 from fedloom.report.grouping import group_by_problem, with_titles

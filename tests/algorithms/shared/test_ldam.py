@@ -29,7 +29,8 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.experiments.catalogue import task
-from fedloom.experiments.experiment import DataSettings, Experiment
+from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.sections import DataSettings
 from fedloom.models import CosineHead, SmallConvNet, with_cosines
 from fedloom.testing.messages import Messages
 
