@@ -27,7 +27,7 @@ from fedloom.data import by_lists
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
-from fedloom.wire.communication import only_computes
+from fedloom.wire.launched import only_computes
 from fedloom.wire.workers import Workers
 from tiny import CLASSES, LOCAL, examples, federation, linear, mlp, population
 

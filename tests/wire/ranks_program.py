@@ -28,7 +28,7 @@ from fedloom.engines.stacked import Stacked
 from fedloom.testing.compare import same
 from fedloom.testing.subject import MLP, Convolutional, Subject, record_run
 from fedloom.testing.tampering import tampering_engine
-from fedloom.wire.communication import communication
+from fedloom.wire.launched import communication
 from fedloom.wire.ranks import MPI, Gloo, Ranks
 from test_battery import ALGORITHMS, VARIANTS
 

@@ -24,8 +24,8 @@ from fedloom.experiments.sections import DataSettings
 from fedloom.experiments.settings_file import flat, read_settings
 from fedloom.report import comparison_table
 from fedloom.storage import files
-from fedloom.wire.communication import communication, meeting_point, rank_here
 from fedloom.wire.fleet import TRUSTED, Audit, RankFleet
+from fedloom.wire.launched import communication, meeting_point, rank_here
 from fedloom.wire.reception import register_devices, send_public
 from fedloom.wire.registration import Registry
 from fedloom.wire.start import Start

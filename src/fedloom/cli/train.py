@@ -27,7 +27,7 @@ from fedloom.report import comparison_table, readings_table, summary
 from fedloom.report.grouping import group_by_problem, with_titles
 from fedloom.report.methods import Run, is_local_only
 from fedloom.report.order import ordered_runs, write_order
-from fedloom.wire.communication import only_computes
+from fedloom.wire.launched import only_computes
 
 Results = list[tuple[str, History]]
 _SEED = re.compile(r"/?seed-\d+$")

@@ -26,8 +26,8 @@ from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
 from fedloom.engines.stacked import Stacked
 from fedloom.wire.child import why_no_fork
-from fedloom.wire.communication import check_alone
 from fedloom.wire.devices import Devices
+from fedloom.wire.launched import check_alone
 from fedloom.wire.ranks import MPI, Gloo
 from fedloom.wire.workers import Workers
 
