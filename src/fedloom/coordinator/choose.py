@@ -17,7 +17,8 @@ from fedloom.core.batch import Batch
 from fedloom.core.errors import EngineWarning, SettingError, first_line, quiet_vmap, warn
 from fedloom.core.fold.execution import Compilation
 from fedloom.core.losses import objective
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.optimiser import Local
 from fedloom.core.task import Task, notes_of
 from fedloom.core.types import Weights

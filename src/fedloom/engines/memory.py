@@ -10,7 +10,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedloom.core import tree
 from fedloom.core.batch import probe
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.types import Weights
 from fedloom.engines.population import Population
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedloom.core.batch import Batch
 from fedloom.core.layout import by_pixels
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, loss_of, right_of
 from fedloom.core.types import Weights
 from fedloom.data import Examples

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedloom.algorithms import ALGORITHMS
 from fedloom.core.errors import FedloomError
-from fedloom.core.model import packaged
 from fedloom.core.naming import is_python_name, source_file
+from fedloom.core.network_makers import packaged
 from fedloom.experiments import catalogue
 from fedloom.experiments.sections import SECTIONS, TOP
 from fedloom.experiments.settings_file import flat
