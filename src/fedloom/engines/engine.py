@@ -1,4 +1,4 @@
-"""What every engine does: run rounds, evaluate personal models, save and restore; which clients compute is asked of each."""
+"""What every engine does for a run: rounds, evaluation of personal models, checkpoints."""
 
 from __future__ import annotations
 
