@@ -27,8 +27,8 @@ from fedloom.core.task import SVM
 from fedloom.core.types import Params, Weights, replace as with_fields
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
-from fedloom.engines.traffic import Exchange
 from fedloom.experiments import catalogue
 from fedloom.testing.messages import Messages
 from small import TINY, assert_params, clients_of, random_data, weights_at

@@ -23,8 +23,8 @@ from fedloom.core.model import Model
 from fedloom.core.optimiser import SGD, Local
 from fedloom.core.types import Maybe, Weighted, Weights
 from fedloom.engines.loop import Loop
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
-from fedloom.engines.traffic import Exchange
 from small import TINY, assert_params, clients_of, weights_at
 
 ENGINES = [Loop, Stacked]

@@ -20,8 +20,8 @@ from fedloom.engines.cohort import AskedCohort
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
-from fedloom.engines.traffic import Exchange
 from small import clients_of, random_data
 from tiny import examples, federation, linear, mlp
 

@@ -26,8 +26,8 @@ from fedloom.core.types import Weighted, Weights
 from fedloom.engines.engine_options import Options
 from fedloom.engines.loop import Loop
 from fedloom.engines.population import Population
+from fedloom.engines.round_traffic import Exchange
 from fedloom.engines.stacked import Stacked
-from fedloom.engines.traffic import Exchange
 from fedloom.testing.in_process import DevicesInProcess
 from fedloom.testing.messages import Messages
 from fedloom.wire.workers import Workers

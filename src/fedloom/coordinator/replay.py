@@ -21,7 +21,7 @@ from fedloom.core.task import ScheduledLoss
 from fedloom.core.types import Weights
 from fedloom.engines.faults import lost_again
 from fedloom.engines.population import Population
-from fedloom.engines.traffic import Exchange
+from fedloom.engines.round_traffic import Exchange
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fedloom.coordinator.evaluation import mean
 from fedloom.coordinator.history import Record
 from fedloom.engines.norms import LEAST
-from fedloom.engines.traffic import Traffic
+from fedloom.engines.round_traffic import Traffic
 
 
 def of_traffic(traffic: Traffic, clients: Sequence[int], *, pooled: bool) -> Record:

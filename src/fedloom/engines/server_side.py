@@ -22,8 +22,8 @@ from fedloom.engines.engine_options import DEFAULTS, Options
 from fedloom.engines.message import Answer, Call, Request
 from fedloom.engines.norms import Norms
 from fedloom.engines.population import Population
+from fedloom.engines.round_traffic import Exchange, Traffic
 from fedloom.engines.runtime import Runtime
-from fedloom.engines.traffic import Exchange, Traffic
 from fedloom.storage.keys import Keys
 from fedloom.storage.store import ClientStore
 
