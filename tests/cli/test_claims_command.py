@@ -63,5 +63,5 @@ def test_kept_results_of_all_papers_are_found_below_one_folder(capsys: pytest.Ca
     rows = json.loads(RECORD.read_bytes())["sources"]["ktpfl"]["claims"]
     _, kept, _ = call(capsys, "claims", "ktpfl", "--known", str(KEPT))
     _, record, _ = call(capsys, "claims", "ktpfl")
-    assert kept.partition("Judged by")[0] == record.partition("ClaimVerdict by")[0]
+    assert kept.partition("Judged by")[0] == record.partition("Judged by")[0]
     assert any(row["verdict"] == "holds" for row in rows)
