@@ -540,7 +540,10 @@ def test_a_cohort_larger_than_the_federation() -> None:
 def test_floating_point_targets_are_not_classes() -> None:
     train = Examples(torch.zeros(20, 4), torch.rand(20), num_classes=1)
     parts = federate(train, by_lists([range(10), range(10, 20)]))
-    with pytest.raises(SettingError, match=r"targets of the task Classification are class numbers \(integers\), got float32 of shape \(N,\)"):
+    with pytest.raises(
+        SettingError,
+        match=r"targets of the task Classification are class numbers \(integers\), got float32 of shape \(N,\)",
+    ):
         run(FedAvg(local=LOCAL), parts, linear, RunSettings(cohort_size=1))
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fedloom as fl
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.task import TargetMoments
 
 Z = torch.tensor([[0.2, -1.0, 0.5], [1.5, 0.3, -0.2], [0.1, 0.2, 0.9], [9.0, 9.0, 9.0]], dtype=torch.float64)

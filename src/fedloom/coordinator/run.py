@@ -30,7 +30,7 @@ from fedloom.display.progress import optional_progress
 from fedloom.engines.engine import Engine
 from fedloom.engines.faults import Faults
 from fedloom.tasks import Classification
-from fedloom.wire.communication import only_computes
+from fedloom.wire.launched import only_computes
 from fedloom.wire.ranks import Ranks
 
 

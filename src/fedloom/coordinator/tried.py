@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from fedloom.coordinator.job import Plan
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.errors import SettingError, first_line
 from fedloom.core.losses import objective
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_checks import check_parameters, check_randomness
 from fedloom.core.network_copies import NotCopied
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, check_padding, notes_of
 from fedloom.core.task_measures import added, chosen_measures, sums_of
 from fedloom.core.types import Params, Weights
@@ -47,8 +49,8 @@ def try_model(model: Model, job: Plan) -> bool:
         names = chosen_measures(task, job.settings.measures)
         evaluate_rows(model, weights, task, names, chosen).measured(task)
         x, pair = (e.normalise(e.x, torch.float32) for e in (chosen, two))
-        model.check_randomness(weights, pair)
-        model.check_parameters(weights, x)
+        check_randomness(model, weights, pair)
+        check_parameters(model, weights, x)
         with torch.no_grad():
             logits = model(weights, x)
             check_padding(task, logits, x, chosen.y)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fedloom.core.batches import Batch, lend
+from fedloom.core.batch import Batch, lend
 from fedloom.core.errors import SettingError
 from fedloom.core.types import Params
 

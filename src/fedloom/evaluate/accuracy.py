@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from fedloom.core import tree
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.layout import by_pixels
-from fedloom.core.model import Model, own_defaults
+from fedloom.core.model import Model
+from fedloom.core.network_makers import own_defaults
 from fedloom.core.task import Task, loss_of
 from fedloom.core.task_measures import added, chosen_measures, outputs_of, scores_of, sums_of, values_of_sums
 from fedloom.core.types import Weights

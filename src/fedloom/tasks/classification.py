@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.choices import NonNegative, Positive, check_choices
 from fedloom.core.errors import SettingError
 from fedloom.core.task import TargetKind

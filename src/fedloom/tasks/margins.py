@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.batches import Batch
+from fedloom.core.batch import Batch
 from fedloom.core.choices import NonNegative, check_choices
 from fedloom.core.task_measures import TaskMeasure
 from fedloom.core.types import Params
