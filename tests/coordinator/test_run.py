@@ -542,7 +542,7 @@ def test_floating_point_targets_are_not_classes() -> None:
     parts = federate(train, by_lists([range(10), range(10, 20)]))
     with pytest.raises(
         SettingError,
-        match=r"targets of the task Classification are class numbers \(integers\), got float32 of shape \(N,\)",
+        match=r"Classification are class numbers \(integers\), got float32 of shape \(N,\)",
     ):
         run(FedAvg(local=LOCAL), parts, linear, RunSettings(cohort_size=1))
 
