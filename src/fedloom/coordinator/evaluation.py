@@ -24,7 +24,7 @@ from fedloom.data import Examples, Partition
 from fedloom.engines.engine import Engine
 from fedloom.engines.message import EvaluationResult, HeldOutSplit
 from fedloom.engines.population import Population
-from fedloom.evaluate import by_class, evaluate_rows, forgetting, in_local, out_local, rate_rows
+from fedloom.evaluate import by_class, evaluate_rows, forgetting, in_local, measured, out_local, rate_rows
 
 Spans = list[tuple[int, int, int]]  # (client, first row, row after the last)
 
@@ -83,12 +83,12 @@ class Evaluation:
         else:  # one that no client has
             members[:] = 1 / len(members)
         results = [evaluate_rows(p.models[n], w, p.task, self.names, p.federation.test) for n, w in weights.items()]
-        measured = [r.measured(p.task) for r in results]
+        found = measured(results, p.task)
         out: Record = {
-            f"global_{name}": finite(np.average([m[name] for m in measured], weights=members)) for name in self.names
+            f"global_{name}": finite(np.average([m[name] for m in found], weights=members)) for name in self.names
         }
         out["global_loss"] = float(np.average([r.loss for r in results], weights=members))
-        if not self.classes or "accuracy" not in measured[0]:
+        if not self.classes or "accuracy" not in found[0]:
             return out
         counts = [by_class(r, p.federation.num_classes) for r in results]
         per_class = np.average([c.per_class for c in counts], axis=0, weights=members)
@@ -325,7 +325,9 @@ class Evaluation:
             else:
                 rows = evaluate_rows(p.models[name], w, p.task, self.names, held_out)
                 found = {k: rows.part(a, b) for k, a, b in spans if b > a}
-            out.update({k: _Client(r.measured(p.task), r.totals, len(r.y)) for k, r in found.items()})
+            if found:
+                values = measured(list(found.values()), p.task)
+                out.update({k: _Client(v, r.totals, len(r.y)) for (k, r), v in zip(found.items(), values, strict=True)})
         return out
 
     def _held_out(self, name: str, kind: HeldOutSplit, partition: Partition) -> tuple[Examples | None, Spans]:
